@@ -1,0 +1,31 @@
+PYTHON ?= python3
+BIN := .venv/bin
+export PYTHON
+
+.PHONY: help demo test check sim bench constraints clean
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: .venv/.installed ## Run the whole pipeline on real input for a minute and check what arrived
+	@$(BIN)/penstock demo --dir .work/demo $(ARGS)
+
+test: .venv/.installed ## Run every test: unit, simulation, live (real servers)
+	@$(BIN)/python -m tests.run all $(ARGS)
+
+check: .venv/.installed ## Format, lint, types, import contracts, tidiness, bare wheel
+	@$(BIN)/python -m tests.run check $(ARGS)
+
+sim: .venv/.installed ## Run the seeded simulations only; SEED=n repeats one
+	@$(BIN)/python -m tests.run sim $(ARGS)
+
+bench: .venv/.installed ## Measure acked publishing beside NATS JetStream, in one run
+	@$(BIN)/python -m tests.bench
+
+constraints: ## Choose new exact versions and write constraints.txt
+	@$(PYTHON) deploy/bootstrap.py --constraints
+
+clean: ## Remove .venv and everything that runs and tools left behind
+	rm -rf .venv .work dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/.installed: pyproject.toml constraints.txt deploy/bootstrap.py
+	@$(PYTHON) deploy/bootstrap.py

@@ -1,0 +1,6 @@
+"""`python -m penstock.collector`."""
+
+from penstock.collector.cli import cli
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,132 @@
+"""Which file is which: identity, generations, and what a checkpoint keeps of each.
+
+A file is known by device, inode and a hash of its first bytes, because each alone lies: inodes are
+reused, heads are equal, names move. A generation is one life of one file's content. It is a number
+never given twice, durable before anything of the file is published, and part of the producer
+identity; so content that replaced other content in the same file can never be taken for a repeat.
+
+What was found against what is known (the first row that fits):
+
+    letter  device+inode  head     size            verdict
+    a       unknown       -        0               not yet: there is nothing to know it by
+    b       unknown       -        > 0             new generation
+    c       known         differs  -               new generation: replaced in place
+    d       known         equal    < read          new generation: truncated
+    e       known         equal    >= read         the same: go on where reading stopped
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from penstock.collector.limits import HEAD_BYTES
+
+DIGEST_BYTES: Final = 16
+
+
+class Verdict(Enum):
+    """What a file found is to one that is known."""
+
+    NOT_YET = auto()
+    NEW = auto()
+    REPLACED = auto()
+    TRUNCATED = auto()
+    SAME = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file as it is on disk now; `head` holds its first `HEAD_BYTES` bytes or fewer."""
+
+    device: int
+    inode: int
+    size: int
+    head: bytes
+
+
+@dataclass(slots=True)
+class FileState:
+    """A file generation that is being read.
+
+    Attributes:
+        head_hash: Hash of the first `head_length` bytes, hex.
+        position: Everything before it is done; where reading starts again.
+    """
+
+    source: str
+    generation: int
+    device: int
+    inode: int
+    head_hash: str
+    head_length: int
+    path: str
+    position: int = 0
+
+    @property
+    def origin(self) -> str:
+        """The name of this generation in lanes."""
+        return f"file/{self.generation}"
+
+    def judge(self, found: Found, *, read: int) -> Verdict:
+        """Rows c to e of the table; `read` is how far the file was read."""
+        assert (found.device, found.inode) == (self.device, self.inode)
+        if found.size < read:
+            return Verdict.TRUNCATED
+        if head_hash(found.head[: self.head_length]) != self.head_hash:
+            return Verdict.REPLACED
+        return Verdict.SAME
+
+    def learn(self, head: bytes) -> None:
+        """The file has grown: know it by more of its head."""
+        if len(head) > self.head_length:
+            self.head_length = min(len(head), HEAD_BYTES)
+            self.head_hash = head_hash(head[: self.head_length])
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {
+            "source": self.source,
+            "generation": self.generation,
+            "device": self.device,
+            "inode": self.inode,
+            "head_hash": self.head_hash,
+            "head_length": self.head_length,
+            "path": self.path,
+            "position": self.position,
+        }
+
+
+class Generations:
+    """Hands out generation numbers and remembers files from before a restart."""
+
+    def __init__(self, *, following: int = 1, known: Iterable[FileState] = ()) -> None:
+        self.following = following
+        """The next number to be given."""
+        self.known = {(state.source, state.device, state.inode): state for state in known}
+        """Files of the checkpoint that were not found again yet."""
+
+    def begin(self, source: str, found: Found, path: str) -> FileState:
+        """A new generation of a file."""
+        number, self.following = self.following, self.following + 1
+        head = found.head[:HEAD_BYTES]
+        return FileState(
+            source, number, found.device, found.inode, head_hash(head), len(head), path
+        )
+
+    def recognise(self, source: str, found: Found) -> tuple[Verdict, FileState | None]:
+        """The whole table; the state of a file that is the same is handed over."""
+        state = self.known.get((source, found.device, found.inode))
+        if state is None:
+            return (Verdict.NEW, None) if found.size else (Verdict.NOT_YET, None)
+        verdict = state.judge(found, read=state.position)
+        del self.known[source, found.device, found.inode]
+        if verdict is Verdict.SAME:
+            return verdict, state
+        return (verdict, None) if found.size else (Verdict.NOT_YET, None)
+
+
+def head_hash(head: bytes) -> str:
+    """What a file's head is compared by."""
+    return hashlib.blake2b(head, digest_size=DIGEST_BYTES).hexdigest()

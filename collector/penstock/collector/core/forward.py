@@ -1,0 +1,262 @@
+"""Fluent forward protocol v1, the server's side: cutting a stream into messages, and reading them.
+
+A connection carries msgpack values back to back, without framing. A message is an array; what its
+second element is tells the mode:
+
+    Message                  [tag, time, record, option?]
+    Forward                  [tag, [[time, record], ...], option?]
+    PackedForward            [tag, bytes of [time, record] back to back, option?]
+    CompressedPackedForward  the same, gzip-compressed (several members allowed)
+
+`option` may hold ``chunk``: the sender wants ``{"ack": chunk}`` once the message is safe. A time is
+an integer, a float or an EventTime: extension type 0 of two big-endian 32-bit numbers, seconds and
+nanoseconds. A bare nil is a keepalive. Fluent Bit sends ``[[time, metadata], record]`` entries.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from penstock.collector.errors import RemoteProtocolError, UndecodableError
+from penstock.collector.limits import (
+    FORWARD_MESSAGE_BYTES_MAX,
+    UNIT_DECOMPRESSED_BYTES_MAX,
+    UNIT_RECORDS_MAX,
+)
+
+_EVENT_TIME: Final = struct.Struct(">II")
+_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
+_MSGPACK_ERRORS: Final = (
+    ValueError,
+    TypeError,
+    RecursionError,
+    msgpack.exceptions.UnpackException,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message as it came, counted but not decoded.
+
+    Attributes:
+        raw: Its bytes.
+        count: Records in it, or 1 when its entries cannot be counted: what is undecodable is one
+            record in quarantine.
+        chunk: What to acknowledge; None when the sender does not ask.
+    """
+
+    raw: bytes
+    count: int
+    chunk: bytes | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One record of a message; `time_ns` is None when the sender gave none."""
+
+    tag: str
+    time_ns: int | None
+    record: dict[Any, Any]
+
+
+class MessageReader:
+    """Cuts a byte stream into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._started = False
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Add bytes; returns the messages that they complete.
+
+        Raises:
+            RemoteProtocolError: Not the protocol, or a message above the limit.
+        """
+        if not self._started and data[:1] in (b"{", b"["):
+            raise RemoteProtocolError("the JSON form of the forward protocol is not supported")
+        self._started = True
+        self._buffer += data
+        unpacker = _unpacker()
+        unpacker.feed(self._buffer)
+        messages: list[Message] = []
+        at = 0
+        while at < len(self._buffer):
+            try:
+                unpacker.skip()
+            except msgpack.OutOfData:
+                break
+            except _MSGPACK_ERRORS as error:
+                raise RemoteProtocolError(f"not msgpack: {type(error).__name__}") from None
+            end = unpacker.tell()
+            message = _read_message(bytes(self._buffer[at:end]))
+            if message is not None:
+                messages.append(message)
+            at = end
+        del self._buffer[:at]
+        if len(self._buffer) > FORWARD_MESSAGE_BYTES_MAX:
+            raise RemoteProtocolError(f"message above {FORWARD_MESSAGE_BYTES_MAX} bytes")
+        return messages
+
+
+def encode_ack(chunk: bytes | str) -> bytes:
+    """The answer to a message that names a chunk."""
+    packed: bytes = msgpack.packb({"ack": chunk}, unicode_errors="surrogateescape")
+    return packed
+
+
+def messages_in(unit: bytes) -> Iterator[bytes]:
+    """The messages of a spooled unit, each as its bytes."""
+    unpacker = _unpacker()
+    unpacker.feed(unit)
+    at = 0
+    while at < len(unit):
+        unpacker.skip()
+        end = unpacker.tell()
+        yield unit[at:end]
+        at = end
+
+
+def decode_message(raw: bytes) -> list[Event]:
+    """Read the records of a message.
+
+    Raises:
+        UndecodableError: With the reason; no record of the message can be trusted.
+    """
+    try:
+        message = _unpack(raw)
+        tag = _tag(message[0])
+        return [_event(tag, entry) for entry in _entries(message, message[1])]
+    except UndecodableError:
+        raise
+    except (*_MSGPACK_ERRORS, IndexError, KeyError, zlib.error) as error:
+        raise UndecodableError(f"forward: {type(error).__name__}: {error}"[:200]) from None
+
+
+def _entries(message: list[Any], entries: Any) -> Iterator[Any]:
+    if isinstance(entries, list):
+        yield from entries
+    elif isinstance(entries, (bytes, str)):
+        unpacker = _unpacker()
+        unpacker.feed(_packed(message, entries))
+        yield from unpacker
+    else:
+        yield message[1:3]
+
+
+def _event(tag: str, entry: Any) -> Event:
+    if not isinstance(entry, list) or len(entry) < 2 or not isinstance(entry[1], dict):
+        raise UndecodableError("forward: an entry is not [time, record]")
+    time = entry[0]
+    if isinstance(time, list) and time:  # Fluent Bit: [time, metadata]
+        time = time[0]
+    return Event(tag, _time_ns(time), entry[1])
+
+
+def _time_ns(time: Any) -> int | None:
+    if isinstance(time, msgpack.ExtType) and time.code == 0 and len(time.data) == _EVENT_TIME.size:
+        seconds, nanoseconds = _EVENT_TIME.unpack(time.data)
+        return int(seconds) * 1_000_000_000 + int(nanoseconds) or None
+    if isinstance(time, bool) or not isinstance(time, (int, float)):
+        return None
+    if not 0 < time < 1 << 33:
+        return None
+    return int(time) * 1_000_000_000 + int((time % 1) * 1_000_000_000)
+
+
+def _read_message(raw: bytes) -> Message | None:
+    """Count a message's records and find its chunk; None for a keepalive."""
+    if raw == b"\xc0":
+        return None
+    try:
+        message = _unpack(raw)
+    except _MSGPACK_ERRORS as error:
+        raise RemoteProtocolError(f"not a forward message: {type(error).__name__}") from None
+    if not isinstance(message, list) or not 2 <= len(message) <= 4:
+        raise RemoteProtocolError("not a forward message: an array of 2 to 4 elements is expected")
+    entries = message[1]
+    option = message[-1] if len(message) > 2 and isinstance(message[-1], dict) else {}
+    if not isinstance(entries, (list, bytes, str)) and len(message) < 4:
+        option = {}  # Message mode without option: the last element is the record
+    chunk = option.get("chunk")
+    return Message(
+        raw, _count(message, entries), chunk if isinstance(chunk, (str, bytes)) else None
+    )
+
+
+def _count(message: list[Any], entries: Any) -> int:
+    if isinstance(entries, list):
+        return len(entries)
+    if not isinstance(entries, (bytes, str)):
+        return 1
+    try:
+        unpacker = _unpacker()
+        unpacker.feed(_packed(message, entries))
+        count = 0
+        while True:
+            try:
+                unpacker.skip()
+            except msgpack.OutOfData:
+                return count
+            count += 1
+            if count > UNIT_RECORDS_MAX:
+                raise RemoteProtocolError(f"more than {UNIT_RECORDS_MAX} records in a message")
+    except (*_MSGPACK_ERRORS, UndecodableError, zlib.error):
+        return 1
+
+
+def _packed(message: list[Any], entries: bytes | str) -> bytes:
+    data = entries.encode("utf-8", "surrogateescape") if isinstance(entries, str) else entries
+    option = message[2] if len(message) > 2 and isinstance(message[2], dict) else {}
+    compressed = option.get("compressed") or "text"
+    if compressed == "text":
+        return data
+    if compressed == "gzip":
+        return _gunzip(data)
+    raise UndecodableError(f"forward: compression {compressed!r} is not supported")
+
+
+def _gunzip(data: bytes) -> bytes:
+    """Decompress all members; one decompressor stops after the first."""
+    parts: list[bytes] = []
+    room = UNIT_DECOMPRESSED_BYTES_MAX
+    while data:
+        member = zlib.decompressobj(_GZIP_WINDOW)
+        part = member.decompress(data, room + 1)
+        room -= len(part)
+        if room < 0:
+            raise UndecodableError(
+                f"forward: more than {UNIT_DECOMPRESSED_BYTES_MAX} bytes after decompression"
+            )
+        if not member.eof:
+            raise UndecodableError("forward: gzip data ends early")
+        parts.append(part)
+        data = member.unused_data
+    return b"".join(parts)
+
+
+def _unpacker() -> Any:
+    return msgpack.Unpacker(
+        raw=False,
+        unicode_errors="surrogateescape",
+        strict_map_key=False,
+        max_buffer_size=UNIT_DECOMPRESSED_BYTES_MAX,
+    )
+
+
+def _unpack(raw: bytes) -> Any:
+    return msgpack.unpackb(raw, raw=False, unicode_errors="surrogateescape", strict_map_key=False)
+
+
+def _tag(value: Any) -> str:
+    if not isinstance(value, (str, bytes)):
+        raise UndecodableError("forward: the tag is not text")
+    return _text(value)
+
+
+def _text(value: str | bytes) -> str:
+    data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+    return data.decode("utf-8", "replace")

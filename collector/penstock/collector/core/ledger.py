@@ -1,0 +1,111 @@
+"""The account of every record: what came in is delivered, named as not delivered, or held.
+
+    recovered + received = delivered + filtered + quarantined + dropped + held
+
+`recovered` is what was in the spool when the process started. `held` is measured where records
+are, not computed from the rest, so that the equation can fail if the collector is wrong. A record
+met again after a restart that was delivered before it counts as delivered.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Account:
+    """One source's counts, in records since the process started.
+
+    Attributes:
+        spooled: Taken into the spool and not decoded yet.
+        pending: Decoded and neither in a lane nor in quarantine yet.
+        in_lanes: In a lane and not done.
+        refused_by_logd: In quarantine because logd will never take them.
+        taken: Spooled since start or found in the spool then.
+    """
+
+    received: int = 0
+    recovered: int = 0
+    delivered: int = 0
+    filtered: int = 0
+    quarantined: int = 0
+    refused_by_logd: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    spooled: int = 0
+    pending: int = 0
+    in_lanes: int = 0
+    taken: int = 0
+    notes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def held(self) -> int:
+        """Records between receipt and the log."""
+        return self.spooled + self.pending + self.in_lanes
+
+    @property
+    def quarantined_total(self) -> int:
+        """In quarantine, for whatever reason."""
+        return self.quarantined + self.refused_by_logd
+
+    @property
+    def difference(self) -> int:
+        """Records that the account cannot explain; 0 unless the collector is wrong."""
+        left = self.recovered + self.received
+        right = self.delivered + self.filtered + self.quarantined_total + self.dropped.total()
+        return left - right - self.held
+
+    def as_dict(self) -> dict[str, object]:
+        """For `/status`."""
+        return {
+            "recovered": self.recovered,
+            "received": self.received,
+            "delivered": self.delivered,
+            "filtered": self.filtered,
+            "quarantined": self.quarantined_total,
+            "dropped": dict(self.dropped),
+            "held": self.held,
+            "difference": self.difference,
+        }
+
+
+class Ledger:
+    """Accounts by source name."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Account] = {}
+
+    def __getitem__(self, source: str) -> Account:
+        """The source's account; a new one when it has none."""
+        return self.accounts.setdefault(source, Account())
+
+    def spooled(self, source: str, count: int) -> None:
+        """A unit of `count` records is durable in the spool."""
+        account = self[source]
+        account.received += count
+        account.spooled += count
+        account.taken += count
+
+    def recovered(self, source: str, count: int) -> None:
+        """A unit of `count` records was found in the spool at start."""
+        account = self[source]
+        account.recovered += count
+        account.spooled += count
+        account.taken += count
+
+    def decoded(self, source: str, *, counted: int, found: int) -> None:
+        """A spooled unit was decoded: what it holds replaces what its source counted."""
+        account = self[source]
+        account.spooled -= counted
+        account.received += found - counted
+        account.pending += found
+
+    def read(self, source: str, count: int) -> None:
+        """Records were read from what is its own spool."""
+        account = self[source]
+        account.received += count
+        account.pending += count
+
+    def dropped(self, source: str, reason: str, count: int) -> None:
+        """Records were received and given up."""
+        account = self[source]
+        account.received += count
+        account.dropped[reason] += count

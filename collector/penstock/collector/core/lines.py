@@ -1,0 +1,71 @@
+"""Cutting bytes into lines of bounded length."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line without its newline.
+
+    Attributes:
+        end: Position after its newline in the stream.
+        truncated: It was longer than allowed; `text` is its beginning.
+    """
+
+    text: bytes
+    end: int
+    truncated: bool = False
+
+
+class LineCutter:
+    """Turns a byte stream into lines; a line without its newline yet is waited for.
+
+    Args:
+        position: Of the stream's first byte that will be fed.
+        bytes_max: Longer lines are cut; their rest is skipped.
+    """
+
+    def __init__(self, bytes_max: int, *, position: int = 0) -> None:
+        self._bytes_max = bytes_max
+        self._partial = bytearray()
+        self._skipping = False
+        self.position = position
+        """Position after the last byte fed."""
+        self.line_start = position
+        """Position of the first byte of the line that is waited for."""
+
+    def feed(self, data: bytes) -> list[Line]:
+        """Add bytes; returns the lines that they complete."""
+        lines: list[Line] = []
+        at = 0
+        while (end := data.find(b"\n", at)) >= 0:
+            lines.append(self._complete(data[at:end], self.position + end + 1))
+            at = end + 1
+        self.position += len(data)
+        self._keep(data[at:])
+        return lines
+
+    def flush(self) -> Line | None:
+        """What is left without a newline, as a line; None when nothing is."""
+        if not self.waits:
+            return None
+        return self._complete(b"", self.position)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a line has begun and not ended."""
+        return self.line_start < self.position
+
+    def _complete(self, rest: bytes, end: int) -> Line:
+        text = bytes(self._partial) + rest if self._partial else rest
+        truncated = self._skipping or len(text) > self._bytes_max
+        self._partial.clear()
+        self._skipping = False
+        self.line_start = end
+        return Line(text[: self._bytes_max].removesuffix(b"\r"), end, truncated)
+
+    def _keep(self, rest: bytes) -> None:
+        self._partial += rest
+        if len(self._partial) > self._bytes_max:
+            self._skipping = True
+            del self._partial[self._bytes_max :]

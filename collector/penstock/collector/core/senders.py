@@ -1,0 +1,43 @@
+"""Which batch of each sender was taken last, so that one sent again is not taken twice.
+
+A sender counts its batches from 1 and sends what is unanswered again, in order, after it
+reconnects. So a sequence at or below the last one is a repeat. A jump ahead means that the sender
+itself gave a batch up; it says so in its own drop counters.
+"""
+
+from collections import OrderedDict
+
+from penstock.collector.limits import SENDERS_MAX
+
+
+class SenderTable:
+    """The last sequence per sender, the most recently heard of last."""
+
+    def __init__(self, *, senders_max: int = SENDERS_MAX) -> None:
+        self._last: OrderedDict[bytes, int] = OrderedDict()
+        self._senders_max = senders_max
+
+    def is_repeat(self, sender: bytes, sequence: int) -> bool:
+        """Whether this batch was taken before."""
+        return sequence <= self._last.get(sender, 0)
+
+    def record(self, sender: bytes, sequence: int) -> None:
+        """A batch was taken."""
+        self._last[sender] = max(sequence, self._last.get(sender, 0))
+        self._last.move_to_end(sender)
+        if len(self._last) > self._senders_max:
+            self._last.popitem(last=False)
+
+    def retract(self, sender: bytes, sequence: int) -> None:
+        """The batch could not be made durable after all, nor any that came after it."""
+        if self._last.get(sender, 0) >= sequence:
+            self._last[sender] = sequence - 1
+
+    def snapshot(self) -> dict[str, int]:
+        """For the checkpoint."""
+        return {sender.hex(): sequence for sender, sequence in self._last.items()}
+
+    def restore(self, snapshot: dict[str, int]) -> None:
+        """From the checkpoint."""
+        for sender, sequence in snapshot.items():
+            self.record(bytes.fromhex(sender), sequence)

@@ -1,0 +1,166 @@
+"""Raw text lines, from standard input or a file, as log records.
+
+A line is the record's body. A line that is a JSON object with a level or a timestamp, as structured
+loggers write it (ours included), is taken apart instead: the level becomes the severity, the event
+or message the body, the timestamp the time, all else attributes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import orjson
+
+from penstock.collector.decode.attributes import flatten
+from penstock.collector.decode.severity import INFO, severity
+from penstock.specs.limits import ATTRIBUTES_MAX, INT64_MAX, STRING_CHARACTERS_MAX
+
+_LEVEL_KEYS: Final = ("level", "severity", "log.level", "levelname", "lvl")
+_TIME_KEYS: Final = ("timestamp", "time", "@timestamp", "ts")
+_BODY_KEYS: Final = ("event", "message", "msg", "log")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_YEAR_2200_S: Final = 7_258_118_400
+
+
+@dataclass(frozen=True, slots=True)
+class LineContext:
+    """What holds for every line of one source or file.
+
+    Attributes:
+        attributes: Added to each record, as ``log.file.path``.
+    """
+
+    resource: Mapping[str, Any]
+    attributes: Mapping[str, Any]
+
+
+def decode_line(line: bytes, context: LineContext, now_ns: int, *, truncated: bool) -> bytes:
+    """Make a log record of a line.
+
+    Args:
+        line: Without its newline.
+        context: What the source adds.
+        now_ns: When the line was read: the observed time, and the time when the line has none.
+        truncated: The line was longer than allowed and this is its beginning.
+
+    Returns:
+        The record's line.
+    """
+    attributes: dict[str, Any] = dict(context.attributes)
+    if truncated:
+        attributes["log.record.truncated"] = True
+    fields = None if truncated else _structured(line)
+    if fields is not None:
+        return _encode(log_record(fields, attributes, context.resource, now_ns))
+    try:
+        body = line.decode()
+    except UnicodeDecodeError:
+        body = line.decode("utf-8", "replace")
+        attributes["log.record.bytes_replaced"] = True
+    return _encode(
+        {
+            "schema": "log/1.0",
+            "kind": "log",
+            "time_unix_nano": now_ns,
+            "observed_time_unix_nano": now_ns,
+            "severity_number": INFO[0],
+            "severity_text": INFO[1],
+            "body": body,
+            "resource": context.resource,
+            "attributes": attributes,
+        }
+    )
+
+
+def log_record(
+    fields: dict[str, Any],
+    attributes: dict[str, Any],
+    resource: Mapping[str, Any],
+    now_ns: int,
+    *,
+    time_ns: int | None = None,
+    body: str = "",
+) -> dict[str, Any]:
+    """Make a log record of a structured event; `fields` is used up.
+
+    Args:
+        fields: The event's keys and values.
+        attributes: Attributes to which those of the event are added; they win over the event's.
+        resource: Who emitted it.
+        now_ns: When it was read.
+        time_ns: When it happened, when the protocol says so; else a time field of the event.
+        body: The body when the event has no message.
+    """
+    level = severity(_take(fields, _LEVEL_KEYS, lambda value: severity(value) is not None)) or INFO
+    if time_ns is None:
+        time_ns = _time_ns(_take(fields, _TIME_KEYS, lambda value: _time_ns(value) is not None))
+    message = _take(fields, _BODY_KEYS, lambda value: isinstance(value, str) and bool(value))
+    own, left_out = flatten(fields, count_max=ATTRIBUTES_MAX - len(attributes))
+    record: dict[str, Any] = {
+        "schema": "log/1.0",
+        "kind": "log",
+        "time_unix_nano": now_ns if time_ns is None else time_ns,
+        "observed_time_unix_nano": now_ns,
+        "severity_number": level[0],
+        "severity_text": level[1],
+        "body": _clean(message if isinstance(message, str) else body)[:STRING_CHARACTERS_MAX],
+        "resource": resource,
+        "attributes": own | attributes,
+    }
+    if left_out:
+        record["dropped_attributes_count"] = left_out
+    return record
+
+
+def _structured(line: bytes) -> dict[str, Any] | None:
+    """The fields of a line as a structured logger writes it; None for any other line."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        fields = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    if not any(key in fields for key in (*_LEVEL_KEYS, *_TIME_KEYS)):
+        return None
+    return dict(fields)
+
+
+def _take(fields: dict[str, Any], keys: tuple[str, ...], fits: Any) -> Any:
+    """Remove and return the first of the keys' values that fits."""
+    for key in keys:
+        if key in fields and fits(fields[key]):
+            return fields.pop(key)
+    return None
+
+
+def _time_ns(value: object) -> int | None:
+    """ISO 8601 text, or seconds since 1970 as a number; None when no record can hold it."""
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        time_ns = (moment - _EPOCH) // _MICROSECOND * 1000
+        return time_ns if 0 <= time_ns <= INT64_MAX else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    if not 0 < value < _YEAR_2200_S:
+        return None
+    return int(value) * 1_000_000_000 + int((value % 1) * 1_000_000_000)
+
+
+def printable(path: str) -> str:
+    """A file's name as text, also one that is not UTF-8."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _encode(record: dict[str, Any]) -> bytes:
+    return orjson.dumps(record)

@@ -1,0 +1,172 @@
+"""Spooled units taken apart into record lines, by the format that they were received in."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+import zstandard
+
+from penstock.collector.core.forward import Event, decode_message, messages_in
+from penstock.collector.core.unix_framing import decode_batch_header
+from penstock.collector.decode.lines import LineContext, decode_line, log_record
+from penstock.collector.errors import RemoteProtocolError, UndecodableError
+from penstock.collector.limits import (
+    SERVICE_CHARACTERS_MAX,
+    UNIT_DECOMPRESSED_BYTES_MAX,
+    UNIT_RECORDS_MAX,
+)
+from penstock.collector.spool import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """Bytes that should have been `count` records."""
+
+    index: int
+    reason: str
+    raw: bytes
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Decoded:
+    """What a unit holds.
+
+    Attributes:
+        resource: Of the lines that have none of their own.
+        indexes: Of the lines within the unit, rising; an `Undecodable` takes up `count` of them.
+    """
+
+    resource: Mapping[str, Any] = field(default_factory=dict)
+    indexes: list[int] = field(default_factory=list)
+    lines: list[bytes] = field(default_factory=list)
+    undecodable: list[Undecodable] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Records, readable or not."""
+        return len(self.lines) + sum(part.count for part in self.undecodable)
+
+
+def decode_records(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
+    """Take a unit apart; what cannot be read is named, never raised.
+
+    Args:
+        unit: As it was spooled.
+        resource: The collector's defaults for records that come without a resource.
+    """
+    decoder = _DECODERS.get(unit.format)
+    if decoder is None:
+        return _nothing(unit, f"unknown_format: {unit.format}")
+    try:
+        decoded = decoder(unit, resource)
+    except (UndecodableError, RemoteProtocolError) as error:
+        return _nothing(unit, f"undecodable: {error}")
+    if decoded.count > UNIT_RECORDS_MAX:
+        return _nothing(unit, f"more than {UNIT_RECORDS_MAX} records in a unit")
+    return decoded
+
+
+def _nothing(unit: Unit, reason: str) -> Decoded:
+    part = Undecodable(0, reason, unit.payload, max(unit.count, 1))
+    return Decoded(undecodable=[part])
+
+
+def _decode_unix(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
+    header = decode_batch_header(unit.payload)
+    body = unit.payload[header.body_at :]
+    if header.codec == "zstd" and body:
+        body = decompress(body)
+    lines = [line for line in body.split(b"\n") if line]
+    return Decoded(header.resource or resource, list(range(len(lines))), lines)
+
+
+def _decode_ndjson(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
+    lines = [line for line in unit.payload.split(b"\n") if line]
+    return Decoded(unit.meta.get("resource") or resource, list(range(len(lines))), lines)
+
+
+def _decode_lines(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
+    context = LineContext({**resource, "service.name": unit.meta["service"]}, {})
+    cut = frozenset(unit.meta.get("truncated", ()))
+    raw = unit.payload.split(b"\n")
+    lines = [
+        decode_line(line, context, unit.received_ns, truncated=index in cut)
+        for index, line in enumerate(raw)
+    ]
+    return Decoded({}, list(range(len(lines))), lines)
+
+
+def _decode_forward(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
+    decoded = Decoded()
+    index = 0
+    for raw in messages_in(unit.payload):
+        try:
+            events = decode_message(raw)
+        except UndecodableError as error:
+            part = Undecodable(index, str(error), raw)
+            decoded.undecodable.append(part)
+            index += part.count
+            continue
+        for event in events:
+            try:
+                line = _encode_event(event, unit, resource)
+            except (orjson.JSONEncodeError, RecursionError) as error:
+                decoded.undecodable.append(Undecodable(index, f"forward: {error}", raw))
+            else:
+                decoded.indexes.append(index)
+                decoded.lines.append(line)
+            index += 1
+    return decoded
+
+
+def _encode_event(event: Event, unit: Unit, resource: Mapping[str, Any]) -> bytes:
+    service = unit.meta["service"]
+    if service == "from_tag":
+        service = event.tag.partition(".")[0][:SERVICE_CHARACTERS_MAX] or "unknown"
+    fields = {_key(key): value for key, value in event.record.items()}
+    record = log_record(
+        fields,
+        {"fluent.tag": event.tag},
+        {**resource, "service.name": service},
+        unit.received_ns,
+        time_ns=event.time_ns,
+        body=event.tag,
+    )
+    return orjson.dumps(record)
+
+
+def _key(key: object) -> str:
+    return key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
+
+
+def decompress(data: bytes) -> bytes:
+    """One zstd frame, within the limit.
+
+    Raises:
+        UndecodableError: Not zstd, cut short, or too large.
+    """
+    decompressor = zstandard.ZstdDecompressor().decompressobj()
+    try:
+        parts, size = [], 0
+        for at in range(0, len(data), 1 << 16):
+            parts.append(decompressor.decompress(data[at : at + (1 << 16)]))
+            size += len(parts[-1])
+            if size > UNIT_DECOMPRESSED_BYTES_MAX:
+                raise UndecodableError(f"more than {UNIT_DECOMPRESSED_BYTES_MAX} bytes in a batch")
+    except zstandard.ZstdError as error:
+        raise UndecodableError(f"not zstd: {error}") from None
+    if not decompressor.eof:
+        raise UndecodableError("the zstd frame ends early")
+    return b"".join(parts)
+
+
+_DECODERS: Final[dict[str, Callable[[Unit, Mapping[str, Any]], Decoded]]] = {
+    "unix": _decode_unix,
+    "ndjson": _decode_ndjson,
+    "lines": _decode_lines,
+    "forward": _decode_forward,
+}
+
+__all__ = ["Decoded", "Undecodable", "decode_records", "decompress"]

@@ -1,0 +1,214 @@
+"""Group commit on a commit log: everything offered while one sync runs goes into the next.
+
+One thread writes. The event loop hands it what has gathered, and answers each offer once the sync
+returned: a result is a promise that the entry survives a power loss. After a failed write the log
+is opened again, cut back to what was promised, and the next entries are tried on that.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.collector.errors import SpoolFailedError, SpoolFullError
+from penstock.logd.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.errors import LogdError
+from penstock.logd.frame import HEADER_SIZE, NO_PRODUCER, FrameHeader
+from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig
+
+_ENTRY_OVERHEAD_BYTES = HEADER_SIZE + 1024
+_SEGMENTS_PER_JOURNAL = 8
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One frame to be written: one record, and whom it is from."""
+
+    record: Record
+    producer_id: bytes = NO_PRODUCER
+    sequence: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it will take, roughly; never too few."""
+        return len(self.record.value or b"") + _ENTRY_OVERHEAD_BYTES
+
+
+class Journal:
+    """A bounded commit log with group commit. Open it before anything else is called."""
+
+    def __init__(self, directory: Path, *, bytes_max: int) -> None:
+        self.directory = directory
+        self.bytes_max = bytes_max
+        self._config = LogConfig(segment_bytes_max=max(bytes_max // _SEGMENTS_PER_JOURNAL, 1 << 18))
+        self._log: CommitLog | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"journal-{directory.name}")
+        self._waiting: list[tuple[Entry, asyncio.Future[int]]] = []
+        self._waiting_bytes = 0
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._durable = asyncio.Event()
+        self._promised = 0
+        self.failure = ""
+        self.failures = 0
+        self.commits = 0
+
+    def open(self) -> None:
+        """Open or recover the log.
+
+        Raises:
+            LogdError: It is damaged beyond recovery.
+            OSError: The disk failed.
+        """
+        self._log = CommitLog.open(self.directory, self._config)
+        self._promised = self._log.end_offset
+
+    @property
+    def log(self) -> CommitLog:
+        """The open log; replaced after a failure, so do not keep it."""
+        assert self._log is not None, "the journal is not open"
+        return self._log
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below was promised."""
+        return self._promised
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes on disk and about to be."""
+        return self.log.size_bytes + self._waiting_bytes
+
+    def has_room(self, size: int) -> bool:
+        """Whether an entry of this size fits under `bytes_max`."""
+        return self.used_bytes + size <= self.bytes_max
+
+    async def wait_for_room(self, size: int) -> None:
+        """Return when an entry of this size fits."""
+        while not self.has_room(size):
+            self._room.clear()
+            await self._room.wait()
+
+    def offer(self, entry: Entry) -> asyncio.Future[int]:
+        """Write an entry soon; the future yields its offset once it is durable.
+
+        The future raises `SpoolFailedError` when nothing was promised.
+
+        Raises:
+            SpoolFullError: There is no room now.
+        """
+        if not self.has_room(entry.size):
+            raise SpoolFullError(f"{self.directory} holds {self.used_bytes} bytes")
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((entry, future))
+        self._waiting_bytes += entry.size
+        self._wake.set()
+        return future
+
+    async def run(self) -> None:
+        """Commit what is offered, until cancelled."""
+        while True:
+            await self._wake.wait()
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Write and sync everything offered so far."""
+        self._wake.clear()
+        group, self._waiting = self._waiting, []
+        if not group:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            first = await loop.run_in_executor(self._thread, self._write, [e for e, _ in group])
+        except (LogdError, OSError) as error:
+            self._fail(group, error)
+            return
+        finally:
+            self._waiting_bytes -= sum(entry.size for entry, _ in group)
+        self.failure = ""
+        self.commits += 1
+        self._promised = first + len(group)
+        for offset, (_, future) in enumerate(group, first):
+            if not future.done():
+                future.set_result(offset)
+        self._durable.set()
+        self._room.set()  # entries were counted with more bytes than they took
+
+    def _fail(self, group: list[tuple[Entry, asyncio.Future[int]]], error: Exception) -> None:
+        """Refuse the group and all that came after it, so that nothing overtakes what failed."""
+        self.failure = str(error)
+        self.failures += 1
+        later, self._waiting = self._waiting, []
+        self._waiting_bytes -= sum(entry.size for entry, _ in later)
+        for _, future in (*group, *later):
+            if not future.done():
+                future.set_exception(SpoolFailedError(self.failure))
+        self._room.set()
+
+    async def wait_durable(self, offset: int) -> None:
+        """Return when something at or above `offset` is durable."""
+        while self._promised <= offset:
+            self._durable.clear()
+            await self._durable.wait()
+
+    def frames(self, offset: int) -> Iterator[tuple[FrameHeader, bytes]]:
+        """Promised frames from an offset on."""
+        return self.log.frames(offset, upto=self._promised)
+
+    async def delete_before(self, offset: int) -> None:
+        """Give back the room of segments that end at or below `offset`."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._delete, offset)
+        self._room.set()
+
+    async def close(self) -> None:
+        """Commit what is left and close the log."""
+        await self.commit()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self.log.close)
+        self._thread.shutdown()
+
+    # In the journal's thread.
+
+    def _write(self, entries: list[Entry]) -> int:
+        if self.log.failure:
+            self._log = CommitLog.open(self.directory, self._config)
+            self.log.truncate_to(self._promised)
+        log = self.log
+        first = log.end_offset
+        log.append([_frame(entry, offset) for offset, entry in enumerate(entries, first)])
+        log.sync()
+        return first
+
+    def _delete(self, offset: int) -> None:
+        log = self.log
+        if log.failure:
+            return
+        if offset == log.end_offset and log.size_bytes > self.bytes_max // _SEGMENTS_PER_JOURNAL:
+            log.roll()
+        log.delete_before(offset)
+
+
+def undamaged(read: Callable[[int], Iterator[_T]], offset: int) -> Iterator[_T]:
+    """What can be read from an offset on, so that damage costs only the entries it lies in."""
+    while True:
+        try:
+            yield from read(offset)
+        except CorruptFrameError as error:
+            if error.next_offset <= offset:
+                raise
+            offset = error.next_offset
+        else:
+            return
+
+
+def _frame(entry: Entry, offset: int) -> tuple[FrameHeader, bytes]:
+    batch = build_batch([entry.record])
+    body = encode_body(batch)
+    header = describe_body(
+        body, batch, producer_id=entry.producer_id, producer_sequence=entry.sequence
+    )
+    return header.at(base_offset=offset, leader_epoch=0), body

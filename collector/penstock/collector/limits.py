@@ -1,0 +1,52 @@
+"""Every bound of the collector that is not a configuration key, with its unit and origin."""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+UNIT_RECORDS_MAX: Final = (1 << 20) - 1
+"""Records in one received unit: the index must fit the low 20 bits of a sequence."""
+
+UNIX_FRAME_BYTES_MAX: Final = 8 * MIB
+"""One framed message of the Unix socket; agreed with `penstock.specs`."""
+
+UNIX_HEADER_BYTES_MAX: Final = 64 * KIB
+"""The JSON line that opens a batch."""
+
+UNIT_DECOMPRESSED_BYTES_MAX: Final = 64 * MIB
+"""A unit after decompression. Fluentd allows 256 MiB, Vector 100 MiB; ours bounds the memory that
+one sender can make the collector use."""
+
+RECORD_BYTES_MAX: Final = 256 * KIB
+"""One record's line; agreed with `penstock.specs`."""
+
+SERVICE_CHARACTERS_MAX: Final = 255
+"""A service name made of a tag; the spec allows no more."""
+
+LINE_BYTES_MAX: Final = 32 * KIB
+"""One raw line: a record's body has at most so many characters. Longer lines are cut and marked."""
+
+READ_BYTES: Final = 64 * KIB
+"""One read from a socket or pipe."""
+
+FILE_READ_BYTES: Final = 256 * KIB
+"""One read from a file, at least a longest line's worth of progress."""
+
+FORWARD_MESSAGE_BYTES_MAX: Final = 16 * MIB
+"""One Fluent forward message; Fluentd's default chunk is 8 MiB."""
+
+CONNECTIONS_MAX: Final = 1024
+"""Open connections of one listening source."""
+
+HEAD_BYTES: Final = 1024
+"""Bytes at a file's start that identify it; OpenTelemetry's collector uses 1000."""
+
+PENDING_BYTES_MAX: Final = 16 * MIB
+"""Records read from the spool and the files and not yet in the log; reading pauses above it."""
+
+SENDERS_MAX: Final = 10_000
+"""Senders whose last sequence is remembered; the one that was silent longest is forgotten."""
+
+NATS_OVERHEAD_BYTES: Final = 1 * KIB
+"""Left free below the server's max_payload for envelope and headers."""

@@ -1,0 +1,338 @@
+"""Lines of files that match patterns, followed through every kind of rotation.
+
+The file is its own spool: nothing is copied, and the position that a restart begins at moves only
+when logd has acknowledged what lies before it. A file that was renamed or removed is read to its
+end and let go only when all of it is in the log. A file that was truncated (`copytruncate`) or
+replaced in place begins a new generation. Polling is the only truth; it works on every file system.
+"""
+
+import asyncio
+import contextlib
+import os
+import stat
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from fnmatch import fnmatch
+from glob import iglob
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from typing_extensions import override
+
+from penstock.collector.config import FileSource as FileSection
+from penstock.collector.core.delivery import Read
+from penstock.collector.core.files import FileState, Generations, Verdict
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.core.lines import Line, LineCutter
+from penstock.collector.courier import Courier
+from penstock.collector.decode.lines import LineContext, decode_line, printable
+from penstock.collector.pipeline import Chunk, Pipeline
+from penstock.collector.sources.source import Source
+from penstock.collector.sources.tail import Tail, look
+from penstock.service.clock import Clock
+
+_COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz", ".zip")
+"""What rotation leaves behind; its content was read under another name."""
+
+_SAVE_RETRY_S: Final = 1.0
+
+
+class FileSource(Source):
+    """Follows the files of one configuration section.
+
+    Args:
+        save: Makes the checkpoint durable, with the generations begun since; whether it could.
+        first_time: Nothing is known of this source: `start: end` applies.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it reads, and what it feeds
+        self,
+        section: FileSection,
+        resource: Mapping[str, Any],
+        generations: Generations,
+        *,
+        pipeline: Pipeline,
+        courier: Courier,
+        ledger: Ledger,
+        clock: Clock,
+        save: Callable[[], Awaitable[bool]],
+        first_time: bool,
+    ) -> None:
+        self.name = section.name or section.type
+        self._section = section
+        self._resource = {**resource, "service.name": section.service}
+        self._generations = generations
+        self._pipeline = pipeline
+        self._courier = courier
+        self._ledger = ledger
+        self._clock = clock
+        self._save = save
+        self._from_end = first_time and section.start == "end"
+        self._tails: dict[tuple[int, int], Tail] = {}
+        self._retiring: dict[str, int] = {}
+        self._complained: set[str] = set()
+        self._stopping = asyncio.Event()
+        self._log = structlog.get_logger().bind(source=self.name)
+
+    @property
+    @override
+    def endpoint(self) -> str | None:
+        return None
+
+    @override
+    async def start(self) -> None:
+        """Nothing to prepare: files may come later."""
+
+    @override
+    async def run(self) -> None:
+        try:
+            first = True
+            while not self._stopping.is_set():
+                await self._discover(first=first)
+                first = False
+                self._from_end = False
+                more = await self._read_round()
+                self._retire()
+                if not more:
+                    await self._pause()
+        finally:
+            for tail in self._tails.values():
+                tail.close()
+
+    @override
+    async def stop(self) -> None:
+        self._stopping.set()
+
+    @property
+    def states(self) -> list[FileState]:
+        """For the checkpoint: every file known, read to where it is done."""
+        delivery = self._courier.delivery
+        for tail in self._tails.values():
+            tail.state.position = delivery.cursor(tail.state.origin)
+        known = self._generations.known.values()
+        return [
+            *(tail.state for tail in self._tails.values()),
+            *(state for state in known if state.source == self.name),
+        ]
+
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes in files that were not read yet."""
+        lag = 0
+        for tail in self._tails.values():
+            with contextlib.suppress(OSError):
+                lag += max(0, os.fstat(tail.descriptor).st_size - tail.lines.position)
+        return lag
+
+    async def _pause(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._section.poll_ms / 1000):
+                await self._stopping.wait()
+
+    # Finding files.
+
+    async def _discover(self, *, first: bool) -> None:
+        begun = False
+        for path in self._matching():
+            begun |= self._meet(path)
+        if first:
+            begun |= self._find_renamed()
+        for tail in list(self._tails.values()):
+            try:
+                begun |= self._watch(tail)
+            except OSError as error:
+                self._complain(tail.state.path, error)
+        if begun:
+            await self._save_surely()
+
+    async def _save_surely(self) -> None:
+        """Return when the checkpoint is durable: unsaved generations must not be published."""
+        while True:
+            if await self._save():
+                return
+            await asyncio.sleep(_SAVE_RETRY_S)
+
+    def _matching(self) -> Iterator[Path]:
+        for pattern in self._section.include:
+            for name in sorted(iglob(pattern, recursive=True)):  # noqa: PTH207 - absolute patterns
+                excluded = any(fnmatch(name, other) for other in self._section.exclude)
+                if not excluded and not name.endswith(_COMPRESSED):
+                    yield Path(name)
+
+    def _meet(self, path: Path) -> bool:
+        """Open a file that is not open; true when a generation began that must be saved."""
+        try:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                return False
+            tail = self._tails.get((status.st_dev, status.st_ino))
+            if tail is not None:
+                if not tail.has_name(Path(tail.state.path)):
+                    tail.state.path = str(path)
+                return False
+            return self._open(path)
+        except FileNotFoundError:
+            return False  # it went between the listing and now
+        except OSError as error:
+            self._complain(str(path), error)
+            return False
+
+    def _complain(self, path: str, error: OSError) -> None:
+        """Say once that a file cannot be read; it is tried again at every poll."""
+        if path not in self._complained:
+            self._complained.add(path)
+            self._ledger[self.name].notes["files_unreadable"] += 1
+            self._log.warning("file cannot be read", path=path, error=error.strerror)
+
+    def _open(self, path: Path) -> bool:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = look(descriptor)
+            verdict, state = self._generations.recognise(self.name, found)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if verdict is Verdict.NOT_YET:
+            os.close(descriptor)
+            return False
+        begun = state is None
+        if state is None:
+            state = self._generations.begin(self.name, found, str(path))
+            state.position = found.size if self._from_end else 0
+        state.path = str(path)
+        self._follow(state, descriptor)
+        self._log.info(
+            "file opened", path=str(path), generation=state.generation, position=state.position
+        )
+        return begun
+
+    def _follow(self, state: FileState, descriptor: int) -> None:
+        lines = LineCutter(self._section.line_bytes_max, position=state.position)
+        self._tails[state.device, state.inode] = Tail(state, descriptor, lines)
+        self._courier.handle(Read(state.origin, state.position))
+
+    def _find_renamed(self) -> bool:
+        """After a restart, look for known files under the names that rotation gave them."""
+        begun = False
+        for key, state in list(self._generations.known.items()):
+            if state.source != self.name:
+                continue
+            path = _name_of(state)
+            if path is not None:
+                begun |= self._meet(path)
+            elif self._generations.known.pop(key, None) is not None:
+                self._ledger[self.name].notes["files_gone"] += 1
+                self._log.warning("a file is gone since the last run", path=state.path)
+        return begun
+
+    def _watch(self, tail: Tail) -> bool:
+        """Begin a new generation where the content is not the one that was being read."""
+        verdict = tail.verdict()
+        if verdict is Verdict.SAME:
+            return False
+        found = look(tail.descriptor)
+        self._ledger[self.name].notes[f"files_{verdict.name.lower()}"] += 1
+        self._log.info("file begins again", path=tail.state.path, verdict=verdict.name.lower())
+        self._retiring[tail.state.origin] = tail.lines.line_start
+        if found.size == 0:
+            tail.close()
+            del self._tails[tail.key]  # met again once there is something in it
+            return False
+        state = self._generations.begin(self.name, found, tail.state.path)
+        self._follow(state, tail.descriptor)
+        return True
+
+    # Reading files.
+
+    async def _read_round(self) -> bool:
+        """One read of each file; true when some file has more."""
+        more = False
+        for tail in list(self._tails.values()):
+            if self._stopping.is_set():
+                return False
+            await self._courier.wait_for_room()
+            try:
+                start, lines, at_end = tail.read()
+            except OSError as error:
+                self._complain(tail.state.path, error)
+                continue
+            await self._take(tail, start, lines)
+            if at_end:
+                await self._let_go(tail)
+            else:
+                more = True
+        return more
+
+    async def _take(self, tail: Tail, start: int, lines: list[Line]) -> None:
+        origin = tail.state.origin
+        if lines:
+            now_ns = self._clock.unix_ns()
+            path = tail.state.path
+            context = LineContext(
+                self._resource,
+                {"log.file.path": printable(path), "log.file.name": printable(Path(path).name)},
+            )
+            account = self._ledger[self.name]
+            account.notes["lines_truncated"] += sum(line.truncated for line in lines)
+            self._ledger.read(self.name, len(lines))
+            await self._pipeline.take(
+                Chunk(
+                    origin=origin,
+                    source=self.name,
+                    start=start,
+                    sequences=[line.end for line in lines],
+                    lines=[
+                        decode_line(line.text, context, now_ns, truncated=line.truncated)
+                        for line in lines
+                    ],
+                    resource=b"",
+                    observed_ns=now_ns,
+                )
+            )
+        self._courier.handle(Read(origin, tail.lines.line_start))
+
+    async def _let_go(self, tail: Tail) -> None:
+        """Close a file without a name once all of it is in the log and its writer had time."""
+        if tail.has_name(Path(tail.state.path)):
+            tail.orphaned_ns = None
+            return
+        now_ns = self._clock.monotonic_ns()
+        if tail.orphaned_ns is None:
+            tail.orphaned_ns = now_ns
+        if now_ns - tail.orphaned_ns < self._section.rotate_wait_s * 1e9:
+            return
+        rest = tail.lines.flush()
+        if rest is not None:
+            await self._take(tail, rest.end - len(rest.text), [rest])
+            return
+        origin = tail.state.origin
+        if self._courier.delivery.cursor(origin) >= tail.lines.position:
+            self._log.info("rotated file is done", path=tail.state.path)
+            self._courier.delivery.forget(origin)
+            tail.close()
+            del self._tails[tail.key]
+
+    def _retire(self) -> None:
+        """Forget generations that ended, once they are delivered."""
+        delivery = self._courier.delivery
+        for origin, position in list(self._retiring.items()):
+            if delivery.cursor(origin) >= position:
+                delivery.forget(origin)
+                del self._retiring[origin]
+
+
+def _name_of(state: FileState) -> Path | None:
+    """A name that the file has now in its directory; None when it has none."""
+    for path in _siblings(Path(state.path)):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if (status.st_dev, status.st_ino) == (state.device, state.inode):
+                return path
+    return None
+
+
+def _siblings(path: Path) -> list[Path]:
+    try:
+        return sorted(path.parent.iterdir())
+    except OSError:
+        return []

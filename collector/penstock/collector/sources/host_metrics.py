@@ -1,0 +1,216 @@
+"""This host's figures as metric records, named as OpenTelemetry's conventions name them."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import psutil
+import structlog
+from typing_extensions import override
+
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.errors import SpoolFailedError, SpoolFullError
+from penstock.collector.sources.source import Source
+from penstock.collector.spool import Spool, Unit
+from penstock.service.clock import Clock
+
+Attributes = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement; a `sum` counts since boot, a `gauge` is what is now."""
+
+    name: str
+    unit: str
+    value: float
+    attributes: Attributes
+    is_sum: bool = False
+    is_monotonic: bool = True
+
+
+def measure() -> Iterator[Point]:
+    """Everything that can be measured now; a figure that this host does not have is left out."""
+    for group in _GROUPS:
+        # Missing permission or an absent /proc file must not cost the other figures.
+        with contextlib.suppress(psutil.Error, OSError, AttributeError):
+            yield from group()
+
+
+def encode_points(
+    points: Iterator[Point], *, now_ns: int, boot_ns: int, resource: Mapping[str, Any]
+) -> list[bytes]:
+    """Points as record lines."""
+    return [orjson.dumps(_record(point, now_ns, boot_ns, resource)) for point in points]
+
+
+def _record(point: Point, now_ns: int, boot_ns: int, resource: Mapping[str, Any]) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "schema": "metric/1.0",
+        "kind": "metric",
+        "time_unix_nano": now_ns,
+        "observed_time_unix_nano": now_ns,
+        "name": point.name,
+        "unit": point.unit,
+        "metric_type": "sum" if point.is_sum else "gauge",
+        "value": point.value,
+        "resource": resource,
+        "attributes": point.attributes,
+    }
+    if point.is_sum:
+        record["start_time_unix_nano"] = min(boot_ns, now_ns)
+        record["is_monotonic"] = point.is_monotonic
+        record["temporality"] = "cumulative"
+    return record
+
+
+def _cpu() -> Iterator[Point]:
+    times = psutil.cpu_times()._asdict()
+    for mode in ("user", "system", "idle", "iowait", "nice", "irq", "steal"):
+        if mode in times:
+            yield Point("system.cpu.time", "s", times[mode], {"cpu.mode": mode}, is_sum=True)
+    busy = psutil.cpu_percent(interval=None) / 100
+    yield Point("system.cpu.utilization", "1", busy, {})
+    yield Point("system.cpu.logical.count", "{cpu}", psutil.cpu_count() or 1, {})
+
+
+def _memory() -> Iterator[Point]:
+    memory = psutil.virtual_memory()
+    for state in ("used", "free", "cached", "buffers"):
+        value = getattr(memory, state, None)
+        if value is not None:
+            yield Point("system.memory.usage", "By", value, {"system.memory.state": state})
+    yield Point("system.memory.utilization", "1", memory.percent / 100, {})
+    swap = psutil.swap_memory()
+    yield Point("system.paging.usage", "By", swap.used, {"system.paging.state": "used"})
+    yield Point("system.paging.usage", "By", swap.free, {"system.paging.state": "free"})
+
+
+def _disk() -> Iterator[Point]:
+    for device, counts in (psutil.disk_io_counters(perdisk=True) or {}).items():
+        for direction, size, operations in (
+            ("read", counts.read_bytes, counts.read_count),
+            ("write", counts.write_bytes, counts.write_count),
+        ):
+            attributes = {"system.device": device, "disk.io.direction": direction}
+            yield Point("system.disk.io", "By", size, attributes, is_sum=True)
+            yield Point(
+                "system.disk.operations", "{operation}", operations, attributes, is_sum=True
+            )
+
+
+def _network() -> Iterator[Point]:
+    for name, counts in (psutil.net_io_counters(pernic=True) or {}).items():
+        for direction, size, packets, errors in (
+            ("receive", counts.bytes_recv, counts.packets_recv, counts.errin),
+            ("transmit", counts.bytes_sent, counts.packets_sent, counts.errout),
+        ):
+            attributes = {"network.interface.name": name, "network.io.direction": direction}
+            yield Point("system.network.io", "By", size, attributes, is_sum=True)
+            yield Point("system.network.packet.count", "{packet}", packets, attributes, is_sum=True)
+            yield Point("system.network.errors", "{error}", errors, attributes, is_sum=True)
+
+
+def _load() -> Iterator[Point]:
+    for minutes, value in zip((1, 5, 15), os.getloadavg(), strict=True):
+        yield Point(f"system.cpu.load_average.{minutes}m", "1", value, {})
+
+
+def _filesystem() -> Iterator[Point]:
+    for partition in psutil.disk_partitions(all=False):
+        try:
+            usage = psutil.disk_usage(partition.mountpoint)
+        except OSError:
+            continue
+        where = {
+            "system.device": partition.device,
+            "system.filesystem.mountpoint": partition.mountpoint,
+            "system.filesystem.type": partition.fstype,
+        }
+        for state, value in (("used", usage.used), ("free", usage.free)):
+            attributes = {**where, "system.filesystem.state": state}
+            yield Point("system.filesystem.usage", "By", value, attributes)
+        yield Point("system.filesystem.utilization", "1", usage.percent / 100, where)
+
+
+_GROUPS: tuple[Callable[[], Iterator[Point]], ...] = (
+    _cpu,
+    _memory,
+    _disk,
+    _network,
+    _load,
+    _filesystem,
+)
+
+
+class HostMetricsSource(Source):
+    """Measures at a fixed interval; one round is one unit of the spool."""
+
+    def __init__(
+        self,
+        name: str,
+        interval_s: float,
+        resource: Mapping[str, Any],
+        *,
+        spool: Spool,
+        ledger: Ledger,
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self._interval_s = interval_s
+        self._resource = resource
+        self._spool = spool
+        self._ledger = ledger
+        self._clock = clock
+        self._boot_ns = int(psutil.boot_time() * 1e9)
+        self._stopping = asyncio.Event()
+        self._log = structlog.get_logger().bind(source=name)
+
+    @property
+    @override
+    def endpoint(self) -> str | None:
+        return None
+
+    @override
+    async def start(self) -> None:
+        psutil.cpu_percent(interval=None)  # the first call only sets the reference point
+
+    @override
+    async def run(self) -> None:
+        while not self._stopping.is_set():
+            await self._take(await asyncio.to_thread(self._measure))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._stopping.wait()
+
+    @override
+    async def stop(self) -> None:
+        self._stopping.set()
+
+    def _measure(self) -> list[bytes]:
+        now_ns = self._clock.unix_ns()
+        return encode_points(
+            measure(), now_ns=now_ns, boot_ns=self._boot_ns, resource=self._resource
+        )
+
+    async def _take(self, lines: list[bytes]) -> None:
+        unit = Unit(
+            source=self.name,
+            format="ndjson",
+            payload=b"\n".join(lines),
+            count=len(lines),
+            received_ns=self._clock.unix_ns(),
+        )
+        try:
+            future = await self._spool.put(unit)
+            assert future is not None
+            await future
+        except SpoolFullError:
+            self._ledger.dropped(self.name, "spool_full", unit.count)
+        except SpoolFailedError as error:
+            self._ledger.dropped(self.name, "spool_failed", unit.count)
+            self._log.warning("the spool cannot write", error=str(error))

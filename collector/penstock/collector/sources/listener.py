@@ -1,0 +1,140 @@
+"""Listening on TCP or on a Unix stream socket: what the sources that do have in common."""
+
+import asyncio
+import errno
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from penstock.collector.limits import CONNECTIONS_MAX, READ_BYTES
+from penstock.service import ConfigError, UnavailableError
+from penstock.service.config import split_host_port
+
+Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+_SUN_PATH_BYTES = 107
+
+
+class Listener:
+    """Accepts connections, each handled by a task of its own, up to `CONNECTIONS_MAX`.
+
+    Args:
+        name: Of the source, for messages.
+        handle: Serves one connection; the connection is closed when it returns.
+    """
+
+    def __init__(self, name: str, handle: Handle) -> None:
+        self._name = name
+        self._handle = handle
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._path: Path | None = None
+        self.endpoint: str | None = None
+        self.refused = 0
+
+    async def listen_tcp(self, address: str) -> None:
+        """Listen on `HOST:PORT`.
+
+        Raises:
+            UnavailableError: The address is taken or not ours.
+        """
+        host, port = split_host_port(address)
+        try:
+            self._server = await asyncio.start_server(
+                self._accept, host, port, limit=READ_BYTES, reuse_address=True
+            )
+        except OSError as error:
+            raise UnavailableError(
+                f"source {self._name}: cannot listen on {address}: {error.strerror}",
+                fix="stop what uses the port, or set another with the source's key `listen`",
+            ) from None
+        self.endpoint = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+
+    async def listen_unix(self, path: Path, mode: int) -> None:
+        """Listen on a Unix stream socket; a socket that nobody serves any more is replaced.
+
+        Raises:
+            ConfigError: The path cannot be a socket.
+            UnavailableError: Another process serves it.
+        """
+        if len(str(path).encode()) > _SUN_PATH_BYTES:
+            raise ConfigError(
+                f"source {self._name}: path: {path} is longer than {_SUN_PATH_BYTES} bytes",
+                fix="choose a shorter path for the socket",
+            )
+        try:
+            _clear_path(path, self._name)
+            self._server = await asyncio.start_unix_server(
+                self._accept, str(path), limit=READ_BYTES
+            )
+            _set_mode(path, mode)
+        except OSError as error:
+            raise ConfigError(
+                f"source {self._name}: path: cannot listen on {path}: {error.strerror or error}",
+                fix="choose a path in a directory that this process may write to",
+            ) from None
+        self._path = path
+        self.endpoint = str(path)
+
+    @property
+    def connections(self) -> int:
+        """Open now."""
+        return len(self._tasks)
+
+    async def close(self) -> None:
+        """Stop listening, end every connection, remove the socket's name."""
+        if self._server is None:
+            return
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        self._server = None
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= CONNECTIONS_MAX:
+            self.refused += 1
+            writer.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._handle(reader, writer)
+        except (ConnectionError, TimeoutError, asyncio.CancelledError):
+            pass  # the peer went away, or we are closing: both end the connection
+        finally:
+            writer.close()
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    path.chmod(mode)
+
+
+def _clear_path(path: Path, name: str) -> None:
+    """Make the directory; remove a socket that a process which is gone left behind."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            raise ConfigError(
+                f"source {name}: path: {path} exists and is not a socket",
+                fix="remove the file, or choose another path",
+            )
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            if error.errno not in (errno.ECONNREFUSED, errno.ENOENT):
+                raise
+            path.unlink(missing_ok=True)
+            return
+    raise UnavailableError(
+        f"source {name}: path: another process listens on {path}",
+        fix="stop it, or choose another path",
+    )

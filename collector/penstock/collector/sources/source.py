@@ -1,0 +1,34 @@
+"""What every source is to the agent."""
+
+from typing import Protocol
+
+
+class Source(Protocol):
+    """Receives records until it is stopped.
+
+    Attributes:
+        name: As configured; unique.
+    """
+
+    name: str
+
+    async def start(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            ServiceError: It cannot; the operator must change something.
+        """
+        ...
+
+    async def run(self) -> None:
+        """Receive until `stop`; returns when the input has ended for good."""
+        ...
+
+    async def stop(self) -> None:
+        """Take nothing more; what was taken is in the spool or will be refused."""
+        ...
+
+    @property
+    def endpoint(self) -> str | None:
+        """The address it listens on."""
+        ...

@@ -1,0 +1,177 @@
+"""Batches from the Penstock spec library, over a Unix stream socket.
+
+Every batch is answered: acknowledged once it is durable in the spool, or refused with a reason and
+whether sending it again can help. See `penstock.collector.core.unix_framing` for the framing.
+"""
+
+import asyncio
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from typing_extensions import override
+
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.core.unix_framing import (
+    BatchHeader,
+    FrameReader,
+    decode_batch_header,
+    encode_ack,
+    encode_nack,
+)
+from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
+from penstock.collector.limits import READ_BYTES
+from penstock.collector.sources.listener import Listener
+from penstock.collector.sources.source import Source
+from penstock.collector.spool import Spool, Unit
+from penstock.service.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(slots=True)
+class Connection:
+    """One connection of a sender.
+
+    Attributes:
+        era: The spool's, when the connection began.
+        refused: Per sender, the batch that it must send again before anything later is taken.
+    """
+
+    writer: asyncio.StreamWriter
+    era: int
+    refused: dict[str, int] = field(default_factory=dict)
+
+    def answer(self, frame: bytes) -> None:
+        """Send a frame, unless the connection is closing."""
+        if not self.writer.is_closing():
+            self.writer.write(frame)
+
+
+class UnixSource(Source):
+    """Listens on one socket."""
+
+    def __init__(
+        self, name: str, path: Path, mode: int, *, spool: Spool, ledger: Ledger, clock: Clock
+    ) -> None:
+        self.name = name
+        self._path = path
+        self._mode = mode
+        self._spool = spool
+        self._ledger = ledger
+        self._clock = clock
+        self._listener = Listener(name, self._serve)
+        self._sender_drops: dict[str, Mapping[str, Mapping[str, int]]] = {}
+        self._log = structlog.get_logger().bind(source=name)
+
+    @property
+    @override
+    def endpoint(self) -> str | None:
+        return self._listener.endpoint
+
+    @override
+    async def start(self) -> None:
+        await self._listener.listen_unix(self._path, self._mode)
+
+    @override
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    @override
+    async def stop(self) -> None:
+        await self._listener.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameReader()
+        connection = Connection(writer, self._spool.era)
+        while data := await reader.read(READ_BYTES * 4):
+            try:
+                for frame in frames.feed(data):
+                    if not await self._take_frame(frame, connection):
+                        return
+            except RemoteProtocolError as error:
+                self._ledger[self.name].notes["protocol_errors"] += 1
+                self._log.warning("a sender broke the protocol", error=str(error))
+                return
+            await writer.drain()
+
+    async def _take_frame(self, frame: bytes, connection: Connection) -> bool:
+        """Take a batch or refuse it for good; false when the connection must end."""
+        try:
+            header = decode_batch_header(frame)
+        except RemoteProtocolError as error:
+            if error.sequence is None:
+                raise
+            self._ledger[self.name].notes["refused_bad_header"] += 1
+            connection.answer(encode_nack(error.sequence, str(error), retry=False))
+            return True
+        return await self._take(header, frame, connection)
+
+    async def _take(self, header: BatchHeader, frame: bytes, connection: Connection) -> bool:
+        """Put a batch into the spool; false when the connection must end.
+
+        After a refusal that may be tried again nothing later of that sender is taken on the
+        connection: the refused batch would be taken for a repeat when it comes again.
+        """
+        if header.sequence > connection.refused.get(header.sender, header.sequence):
+            connection.answer(encode_nack(header.sequence, "after_a_refused_batch", retry=True))
+            return True
+        unit = Unit(
+            source=self.name,
+            format="unix",
+            payload=frame,
+            count=header.count,
+            received_ns=self._clock.unix_ns(),
+            sender=f"{self.name}\n{header.sender}",
+            sequence=header.sequence,
+        )
+        try:
+            future = await self._spool.put(unit, era=connection.era)
+        except SpoolFullError as error:
+            self._ledger[self.name].notes["refused_spool_full"] += header.count
+            connection.answer(encode_nack(header.sequence, "spool_full", retry=not error.for_ever))
+            if not error.for_ever:
+                connection.refused[header.sender] = header.sequence
+            return True
+        except SpoolFailedError as error:
+            connection.answer(
+                encode_nack(header.sequence, f"spool_failed: {error}"[:200], retry=True)
+            )
+            return False
+        if connection.refused.get(header.sender) == header.sequence:
+            del connection.refused[header.sender]
+        if header.dropped:
+            self._note_drops(header)
+        if future is None:
+            self._repeat(header)
+            connection.answer(encode_ack(header.sequence))
+        else:
+            future.add_done_callback(functools.partial(self._answer, header, connection))
+        return True
+
+    def _answer(
+        self, header: BatchHeader, connection: Connection, done: "asyncio.Future[int]"
+    ) -> None:
+        if done.cancelled() or done.exception() is not None:
+            connection.answer(encode_nack(header.sequence, "spool_failed", retry=True))
+            connection.writer.close()
+        else:
+            connection.answer(encode_ack(header.sequence))
+
+    def _repeat(self, header: BatchHeader) -> None:
+        self._ledger[self.name].notes["repeated"] += header.count
+
+    def _note_drops(self, header: BatchHeader) -> None:
+        """A sender's own losses, cumulative since it started; shown beside the account."""
+        if len(self._sender_drops) > 1024:
+            self._sender_drops.clear()
+        before = self._sender_drops.get(header.sender, {})
+        notes = self._ledger[self.name].notes
+        for kind, reasons in header.dropped.items():
+            for reason, count in reasons.items():
+                known = before.get(kind, {}).get(reason, 0)
+                notes[f"sender_dropped_{reason}"] += max(0, count - known)
+        self._sender_drops[header.sender] = header.dropped

@@ -1,0 +1,186 @@
+"""The spool: units as they were received, durable before their sender hears so.
+
+A unit is what came in one piece: a batch from the Unix socket, one read's worth of forward messages
+or of standard input, one round of host metrics. Each is one frame of a commit log with one record:
+
+    subject   name of the source
+    headers   format  how to read the value: unix, lines, forward or ndjson
+              count   records in it
+              meta    what the format needs besides, as JSON
+    value     the bytes as received
+    timestamp when they were received
+
+The frame's producer id and sequence are the sender's, so the batches that each sender had taken can
+be told from frame headers alone after a crash.
+"""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+import orjson
+
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.core.senders import SenderTable
+from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
+from penstock.collector.journal import Entry, Journal, undamaged
+from penstock.collector.state import SPOOL_ORIGIN
+from penstock.logd.batch import Record, decode_body
+from penstock.logd.errors import CorruptError
+from penstock.logd.frame import NO_PRODUCER, FrameHeader
+
+_SENDER_NAMESPACE: Final = UUID("6f0d1c5e-7a58-5b2e-9d39-0b6a3f3f8f31")
+ORIGIN: Final = SPOOL_ORIGIN
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a source received in one piece.
+
+    Attributes:
+        count: Records in it, as far as the source can tell.
+        sender: Who sent it, for removing repeats; empty when it cannot be sent again.
+        sequence: The sender's number for it.
+    """
+
+    source: str
+    format: str
+    payload: bytes
+    count: int
+    received_ns: int
+    meta: dict[str, Any] = field(default_factory=dict)
+    sender: str = ""
+    sequence: int = 0
+
+
+def sender_id(sender: str) -> bytes:
+    """A sender's name as a producer id."""
+    return uuid5(_SENDER_NAMESPACE, sender).bytes
+
+
+class Spool:
+    """Takes units, removes repeats, answers when they are durable."""
+
+    def __init__(self, journal: Journal, ledger: Ledger, *, drop_newest: bool) -> None:
+        self.journal = journal
+        self._ledger = ledger
+        self.senders = SenderTable()
+        self.drop_newest = drop_newest
+        self._pending: dict[bytes, asyncio.Future[int]] = {}
+
+    async def put(self, unit: Unit, *, era: int | None = None) -> asyncio.Future[int] | None:
+        """Take a unit, waiting for room unless the spool drops what is newest.
+
+        Units put one after another become durable in that order.
+
+        Args:
+            unit: What was received.
+            era: The `era` when the sender's connection began. After a failed write the sender must
+                begin again with what it was not told is durable, so a later era is refused.
+
+        Returns:
+            A future that is done when the unit is durable and raises `SpoolFailedError` when it is
+            not; None for a repeat of a unit that is durable already.
+
+        Raises:
+            SpoolFullError: Nothing was taken.
+            SpoolFailedError: Likewise; the era has passed.
+        """
+        entry = _entry(unit)
+        if entry.size > self.journal.bytes_max:
+            raise SpoolFullError(f"{entry.size} bytes never fit", for_ever=True)
+        if not self.drop_newest:
+            await self.journal.wait_for_room(entry.size)
+        if era is not None and era != self.era:
+            raise SpoolFailedError(self.journal.failure or "the spool failed and was opened again")
+        if not unit.sender:
+            future = self.journal.offer(entry)
+            future.add_done_callback(lambda done: self._count(unit, done))
+            return future
+        if self.senders.is_repeat(entry.producer_id, entry.sequence):
+            return self._pending.get(entry.producer_id)
+        future = self.journal.offer(entry)
+        self.senders.record(entry.producer_id, entry.sequence)
+        self._pending[entry.producer_id] = future
+        future.add_done_callback(lambda done: self._settle(entry, done))
+        future.add_done_callback(lambda done: self._count(unit, done))
+        return future
+
+    @property
+    def era(self) -> int:
+        """Changes whenever something that was taken could not be made durable."""
+        return self.journal.failures
+
+    def _count(self, unit: Unit, done: asyncio.Future[int]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._ledger.spooled(unit.source, unit.count)
+
+    def _settle(self, entry: Entry, done: asyncio.Future[int]) -> None:
+        if self._pending.get(entry.producer_id) is done:
+            del self._pending[entry.producer_id]
+        if not done.cancelled() and done.exception() is not None:
+            self.senders.retract(entry.producer_id, entry.sequence)
+
+    def recover(self, snapshot: dict[str, int], cursor: int) -> None:
+        """Know again which batches were taken, and what waits from the cursor on."""
+        self.senders.restore(snapshot)
+        log = self.journal.log
+        for header in undamaged(log.headers, log.start_offset):
+            if header.producer_id != NO_PRODUCER:
+                self.senders.record(header.producer_id, header.producer_sequence)
+        for header, body in undamaged(self.journal.frames, cursor):
+            with contextlib.suppress(UndecodableError):  # counted where it is decoded again
+                unit = decode_unit(header, body)
+                self._ledger.recovered(unit.source, unit.count)
+
+
+def _entry(unit: Unit) -> Entry:
+    headers: list[tuple[str, bytes]] = [
+        ("format", unit.format.encode()),
+        ("count", str(unit.count).encode()),
+    ]
+    if unit.meta:
+        headers.append(("meta", orjson.dumps(unit.meta)))
+    record = Record(
+        subject=unit.source,
+        value=unit.payload,
+        timestamp_ns=unit.received_ns,
+        headers=tuple(headers),
+    )
+    if not unit.sender:
+        return Entry(record)
+    return Entry(record, sender_id(unit.sender), unit.sequence)
+
+
+def decode_unit(header: FrameHeader, body: bytes) -> Unit:
+    """Read a unit back from its frame.
+
+    Raises:
+        UndecodableError: The frame does not hold a unit.
+    """
+    try:
+        batch = decode_body(body)
+        headers = dict(batch.column("headers")[0].as_py())
+        return Unit(
+            source=batch.column("subject")[0].as_py(),
+            format=headers["format"].decode(),
+            payload=batch.column("value")[0].as_py(),
+            count=int(headers["count"]),
+            received_ns=header.first_timestamp_ns,
+            meta=orjson.loads(headers["meta"]) if "meta" in headers else {},
+        )
+    except (CorruptError, KeyError, ValueError, TypeError) as error:
+        raise UndecodableError(f"not a spooled unit: {error}") from None
+
+
+__all__ = [
+    "ORIGIN",
+    "Spool",
+    "SpoolFailedError",
+    "SpoolFullError",
+    "Unit",
+    "decode_unit",
+    "sender_id",
+]

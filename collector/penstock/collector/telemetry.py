@@ -1,0 +1,192 @@
+"""What the collector says of itself: stages, reconciliation, health, metrics."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector as PrometheusCollector
+from typing_extensions import override
+
+from penstock.collector.core.delivery import Delivery
+from penstock.collector.core.ledger import Account, Ledger
+from penstock.collector.journal import Journal
+from penstock.service import Health, Stage, Status
+
+if TYPE_CHECKING:
+    from penstock.collector.core.lane import Lane
+
+VERSION = "0.1.0"
+_FULL_SHARE = 0.9
+_REASONS_MAX = 5
+
+
+def settle_accounts(ledger: Ledger, delivery: Delivery) -> None:
+    """Bring what delivery counts per lane into the accounts of the sources."""
+    totals: dict[str, list[int]] = {}
+    for source, (delivered, quarantined, repeated) in delivery.retired.items():
+        totals[source] = [delivered + repeated, quarantined, 0]
+    for lane in delivery.lanes.values():
+        total = totals.setdefault(lane.key.source, [0, 0, 0])
+        total[0] += lane.delivered + lane.repeated
+        total[1] += lane.quarantined
+        total[2] += sum(len(batch) for batch in lane.pending())
+    for source, (delivered, quarantined, pending) in totals.items():
+        account = ledger[source]
+        account.delivered = delivered
+        account.refused_by_logd = quarantined
+        account.in_lanes = pending
+
+
+def describe(  # noqa: PLR0913 - every part of the process has its say
+    name: str,
+    *,
+    health: Health,
+    reasons: Iterable[str],
+    sources: dict[str, str],
+    lag: dict[str, int],
+    ledger: Ledger,
+    delivery: Delivery,
+    spool: Journal,
+    quarantine: Journal,
+) -> Status:
+    """The process's `/status`; run it where nothing changes meanwhile."""
+    settle_accounts(ledger, delivery)
+    stages = [
+        _source_stage(kind, source, ledger[source], lag.get(source, 0))
+        for source, kind in sources.items()
+    ]
+    stages.append(_spool_stage(ledger, spool))
+    stages += _publish_stages(delivery)
+    return Status(
+        component="collector",
+        name=name,
+        version=VERSION,
+        health=health,
+        reasons=tuple(reasons),
+        stages=tuple(stages),
+        info={
+            "reconciliation": {
+                source: account.as_dict() for source, account in ledger.accounts.items()
+            },
+            "lanes": {
+                f"{lane.key.origin} {lane.key.source} {lane.key.subject}": {
+                    "done": lane.done,
+                    "pending": sum(len(batch) for batch in lane.pending()),
+                    "state": lane.state.name.lower(),
+                    "reason": lane.reason,
+                }
+                for lane in delivery.lanes.values()
+            },
+            "spool": {
+                "bytes": spool.used_bytes,
+                "bytes_max": spool.bytes_max,
+                "units_end": spool.durable_offset,
+                "commits": spool.commits,
+                "failures": spool.failures,
+            },
+            "quarantine": {"bytes": quarantine.used_bytes, "bytes_max": quarantine.bytes_max},
+        },
+    )
+
+
+def troubles(delivery: Delivery, spool: Journal, *, connected: bool) -> list[str]:
+    """Why the collector is degraded; empty when it is not."""
+    found: list[str] = []
+    if not connected:
+        found.append("nats is not connected")
+    if spool.failure:
+        found.append(f"spool: {spool.failure}")
+    if spool.used_bytes > spool.bytes_max * _FULL_SHARE:
+        found.append("spool is nearly full")
+    found += sorted(
+        f"{key.subject} cannot be delivered: {reason}"
+        for key, reason in delivery.troubles.items()
+        if reason != "sequence_gap"
+    )[:_REASONS_MAX]
+    return found
+
+
+def _source_stage(kind: str, source: str, account: Account, lag: int) -> Stage:
+    name = f"source/{kind}" if source == kind else f"source/{kind}:{source}"
+    notes = {key: count for key, count in account.notes.items() if count}
+    return Stage(
+        name=name,
+        received=account.received + account.recovered,
+        sent=account.delivered,
+        lag=account.held,
+        errors=account.quarantined_total + account.dropped.total(),
+        detail={
+            **notes,
+            **{f"dropped_{reason}": n for reason, n in account.dropped.items() if n},
+            "quarantined": account.quarantined_total,
+            **({"unread_bytes": lag} if kind == "file" else {}),
+        },
+    )
+
+
+def _spool_stage(ledger: Ledger, spool: Journal) -> Stage:
+    held = sum(account.spooled for account in ledger.accounts.values())
+    taken = sum(account.taken for account in ledger.accounts.values())
+    return Stage(
+        name="spool",
+        received=taken,
+        sent=taken - held,
+        lag=held,
+        errors=spool.failures,
+        detail={"bytes": spool.used_bytes, "commits": spool.commits},
+    )
+
+
+def _publish_stages(delivery: Delivery) -> list[Stage]:
+    kinds: dict[str, list[Lane]] = {}
+    for lane in delivery.lanes.values():
+        kinds.setdefault(lane.key.subject.rsplit(".", 2)[-2], []).append(lane)
+    stages: list[Stage] = []
+    for kind, lanes in sorted(kinds.items()):
+        pending = sum(len(batch) for lane in lanes for batch in lane.pending())
+        delivered = sum(lane.delivered for lane in lanes)
+        refused = sum(lane.quarantined for lane in lanes)
+        waiting = Counter(lane.reason for lane in lanes if lane.reason)
+        stages.append(
+            Stage(
+                name=f"publish/{kind}",
+                received=delivered + pending + refused,
+                sent=delivered,
+                lag=pending,
+                errors=refused,
+                detail={f"waiting_{reason}": n for reason, n in waiting.items()},
+            )
+        )
+    return stages
+
+
+class Metrics(PrometheusCollector):
+    """The accounts as Prometheus metrics, read from the last status at every scrape."""
+
+    def __init__(self, status: Callable[[], Status], registry: CollectorRegistry) -> None:
+        self._status = status
+        registry.register(self)
+
+    @override
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        status = self._status()
+        records = CounterMetricFamily(
+            "penstock_collector_records",
+            "Records since start, by source and what became of them.",
+            labels=("source", "outcome", "reason"),
+        )
+        held = GaugeMetricFamily(
+            "penstock_collector_held_records", "Records between receipt and log.", labels=["source"]
+        )
+        accounts = status.info.get("reconciliation", {})
+        for source, account in accounts.items():
+            for outcome in ("received", "recovered", "delivered", "filtered", "quarantined"):
+                records.add_metric((source, outcome, ""), account[outcome])
+            for reason, count in account["dropped"].items():
+                records.add_metric((source, "dropped", reason), count)
+            held.add_metric((source,), account["held"])
+        spool = GaugeMetricFamily("penstock_collector_spool_bytes", "Bytes in the spool.")
+        spool.add_metric((), status.info.get("spool", {}).get("bytes", 0))
+        return (records, held, spool)

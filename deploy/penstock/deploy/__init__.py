@@ -1,0 +1,1 @@
+"""The `penstock` command and the single-host launcher."""

@@ -1,0 +1,207 @@
+"""The click commands of `penstock`. Each imports what it needs only when it runs."""
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from typing_extensions import override
+
+from penstock.service.command import PenstockGroup
+from penstock.service.errors import UnavailableError
+
+# What `penstock --help` says of each part; the text stands here so that help imports none of them.
+PARTS: Mapping[str, str] = {
+    "specs": "Telemetry specs: list them, export JSON Schema, validate records.",
+    "collector": "The collector: run it, check its configuration, look into its spool.",
+    "logd": "The log: streams, tail, fetch; run the daemon.",
+    "router": "Router jobs: run one, check it, see its progress.",
+}
+
+
+class PartsGroup(PenstockGroup):
+    """The commands of this module, and one lazily imported group for each part."""
+
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, *PARTS]
+
+    @override
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in PARTS:
+            return _load(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
+        with formatter.section("Run the pipeline"):
+            formatter.write_dl(own)
+        with formatter.section("The parts"):
+            formatter.write_dl(list(PARTS.items()))
+
+    @override
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_examples(self.epilog or "", formatter)
+
+
+class ExampleCommand(click.Command):
+    """A command whose epilog is its examples, kept line by line."""
+
+    @override
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_examples(self.epilog or "", formatter)
+
+
+def _write_examples(text: str, formatter: click.HelpFormatter) -> None:
+    if text:
+        with formatter.section("Examples"):
+            for line in text.strip().splitlines():
+                formatter.write(f"{'':>{formatter.current_indent}}{line.strip()}\n")
+
+
+def _load(name: str) -> click.Command:
+    """Import a part's commands.
+
+    Raises:
+        UnavailableError: A library of the part's extra is not installed.
+    """
+    try:
+        module = importlib.import_module(f"penstock.{name}.cli")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("penstock"):
+            raise
+        extra = "service" if name == "specs" else name
+        raise UnavailableError(
+            f"penstock {name} needs {error.name}, which is not installed",
+            fix=f"pip install 'penstock[{extra}]'",
+        ) from None
+    command: click.Command = module.cli
+    return command
+
+
+@click.group(
+    cls=PartsGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""
+    penstock demo                  try the whole pipeline for a minute
+    penstock up                    run it here until you stop it
+    penstock status                is everything well?
+    penstock logd tail logs        see records arrive
+    """,
+)
+def cli() -> None:
+    """Penstock: an observability pipeline in one appliance.
+
+    Apps and hosts write telemetry once; Penstock makes it durable, ordered and replayable, and
+    routes it to any number of backends.
+    """
+
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Directory for all state, configuration and logs.",
+)
+nats_option = click.option(
+    "--nats-url", metavar="URL", help="Use this NATS server instead of starting one."
+)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock up
+    penstock up --dir /srv/penstock --nats-url nats://10.0.0.5:4222
+    penstock up --free-ports       when the default ports are taken
+    """,
+)
+@directory_option
+@nats_option
+@click.option("--free-ports", is_flag=True, help="Listen on any free ports.")
+def up(**options: Any) -> None:
+    """Run the pipeline on this host until it is stopped.
+
+    Starts nats-server, logd, a collector and a router as separate processes. Ctrl-C drains and
+    stops them; a second Ctrl-C kills them. State stays in DIR (~/.local/state/penstock).
+    """
+    _extra_all()
+    from penstock.deploy.launch import launch_up
+
+    launch_up(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock demo
+    penstock demo --seconds 20 --json result.json
+    penstock demo --forever        until Ctrl-C, then drain and check
+    """,
+)
+@click.option(
+    "--seconds", type=click.IntRange(1), default=60, show_default=True, help="How long to collect."
+)
+@click.option("--forever", is_flag=True, help="Collect until Ctrl-C.")
+@directory_option
+@nats_option
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the result as JSON.",
+)
+def demo(**options: Any) -> None:
+    """Run the pipeline on real input, then check that all of it arrived.
+
+    Collects an example app's logs, spans, metrics, events and audit records, this host's metrics
+    and the log files of nats-server and Penstock. Then drains, shows what landed in the Parquet
+    files and verifies the counts stage by stage; exits with 1 when they do not reconcile.
+    """
+    _extra_all()
+    from penstock.deploy.launch import launch_demo
+
+    launch_demo(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock status
+    penstock status --dir .work/demo --json
+    penstock status --url http://127.0.0.1:9294
+    """,
+)
+@directory_option
+@click.option("--url", "urls", multiple=True, metavar="URL", help="Ask this admin endpoint.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def status(**options: Any) -> None:
+    """Say how each part is: exit 0 healthy, 1 degraded, 69 not running."""
+    _extra_all()
+    from penstock.deploy.status import show_status
+
+    show_status(**options)
+
+
+@cli.command(cls=ExampleCommand, epilog="penstock version")
+def version() -> None:
+    """Show the versions of Penstock, Python and the key libraries."""
+    from penstock.deploy.version import version_report
+
+    for name, value in version_report():
+        click.echo(f"{name:<18} {value}")
+
+
+def _extra_all() -> None:
+    """Refuse, naming the extra, when the appliance's libraries are not installed."""
+    for name in ("rich", "pyarrow", "psutil", "nats", "pyspark"):
+        if importlib.util.find_spec(name) is None:
+            raise UnavailableError(
+                f"this command needs {name}, which is not installed",
+                fix="pip install 'penstock[all]'",
+            )

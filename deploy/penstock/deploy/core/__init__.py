@@ -1,0 +1,1 @@
+"""Decisions of the launcher, free of processes and clocks."""

@@ -1,0 +1,141 @@
+"""Where one launch keeps everything: one directory, claimed by one launcher at a time."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.service.errors import ConfigError, UnavailableError
+
+FREE_BYTES_MIN = 512 * 1024 * 1024
+_SOCKET_PATH_BYTES_MAX = 100  # sun_path holds 108 (unix(7)); the collector may add a suffix
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths inside a launch's directory."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """Configuration files, written anew at each start."""
+        return self.root / "config"
+
+    @property
+    def logs(self) -> Path:
+        """What each process says."""
+        return self.root / "logs"
+
+    @property
+    def lake(self) -> Path:
+        """Parquet files, by kind."""
+        return self.root / "lake"
+
+    @property
+    def running(self) -> Path:
+        """Names the processes of a launch while it runs."""
+        return self.root / "running.json"
+
+    def data(self, part: str) -> Path:
+        """A part's own state."""
+        return self.root / part
+
+    @property
+    def router_checkpoint(self) -> Path:
+        """What the router keeps between runs: offsets, and the sinks' own state."""
+        return self.data("router") / "checkpoint"
+
+    def log(self, part: str) -> Path:
+        """A part's log file."""
+        return self.logs / f"{part}.log"
+
+    def output(self, part: str) -> Path:
+        """What a part prints for people; unlike its log, the collector does not read it."""
+        return self.logs / f"{part}.out"
+
+    @property
+    def socket(self) -> Path:
+        """The collector's Unix socket: here, or in /tmp where this path is too long for one."""
+        path = self.root / "collector.sock"
+        if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES_MAX:
+            return path
+        name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"penstock-{name}.sock"
+
+
+def default_root() -> Path:
+    """Where `penstock up` keeps its state: $XDG_STATE_HOME/penstock."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "penstock"
+
+
+@contextmanager
+def claimed(layout: Layout) -> Iterator[None]:
+    """Make the directory and hold it for this process.
+
+    Raises:
+        ConfigError: It cannot be written to.
+        UnavailableError: Another launcher holds it, or the disk is nearly full.
+    """
+    try:
+        for path in (layout.root, layout.config, layout.logs):
+            path.mkdir(parents=True, exist_ok=True)
+        lock = (layout.root / "launcher.lock").open("a+")
+    except OSError as error:
+        raise ConfigError(
+            f"{layout.root}: cannot be used: {error.strerror}",
+            fix="name a directory you can write to with --dir",
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UnavailableError(
+                f"{layout.root}: another penstock runs here (process {_holder(layout)})",
+                fix="stop it, or name another directory with --dir",
+            ) from None
+        _require_space(layout.root)
+        try:
+            yield
+        finally:
+            layout.running.unlink(missing_ok=True)
+
+
+def _require_space(root: Path) -> None:
+    free = shutil.disk_usage(root).free
+    if free < FREE_BYTES_MIN:
+        raise UnavailableError(
+            f"{root}: {free // 1024**2} MiB are free on this disk;"
+            f" Penstock does not start with less than {FREE_BYTES_MIN // 1024**2} MiB",
+            fix="free some space, or name a directory on another disk with --dir",
+        )
+
+
+def write_running(layout: Layout, parts: dict[str, str | None]) -> None:
+    """Say what runs here: each part's admin URL, for `penstock status`."""
+    document = {"pid": os.getpid(), "parts": parts}
+    temporary = layout.running.with_suffix(".tmp")
+    temporary.write_text(json.dumps(document, indent=2) + "\n")
+    temporary.replace(layout.running)
+
+
+def read_running(layout: Layout) -> dict[str, Any] | None:
+    """What `write_running` said; None when no live launcher stands behind it."""
+    try:
+        document: dict[str, Any] = json.loads(layout.running.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return document if Path(f"/proc/{document['pid']}").exists() else None
+
+
+def _holder(layout: Layout) -> str:
+    running = read_running(layout)
+    return str(running["pid"]) if running else "still starting"

@@ -1,0 +1,86 @@
+"""What a launch needs, looked for before anything is started."""
+
+import socket
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from penstock.deploy.layout import Layout
+from penstock.router.java import find_java
+from penstock.service.errors import ConfigError, UnavailableError
+
+_CONNECT_TIMEOUT_S = 5.0
+_NATS_PORT = 4222
+
+
+def require_nats(url: str) -> None:
+    """Check that a NATS server answers.
+
+    Raises:
+        ConfigError: The URL is not one of a NATS server.
+        UnavailableError: Nothing answers there, or not as NATS does.
+    """
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port or _NATS_PORT
+    except ValueError:
+        host, port = None, 0
+    if parts.scheme not in ("nats", "tls") or not host:
+        raise ConfigError(
+            f"--nats-url {url}: not the URL of a NATS server",
+            fix="write it as nats://HOST:PORT",
+        )
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S) as connection:
+            greeting = connection.recv(5)
+    except OSError as error:
+        raise UnavailableError(
+            f"no NATS server at {url}: {error.strerror or error}",
+            fix="start it, or leave --nats-url out to let Penstock start one",
+        ) from None
+    if greeting != b"INFO ":
+        raise UnavailableError(
+            f"what answers at {url} is not a NATS server",
+            fix="correct --nats-url, or leave it out to let Penstock start one",
+        )
+
+
+def require_java(layout: Layout) -> None:
+    """Check that Spark will find a Java, before anything is started for nothing.
+
+    Raises:
+        UnavailableError: There is none, or only an old one.
+    """
+    work = layout.data("router")
+    work.mkdir(parents=True, exist_ok=True)
+    find_java(work)
+
+
+def require_writable(path: Path) -> None:
+    """Check that a result can be written, before a minute is spent on it.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written: {error.strerror}",
+            fix="name a file in a directory that exists and that you can write to with --json",
+        ) from None
+
+
+def example_app(layout: Layout) -> tuple[str, ...]:
+    """The command that runs the example app.
+
+    Raises:
+        UnavailableError: This is an installed wheel, which holds no examples.
+    """
+    app = Path(__file__).resolve().parents[3] / "examples" / "checkout_app.py"
+    if not app.is_file():
+        raise UnavailableError(
+            "the example app is not part of the installed package",
+            fix="run the demo from a clone of the repository: make demo",
+        )
+    return (sys.executable, str(app), "--socket", str(layout.socket), "--seconds", "0")

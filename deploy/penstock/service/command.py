@@ -1,0 +1,75 @@
+"""Command-line conventions shared by every Penstock command."""
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import structlog
+from typing_extensions import override
+
+from penstock.service.errors import ExitCode
+from penstock.service.run import exit_on_error
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class PenstockGroup(click.Group):
+    """A click group whose usage errors exit with 64 and whose service errors name their fix."""
+
+    @override
+    def main(  # type: ignore[override] # click overloads the return type by standalone_mode
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> Any:
+        """Run the command and exit with its code, as `click.Group.main` does."""
+        extra["standalone_mode"] = False
+        try:
+            with exit_on_error():
+                super().main(args, prog_name, **extra)
+        except click.UsageError as error:
+            error.show()
+            sys.exit(ExitCode.USAGE)
+        except click.exceptions.Exit as error:
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(ExitCode.FAILURE)
+        except BrokenPipeError:
+            # The reader of our output went away, as in `... | head`.
+            sys.stderr.close()
+            sys.exit(ExitCode.OK)
+        except Exception:  # noqa: BLE001 - whatever nobody foresaw ends here
+            _tell_bug()
+            sys.exit(ExitCode.SOFTWARE)
+        sys.exit(ExitCode.OK)
+
+
+def _tell_bug() -> None:
+    """Log the error being handled: one line from a daemon, a traceback from a command."""
+    words = "failed unexpectedly; this is a bug in Penstock"
+    if structlog.is_configured():
+        structlog.get_logger().exception(words)
+    else:
+        traceback.print_exc()
+        click.echo(f"error: {words}", err=True)
+
+
+def config_option(function: Function) -> Function:
+    """Add `--config FILE`, which starts the daemon."""
+    return click.option(
+        "--config",
+        "config_path",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="YAML configuration file; starts the daemon.",
+    )(function)
+
+
+def check_option(function: Function) -> Function:
+    """Add `--check`, which only validates the configuration."""
+    return click.option(
+        "--check",
+        is_flag=True,
+        help="Only check the configuration, print what it amounts to and exit.",
+    )(function)

@@ -1,0 +1,183 @@
+"""Configuration: one YAML file plus environment variables, checked by a pydantic model.
+
+An environment variable overrides one key. Its name is a prefix, then the key path joined by two
+underscores: with the prefix ``PENSTOCK_LOGD``, ``PENSTOCK_LOGD__NATS__URL`` sets ``nats.url``. Its
+value is read as YAML, so ``8`` is a number and ``[a, b]`` a list. Nothing inside the file is
+interpolated.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ValidationError
+from typing_extensions import override
+
+from penstock.service.errors import ConfigError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_FIXES = {
+    "extra_forbidden": "remove the key, or correct its spelling; known keys here: {known}",
+    "missing": "add the key",
+}
+_HOST_PORT = re.compile(r"^(?P<host>[^:\s]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})$")
+
+
+def _check_host_port(value: str) -> str:
+    match = _HOST_PORT.match(value)
+    if match is None or int(match["port"]) > 65_535:
+        msg = "must be HOST:PORT with a port from 0 to 65535, as in 127.0.0.1:9293"
+        raise ValueError(msg)
+    return value
+
+
+HostPort = Annotated[str, AfterValidator(_check_host_port)]
+"""A listening or remote address, ``HOST:PORT``; IPv6 hosts in brackets; port 0 means any free."""
+
+
+def split_host_port(address: str) -> tuple[str, int]:
+    """Split a checked `HostPort` into what `socket` calls take."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def load_config(
+    model: type[Model],
+    path: Path,
+    *,
+    env_prefix: str,
+    environ: Mapping[str, str] | None = None,
+) -> Model:
+    """Read, override and check a configuration file.
+
+    Args:
+        model: The pydantic model; it should forbid extra keys.
+        path: The YAML file.
+        env_prefix: Prefix of the environment variables that override keys.
+        environ: The environment; the process's own by default.
+
+    Raises:
+        ConfigError: With file, key path, reason and fix for every mistake found.
+    """
+    document = _read_yaml(path)
+    for name, text in sorted((os.environ if environ is None else environ).items()):
+        if name.startswith(f"{env_prefix}__"):
+            keys = [key.lower() for key in name.removeprefix(f"{env_prefix}__").split("__")]
+            _override(document, keys, _parse(text, Path(f"${name}")))
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise _explain(error, model, path) from None
+
+
+def show_config(config: BaseModel) -> str:
+    """Render the effective configuration as YAML; `SecretStr` values stay hidden."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def check_only(config: BaseModel, path: Path) -> str:
+    """Say that a configuration is valid and what it amounts to."""
+    return f"# {path} is valid; the effective configuration:\n{show_config(config)}"
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML 1.1 as `SafeLoader` reads it, but a repeated key is an error, not the last one wins."""
+
+    @override
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key!r} is repeated", problem_mark=key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror or error}",
+            fix="name an existing, readable YAML file with --config",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not UTF-8 at byte {error.start}", fix="save the file as UTF-8"
+        ) from None
+    document = _parse(text, path)
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError(
+            f"{path}: the top level is a {type(document).__name__}, not a mapping",
+            fix="start the file with keys such as `nats:`",
+        )
+    return document
+
+
+def _parse(text: str, path: Path) -> Any:
+    try:
+        return yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        problem = getattr(error, "problem", None) or str(error)
+        raise ConfigError(f"{where}: not valid YAML: {problem}", fix="correct the YAML") from None
+
+
+def _override(document: dict[str, Any], keys: list[str], value: Any) -> None:
+    *parents, last = keys
+    for key in parents:
+        child = document.setdefault(key, {})
+        if not isinstance(child, dict):
+            child = document[key] = {}
+        document = child
+    document[last] = value
+
+
+def _explain(error: ValidationError, model: type[BaseModel], path: Path) -> ConfigError:
+    mistakes = error.errors(include_input=False, include_url=False, include_context=False)
+    lines: list[str] = []
+    fixes: list[str] = []
+    for mistake in mistakes:
+        key = ".".join(str(part) for part in mistake["loc"]) or "(top level)"
+        lines.append(f"{path}: {key}: {mistake['msg'].removeprefix('Value error, ')}")
+        fix = _FIXES.get(mistake["type"], "correct the value")
+        known = ", ".join(_known_keys(model, mistake["loc"][:-1])) or "none"
+        fixes.append(f"{key}: {fix.format(known=known)}")
+    return ConfigError("\n".join(lines), fix="; ".join(dict.fromkeys(fixes)))
+
+
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The keys that may stand at `location`, found by walking the JSON schema."""
+    schema = model.model_json_schema()
+    node: dict[str, Any] = schema
+    for part in location:
+        node = _resolve(node, schema)
+        child = node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part)
+        if child is None:  # a discriminated union puts its tag into the location
+            child = next((v for v in _variants(node, schema) if _tagged(v, part)), node)
+        node = child
+    return sorted(_resolve(node, schema).get("properties", {}))
+
+
+def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
+    return node
+
+
+def _variants(node: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
+    return [_resolve(variant, schema) for variant in node.get("oneOf", node.get("anyOf", []))]
+
+
+def _tagged(variant: dict[str, Any], tag: int | str) -> bool:
+    return any(field.get("const") == tag for field in variant.get("properties", {}).values())

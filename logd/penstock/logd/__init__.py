@@ -1,0 +1,1 @@
+"""The replicated log daemon, its commit log, its wire formats and its client."""

@@ -1,0 +1,69 @@
+"""Acks and refusals on their way to publishers, over a NATS connection of their own.
+
+What one turn of the event loop brings goes out in one write. When NATS does not take acks fast
+enough they are dropped and counted: the publisher asks again and is told of the duplicate.
+"""
+
+import asyncio
+
+from penstock.logd.acks import PubAck, encode_ack, encode_stored
+from penstock.logd.core.turn import PendingAck, Refuse
+from penstock.logd.envelope import TYPE_BATCH_ACK, encode_envelope
+from penstock.logd.nats_link import NatsLink
+
+
+class AckSender:
+    """Formats and sends answers.
+
+    Args:
+        link: The connection for acks.
+
+    Attributes:
+        sent: Answers handed to the connection.
+        dropped: Answers that could not be sent.
+    """
+
+    def __init__(self, link: NatsLink) -> None:
+        self._link = link
+        self._out: list[bytes] = []
+        self.sent = 0
+        self.dropped = 0
+
+    def send_acks(self, stream: str, epoch: int, acks: list[PendingAck]) -> None:
+        """Tell publishers that their records are stored."""
+        for ack in acks:
+            if not ack.enveloped and not ack.duplicate:
+                self._put(ack.reply, encode_stored(stream, ack.offset, epoch))
+                continue
+            body = encode_ack(
+                PubAck(
+                    stream=stream,
+                    offset=ack.offset,
+                    epoch=epoch,
+                    count=ack.records,
+                    duplicate=ack.duplicate,
+                )
+            )
+            self._put(ack.reply, encode_envelope(TYPE_BATCH_ACK, body) if ack.enveloped else body)
+
+    def send_refusal(self, refusal: Refuse) -> None:
+        """Tell a publisher that its message is not stored."""
+        body = encode_ack(refusal.ack)
+        if refusal.enveloped:
+            body = encode_envelope(TYPE_BATCH_ACK, body)
+        self._put(refusal.reply, body)
+
+    def flush(self) -> None:
+        """Write out what was put since the last time."""
+        out, self._out = self._out, []
+        if not out:
+            return
+        if self._link.write(b"".join(out)):
+            self.sent += len(out)
+        else:
+            self.dropped += len(out)
+
+    def _put(self, reply: bytes, body: bytes) -> None:
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._out.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body))

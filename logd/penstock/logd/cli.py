@@ -1,0 +1,46 @@
+"""The command line: `penstock logd`."""
+
+from pathlib import Path
+
+import click
+
+from penstock.logd.cli_offline import check as check_offline
+from penstock.logd.cli_offline import dump, repair
+from penstock.logd.cli_records import fetch, tail
+from penstock.logd.cli_streams import match, streams
+from penstock.service import check_only, configure_logs, load_config, run_until_stopped
+from penstock.service.command import PenstockGroup, check_option, config_option
+
+
+@click.group(
+    cls=PenstockGroup,
+    invoke_without_command=True,
+    epilog="Examples: penstock logd --config logd.yaml, penstock logd tail logs --follow",
+)
+@config_option
+@check_option
+@click.pass_context
+def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
+    """Run the replicated log daemon, ask a running one, or look at a stopped one's files.
+
+    With --config, runs the daemon until SIGTERM or SIGINT. The commands talk to the daemon at
+    --server, by default 127.0.0.1:9293 or what PENSTOCK_LOGD_SERVER says; check, repair and dump
+    take a data directory instead.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if config_path is None:
+        raise click.UsageError("name a command, or a configuration file with --config", context)
+    from penstock.logd.config import LogdConfig
+    from penstock.logd.daemon import run_daemon
+
+    config = load_config(LogdConfig, config_path, env_prefix="PENSTOCK_LOGD")
+    if check:
+        click.echo(check_only(config, config_path), nl=False)
+        return
+    configure_logs("logd", level=config.log_level)
+    run_until_stopped(lambda stop: run_daemon(config, config_path, stop))
+
+
+for _command in (streams, match, tail, fetch, check_offline, repair, dump):
+    cli.add_command(_command)

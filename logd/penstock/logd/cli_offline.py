@@ -1,0 +1,318 @@
+"""`penstock logd check`, `repair` and `dump`: a data directory without its daemon."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any, Final
+
+import click
+import orjson
+
+from penstock.logd import offline
+from penstock.logd.cli_records import OFFSET, record_json, record_text, time_text
+from penstock.logd.cli_server import AskRefusedError, table
+from penstock.logd.dump import Dump
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.frame import NO_PRODUCER, FrameHeader
+from penstock.logd.offline import CheckReport
+from penstock.logd.rows import batch_records
+from penstock.logd.store.inspection import Problem
+from penstock.service import ExitCode, ServiceError, UnavailableError
+from penstock.service.clock import SystemClock
+
+_PROGRESS_BYTES_MIN: Final = 64 * 1024 * 1024
+"""Below it a check is over before a bar can be read."""
+
+_PROGRESS_STEP_BYTES: Final = 16 * 1024 * 1024
+
+_FIXES: Final = {
+    "UNKNOWN_STREAM": "name one of those",
+    "AMBIGUOUS_STREAM": "name the partition's directory instead of the data directory",
+    "NOT_A_DATA_DIR": "name the data_dir of logd's configuration, or a directory with .log files",
+    "OUT_OF_RANGE": "ask for offsets in that range, or earliest or latest",
+    "UNKNOWN_FORMAT": "use the version of Penstock that wrote it",
+}
+
+_TITLES: Final = (
+    "STREAM", "PARTITION", "SEGMENTS", "FRAMES", "RECORDS", "BYTES", "OFFSETS", "VERDICT",
+)  # fmt: skip
+
+_directory = click.argument(
+    "directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+_live_option = click.option(
+    "--live", is_flag=True, help="Also while a logd runs there: the ends are being written."
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+
+
+class DamagedStoreError(ServiceError):
+    """Data on disk is damaged (exit code 65)."""
+
+    exit_code = ExitCode.DATA
+
+
+@click.command(epilog="Example: penstock logd check /var/lib/penstock/logd --json")
+@_directory
+@_live_option
+@_json_option
+def check(directory: Path, live: bool, as_json: bool) -> None:
+    """Verify every byte of a stopped logd's data directory DIR, or of one partition's.
+
+    Changes nothing. Exit code 0: nothing is damaged; 65: something is; 69: a logd runs there.
+    """
+    with _offline():
+        found = offline.look(directory)
+        with offline.locked(found, live=live) as holder, _progress(found.size_bytes) as progress:
+            report = offline.check(found, live=bool(holder), progress=progress)
+    _show(directory, report, holder, as_json=as_json, actions=False)
+
+
+@click.command(epilog="Example: penstock logd repair /var/lib/penstock/logd --dry-run")
+@_directory
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@_json_option
+def repair(directory: Path, dry_run: bool, as_json: bool) -> None:
+    """Put right in DIR what is safe to: torn tails, indexes, temporary files.
+
+    Damaged records stay as they are. What is cut off is copied beside its segment first.
+    """
+    with _offline():
+        found = offline.look(directory)
+        with offline.locked(found, make=not dry_run), _progress(found.size_bytes) as progress:
+            report = offline.repair(found, dry_run=dry_run, progress=progress)
+    if not as_json:
+        for action in report.actions:
+            click.echo(f"{'would do: ' if dry_run else ''}{action}")
+        if not report.actions:
+            click.echo("nothing to repair")
+    _show(directory, report, "", as_json=as_json, actions=True)
+
+
+@click.command(
+    epilog="Example: penstock logd dump /var/lib/penstock/logd logs --format parquet -o logs.pq"
+)
+@_directory
+@click.argument("stream", required=False)
+@click.option("--partition", type=int, default=0, show_default=True)
+@click.option("--from", "start", type=OFFSET, default="earliest", show_default=True)
+@click.option("--to", "end", type=OFFSET, default="latest", show_default=True, help="Exclusive.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "ndjson", "arrow", "parquet"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, JSON lines, an Arrow IPC stream, or Parquet.",
+)
+@click.option("--records", is_flag=True, help="With text: every record below its frame.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Instead of stdout."
+)
+@_live_option
+def dump(directory: Path, stream: str | None, partition: int, live: bool, **options: Any) -> None:
+    """Write what DIR holds of STREAM; STREAM is left out for one partition's directory.
+
+    Changes nothing. Damaged frames are named on standard error and passed over; exit code 65 then.
+    """
+    form, terminal = options["form"], sys.stdout.isatty()
+    if options["output"] is None and (form == "parquet" or (form == "arrow" and terminal)):
+        raise click.UsageError(f"--format {form} needs --output FILE")
+    with _offline():
+        found = offline.look(directory)
+        if stream is None and len(found.places) != 1:
+            raise click.UsageError("name a STREAM of the data directory")
+        place = found.find(stream, partition) if stream is not None else found.places[0]
+        with offline.locked(found, live=live):
+            damaged = _dump(place.directory, **options)
+    if damaged:
+        raise DamagedStoreError(
+            f"{damaged} damaged places were passed over", fix=f"penstock logd check {directory}"
+        )
+
+
+def _dump(
+    directory: Path, *, start: str, end: str, form: str, records: bool, output: Path | None
+) -> int:
+    """Write a range; the number of places that were passed over."""
+    damaged: list[str] = []
+
+    def on_damage(text: str) -> None:
+        damaged.append(text)
+        click.echo(f"damaged: {text}", err=True)
+
+    log = Dump(directory, on_damage=on_damage)
+    words = {"earliest": log.start_offset, "latest": log.end_offset}
+    first, stop = (words[at] if at in words else int(at) for at in (start, end))
+    with _sink(output) as sink:
+        match form:
+            case "arrow":
+                log.write_arrow(sink, first, stop)
+            case "parquet":
+                log.write_parquet(sink, first, stop)
+            case "ndjson":
+                sink.writelines(_ndjson(log, first, stop))
+            case _:
+                sink.writelines(_text(log, first, stop, records=records))
+    return len(damaged)
+
+
+def _text(log: Dump, start: int, end: int, *, records: bool) -> Iterator[bytes]:
+    if not records:
+        for header, _ in log.frames(start, end):
+            yield _frame_text(header)
+        return
+    for header, batch in log.batches(start, end):
+        yield _frame_text(header)
+        for offset, record in batch_records(header, batch):
+            yield f"    {record_text(offset, record)}\n".encode()
+
+
+def _frame_text(header: FrameHeader) -> bytes:
+    words = [
+        f"{header.base_offset}-{header.last_offset}",
+        f"{header.record_count} records",
+        f"{header.frame_length} bytes",
+        f"epoch {header.leader_epoch}",
+        f"{time_text(header.first_timestamp_ns)} to {time_text(header.max_timestamp_ns)}",
+        f"schema {header.schema_version}",
+        f"body CRC {header.body_crc:08x}",
+    ]
+    if header.producer_id != NO_PRODUCER:
+        words.append(f"producer {header.producer_id.hex()} sequence {header.producer_sequence}")
+    return ("  ".join(words) + "\n").encode()
+
+
+def _ndjson(log: Dump, start: int, end: int) -> Iterator[bytes]:
+    for header, batch in log.batches(start, end):
+        for offset, record in batch_records(header, batch):
+            yield record_json(offset, record) + b"\n"
+
+
+@contextmanager
+def _sink(output: Path | None) -> Iterator[IO[bytes]]:
+    """Standard output, or a file that appears when it is whole."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    partial = output.with_name(output.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(output)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Errors become messages with a fix, and exit codes."""
+    try:
+        yield
+    except RefusedError as error:
+        if error.code == "LOCKED":
+            fix = f"stop process {error.detail['pid']} first; check and dump also take --live"
+            raise UnavailableError(str(error), fix=fix) from None
+        fix = _FIXES.get(error.code, "correct the request")
+        raise AskRefusedError(f"{error} ({error.code})", fix=fix) from None
+    except CorruptError as error:
+        raise DamagedStoreError(str(error), fix="penstock logd check says more") from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UnavailableError(str(error), fix="see to the disk and its permissions") from None
+
+
+@contextmanager
+def _progress(size_bytes: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, for what takes a while."""
+    clock = SystemClock()
+    begun_ns, done = clock.monotonic_ns(), 0
+    hidden = size_bytes < _PROGRESS_BYTES_MIN or not sys.stderr.isatty()
+    with click.progressbar(
+        length=size_bytes,
+        label="reading",
+        file=sys.stderr,
+        hidden=hidden,
+        item_show_func=lambda rate: rate or "",
+        update_min_steps=_PROGRESS_STEP_BYTES,
+    ) as bar:
+
+        def advance(length: int) -> None:
+            nonlocal done
+            done += length
+            seconds = (clock.monotonic_ns() - begun_ns) / 1e9
+            bar.update(length, f"{done / max(seconds, 1e-9) / 1e6:.0f} MB/s")
+
+        yield (lambda _: None) if hidden else advance
+
+
+def _show(
+    directory: Path, report: CheckReport, holder: str, *, as_json: bool, actions: bool
+) -> None:
+    """Print a report; raises `DamagedStoreError` when it says so."""
+    if as_json:
+        click.echo(orjson.dumps(_document(directory, report, holder, actions=actions)))
+    else:
+        _show_text(report, holder)
+    if report.verdict == "damaged":
+        raise DamagedStoreError(
+            f"{directory} is damaged",
+            fix="keep a copy of it, and restore what is lost from a backup or a replica",
+        )
+
+
+def _show_text(report: CheckReport, holder: str) -> None:
+    rows = [
+        (
+            place.stream,
+            place.partition,
+            found.segments,
+            found.frames,
+            found.records,
+            found.bytes,
+            f"{found.start_offset} to {found.end_offset}",
+            found.verdict,
+        )
+        for place, found in report.partitions
+    ]
+    click.echo(table(_TITLES, rows))
+    if holder:
+        click.echo(f"{holder}: the end of a log may be a write under way")
+    for problem in report.all_problems:
+        click.echo(_problem_text(problem))
+
+
+def _problem_text(problem: Problem) -> str:
+    row = f" {problem.row}" if problem.row else ""
+    place = problem.file
+    if problem.offset != problem.next_offset or problem.position:
+        place += f" at {problem.position}, offset {problem.offset}"
+    return f"{problem.severity}{row}: {place}: {problem.reason}\n    {problem.meaning}"
+
+
+def _document(
+    directory: Path, report: CheckReport, holder: str, *, actions: bool
+) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "directory": str(directory),
+        "verdict": report.verdict,
+        "live": holder or None,
+        "problems": [asdict(problem) for problem in report.problems],
+        "partitions": [
+            {
+                "stream": place.stream,
+                "partition": place.partition,
+                **asdict(found),
+                "directory": str(found.directory),
+                "verdict": found.verdict,
+            }
+            for place, found in report.partitions
+        ],
+    }
+    if actions:
+        document["actions"] = [str(action) for action in report.actions]
+    return document

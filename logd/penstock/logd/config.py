@@ -1,0 +1,166 @@
+"""logd's configuration: the YAML file's keys, their defaults and what is refused."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from penstock.logd.core.metadata import FsyncPolicy, StreamConfig, check_stream_name
+from penstock.logd.core.retention import Discard, Retention
+from penstock.logd.core.subjects import check_stream_subject
+from penstock.logd.errors import RefusedError
+from penstock.logd.nats_link import NatsAddress
+from penstock.service import HostPort
+
+_MIB = 1024 * 1024
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NatsSettings(_Settings):
+    """Where messages come from.
+
+    Attributes:
+        url: `nats://HOST:PORT`; user and password or a token may stand in it.
+        user: With `password`, instead of those in the URL.
+        token: Instead of user and password.
+    """
+
+    url: str = "nats://127.0.0.1:4222"
+    user: str | None = None
+    password: SecretStr | None = None
+    token: SecretStr | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            sound = parts.scheme == "nats" and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            sound = False
+        if not sound:
+            msg = "must be nats://HOST:PORT (TLS is not offered yet)"
+            raise ValueError(msg)
+        return url
+
+    @field_serializer("url", when_used="json")
+    def _hide_credentials(self, url: str) -> str:
+        parts = urlsplit(url)
+        place = parts.netloc.rpartition("@")[2]
+        return url if place == parts.netloc else f"{parts.scheme}://**********@{place}"
+
+    def address(self) -> NatsAddress:
+        """What the connection needs."""
+        return NatsAddress(
+            url=self.url,
+            user=self.user,
+            password=None if self.password is None else self.password.get_secret_value(),
+            token=None if self.token is None else self.token.get_secret_value(),
+        )
+
+
+class RetentionSettings(_Settings):
+    """How much of a stream is kept, as in `penstock.logd.core.retention.Retention`."""
+
+    age_s: Annotated[int, Field(ge=1, le=100 * 365 * 86_400)] | None = None
+    bytes: Annotated[int, Field(ge=_MIB, le=1 << 50)] | None = None
+    messages: Annotated[int, Field(ge=1, le=1 << 50)] | None = None
+
+
+class StreamSettings(_Settings):
+    """One stream; the attributes are those of `penstock.logd.core.metadata.StreamConfig`."""
+
+    name: str
+    subject: str
+    ack_on_reply: bool = True
+    fsync: FsyncPolicy = "commit"
+    fsync_interval_ms: Annotated[int, Field(ge=1, le=3_600_000)] = 1000
+    message_bytes_max: Annotated[int, Field(ge=1024, le=32 * _MIB)] = 8 * _MIB
+    segment_bytes_max: Annotated[int, Field(ge=64 * 1024, le=1024 * _MIB)] = 256 * _MIB
+    dedup_window_s: Annotated[int, Field(ge=0, le=86_400)] = 120
+    producer_expiry_s: Annotated[int, Field(ge=60, le=365 * 86_400)] = 7 * 86_400
+    retention: RetentionSettings = RetentionSettings()
+    discard: Discard = "old"
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        try:
+            check_stream_name(name)
+        except RefusedError as error:
+            raise ValueError(str(error)) from None
+        return name
+
+    @field_validator("subject")
+    @classmethod
+    def _check_subject(cls, subject: str) -> str:
+        try:
+            check_stream_subject(subject)
+        except RefusedError as error:
+            raise ValueError(str(error)) from None
+        return subject
+
+    @model_validator(mode="after")
+    def _check_discard(self) -> Self:
+        limits = (self.retention.bytes, self.retention.messages)
+        if self.discard == "new" and limits == (None, None):
+            msg = "discard: new needs retention.bytes or retention.messages"
+            raise ValueError(msg)
+        return self
+
+    def stream_config(self) -> StreamConfig:
+        """The stream as the core knows it."""
+        options = self.model_dump()
+        return StreamConfig(**options | {"retention": Retention(**options["retention"])})
+
+
+class LogdConfig(_Settings):
+    """The whole file.
+
+    Attributes:
+        node: This node's name in its streams' replica sets.
+        data_dir: Everything logd keeps; one process at a time.
+        fetch: Where readers and the command line connect.
+        admin: Where `/healthz`, `/metrics` and `/status` are served.
+        streams: Made at start when missing; their options follow the file, their subject cannot.
+        intake_bytes_max: Bytes of accepted messages that may wait for the disk, over all streams.
+        connections_max: Connections to `fetch` at a time.
+        retention_interval_s: Seconds between looks at what may be deleted.
+        connect_timeout_s: How long NATS may be away at start.
+        drain_timeout_s: How long stopping may take.
+    """
+
+    node: Annotated[str, Field(min_length=1, max_length=64)] = "logd-1"
+    data_dir: Path
+    nats: NatsSettings = NatsSettings()
+    fetch: HostPort = "127.0.0.1:9293"
+    admin: HostPort = "127.0.0.1:9294"
+    streams: tuple[StreamSettings, ...] = ()
+    intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 64 * _MIB
+    connections_max: Annotated[int, Field(ge=1, le=65_536)] = 256
+    retention_interval_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
+    connect_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
+    drain_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        counts = Counter(stream.name for stream in self.streams)
+        repeated = [name for name, count in counts.items() if count > 1]
+        if repeated:
+            msg = f"streams are named twice: {', '.join(repeated)}"
+            raise ValueError(msg)
+        return self

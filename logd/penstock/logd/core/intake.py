@@ -1,0 +1,385 @@
+"""Sequencing: which messages a partition takes, at which offsets, and what publishers are told.
+
+`Intake.handle` is given what arrived in one turn and the bytes the daemon has room for. It answers
+with what to append, which acks to send once the high watermark has passed, and which refusals to
+send now. Every record that arrives is counted as stored, duplicate or refused, never two of them.
+
+An accepted record's ids and sequences count from then on, before it is on disk. If the disk then
+fails, the partition takes nothing more until its state has been rebuilt from the log.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, assert_never
+
+import pyarrow as pa
+
+from penstock.logd.acks import Nack, PubAck
+from penstock.logd.core.batch_check import describe_batch
+from penstock.logd.core.expectations import (
+    NOTHING_EXPECTED,
+    Expectations,
+    Refusal,
+    read_expectations,
+)
+from penstock.logd.core.message_ids import MessageIds
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.producers import Accept, Duplicate, Gap, ProducerTable
+from penstock.logd.core.turn import (
+    OFFSET_MAX,
+    RECORD_OVERHEAD,
+    Effect,
+    Message,
+    PendingAck,
+    Refuse,
+    Run,
+    Turn,
+    Whole,
+)
+from penstock.logd.envelope import COOKIE, TYPE_BATCH, BatchPayload, decode_batch, decode_envelope
+from penstock.logd.errors import CorruptError
+from penstock.logd.frame import FrameHeader
+from penstock.logd.limits import FRAME_BYTES_MAX
+from penstock.logd.nats_headers import Pairs, parse_headers
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Messages of one turn, in order of arrival.
+
+    Attributes:
+        room_bytes: What the daemon has room for.
+        stream_bytes: What the stream has room for; None: its size has no limit.
+        offset_max: Exclusive: the stream has room for records below it.
+    """
+
+    messages: Sequence[Message]
+    room_bytes: int
+    stream_bytes: int | None = None
+    offset_max: int = OFFSET_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFailed:
+    """The partition's log refuses writes."""
+
+    reason: str
+
+
+Event = Arrived | StorageFailed
+
+_BATCH_TYPE: Final = bytes([TYPE_BATCH])
+
+
+@dataclass(slots=True)
+class IntakeCounts:
+    """Records since the start: received = stored + duplicates + the sum of refused."""
+
+    received: int = 0
+    received_bytes: int = 0
+    stored: int = 0
+    duplicates: int = 0
+    malformed_envelopes: int = 0
+    refused: Counter[Nack] = field(default_factory=Counter)
+
+
+class _State(Enum):
+    TAKING = "taking"
+    FAILED = "failed"
+
+
+class Intake:
+    """The sequencer of one partition.
+
+    Args:
+        config: Of the stream.
+        next_offset: The log's end.
+        epoch: The leader epoch of what is appended.
+        streams_for: Names of the streams that store a subject.
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        *,
+        next_offset: int,
+        epoch: int,
+        streams_for: Callable[[str], Collection[str]],
+    ) -> None:
+        self.config = config
+        self.next_offset = next_offset
+        self.epoch = epoch
+        self.counts = IntakeCounts()
+        self.message_ids = MessageIds(window_ns=config.dedup_window_s * 1_000_000_000)
+        self.producers = ProducerTable(expiry_ns=config.producer_expiry_s * 1_000_000_000)
+        self.last_message_id = b""
+        self._streams_for = streams_for
+        self._state = _State.TAKING
+        self._turn = Turn(0, 0)
+
+    def handle(self, event: Event, now_ns: int) -> list[Effect]:
+        """Take what happened; `now_ns` is Unix time and becomes the records' timestamp."""
+        match event:
+            case Arrived():
+                return self._arrived(event, now_ns)
+            case StorageFailed():
+                self._state = _State.FAILED
+                return []
+            case _:
+                assert_never(event)
+
+    def next_deadline_ns(self) -> int | None:
+        """When `handle` must be called though nothing happened: never."""
+        return None
+
+    def recall_producer(self, header: FrameHeader, now_ns: int) -> None:
+        """Rebuild what a stored frame says of its producer, oldest frame first."""
+        if header.producer_sequence:
+            self.producers.record(
+                header.producer_id, header.producer_sequence, header.last_offset, now_ns
+            )
+
+    def recall_ids(self, header: FrameHeader, batch: pa.RecordBatch, now_ns: int) -> None:
+        """Rebuild what a stored frame says of message ids, oldest frame first.
+
+        Args:
+            header: Of the frame.
+            batch: Its rows.
+            now_ns: The time; a frame of the future counts as of now.
+        """
+        self.last_message_id = b""
+        column = batch.column("headers")
+        if header.producer_sequence or column.null_count == batch.num_rows:
+            return
+        seen_ns = min(header.max_timestamp_ns, now_ns)
+        deltas = batch.column("offset_delta").to_pylist()
+        for delta, pairs in zip(deltas, column.to_pylist(), strict=True):
+            found = read_expectations(tuple(pairs or ()))
+            message_id = found.message_id if isinstance(found, Expectations) else None
+            self.last_message_id = message_id or b""
+            if message_id is not None:
+                self.message_ids.record(message_id, header.base_offset + delta, seen_ns)
+
+    def _arrived(self, event: Arrived, now_ns: int) -> list[Effect]:
+        turn = self._turn = _begin_turn(event, now_ns)
+        taking = self._state is _State.TAKING
+        size_max = self.config.message_bytes_max
+        acking = self.config.ack_on_reply
+        for message in event.messages:
+            _, reply, headers, payload = message
+            size = len(payload) + RECORD_OVERHEAD
+            plain = not headers and not payload.startswith(COOKIE)
+            fits = size <= turn.room and self.next_offset < turn.offset_max
+            if plain and taking and fits and len(payload) <= size_max:
+                if reply and acking:
+                    turn.acks.append(PendingAck(self.next_offset, reply, self.next_offset))
+                self._store(message, size)
+            else:
+                self._inspect(message, now_ns)
+        self.counts.received_bytes += sum(len(message.payload) for message in event.messages)
+        return turn.effects()
+
+    def _store(self, message: Message, size: int, pairs: Pairs = ()) -> None:
+        """Put a plain message at the next offset."""
+        turn = self._turn
+        run = turn.run
+        if run is None or run.size >= FRAME_BYTES_MAX:
+            run = turn.run = Run(self.next_offset, turn.now_ns)
+            turn.items.append(run)
+        if pairs:
+            run.headers[len(run.messages)] = pairs
+        run.messages.append(message)
+        run.size += size
+        turn.room -= size
+        turn.size += size
+        self.next_offset += 1
+        self.last_message_id = b""
+        self.counts.received += 1
+        self.counts.stored += 1
+
+    def _inspect(self, message: Message, now_ns: int) -> None:
+        """Take or refuse a message that is not simply plain."""
+        size = len(message.payload) + len(message.headers) + RECORD_OVERHEAD
+        refusal = self._refuse_unread(message, size)
+        if refusal is not None:
+            self._refuse(message, refusal)
+            return
+        pairs: Pairs = ()
+        expected = NOTHING_EXPECTED
+        if message.headers:
+            try:
+                pairs = parse_headers(message.headers)
+            except CorruptError as error:
+                self._refuse(message, Refusal(Nack.BAD_HEADER, str(error)))
+                return
+            found = read_expectations(pairs)
+            if isinstance(found, Refusal):
+                self._refuse(message, found)
+                return
+            expected = found
+        if expected.stream not in (None, self.config.name):
+            if not self._stores_elsewhere(message, str(expected.stream)):
+                self._refuse(message, Refusal(Nack.WRONG_STREAM, "expected stream does not match"))
+                return
+            # The named stream answers; this one stores its own copy and stays silent.
+            message = message._replace(reply=b"")
+            expected = Expectations(message_id=expected.message_id)
+        batch_payload = self._batch_payload(message.payload)
+        if batch_payload is not None:
+            self._take_batch(message, batch_payload, size, now_ns)
+        else:
+            self._take_plain(message, pairs, expected, now_ns)
+
+    def _refuse_unread(self, message: Message, size: int) -> Refusal | None:
+        if self._state is _State.FAILED:
+            return Refusal(Nack.STORAGE_FAILED, "the stream's storage failed; it takes no writes")
+        if len(message.payload) + len(message.headers) > self.config.message_bytes_max:
+            limit = self.config.message_bytes_max
+            return Refusal(Nack.MESSAGE_TOO_LARGE, f"message size exceeds maximum of {limit} bytes")
+        if size > self._turn.room + self._turn.spare:
+            return Refusal(Nack.BUSY, "too many bytes wait to be stored; try again later")
+        return None
+
+    def _refuse_full(self, size: int, records: int = 1) -> Refusal | None:
+        """Refuse what the stream itself has no room for; never a duplicate."""
+        if size > self._turn.room:
+            return Refusal(Nack.STREAM_FULL, "maximum bytes exceeded")
+        if self.next_offset + records > self._turn.offset_max:
+            return Refusal(Nack.STREAM_FULL, "maximum messages exceeded")
+        return None
+
+    def _stores_elsewhere(self, message: Message, stream: str) -> bool:
+        return stream in self._streams_for(message.subject.decode("utf-8", "replace"))
+
+    def _batch_payload(self, payload: bytes) -> memoryview | None:
+        """The payload of a batch envelope; None for what is stored as a plain message."""
+        try:
+            envelope = decode_envelope(payload)
+        except CorruptError:
+            self.counts.malformed_envelopes += 1
+            return None
+        if envelope is None:
+            return None
+        if envelope.type != TYPE_BATCH:
+            self.counts.malformed_envelopes += 1
+            return None
+        return envelope.payload
+
+    def _take_plain(
+        self, message: Message, pairs: Pairs, expected: Expectations, now_ns: int
+    ) -> None:
+        answered = bool(message.reply) and self.config.ack_on_reply
+        if expected.message_id is not None:
+            known = self.message_ids.offset(expected.message_id, now_ns)
+            if known is not None:
+                self._count_duplicates(1)
+                if answered:
+                    self._ack_when_durable(PendingAck(0, message.reply, known, duplicate=True))
+                return
+        size = len(message.payload) + len(message.headers) + RECORD_OVERHEAD
+        # After that: what a repeat expects has passed already, and it takes no room.
+        refusal = self._refuse_position(expected) or self._refuse_full(size)
+        if refusal is not None:
+            self._refuse(message, refusal)
+            return
+        if expected.message_id is not None:
+            self.message_ids.record(expected.message_id, self.next_offset, now_ns)
+        if answered:
+            self._turn.acks.append(PendingAck(self.next_offset, message.reply, self.next_offset))
+        self._store(message, size, pairs)
+        self.last_message_id = expected.message_id or b""
+
+    def _refuse_position(self, expected: Expectations) -> Refusal | None:
+        wanted = expected.last_sequence
+        if wanted is not None and wanted != self.next_offset:
+            return Refusal(Nack.WRONG_LAST_SEQUENCE, f"wrong last sequence: {self.next_offset}")
+        last_id = expected.last_message_id
+        if last_id is not None and last_id != self.last_message_id:
+            shown = self.last_message_id.decode("utf-8", "replace")
+            return Refusal(Nack.WRONG_LAST_MESSAGE_ID, f"wrong last msg ID: {shown}")
+        return None
+
+    def _take_batch(self, message: Message, payload: memoryview, size: int, now_ns: int) -> None:
+        try:
+            batch = decode_batch(payload)
+        except CorruptError as error:
+            self._refuse(message, Refusal(Nack.BAD_BATCH, str(error)))
+            return
+        verdict = self.producers.check(
+            batch.producer_id, batch.previous_sequence, batch.sequence, now_ns
+        )
+        match verdict:
+            case Accept():
+                self._place_batch(message, batch, size, now_ns)
+            case Duplicate(offset):
+                self._count_duplicates(batch.record_count)
+                ack = PendingAck(
+                    0, message.reply, offset, batch.record_count, duplicate=True, enveloped=True
+                )
+                if message.reply:
+                    self._ack_when_durable(ack)
+            case Gap(last):
+                nack = Nack.SEQUENCE_GAP if last else Nack.UNKNOWN_PRODUCER
+                text = f"the last sequence stored is {last}, not {batch.previous_sequence}"
+                refusal = Refusal(nack, text, sequence=last)
+                self._refuse(message, refusal, count=batch.record_count)
+            case _:
+                assert_never(verdict)
+
+    def _place_batch(self, message: Message, batch: BatchPayload, size: int, now_ns: int) -> None:
+        try:
+            header = describe_batch(batch, message.subject.decode("utf-8", "replace"))
+            header = header.at(base_offset=self.next_offset, leader_epoch=self.epoch)
+        except CorruptError as error:
+            refusal = Refusal(Nack.BAD_BATCH, str(error))
+            self._refuse(message, refusal, count=batch.record_count)
+            return
+        full = self._refuse_full(size, batch.record_count)
+        if full is not None:
+            self._refuse(message, full, count=batch.record_count)
+            return
+        turn = self._turn
+        turn.run = None
+        turn.items.append(Whole(header, batch.body))
+        turn.room -= size
+        turn.size += size
+        self.next_offset = header.next_offset
+        self.last_message_id = b""
+        self.producers.record(batch.producer_id, batch.sequence, header.last_offset, now_ns)
+        self.counts.received += batch.record_count
+        self.counts.stored += batch.record_count
+        if message.reply:
+            last, count = header.last_offset, header.record_count
+            turn.acks.append(PendingAck(last, message.reply, last, count, enveloped=True))
+
+    def _ack_when_durable(self, ack: PendingAck) -> None:
+        """Ack what was stored before, once everything accepted so far is committed."""
+        self._turn.acks.append(ack._replace(release=self.next_offset - 1))
+
+    def _count_duplicates(self, count: int) -> None:
+        self.counts.received += count
+        self.counts.duplicates += count
+
+    def _refuse(self, message: Message, refusal: Refusal, *, count: int = 1) -> None:
+        """Refuse a message; a batch that is refused unread counts as one record."""
+        enveloped = message.payload.startswith(COOKIE) and message.payload[7:8] == _BATCH_TYPE
+        self.counts.received += count
+        self.counts.refused[refusal.nack] += count
+        if not message.reply or not (self.config.ack_on_reply or enveloped):
+            return
+        ack = PubAck(
+            stream=self.config.name,
+            nack=refusal.nack,
+            description=refusal.description,
+            sequence=refusal.sequence,
+        )
+        self._turn.refusals.append(Refuse(message.reply, ack, enveloped))
+
+
+def _begin_turn(event: Arrived, now_ns: int) -> Turn:
+    room = event.room_bytes
+    if event.stream_bytes is not None:
+        room = min(room, event.stream_bytes)
+    return Turn(now_ns, room, event.room_bytes - room, event.offset_max)

@@ -1,0 +1,57 @@
+"""The window of message ids: a message whose `Nats-Msg-Id` was stored within it is a duplicate."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from penstock.logd.limits import MESSAGE_IDS_MAX
+
+
+class MessageIds:
+    """Offset by message id, bounded by age and by number; the oldest go first.
+
+    Args:
+        window_ns: How long an id is remembered; 0 turns deduplication off.
+        ids_max: How many are remembered whatever their age.
+    """
+
+    def __init__(self, *, window_ns: int, ids_max: int = MESSAGE_IDS_MAX) -> None:
+        self._window_ns = window_ns
+        self._ids_max = ids_max
+        self._ids: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Ids remembered."""
+        return len(self._ids)
+
+    def offset(self, message_id: bytes, now_ns: int) -> int | None:
+        """Where a message of this id was stored within the window; None when it was not."""
+        self._expire(now_ns)
+        found = self._ids.get(message_id)
+        return None if found is None else found[0]
+
+    def record(self, message_id: bytes, offset: int, now_ns: int) -> None:
+        """Remember that a message of this id was stored."""
+        if self._window_ns == 0:
+            return
+        self._ids[message_id] = (offset, now_ns)
+        self._ids.move_to_end(message_id)
+        if len(self._ids) > self._ids_max:
+            self._ids.popitem(last=False)
+
+    def snapshot(self) -> list[tuple[bytes, int, int]]:
+        """Every id as (id, offset, seen_ns), the oldest first."""
+        return [(message_id, *seen) for message_id, seen in self._ids.items()]
+
+    def restore(self, rows: Iterable[tuple[bytes, int, int]]) -> None:
+        """Replace the window by the rows of a `snapshot`."""
+        self._ids.clear()
+        for message_id, offset, seen_ns in rows:
+            self.record(message_id, offset, seen_ns)
+
+    def _expire(self, now_ns: int) -> None:
+        limit = now_ns - self._window_ns
+        while self._ids:
+            oldest = next(iter(self._ids))
+            if self._ids[oldest][1] >= limit:
+                return
+            del self._ids[oldest]

@@ -1,0 +1,222 @@
+"""Which streams there are: a state machine that applies commands and can be written down.
+
+A deleted stream is first marked as such, so that a crash between that and the removal of its data
+leaves no doubt what the operator wanted; the data of a stream that is not marked is never removed.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from penstock.logd.core.retention import NO_LIMITS, Discard, Retention
+from penstock.logd.core.subjects import SubjectTrie, check_stream_subject
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.limits import STREAM_NAME_LENGTH_MAX, STREAMS_MAX
+
+FsyncPolicy = Literal["commit", "interval", "never"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamConfig:
+    """A stream as an operator asks for it.
+
+    Attributes:
+        subject: The filter whose messages it stores.
+        ack_on_reply: Whether plain messages with a reply subject are answered there.
+        fsync: `commit`: before the ack; `interval`: every `fsync_interval_ms`; `never`: when the
+            operating system likes. With the latter two a power loss can take acked records.
+        message_bytes_max: Bytes of one message, headers included.
+        segment_bytes_max: Bytes at which a segment file is closed and the next one begun.
+        dedup_window_s: Seconds a `Nats-Msg-Id` is remembered.
+        producer_expiry_s: Seconds an idle producer's sequence is remembered.
+        retention: How much is kept.
+        discard: What makes room when a limit in bytes or messages is reached: `old` deletes the
+            oldest records, `new` refuses new ones.
+    """
+
+    name: str
+    subject: str
+    ack_on_reply: bool = True
+    fsync: FsyncPolicy = "commit"
+    fsync_interval_ms: int = 1000
+    message_bytes_max: int = 8 * 1024 * 1024
+    segment_bytes_max: int = 256 * 1024 * 1024
+    dedup_window_s: int = 120
+    producer_expiry_s: int = 7 * 24 * 3600
+    retention: Retention = NO_LIMITS
+    discard: Discard = "old"
+
+    @property
+    def deleting(self) -> Retention:
+        """The limits that delete records."""
+        return self.retention if self.discard == "old" else self.retention.by_age()
+
+
+class StreamState(StrEnum):
+    """Where a stream is in its life."""
+
+    OPEN = "open"
+    DELETING = "deleting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A stream that exists.
+
+    Attributes:
+        incarnation: Differs from that of any earlier stream of the name.
+    """
+
+    config: StreamConfig
+    incarnation: str
+    state: StreamState = StreamState.OPEN
+
+
+class Metadata:
+    """Every stream of this logd, and which of them store a subject."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, Stream] = {}
+        self._trie: SubjectTrie[str] = SubjectTrie()
+
+    @classmethod
+    def restore(cls, document: dict[str, Any]) -> "Metadata":
+        """The state that `snapshot` wrote down.
+
+        Raises:
+            CorruptError: The document is not such a state.
+        """
+        metadata = cls()
+        known = {field.name for field in fields(StreamConfig)}
+        try:
+            for item in document["streams"]:
+                config = {key: value for key, value in item["config"].items() if key in known}
+                retention = Retention(**config.pop("retention", {}))
+                stream = Stream(
+                    config=StreamConfig(**config, retention=retention),
+                    incarnation=item["incarnation"],
+                    state=StreamState(item["state"]),
+                )
+                metadata._put(stream)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptError(f"stream metadata is not understood: {error!r}") from None
+        return metadata
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as a JSON document."""
+        return {"version": 1, "streams": [asdict(stream) for stream in self._streams.values()]}
+
+    def streams(self) -> Iterable[Stream]:
+        """The open streams, by name."""
+        return [stream for _, stream in sorted(self._streams.items()) if _is_open(stream)]
+
+    def deleting(self) -> Iterable[Stream]:
+        """The streams whose data is still to be removed."""
+        return [stream for stream in self._streams.values() if not _is_open(stream)]
+
+    def get(self, name: str) -> Stream:
+        """One open stream.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+        stream = self._streams.get(name)
+        if stream is None or not _is_open(stream):
+            raise RefusedError("UNKNOWN_STREAM", f"there is no stream {name!r}", stream=name)
+        return stream
+
+    def match(self, subject: str) -> tuple[str, ...]:
+        """Names of the open streams that store what is published on a subject."""
+        return self._trie.match(subject)
+
+    def create(self, config: StreamConfig, incarnation: str) -> tuple[Stream, bool]:
+        """Create a stream, or find one created with the same configuration.
+
+        Returns:
+            The stream and whether it is new.
+
+        Raises:
+            RefusedError: `BAD_NAME`, `BAD_SUBJECT`, `STREAM_DIFFERS`, `TOO_MANY_STREAMS`.
+        """
+        check_stream_name(config.name)
+        check_stream_subject(config.subject)
+        present = self._streams.get(config.name)
+        if present is not None:
+            if present.config == config and _is_open(present):
+                return present, False
+            raise RefusedError(
+                "STREAM_DIFFERS",
+                f"stream {config.name!r} exists with {_difference(present, config)}",
+                stream=config.name,
+            )
+        if len(self._streams) >= STREAMS_MAX:
+            raise RefusedError("TOO_MANY_STREAMS", f"there are {STREAMS_MAX} streams already")
+        stream = Stream(config=config, incarnation=incarnation)
+        self._put(stream)
+        return stream, True
+
+    def alter(self, config: StreamConfig) -> bool:
+        """Change an open stream's options; whether there was anything to change.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`; `STREAM_DIFFERS` when the subject would change.
+        """
+        present = self.get(config.name)
+        if present.config.subject != config.subject:
+            raise RefusedError(
+                "STREAM_DIFFERS",
+                f"stream {config.name!r} is bound to {present.config.subject!r}, which cannot be"
+                f" changed to {config.subject!r}",
+                stream=config.name,
+            )
+        self._streams[config.name] = replace(present, config=config)
+        return present.config != config
+
+    def mark_deleted(self, name: str) -> Stream:
+        """Begin the deletion of a stream: nothing stores to it or reads it any more.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+        stream = self.get(name)
+        self._trie.remove(stream.config.subject, name)
+        self._streams[name] = replace(stream, state=StreamState.DELETING)
+        return self._streams[name]
+
+    def forget(self, name: str) -> None:
+        """End the deletion of a stream: its data is out of the way."""
+        assert not _is_open(self._streams[name])
+        del self._streams[name]
+
+    def _put(self, stream: Stream) -> None:
+        self._streams[stream.config.name] = stream
+        if _is_open(stream):
+            self._trie.insert(stream.config.subject, stream.config.name)
+
+
+def check_stream_name(name: str) -> None:
+    """Check a stream's name; it becomes part of a path and of subjects.
+
+    Raises:
+        RefusedError: `BAD_NAME`.
+    """
+    if not _NAME.fullmatch(name) or len(name) > STREAM_NAME_LENGTH_MAX:
+        raise RefusedError(
+            "BAD_NAME",
+            f"stream name {name[:80]!r}: 1 to {STREAM_NAME_LENGTH_MAX} of A-Z a-z 0-9 _ -",
+        )
+
+
+def _is_open(stream: Stream) -> bool:
+    return stream.state is StreamState.OPEN
+
+
+def _difference(present: Stream, config: StreamConfig) -> str:
+    if not _is_open(present):
+        return "its deletion not finished"
+    old, new = asdict(present.config), asdict(config)
+    return ", ".join(f"{key}={old[key]!r}, not {new[key]!r}" for key in old if old[key] != new[key])

@@ -1,0 +1,129 @@
+"""Producer sequences: each batch of a producer is taken once and in order (docs/decisions/0004).
+
+A batch names the producer's sequence before it and its own. It is accepted when the previous one is
+the last that was stored; of a producer that is not known, the last is 0. At or below the last it is
+a duplicate. Anything else is a gap: something before it has not arrived.
+
+Producers idle for longer than the expiry are forgotten, as the one idle longest is when there are
+too many; one that comes back starts again from 0.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.logd.limits import PRODUCERS_MAX
+
+DEFAULT_EXPIRY_NS: Final = 7 * 24 * 3600 * 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The batch is the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The batch is stored already.
+
+    Attributes:
+        offset: Of the stored batch's last record; -1 when it is not the producer's latest batch.
+    """
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something between the last stored batch and this one is missing.
+
+    Attributes:
+        last: The last sequence stored; 0 when the producer is not known.
+    """
+
+    last: int
+
+
+Verdict = Accept | Duplicate | Gap
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What is remembered of one producer.
+
+    Attributes:
+        sequence: Of its last stored batch.
+        offset: Of that batch's last record.
+        seen_ns: When it was recorded, on the caller's clock.
+    """
+
+    sequence: int
+    offset: int
+    seen_ns: int
+
+
+class ProducerTable:
+    """The last sequence of each producer, bounded in number and age."""
+
+    def __init__(
+        self, *, expiry_ns: int = DEFAULT_EXPIRY_NS, producers_max: int = PRODUCERS_MAX
+    ) -> None:
+        self._expiry_ns = expiry_ns
+        self._producers_max = producers_max
+        self._states: OrderedDict[bytes, ProducerState] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Producers remembered."""
+        return len(self._states)
+
+    def last(self, producer_id: bytes) -> ProducerState | None:
+        """What is remembered of a producer, expired or not."""
+        return self._states.get(producer_id)
+
+    def check(self, producer_id: bytes, previous: int, sequence: int, now_ns: int) -> Verdict:
+        """Say whether a batch is the next one of its producer; changes nothing but expiry.
+
+        Args:
+            producer_id: Of the batch's producer.
+            previous: The producer's sequence before the batch, 0 for its first.
+            sequence: The batch's own, greater than `previous`.
+            now_ns: The time, on the clock that `record` is given.
+        """
+        self._expire(now_ns)
+        state = self._states.get(producer_id)
+        last = 0 if state is None else state.sequence
+        if previous == last:
+            return Accept()
+        if sequence <= last:
+            assert state is not None
+            return Duplicate(state.offset if sequence == last else -1)
+        return Gap(last)
+
+    def record(self, producer_id: bytes, sequence: int, offset: int, now_ns: int) -> None:
+        """Remember that a batch was accepted, its last record at `offset`."""
+        self._states[producer_id] = ProducerState(sequence, offset, now_ns)
+        self._states.move_to_end(producer_id)
+        if len(self._states) > self._producers_max:
+            self._states.popitem(last=False)
+
+    def snapshot(self) -> list[tuple[bytes, int, int, int]]:
+        """Every producer as (id, sequence, offset, seen_ns), the one idle longest first."""
+        return [
+            (producer, state.sequence, state.offset, state.seen_ns)
+            for producer, state in self._states.items()
+        ]
+
+    def restore(self, rows: Iterable[tuple[bytes, int, int, int]]) -> None:
+        """Replace the table by the rows of a `snapshot`."""
+        self._states.clear()
+        for producer, sequence, offset, seen_ns in rows:
+            self.record(producer, sequence, offset, seen_ns)
+
+    def _expire(self, now_ns: int) -> None:
+        limit = now_ns - self._expiry_ns
+        while self._states:
+            oldest = next(iter(self._states))
+            if self._states[oldest].seen_ns >= limit:
+                return
+            del self._states[oldest]

@@ -1,0 +1,131 @@
+"""One turn of a partition: what came in, and what it amounts to."""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from penstock.logd.acks import PubAck
+from penstock.logd.frame import FrameHeader
+from penstock.logd.nats_headers import Pairs
+
+RECORD_OVERHEAD: Final = 128
+"""Bytes an accepted message holds in memory besides its payload and headers, roughly."""
+
+OFFSET_MAX: Final = 2**63 - 1
+"""No record has this offset."""
+
+
+class Message(NamedTuple):
+    """A NATS message as it came; `reply` and `headers` are empty where it has none."""
+
+    subject: bytes
+    reply: bytes
+    headers: bytes
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Run:
+    """Plain messages at consecutive offsets, to become rows of one frame.
+
+    Attributes:
+        headers: Parsed headers by position in `messages`, of those that have any.
+        size: Bytes it holds in memory, roughly.
+    """
+
+    base_offset: int
+    timestamp_ns: int
+    messages: list[Message] = field(default_factory=list)
+    headers: dict[int, Pairs] = field(default_factory=dict)
+    size: int = 0
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last message."""
+        return self.base_offset + len(self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A producer's batch, placed."""
+
+    header: FrameHeader
+    body: bytes
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last record."""
+        return self.header.next_offset
+
+
+class PendingAck(NamedTuple):
+    """An ack to send once the high watermark is at `release` or above.
+
+    Attributes:
+        offset: What the ack says: of the record, or of a batch's last; -1 when not known any more.
+        records: Of the batch; 1 for a plain message.
+        enveloped: Whether the publisher sent an envelope and is answered in one.
+    """
+
+    release: int
+    reply: bytes
+    offset: int
+    records: int = 1
+    duplicate: bool = False
+    enveloped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write these, in order. `size_bytes` is what they hold in memory."""
+
+    items: list[Run | Whole]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AckLater:
+    """Send these as the high watermark passes; `release` rises along the list."""
+
+    acks: list[PendingAck]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Tell a publisher now that its message is not stored."""
+
+    reply: bytes
+    ack: PubAck
+    enveloped: bool
+
+
+Effect = Append | AckLater | Refuse
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn amounts to so far.
+
+    Attributes:
+        room: Bytes that may still be taken.
+        spare: Bytes the daemon has room for beyond those, but the stream has not.
+        offset_max: The stream has room for records below this offset.
+    """
+
+    now_ns: int
+    room: int
+    spare: int = 0
+    offset_max: int = OFFSET_MAX
+    size: int = 0
+    run: Run | None = None
+    items: list[Run | Whole] = field(default_factory=list)
+    acks: list[PendingAck] = field(default_factory=list)
+    refusals: list[Refuse] = field(default_factory=list)
+
+    def effects(self) -> list[Effect]:
+        """Refusals first: they wait for nothing."""
+        effects: list[Effect] = [*self.refusals]
+        if self.items:
+            effects.append(Append(self.items, self.size))
+        if self.acks:
+            effects.append(AckLater(self.acks))
+        return effects

@@ -1,0 +1,254 @@
+"""The logd process: start in order, serve, drain in order."""
+
+import asyncio
+import os
+import random
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import orjson
+import structlog
+
+from penstock.logd.ack_sender import AckSender
+from penstock.logd.byte_budget import ByteBudget
+from penstock.logd.config import LogdConfig
+from penstock.logd.core.replica import NodeId
+from penstock.logd.core.turn import Message
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.fetch_api import FetchApi
+from penstock.logd.fetch_server import FetchServer
+from penstock.logd.nats_link import NatsLink, NatsRefusedError
+from penstock.logd.partition import Surroundings
+from penstock.logd.store import DirectoryLock
+from penstock.logd.streams import StreamSet
+from penstock.logd.telemetry import Telemetry
+from penstock.service import (
+    AdminServer,
+    ConfigError,
+    ExitCode,
+    Health,
+    ServiceError,
+    UnavailableError,
+)
+from penstock.service.clock import SystemClock
+
+_RETRY_S = 0.2
+_log = structlog.get_logger()
+
+
+class DamagedDataError(ServiceError):
+    """The data directory is not what was written; an operator must look (exit code 65)."""
+
+    exit_code = ExitCode.DATA
+
+
+class DrainCutShortError(ServiceError):
+    """Stopping took longer than `drain_timeout_s` (exit code 75)."""
+
+    exit_code = ExitCode.TEMPORARY
+
+
+async def run_daemon(config: LogdConfig, config_path: Path, stop: asyncio.Event) -> None:
+    """Run until `stop` is set.
+
+    Raises:
+        ServiceError: Of the class that says who must act.
+    """
+    _prepare_directory(config, config_path)
+    lock = _lock(config)
+    with ExitStack() as stack:
+        daemon = _Daemon(config, config_path)
+        await daemon.start(stack)
+        await daemon.serve(stop)
+    lock.release()  # only now: after a failure a thread may still write, as long as the process is
+
+
+class _Daemon:
+    """One run of the process."""
+
+    def __init__(self, config: LogdConfig, config_path: Path) -> None:
+        self._config = config
+        self._config_path = config_path
+        rng = random.Random()  # noqa: S311 - jitter, not a secret
+        address = config.nats.address()
+        self._data_link = NatsLink(
+            address, name=f"{config.node}/data", on_messages=self._on_messages, rng=rng
+        )
+        self._ack_link = NatsLink(address, name=f"{config.node}/acks", on_messages=_ignore, rng=rng)
+        self._budget = ByteBudget(config.intake_bytes_max)
+        self._acks = AckSender(self._ack_link)
+        self._streams = StreamSet(
+            config.data_dir,
+            self._data_link,
+            make_surroundings=self._surroundings,
+            new_incarnation=lambda: secrets.token_hex(8),
+        )
+        api = FetchApi(self._streams)
+        self._server = FetchServer(api, connections_max=config.connections_max)
+        self._telemetry = Telemetry(
+            node=config.node,
+            streams=self._streams,
+            budget=self._budget,
+            acks=self._acks,
+            data_link=self._data_link,
+            ack_link=self._ack_link,
+            server=self._server,
+        )
+
+    async def start(self, stack: ExitStack) -> None:
+        """Recover the streams, connect, listen; on return everything works."""
+        config = self._config
+        admin = AdminServer(self._telemetry.status, self._telemetry.registry())
+        admin_address = admin.start(config.admin)
+        stack.callback(admin.close)
+        fetch_address = self._server.listen(config.fetch)
+        await self._open_streams()
+        try:
+            await self._connect(self._ack_link)
+            await self._connect(self._data_link)
+        except BaseException:
+            await self._streams.close()
+            raise
+        endpoints = config.data_dir / "endpoints.json"
+        _write_endpoints(endpoints, {"fetch": fetch_address, "admin": admin_address})
+        stack.callback(endpoints.unlink, missing_ok=True)
+        self._telemetry.health = Health.READY
+        _log.info(
+            "ready",
+            node=config.node,
+            fetch=fetch_address,
+            admin=admin_address,
+            nats=self._data_link.address.shown(),
+            streams=[partition.name for partition in self._streams.partitions()],
+        )
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain."""
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self._data_link.run()),
+                tasks.create_task(self._ack_link.run()),
+                tasks.create_task(self._server.run()),
+            ]
+            await stop.wait()
+            try:
+                await self._drain()
+            finally:
+                self._data_link.close()
+                self._ack_link.close()
+                for task in background:
+                    task.cancel()
+
+    async def _drain(self) -> None:
+        """Take no more messages; commit and ack what was taken; close the logs."""
+        self._telemetry.health = Health.DRAINING
+        try:
+            async with asyncio.timeout(self._config.drain_timeout_s):
+                self._streams.stop_listening()
+                await self._data_link.flush(1.0)
+                for partition in self._streams.partitions():
+                    await partition.wait_drained()
+                await asyncio.sleep(0)  # acks of the last commit are written at the turn's end
+                await self._ack_link.flush(1.0)
+                await self._streams.close()
+        except TimeoutError:
+            raise DrainCutShortError(
+                f"stopping took longer than {self._config.drain_timeout_s:g} s",
+                fix="nothing acked is lost; raise drain_timeout_s if the disk is slow",
+            ) from None
+        _log.info("stopped")
+
+    async def _open_streams(self) -> None:
+        configured = [settings.stream_config() for settings in self._config.streams]
+        try:
+            await self._streams.start(configured)
+        except RefusedError as error:
+            raise ConfigError(
+                f"{self._config_path}: streams: {error}",
+                fix="restore the stream's subject, or delete the stream and its data first",
+            ) from None
+        except CorruptError as error:
+            raise DamagedDataError(
+                str(error), fix="nothing was changed; restore the file from a backup"
+            ) from None
+        except OSError as error:
+            raise UnavailableError(
+                f"{self._config.data_dir}: {error}", fix="see to the disk, then start again"
+            ) from None
+
+    async def _connect(self, link: NatsLink) -> None:
+        """Connect for the first time, as long as `connect_timeout_s` allows."""
+        problem = "no answer"
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_s):
+                while True:
+                    try:
+                        await link.connect()
+                    except OSError as error:
+                        problem = str(error) or "no answer in time"
+                        await asyncio.sleep(_RETRY_S)
+                    else:
+                        return
+        except NatsRefusedError as error:
+            raise ConfigError(
+                f"{self._config_path}: nats: {link.address.shown()} refuses: {error}",
+                fix="correct nats.url, nats.user and nats.password, or nats.token; the user must"
+                " be permitted to subscribe to the streams' subjects",
+            ) from None
+        except TimeoutError:
+            raise UnavailableError(
+                f"{self._config_path}: nats.url: {link.address.shown()} cannot be reached:"
+                f" {problem}",
+                fix="start nats-server there, or correct nats.url",
+            ) from None
+
+    def _surroundings(self, streams_for: Callable[[str], tuple[str, ...]]) -> Surroundings:
+        return Surroundings(
+            node=NodeId(self._config.node),
+            budget=self._budget,
+            acks=self._acks,
+            clock=SystemClock(),
+            streams_for=streams_for,
+            retention_interval_s=self._config.retention_interval_s,
+        )
+
+    def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:
+        self._streams.on_messages(messages)
+
+
+def _ignore(messages: dict[bytes, list[Message]]) -> None:
+    """The link for acks has no subscriptions."""
+    assert not messages
+
+
+def _prepare_directory(config: LogdConfig, config_path: Path) -> None:
+    directory = config.data_dir
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        writable = os.access(directory, os.W_OK | os.X_OK)
+        reason = "not writable by this user"
+    except OSError as error:
+        writable, reason = False, error.strerror or str(error)
+    if not writable:
+        raise ConfigError(
+            f"{config_path}: data_dir: {directory}: {reason}",
+            fix="name a directory that this user may write to",
+        )
+
+
+def _lock(config: LogdConfig) -> DirectoryLock:
+    try:
+        return DirectoryLock(config.data_dir)
+    except RefusedError as error:
+        raise UnavailableError(
+            f"another logd runs: {error}",
+            fix=f"stop process {error.detail.get('pid')}, or use another data_dir",
+        ) from None
+
+
+def _write_endpoints(path: Path, endpoints: dict[str, str]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(orjson.dumps(endpoints) + b"\n")
+    temporary.replace(path)

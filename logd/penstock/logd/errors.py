@@ -1,0 +1,35 @@
+"""What logd and its client raise. The class says who must act."""
+
+
+class LogdError(Exception):
+    """Root of everything logd and its client raise."""
+
+
+class RefusedError(LogdError):
+    """The caller asked for something that will not be done; asking again changes nothing.
+
+    Attributes:
+        code: A stable, machine-readable word, as in `OUT_OF_RANGE`.
+        detail: Facts about the refusal, as in the valid offset range.
+    """
+
+    def __init__(self, code: str, message: str, **detail: int | str) -> None:
+        self.code = code
+        self.detail = detail
+        super().__init__(message)
+
+
+class CorruptError(LogdError):
+    """Bytes on disk or on the wire are not what was written; an operator must look.
+
+    Attributes:
+        where: File and position, or the peer, that the bytes came from.
+    """
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        self.where = where
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class UnavailableError(LogdError):
+    """Cannot be done now; retrying later can succeed."""

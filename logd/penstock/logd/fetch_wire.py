@@ -1,0 +1,107 @@
+"""The framed TCP protocol of fetch and control requests, as both ends speak it.
+
+Integers are little-endian. A connection carries requests and their responses in order.
+
+    request    u32 length         of the JSON, at most `limits.REQUEST_SIZE_MAX`
+               JSON               {"api": "fetch", "id": 1, ...}
+    response   u32 header length  of the JSON
+               u64 payload length
+               JSON               {"id": 1, ...} or {"id": 1, "error": {"code", "message", ...}}
+               payload            whole frames (`penstock.logd.frame`); empty unless api is fetch
+
+| api | request | response |
+|---|---|---|
+| fetch | stream, partition, offset, bytes_max, bytes_min, wait_ms_max, subject? | stream, partition, start_offset, high_watermark, end_offset, epoch, incarnation, next_offset |
+| offsets | stream, partition, at: "earliest", "latest" or a timestamp in ns | offset and the same |
+| streams | | streams: a list of stream descriptions |
+| match | subject | streams: a list of names |
+| create_stream | config: name, subject, options | stream: its description, created: bool |
+| delete_stream | stream | |
+
+`start_offset` is the first record that can be read, `high_watermark` the last (-1: none),
+`end_offset` the next one to be written. `next_offset` is where a reader goes on: without a subject
+filter the offset after the payload's last record; with one, the offset after the last record looked
+at, so that a reader passes records that do not match.
+"""  # noqa: E501 - a table
+
+import struct
+from typing import Any, Final
+
+import orjson
+
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.limits import REQUEST_SIZE_MAX, RESPONSE_HEADER_SIZE_MAX
+
+REQUEST_HEAD: Final = struct.Struct("<I")
+RESPONSE_HEAD: Final = struct.Struct("<IQ")
+
+Document = dict[str, Any]
+
+
+def encode_request(request: Document) -> bytes:
+    """Encode a request, its length included."""
+    body = orjson.dumps(request)
+    return REQUEST_HEAD.pack(len(body)) + body
+
+
+def decode_request(body: bytes) -> Document:
+    """Decode a request's JSON.
+
+    Raises:
+        RefusedError: `BAD_REQUEST`: not a JSON object with a known shape of `api` and `id`.
+    """
+    try:
+        request = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RefusedError("BAD_REQUEST", f"the request is not JSON: {error}") from None
+    if not isinstance(request, dict) or not isinstance(request.get("api"), str):
+        raise RefusedError("BAD_REQUEST", "the request is not an object with a string `api`")
+    if not isinstance(request.get("id", 0), int):
+        raise RefusedError("BAD_REQUEST", "`id` is not an integer")
+    return request
+
+
+def check_request_size(size: int) -> None:
+    """Refuse a request length before any of it is read.
+
+    Raises:
+        RefusedError: `BAD_REQUEST`.
+    """
+    if not 0 < size <= REQUEST_SIZE_MAX:
+        raise RefusedError(
+            "BAD_REQUEST", f"a request of {size} bytes; 1 to {REQUEST_SIZE_MAX} are taken"
+        )
+
+
+def encode_response(header: Document, payload_length: int = 0) -> bytes:
+    """Encode everything of a response before its payload."""
+    body = orjson.dumps(header)
+    return RESPONSE_HEAD.pack(len(body), payload_length) + body
+
+
+def decode_response_head(data: bytes, *, payload_max: int) -> tuple[int, int]:
+    """Decode the two lengths of a response.
+
+    Raises:
+        CorruptError: A length is beyond what a server may send.
+    """
+    header_length, payload_length = RESPONSE_HEAD.unpack(data)
+    if not 0 < header_length <= RESPONSE_HEADER_SIZE_MAX or payload_length > payload_max:
+        raise CorruptError(
+            f"response announces {header_length} and {payload_length} bytes: not a logd server?"
+        )
+    return header_length, payload_length
+
+
+def error_document(error: RefusedError) -> Document:
+    """A refusal as the `error` of a response header."""
+    return {"code": error.code, "message": str(error)} | error.detail
+
+
+def raise_error(document: Document) -> None:
+    """Raise the refusal that a response header carries, if it does."""
+    error = document.get("error")
+    if error is None:
+        return
+    detail = {name: value for name, value in error.items() if name not in ("code", "message")}
+    raise RefusedError(str(error.get("code")), str(error.get("message")), **detail)

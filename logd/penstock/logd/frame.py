@@ -1,0 +1,184 @@
+"""The frame: what is stored, replicated and fetched.
+
+A frame is a header of 88 bytes and a body: one Arrow IPC record-batch message (see
+`penstock.logd.batch`), a multiple of 8 bytes long, its buffers optionally compressed by Arrow
+itself. All integers are little-endian.
+
+    offset size field
+         0    4 magic              b"PNSF"
+         4    1 format version     1
+         5    1 schema version     of the batch, `penstock.logd.batch.SCHEMA_VERSION`
+         6    2 flags              bit 0: producer id and sequence are set; the rest are zero
+         8    4 header CRC         CRC-32C of bytes 0-8 and 12-88
+        12    4 body CRC           CRC-32C of the body
+        16    8 base offset        offset of the first record, assigned by the leader
+        24    8 leader epoch       of the leader that assigned it
+        32    4 record count       rows in the body, at least 1
+        36    4 last offset delta  offset of the last record minus the base offset
+        40    4 body length        bytes
+        44    4 reserved           zero
+        48    8 first timestamp    of the first row, nanoseconds since 1970 UTC, signed
+        56    8 max timestamp      greatest of the rows, likewise
+        64   16 producer id        zero when the flag is clear
+        80    8 producer sequence  zero when the flag is clear
+
+The leader fills in base offset and epoch without touching the body, so the body CRC is made once,
+by whoever built the batch, and holds from there to the last reader. Offsets, sizes and meanings of
+format version 1 never change; a reader refuses a version it does not know.
+"""
+
+import struct
+from dataclasses import dataclass, replace
+from typing import Final
+
+import google_crc32c
+
+from penstock.logd.errors import CorruptError
+
+MAGIC: Final = b"PNSF"
+FORMAT_VERSION: Final = 1
+HEADER_SIZE: Final = 88
+BODY_SIZE_MAX: Final = 64 * 1024 * 1024
+"""Bytes; a bound on what a damaged length can make a reader allocate."""
+
+NO_PRODUCER: Final = bytes(16)
+FLAG_PRODUCER: Final = 1
+
+_LAYOUT: Final = struct.Struct("<4sBBHIIqQIIIIqq16sQ")
+_CRC_SPAN: Final = struct.Struct("<I")
+assert _LAYOUT.size == HEADER_SIZE
+
+
+def crc32c(data: bytes | memoryview) -> int:
+    """CRC-32C (Castagnoli, RFC 3720 appendix B.4)."""
+    return int(google_crc32c.value(bytes(data) if isinstance(data, memoryview) else data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameHeader:
+    """The fields of a frame's header, as documented in the module's docstring."""
+
+    base_offset: int
+    leader_epoch: int
+    record_count: int
+    last_offset_delta: int
+    body_length: int
+    body_crc: int
+    first_timestamp_ns: int
+    max_timestamp_ns: int
+    schema_version: int
+    producer_id: bytes = NO_PRODUCER
+    producer_sequence: int = 0
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the frame's last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the record after the frame's last."""
+        return self.last_offset + 1
+
+    @property
+    def frame_length(self) -> int:
+        """Bytes of header and body."""
+        return HEADER_SIZE + self.body_length
+
+    def at(self, *, base_offset: int, leader_epoch: int) -> "FrameHeader":
+        """The same frame where the leader put it."""
+        return replace(self, base_offset=base_offset, leader_epoch=leader_epoch)
+
+
+def encode_header(header: FrameHeader) -> bytes:
+    """Encode a header, its CRC included."""
+    has_producer = header.producer_id != NO_PRODUCER
+    data = bytearray(
+        _LAYOUT.pack(
+            MAGIC,
+            FORMAT_VERSION,
+            header.schema_version,
+            FLAG_PRODUCER if has_producer else 0,
+            0,
+            header.body_crc,
+            header.base_offset,
+            header.leader_epoch,
+            header.record_count,
+            header.last_offset_delta,
+            header.body_length,
+            0,
+            header.first_timestamp_ns,
+            header.max_timestamp_ns,
+            header.producer_id,
+            header.producer_sequence,
+        )
+    )
+    _CRC_SPAN.pack_into(data, 8, _header_crc(data))
+    return bytes(data)
+
+
+def decode_header(data: bytes | memoryview, *, where: str = "") -> FrameHeader:
+    """Decode and check a header.
+
+    Args:
+        data: At least `HEADER_SIZE` bytes; what follows is ignored.
+        where: File and position or peer, for the error.
+
+    Raises:
+        CorruptError: Too short, or magic, version, CRC or a field's range is wrong.
+    """
+    if len(data) < HEADER_SIZE:
+        raise CorruptError(
+            f"{len(data)} bytes where a frame header needs {HEADER_SIZE}", where=where
+        )
+    head = bytes(data[:HEADER_SIZE])
+    fields = _LAYOUT.unpack(head)
+    if fields[0] != MAGIC:
+        raise CorruptError(f"frame magic is {fields[0]!r}, not {MAGIC!r}", where=where)
+    if fields[1] != FORMAT_VERSION:
+        raise CorruptError(f"frame format version {fields[1]} is not known", where=where)
+    if fields[4] != _header_crc(head):
+        raise CorruptError("frame header CRC does not match", where=where)
+    header = FrameHeader(
+        schema_version=fields[2],
+        body_crc=fields[5],
+        base_offset=fields[6],
+        leader_epoch=fields[7],
+        record_count=fields[8],
+        last_offset_delta=fields[9],
+        body_length=fields[10],
+        first_timestamp_ns=fields[12],
+        max_timestamp_ns=fields[13],
+        producer_id=fields[14],
+        producer_sequence=fields[15],
+    )
+    _check_ranges(header, where)
+    return header
+
+
+def check_body(header: FrameHeader, body: bytes | memoryview, *, where: str = "") -> None:
+    """Check a body against its header.
+
+    Raises:
+        CorruptError: Length or CRC does not match.
+    """
+    if len(body) != header.body_length:
+        raise CorruptError(f"body is {len(body)} bytes, not {header.body_length}", where=where)
+    if crc32c(body) != header.body_crc:
+        raise CorruptError("frame body CRC does not match", where=where)
+
+
+def _header_crc(data: bytes | bytearray) -> int:
+    crc = google_crc32c.extend(0, bytes(data[:8]))
+    return int(google_crc32c.extend(crc, bytes(data[12:HEADER_SIZE])))
+
+
+def _check_ranges(header: FrameHeader, where: str) -> None:
+    sane = (
+        header.base_offset >= 0
+        and 1 <= header.record_count <= header.last_offset_delta + 1
+        and 0 < header.body_length <= BODY_SIZE_MAX
+        and header.body_length % 8 == 0
+    )
+    if not sane:
+        raise CorruptError(f"frame header fields out of range: {header}", where=where)

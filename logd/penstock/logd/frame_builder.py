@@ -1,0 +1,108 @@
+"""From accepted messages to frames: rows of several turns become one Arrow batch.
+
+The committer builds frames when it is about to write, so everything that arrived during the last
+sync shares a frame.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import pyarrow as pa
+
+from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, encode_body
+from penstock.logd.core.turn import Run, Whole
+from penstock.logd.frame import FrameHeader, crc32c
+from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
+
+_TIMESTAMP = SCHEMA.field("timestamp").type
+_HEADERS = SCHEMA.field("headers").type
+
+
+def build_frames(
+    items: Sequence[Run | Whole], *, epoch: int
+) -> Iterator[tuple[FrameHeader, bytes]]:
+    """Build the frames of items at consecutive offsets.
+
+    Args:
+        items: In order of offsets. Runs are merged while the limits of a frame allow.
+        epoch: The leader epoch.
+    """
+    runs: list[Run] = []
+    rows = size = 0
+    for item in items:
+        if isinstance(item, Run) and (
+            not runs
+            or (rows + len(item.messages) <= FRAME_ROWS_MAX and size + item.size <= FRAME_BYTES_MAX)
+        ):
+            runs.append(item)
+            rows += len(item.messages)
+            size += item.size
+            continue
+        if runs:
+            yield _build(runs, epoch)
+        runs, rows, size = [], 0, 0
+        if isinstance(item, Whole):
+            yield item.header, item.body
+        else:
+            runs, rows, size = [item], len(item.messages), item.size
+    if runs:
+        yield _build(runs, epoch)
+
+
+def _build(runs: Sequence[Run], epoch: int) -> tuple[FrameHeader, bytes]:
+    messages = runs[0].messages if len(runs) == 1 else [*chain(*(run.messages for run in runs))]
+    count = len(messages)
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(range(count), pa.int32()),
+            _timestamps(runs),
+            _subjects([message[0] for message in messages]),
+            pa.nulls(count, pa.binary()),
+            _headers(runs, count),
+            _replies([message[1] for message in messages]),
+            pa.array([message[3] for message in messages], pa.binary()),
+        ],
+        schema=SCHEMA,
+    )
+    body = encode_body(batch)
+    header = FrameHeader(
+        base_offset=runs[0].base_offset,
+        leader_epoch=epoch,
+        record_count=count,
+        last_offset_delta=count - 1,
+        body_length=len(body),
+        body_crc=crc32c(body),
+        first_timestamp_ns=runs[0].timestamp_ns,
+        max_timestamp_ns=max(run.timestamp_ns for run in runs),
+        schema_version=SCHEMA_VERSION,
+    )
+    return header, body
+
+
+def _timestamps(runs: Sequence[Run]) -> pa.Array:
+    parts = [pa.repeat(pa.scalar(run.timestamp_ns, pa.int64()), len(run.messages)) for run in runs]
+    return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)).cast(_TIMESTAMP)
+
+
+def _subjects(subjects: Sequence[bytes | None]) -> pa.Array:
+    """NATS does not check that subjects are UTF-8; what is not is stored with U+FFFD."""
+    try:
+        return pa.array(subjects, pa.string())
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        texts = [s if s is None else s.decode("utf-8", "replace") for s in subjects]
+        return pa.array(texts, pa.string())
+
+
+def _replies(replies: Sequence[bytes]) -> pa.Array:
+    if not any(replies):
+        return pa.nulls(len(replies), pa.string())
+    return _subjects([reply or None for reply in replies])
+
+
+def _headers(runs: Sequence[Run], count: int) -> pa.Array:
+    if not any(run.headers for run in runs):
+        return pa.nulls(count, _HEADERS)
+    column: list[object] = []
+    for run in runs:
+        column.extend(run.headers.get(position) for position in range(len(run.messages)))
+    return pa.array(column, _HEADERS)

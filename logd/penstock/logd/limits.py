@@ -1,0 +1,59 @@
+"""Every bound of logd that is not a configuration key, with its unit and where it comes from."""
+
+from typing import Final
+
+STREAM_NAME_LENGTH_MAX: Final = 64
+"""Characters; a stream's name is part of a directory name (NAME_MAX is 255 on Linux)."""
+
+SUBJECT_LENGTH_MAX: Final = 1024
+"""Bytes; below the 4096 bytes of a nats-server's control line (its `max_control_line`)."""
+
+CONTROL_LINE_MAX: Final = 8192
+"""Bytes of one NATS protocol line, INFO excepted; nats-server's default is 4096."""
+
+INFO_LINE_MAX: Final = 1024 * 1024
+"""Bytes of an INFO line; it lists a cluster's addresses."""
+
+MESSAGE_SIZE_MAX: Final = 64 * 1024 * 1024
+"""Bytes of one NATS message; nats-server refuses a larger `max_payload`."""
+
+HEADER_PAIRS_MAX: Final = 256
+"""Header lines of one NATS message; more is refused as malformed."""
+
+MESSAGE_ID_LENGTH_MAX: Final = 256
+"""Bytes of a `Nats-Msg-Id`; a bound on what one entry of the window can hold."""
+
+MESSAGE_IDS_MAX: Final = 1_000_000
+"""Message ids remembered per partition, whatever the window's time; the oldest go first."""
+
+PRODUCERS_MAX: Final = 100_000
+"""Producers remembered per partition; beyond it the one idle longest is forgotten."""
+
+REQUEST_SIZE_MAX: Final = 64 * 1024
+"""Bytes of one fetch or control request; the largest, a stream's creation, is below 4 KiB."""
+
+RESPONSE_HEADER_SIZE_MAX: Final = 16 * 1024 * 1024
+"""Bytes of a response's JSON header; a listing of 10,000 streams is about 4 MiB."""
+
+FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes a fetch may ask for; a larger wish is cut to this. One frame may exceed it."""
+
+FETCH_WAIT_MS_MAX: Final = 60_000
+"""Milliseconds a fetch may wait for records; a longer wish is cut to this."""
+
+STREAMS_MAX: Final = 10_000
+"""Streams of one logd; each holds open files and a thread."""
+
+FRAME_ROWS_MAX: Final = 16_384
+"""Plain messages gathered into one frame."""
+
+FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Payload bytes of plain messages gathered into one frame; one larger message has its own frame."""
+
+DECODED_SIZE_MAX: Final = 64 * 1024 * 1024
+"""Bytes a batch may decode to, as many as a frame's body may have."""
+
+RETENTION_SEGMENTS_PER_S_MAX: Final = 100
+"""Segments of one stream that retention deletes a second. The smallest limit in bytes makes
+segments of 256 KiB, so that it keeps up with 25 MiB/s; deleting a large file takes the disk longer.
+"""

@@ -1,0 +1,173 @@
+"""The NATS client protocol, server to client: bytes in, messages and control lines out; no I/O.
+
+The socket is read straight into the parser's buffer, and each payload is copied out of it once.
+What follows a subscription's id in MSG and HMSG is documented in the NATS client protocol.
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from penstock.logd.core.turn import Message
+from penstock.logd.errors import CorruptError
+from penstock.logd.limits import CONTROL_LINE_MAX, INFO_LINE_MAX, MESSAGE_SIZE_MAX
+
+BUFFER_SIZE: Final = 256 * 1024
+"""Bytes; what one read of the socket can bring, so also what one turn is."""
+
+_WORD: Final = rb"([^ \t\r\n]+)"
+"""What nats-server takes as one; a publisher's subject may hold any other byte."""
+
+_MSG: Final = re.compile(rb"MSG %b %b (?:%b )?(\d{1,10})\r\n" % (_WORD, _WORD, _WORD))
+_HMSG: Final = re.compile(rb"HMSG %b %b (?:%b )?(\d{1,10}) (\d{1,10})\r\n" % (_WORD, _WORD, _WORD))
+_CR: Final = 13
+_LF: Final = 10
+
+
+@dataclass(slots=True)
+class Parsed:
+    """What one read brought.
+
+    Attributes:
+        messages: By subscription id, in order of arrival.
+        info: The last INFO, if any came.
+        pings: PINGs to answer.
+        pongs: PONGs that came.
+        errors: Texts of -ERR lines.
+    """
+
+    messages: dict[bytes, list[Message]] = field(default_factory=lambda: defaultdict(list))
+    info: dict[str, Any] | None = None
+    pings: int = 0
+    pongs: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+class NatsParser:
+    """Parses what is written into `writable()`.
+
+    Args:
+        message_size_max: Bytes of the largest message that is taken; more is malformed.
+    """
+
+    def __init__(self, *, message_size_max: int = MESSAGE_SIZE_MAX) -> None:
+        self._message_size_max = message_size_max
+        self._buffer = bytearray(BUFFER_SIZE)
+        self._view = memoryview(self._buffer)
+        self._end = 0
+        self._missing = 0
+
+    def writable(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        if self._end + self._missing > len(self._buffer) or self._end == len(self._buffer):
+            grown = bytearray(max(2 * len(self._buffer), self._end + self._missing))
+            grown[: self._end] = self._view[: self._end]
+            self._buffer, self._view = grown, memoryview(grown)
+        return self._view[self._end :]
+
+    def written(self, count: int) -> Parsed:
+        """Parse, `count` bytes having been put into `writable()`.
+
+        Raises:
+            CorruptError: They do not follow the protocol; the parser is of no more use.
+        """
+        self._end += count
+        self._missing = 0
+        parsed = Parsed()
+        rest = self._parse(parsed)
+        left = self._end - rest
+        if left and rest:
+            self._view[:left] = self._view[rest : self._end]
+        self._end = left
+        if not left and len(self._buffer) > BUFFER_SIZE:
+            self._buffer = bytearray(BUFFER_SIZE)
+            self._view = memoryview(self._buffer)
+        return parsed
+
+    def _parse(self, parsed: Parsed) -> int:
+        """Take every whole item; returns where the first that is not whole begins."""
+        buffer, view, end = self._buffer, self._view, self._end
+        messages = parsed.messages
+        match_message = _MSG.match
+        position = 0
+        while position < end:
+            found = match_message(buffer, position, end)
+            if found is None:
+                following = self._parse_other(parsed, position)
+                if following == position:
+                    break
+                position = following
+                continue
+            subject, sid, reply, digits = found.groups()
+            start = found.end()
+            stop = start + int(digits)
+            if stop + 2 > end:
+                self._await_bytes(stop + 2 - end, stop - start)
+                break
+            if buffer[stop] != _CR or buffer[stop + 1] != _LF:
+                raise CorruptError(f"a message on {subject!r} does not end where it says")
+            messages[sid].append(Message(subject, reply or b"", b"", bytes(view[start:stop])))
+            position = stop + 2
+        return position
+
+    def _parse_other(self, parsed: Parsed, position: int) -> int:
+        """Take one HMSG or control line; returns `position` when it is not whole."""
+        buffer, end = self._buffer, self._end
+        found = _HMSG.match(buffer, position, end)
+        if found is not None:
+            return self._parse_with_headers(parsed, found, position)
+        limit = INFO_LINE_MAX if buffer.startswith(b"INFO ", position) else CONTROL_LINE_MAX
+        line_end = buffer.find(b"\r\n", position, min(end, position + limit))
+        if line_end < 0:
+            if end - position >= limit:
+                raise CorruptError(f"a line of more than {limit} bytes")
+            return position
+        self._take_line(parsed, bytes(self._view[position:line_end]))
+        return line_end + 2
+
+    def _parse_with_headers(self, parsed: Parsed, found: re.Match[bytes], position: int) -> int:
+        subject, sid, reply, header_digits, digits = found.groups()
+        start = found.end()
+        payload = start + int(header_digits)
+        stop = start + int(digits)
+        if payload > stop:
+            raise CorruptError(f"a message on {subject!r} has headers longer than itself")
+        if stop + 2 > self._end:
+            self._await_bytes(stop + 2 - self._end, stop - start)
+            return position
+        if self._buffer[stop] != _CR or self._buffer[stop + 1] != _LF:
+            raise CorruptError(f"a message on {subject!r} does not end where it says")
+        headers, body = bytes(self._view[start:payload]), bytes(self._view[payload:stop])
+        parsed.messages[sid].append(Message(subject, reply or b"", headers, body))
+        return stop + 2
+
+    def _await_bytes(self, missing: int, size: int) -> None:
+        if size > self._message_size_max:
+            raise CorruptError(f"a message of {size} bytes; at most {self._message_size_max}")
+        self._missing = missing
+
+    @staticmethod
+    def _take_line(parsed: Parsed, line: bytes) -> None:
+        if line == b"PING":
+            parsed.pings += 1
+        elif line == b"PONG":
+            parsed.pongs += 1
+        elif line.startswith(b"INFO "):
+            parsed.info = _decode_info(line[5:])
+        elif line.startswith(b"-ERR"):
+            parsed.errors.append(line[4:].decode("utf-8", "replace").strip(" '"))
+        elif line != b"+OK":
+            raise CorruptError(f"not a line of the NATS protocol: {line[:80]!r}")
+
+
+def _decode_info(text: bytes) -> dict[str, Any]:
+    try:
+        info = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise CorruptError(f"INFO is not JSON: {error}") from None
+    if not isinstance(info, dict):
+        raise CorruptError("INFO is not a JSON object")
+    return info

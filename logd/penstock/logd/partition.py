@@ -1,0 +1,280 @@
+"""One partition at work: its log, its intake and replica cores, its committer and its readers."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+import structlog
+
+from penstock.logd.ack_sender import AckSender
+from penstock.logd.acks import Nack, PubAck
+from penstock.logd.byte_budget import ByteBudget
+from penstock.logd.committer import CommitFailed, Committer, Durable, MemoryWanted, Outcome
+from penstock.logd.core.intake import Arrived, Intake, StorageFailed
+from penstock.logd.core.metadata import Stream
+from penstock.logd.core.replica import NodeId, Replica, Synced
+from penstock.logd.core.turn import (
+    OFFSET_MAX,
+    AckLater,
+    Append,
+    Effect,
+    Message,
+    PendingAck,
+    Refuse,
+)
+from penstock.logd.rebuild import Memory, rebuild_intake
+from penstock.logd.retainer import Retainer
+from penstock.logd.store import CommitLog, EpochFile, LogConfig
+from penstock.service.clock import Clock
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every partition of a daemon shares."""
+
+    node: NodeId
+    budget: ByteBudget
+    acks: AckSender
+    clock: Clock
+    streams_for: Callable[[str], Collection[str]]
+    retention_interval_s: float = 30.0
+
+
+class Partition:
+    """The leader of one partition. Made by `open`; used on the event loop.
+
+    Attributes:
+        stream: What it belongs to.
+        number: Of the partition.
+        log: For readers; only the committer writes.
+        retainer: For its counters; it works on the committer's thread.
+        failure: Why it takes no writes; empty while it does.
+        closed: Whether it serves nobody any more.
+        lost: Records that were accepted and then not stored, because the storage failed.
+        first_offset_of_epoch: Where this process began to append.
+    """
+
+    def __init__(
+        self, stream: Stream, log: CommitLog, intake: Intake, around: Surroundings
+    ) -> None:
+        self.stream = stream
+        self.number = 0
+        self.log = log
+        self.intake = intake
+        self.failure = ""
+        self.closed = False
+        self.lost = 0
+        self.first_offset_of_epoch = log.end_offset
+        self._around = around
+        self._loop = asyncio.get_running_loop()
+        self._replica = Replica(
+            isr=[around.node], epoch=intake.epoch, high_watermark=log.end_offset - 1
+        )
+        self._pending: deque[PendingAck] = deque()
+        self._held: deque[tuple[int, int]] = deque()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self.retainer = Retainer(
+            log,
+            stream.config,
+            interval_s=around.retention_interval_s,
+            high_watermark=lambda: self.high_watermark,
+            clock=around.clock,
+        )
+        self._committer = Committer(
+            log,
+            stream.config,
+            epoch=intake.epoch,
+            post=self._post,
+            clock=around.clock,
+            retainer=self.retainer,
+        )
+        self._committer.start()
+
+    @classmethod
+    async def open(cls, stream: Stream, directory: Path, around: Surroundings) -> "Partition":
+        """Recover the log, begin a new leader epoch and rebuild what the intake remembers.
+
+        Raises:
+            CorruptError: The log contradicts itself.
+            RefusedError: It was written by a later version.
+            OSError: The disk failed.
+        """
+        log, intake = await asyncio.to_thread(_recover, stream, directory, around)
+        return cls(stream, log, intake, around)
+
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        return self.stream.config.name
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch."""
+        return self._replica.epoch
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset of the last committed record; -1 when there is none."""
+        return self._replica.high_watermark
+
+    @property
+    def uncommitted(self) -> int:
+        """Records accepted and not committed yet."""
+        return self.intake.next_offset - self.high_watermark - 1 - self.lost
+
+    @property
+    def pending_acks(self) -> int:
+        """Acks that wait for the high watermark."""
+        return len(self._pending)
+
+    def take(self, messages: list[Message]) -> None:
+        """Take what arrived in one turn.
+
+        What comes after `close` is neither taken nor answered: nobody would write it, and its
+        publisher sends it again.
+        """
+        if self.closed:
+            return
+        room = self._around.budget.room
+        now_ns = self._around.clock.unix_ns()
+        arrived = Arrived(messages, room, *self._stream_room())
+        self._execute(self.intake.handle(arrived, now_ns))
+        self._send_acks()
+
+    async def wait_until(self, offset: int) -> None:
+        """Wait until the high watermark is at or above an offset, or the partition is closed."""
+        while self.high_watermark < offset and not self.closed:
+            await self._woken()
+
+    async def wait_drained(self) -> None:
+        """Wait until nothing accepted is left to commit."""
+        while self.uncommitted:
+            await self._woken()
+
+    def close(self) -> None:
+        """Let waiting readers go; `finish` must follow."""
+        self.closed = True
+        self._wake()
+
+    def finish(self) -> None:
+        """Write and sync what was accepted, end the thread, close the log.
+
+        Waits for all that, and may be called on another thread than the event loop's.
+
+        Raises:
+            LogFailedError: The last sync failed.
+        """
+        self._committer.close()
+        if not self._committer.failed:
+            Memory.of(self.intake).save(self.log.directory)
+
+    def _stream_room(self) -> tuple[int | None, int]:
+        """Bytes the stream itself has room for (None: no limit), and below which offset."""
+        config = self.stream.config
+        if config.discard == "old":
+            return None, OFFSET_MAX
+        limit, room, offset_max = config.retention, None, OFFSET_MAX
+        if limit.bytes is not None:
+            written = self.log.end_offset
+            waiting = sum(size for next_offset, size in self._held if next_offset > written)
+            room = limit.bytes - self.log.size_bytes - waiting
+        if limit.messages is not None:
+            offset_max = self.log.start_offset + limit.messages
+        return room, offset_max
+
+    def _execute(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Refuse():
+                    self._around.acks.send_refusal(effect)
+                case Append():
+                    self._around.budget.take(effect.size_bytes)
+                    self._held.append((effect.items[-1].next_offset, effect.size_bytes))
+                    self._committer.submit(effect)
+                case AckLater():
+                    self._pending.extend(effect.acks)
+                case _:
+                    assert_never(effect)
+
+    def _post(self, outcome: Outcome) -> None:
+        """Called on the committer's thread."""
+        self._loop.call_soon_threadsafe(self._settle, outcome)
+
+    def _settle(self, outcome: Outcome) -> None:
+        match outcome:
+            case Durable(upto):
+                now_ns = self._around.clock.monotonic_ns()
+                event = Synced(self._around.node, self.epoch, upto)
+                for effect in self._replica.handle(event, now_ns):
+                    self._commit(effect.offset)
+            case CommitFailed(reason):
+                self._fail(reason)
+            case MemoryWanted():
+                self._committer.remember(Memory.of(self.intake))
+            case _:
+                assert_never(outcome)
+
+    def _commit(self, high_watermark: int) -> None:
+        while self._held and self._held[0][0] <= high_watermark + 1:
+            self._around.budget.release(self._held.popleft()[1])
+        self._send_acks()
+        self._wake()
+
+    def _send_acks(self) -> None:
+        """Send every ack that the high watermark has passed."""
+        pending, high_watermark = self._pending, self.high_watermark
+        if not pending or pending[0].release > high_watermark:
+            return
+        due = []
+        while pending and pending[0].release <= high_watermark:
+            due.append(pending.popleft())
+        self._around.acks.send_acks(self.name, self.epoch, due)
+
+    def _fail(self, reason: str) -> None:
+        _log.error("stream failed", stream=self.name, reason=reason)
+        self.failure = reason
+        self.lost = self.intake.next_offset - self.high_watermark - 1
+        self._execute(self.intake.handle(StorageFailed(reason), self._around.clock.unix_ns()))
+        description = "the stream's storage failed; it takes no writes"
+        ack = PubAck(stream=self.name, nack=Nack.STORAGE_FAILED, description=description)
+        for pending in self._pending:
+            self._around.acks.send_refusal(Refuse(pending.reply, ack, pending.enveloped))
+        self._pending.clear()
+        while self._held:
+            self._around.budget.release(self._held.popleft()[1])
+        self._wake()
+
+    async def _woken(self) -> None:
+        waiter = self._loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _recover(stream: Stream, directory: Path, around: Surroundings) -> tuple[CommitLog, Intake]:
+    config = stream.config
+    log_config = LogConfig(
+        segment_bytes_max=config.deleting.segment_bytes_max(config.segment_bytes_max),
+        segment_age_s_max=config.deleting.segment_age_s_max(),
+    )
+    log = CommitLog.open(directory, log_config)
+    epochs = EpochFile(directory / "epochs")
+    epoch = epochs.latest + 1
+    epochs.begin(epoch, log.end_offset)
+    intake = Intake(config, next_offset=log.end_offset, epoch=epoch, streams_for=around.streams_for)
+    rebuild_intake(intake, log, around.clock.unix_ns())
+    for finding in log.recovery.findings:
+        _log.warning("log recovered", stream=config.name, finding=str(finding))
+    return log, intake

@@ -1,0 +1,127 @@
+"""Rebuild what an intake remembers from the log it belongs to.
+
+Message ids live in the records' headers: bodies are read as far back as the window of ids reaches,
+and at least the last one. Producers' sequences live in the frames' headers: they are read from
+where the last snapshot of producers was taken, or from the start of the log. A frame does not say
+when it was received (its timestamps are the publisher's), so a producer counts as seen now.
+
+Where retention deletes records, a snapshot with the ids is taken before: see
+`penstock.logd.retainer`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.logd.batch import decode_body
+from penstock.logd.core.intake import Intake
+from penstock.logd.errors import LogdError
+from penstock.logd.store import Checkpoint, CommitLog, CorruptFrameError
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What an intake remembers of everything below `offset`, at one moment.
+
+    Message ids only where retention deletes records: else the log itself has them all.
+    """
+
+    offset: int
+    producers: list[tuple[bytes, int, int, int]]
+    ids: list[tuple[bytes, int, int]]
+    last_message_id: bytes
+
+    @classmethod
+    def of(cls, intake: Intake) -> "Memory":
+        """What an intake remembers now."""
+        deletes = intake.config.deleting.deletes
+        return cls(
+            intake.next_offset,
+            intake.producers.snapshot(),
+            intake.message_ids.snapshot() if deletes else [],
+            intake.last_message_id if deletes else b"",
+        )
+
+    def save(self, directory: Path) -> bool:
+        """Write it down; everything below `offset` is durable. Whether it worked."""
+        document = {
+            "offset": self.offset,
+            "producers": [[producer.hex(), *rest] for producer, *rest in self.producers],
+            "ids": [[message_id.hex(), *rest] for message_id, *rest in self.ids],
+            "last_message_id": self.last_message_id.hex(),
+        }
+        try:
+            _checkpoint(directory).save(document)
+        except OSError as error:  # the log itself has it; the next start reads more of it
+            _log.warning("producers not saved", directory=str(directory), error=str(error))
+            return False
+        return True
+
+
+def rebuild_intake(intake: Intake, log: CommitLog, now_ns: int) -> None:
+    """Replay a log into a new intake; damaged frames are passed over and logged."""
+    window_ns = intake.config.dedup_window_s * 1_000_000_000
+    window_start = log.offset_for_timestamp(now_ns - window_ns)
+    bodies_from = max(min(window_start, log.end_offset - 1), log.start_offset)
+    headers_from = _restore(intake, log)
+    _recall_headers(intake, log, headers_from, now_ns)
+    _recall_ids(intake, log, bodies_from, now_ns)
+    Memory.of(intake).save(log.directory)
+
+
+def _restore(intake: Intake, log: CommitLog) -> int:
+    """Take what was written down last if it is sound; returns where to go on in the log."""
+    try:
+        document = _checkpoint(log.directory).load()
+        if document is None or not log.start_offset <= document["offset"] <= log.end_offset:
+            return log.start_offset
+        intake.producers.restore(_row(row) for row in document["producers"])
+        intake.message_ids.restore(
+            (bytes.fromhex(message_id), int(offset), int(seen_ns))
+            for message_id, offset, seen_ns in document.get("ids", ())
+        )
+        intake.last_message_id = bytes.fromhex(document.get("last_message_id", ""))
+    except (LogdError, KeyError, TypeError, ValueError) as error:
+        _log.warning("producers not restored", stream=intake.config.name, error=str(error))
+        intake.producers.restore(())
+        intake.message_ids.restore(())
+        return log.start_offset
+    return int(document["offset"])
+
+
+def _recall_headers(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None:
+    while start < log.end_offset:
+        try:
+            for header in log.headers(start):
+                intake.recall_producer(header, now_ns)
+                start = header.next_offset
+        except CorruptFrameError as error:
+            start = _pass_over(error, intake.config.name)
+
+
+def _recall_ids(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None:
+    while start < log.end_offset:
+        try:
+            for header, body in log.frames(start):
+                intake.recall_ids(header, decode_body(body), now_ns)
+                start = header.next_offset
+        except CorruptFrameError as error:
+            start = _pass_over(error, intake.config.name)
+
+
+def _pass_over(error: CorruptFrameError, stream: str) -> int:
+    _log.error("damaged frame", stream=stream, error=str(error))
+    return error.next_offset
+
+
+def _checkpoint(directory: Path) -> Checkpoint:
+    return Checkpoint(directory / "producers")
+
+
+def _row(row: list[Any]) -> tuple[bytes, int, int, int]:
+    producer, sequence, offset, seen_ns = row
+    return bytes.fromhex(producer), int(sequence), int(offset), int(seen_ns)

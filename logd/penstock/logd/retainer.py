@@ -1,0 +1,134 @@
+"""Carries out a stream's retention, a small step at a time, on the thread that writes its log.
+
+A step deletes one segment, or seals one, so that no publisher waits for more than that. Before
+anything is deleted, what the intake remembers of it (`penstock.logd.rebuild`) has been written down
+as of a later offset: producers' sequences and message ids outlive the records that carried them.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.retention import DeleteBefore, Seal, decide
+from penstock.logd.limits import RETENTION_SEGMENTS_PER_S_MAX
+from penstock.logd.segment_facts import SegmentFacts
+from penstock.logd.store import CommitLog
+from penstock.service.clock import Clock
+
+_NS_PER_S: Final = 1_000_000_000
+_PAUSE_NS: Final = _NS_PER_S // RETENTION_SEGMENTS_PER_S_MAX
+_log = structlog.get_logger()
+
+
+class Retainer:
+    """Looks at a log every `interval_s` and whenever a segment was sealed.
+
+    Args:
+        log: Whose writer calls `step`.
+        config: Of the stream.
+        interval_s: Seconds between looks.
+        high_watermark: What is committed by now.
+        clock: For the interval, and for the records' age.
+
+    Attributes:
+        records_deleted: Since the start; so the next two.
+        bytes_deleted: Of log files.
+        segments_deleted: Segments.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        config: StreamConfig,
+        *,
+        interval_s: float,
+        high_watermark: Callable[[], int],
+        clock: Clock,
+    ) -> None:
+        self.records_deleted = 0
+        self.bytes_deleted = 0
+        self.segments_deleted = 0
+        self._log = log
+        self._stream = config.name
+        self._retention = config.deleting
+        self._interval_ns = int(interval_s * _NS_PER_S)
+        self._high_watermark = high_watermark
+        self._clock = clock
+        self._due_ns = clock.monotonic_ns()
+        self._segments_seen = log.segment_count
+        self._doomed: deque[SegmentFacts] = deque()
+        self._remembered_offset = 0
+
+    def wait_s(self) -> float | None:
+        """Seconds until there may be something to do; None: never."""
+        if not self._retention.deletes:
+            return None
+        return max(0, self._due_ns - self._clock.monotonic_ns()) / _NS_PER_S
+
+    def step(self) -> bool:
+        """Do what is due; call often.
+
+        Returns:
+            Whether nothing can be deleted before what the intake remembers is written down.
+
+        Raises:
+            LogFailedError: The disk failed; the log takes no more writes.
+        """
+        if not self._retention.deletes:
+            return False
+        now_ns = self._clock.monotonic_ns()
+        if not self._doomed and self._log.segment_count != self._segments_seen:
+            self._due_ns = now_ns
+        if now_ns < self._due_ns:
+            return False
+        self._due_ns = now_ns + self._interval_ns
+        if not self._doomed:
+            self._plan(now_ns)
+        if not self._doomed:
+            return False
+        if self._doomed[-1].next_offset > self._remembered_offset:
+            return True
+        self._delete(self._doomed.popleft())
+        self._due_ns = now_ns + _PAUSE_NS
+        return False
+
+    def remembered(self, offset: int) -> None:
+        """What the intake remembers of everything below `offset` is written down."""
+        self._remembered_offset = offset
+        if self._doomed:
+            self._due_ns = self._clock.monotonic_ns()
+
+    def _plan(self, now_ns: int) -> None:
+        segments = self._log.segments()
+        self._segments_seen = len(segments)
+        action = decide(
+            self._retention,
+            segments,
+            high_watermark=self._high_watermark(),
+            now_ns=self._clock.unix_ns(),
+        )
+        match action:
+            case DeleteBefore(offset):
+                self._doomed.extend(facts for facts in segments if facts.next_offset <= offset)
+            case Seal():
+                self._log.roll()
+                self._due_ns = now_ns  # it may be deletable at once
+            case None:
+                pass
+
+    def _delete(self, segment: SegmentFacts) -> None:
+        start = self._log.delete_before(segment.next_offset)
+        self._segments_seen = self._log.segment_count
+        self.segments_deleted += 1
+        self.bytes_deleted += segment.size_bytes
+        self.records_deleted += segment.next_offset - segment.base_offset
+        _log.info(
+            "segment deleted",
+            stream=self._stream,
+            base_offset=segment.base_offset,
+            start_offset=start,
+            bytes=segment.size_bytes,
+        )

@@ -1,0 +1,22 @@
+"""What the store tells of a segment, and retention decides by."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """One segment as it stands.
+
+    Attributes:
+        base_offset: Of its first record.
+        next_offset: After its last record; equal to `base_offset` when it is empty.
+        size_bytes: Of its log file.
+        newest_ns: Unix time of its newest record, or when it was last written if that is earlier:
+            a record from the future counts as of its arrival, one read from disk at the latest as
+            of the opening. Of a damaged segment: when it was last written or opened.
+    """
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    newest_ns: int

@@ -1,0 +1,28 @@
+"""The commit log on disk: segments, indexes, recovery, and the small files beside them."""
+
+from penstock.logd.store.checkpoint import Checkpoint
+from penstock.logd.store.config import LogConfig
+from penstock.logd.store.disk import REAL_DISK, Disk, File, RealDisk
+from penstock.logd.store.epochs import EpochFile
+from penstock.logd.store.errors import CorruptFrameError, LogFailedError
+from penstock.logd.store.lock import DirectoryLock
+from penstock.logd.store.log import CommitLog
+from penstock.logd.store.recovery import Finding, RecoveryReport
+from penstock.logd.store.segment import FileRange
+
+__all__ = [
+    "REAL_DISK",
+    "Checkpoint",
+    "CommitLog",
+    "CorruptFrameError",
+    "DirectoryLock",
+    "Disk",
+    "EpochFile",
+    "File",
+    "FileRange",
+    "Finding",
+    "LogConfig",
+    "LogFailedError",
+    "RealDisk",
+    "RecoveryReport",
+]

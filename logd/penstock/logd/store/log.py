@@ -1,0 +1,397 @@
+"""The commit log: the segments of one partition in one directory.
+
+Thread model. One writer thread at a time calls `append`, `roll`, `truncate_to`, `delete_before` and
+`close`; `sync` may run in another thread beside `append`, so that frames gather while a sync runs.
+Any thread calls the rest, at any time. Two locks, both held for memory operations only, never
+across a write or a sync: the log's guards the list of segments and the synced offset, each
+segment's guards its size and index.
+
+Durability. `append` reaches the page cache; `sync` makes everything appended before durable. A
+segment is synced before the next one's file is made, and a new file's name is durable before
+anything is appended to it.
+
+Failure. After a failed write or sync, what was not durable is cut off where the disk allows, every
+further append and sync raises `LogFailedError`, and readers see what was synced. A failed sync is
+never tried again: the kernel may have dropped the pages and would then report success. Opening the
+log again recovers it (`penstock.logd.store.recovery`).
+"""
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from penstock.logd.errors import RefusedError
+from penstock.logd.frame import FrameHeader
+from penstock.logd.segment_facts import SegmentFacts
+from penstock.logd.store.clock import now_ns as system_now_ns
+from penstock.logd.store.config import LogConfig
+from penstock.logd.store.disk import REAL_DISK, Disk, File
+from penstock.logd.store.errors import LogFailedError
+from penstock.logd.store.mark import SyncedMark
+from penstock.logd.store.ranges import gather_ranges
+from penstock.logd.store.recovery import Recovery, RecoveryReport
+from penstock.logd.store.segment import FileRange, Segment
+
+OPEN_FILES_MAX: Final = 8
+"""Sealed segments of one log whose files stay open between reads."""
+
+
+class CommitLog:
+    """One partition's log. Made by `open`.
+
+    Attributes:
+        recovery: What opening found and did.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: LogConfig,
+        recovery: Recovery,
+        disk: Disk,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self.directory = directory
+        self._config = config
+        self._disk = disk
+        self._now_ns = now_ns
+        self._segments, self._active_file = recovery.run()
+        self.recovery: RecoveryReport = recovery.report
+        self._lock = threading.Lock()
+        self._recent_files: deque[File] = deque(maxlen=OPEN_FILES_MAX)
+        self._synced_offset = self.end_offset
+        self._synced_size = self._active.size
+        self._mark = SyncedMark.open(directory, disk)
+        self._mark_synced()
+        self._begun_ns = now_ns()
+        for segment in self._segments:
+            segment.written_ns = self._begun_ns
+        self._failure = ""
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        config: LogConfig,
+        *,
+        disk: Disk = REAL_DISK,
+        now_ns: Callable[[], int] = system_now_ns,
+    ) -> "CommitLog":
+        """Open a log, making or recovering it as needed; everything it holds is then durable.
+
+        Raises:
+            CorruptError: Its segments contradict each other.
+            RefusedError: `UNKNOWN_FORMAT`: written by a later version.
+            OSError: The disk failed.
+        """
+        recovery = Recovery(directory, interval_bytes=config.index_interval_bytes, disk=disk)
+        return cls(directory, config, recovery, disk, now_ns)
+
+    @property
+    def start_offset(self) -> int:
+        """First offset that is kept."""
+        return self._segments[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Next offset to be written (LEO)."""
+        return self._active.end_offset
+
+    @property
+    def synced_offset(self) -> int:
+        """Everything below is durable."""
+        return self._synced_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all log files."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        """Segments, the active one included."""
+        return len(self._segments)
+
+    def segments(self) -> list[SegmentFacts]:
+        """Every segment as it stands, in order, the active one last."""
+        return [segment.facts() for segment in self._segments]
+
+    @property
+    def failure(self) -> str:
+        """Why the log takes no more appends; empty while it does."""
+        return self._failure
+
+    # The writer's side.
+
+    def append(self, frames: Sequence[tuple[FrameHeader, bytes]]) -> None:
+        """Write frames at the end, in one call; they are readable, and durable after `sync`.
+
+        Args:
+            frames: Already placed: the first at `end_offset`, each next one where the last ends.
+
+        Raises:
+            LogFailedError: Nothing was appended, now or until the log is opened again.
+        """
+        self._check_writable()
+        length, expected = 0, self.end_offset
+        for header, body in frames:
+            assert header.base_offset == expected, (header.base_offset, expected)
+            assert header.body_length == len(body), (header.body_length, len(body))
+            length, expected = length + header.frame_length, header.next_offset
+        if self._roll_is_due(length):
+            self.roll()
+        active = self._active
+        size = active.size
+        try:
+            active.append(self._active_file, frames)
+        except OSError as error:
+            self._fail("append", error, cut_to=size)
+        active.written_ns = self._now_ns()
+
+    def sync(self) -> int:
+        """Make everything appended so far durable.
+
+        Returns:
+            The end offset that is now durable.
+
+        Raises:
+            LogFailedError: It is not known what is durable beyond `synced_offset`.
+        """
+        self._check_writable()
+        with self._lock:
+            active, file = self._active, self._active_file
+        with active.lock:
+            end_offset, size = active.end_offset, active.size
+        if end_offset == self._synced_offset:
+            return end_offset
+        try:
+            file.sync()
+        except OSError as error:
+            self._fail(
+                "sync", error, cut_to=self._synced_size if file is self._active_file else None
+            )
+        with self._lock:
+            if active is self._active:
+                self._synced_offset = max(self._synced_offset, end_offset)
+                self._synced_size = max(self._synced_size, size)
+        self._mark_synced()
+        return end_offset
+
+    def roll(self) -> None:
+        """Seal the active segment and begin the next; does nothing when it is empty.
+
+        Raises:
+            LogFailedError: The log failed; everything synced before stays.
+        """
+        self._check_writable()
+        sealed = self._active
+        if sealed.size == 0:
+            return
+        self.sync()
+        try:
+            sealed.save_index()
+            segment, file = Segment.create(
+                self.directory,
+                sealed.end_offset,
+                interval_bytes=self._config.index_interval_bytes,
+                disk=self._disk,
+            )
+        except OSError as error:
+            self._fail("roll", error, cut_to=sealed.size)
+        with self._lock:
+            self._recent_files.append(self._active_file)
+            self._segments = [*self._segments, segment]
+            self._active_file = file
+            self._synced_size = 0
+        self._begun_ns = self._now_ns()
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove every frame that holds records at or above an offset; durable on return.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`: below the first offset that is kept.
+            LogFailedError: The disk failed on the way; opening the log again recovers.
+        """
+        self._check_writable()
+        self._check_range(offset)
+        if offset == self.end_offset:
+            return
+        try:
+            self._mark.lower()
+            self._remove_above(offset)
+        except OSError as error:
+            self._fail("truncate", error, cut_to=None)
+
+    def delete_before(self, offset: int) -> int:
+        """Remove whole sealed segments that end at or below an offset; durable on return.
+
+        Returns:
+            The new start offset.
+
+        Raises:
+            LogFailedError: The disk failed on the way; opening the log again recovers.
+        """
+        self._check_writable()
+        while len(self._segments) > 1 and self._segments[0].end_offset <= offset:
+            with self._lock:
+                oldest, self._segments = self._segments[0], self._segments[1:]
+            try:
+                oldest.unlink()
+            except OSError as error:
+                self._fail("delete", error, cut_to=None)
+        return self.start_offset
+
+    def close(self) -> None:
+        """Sync, and save the index so that the next opening is quick.
+
+        Reading goes on to work; files close when nobody refers to the log or its ranges.
+
+        Raises:
+            LogFailedError: The last sync failed; the log is closed all the same.
+        """
+        if self._closed:
+            return
+        try:
+            if not self._failure:
+                self.sync()
+                self._active.save_index()
+        except OSError as error:
+            self._fail("close", error, cut_to=None)
+        finally:
+            self._closed = True
+            with self._lock:
+                self._recent_files.clear()
+            self._mark.close()
+
+    # The readers' side.
+
+    def read(self, offset: int, *, bytes_max: int, upto: int) -> list[FileRange]:
+        """Whole frames that hold records in [offset, upto), as byte ranges for sendfile.
+
+        Args:
+            offset: First record wanted; the first frame may begin before it.
+            bytes_max: Of all ranges together; one frame is given whatever its size.
+            upto: Exclusive; frames that hold it or more are left out.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`, with `earliest` and `latest` (exclusive).
+            CorruptFrameError: The first frame is damaged.
+        """
+        upto = min(upto, self._readable_end())
+        self._check_range(offset)
+        return gather_ranges(self._pinned(offset, upto), offset, bytes_max=bytes_max, upto=upto)
+
+    def frames(
+        self, offset: int = 0, *, upto: int | None = None
+    ) -> Iterator[tuple[FrameHeader, bytes]]:
+        """Frames that hold records in [offset, upto), CRCs checked.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`.
+            CorruptFrameError: When the next frame is damaged; go on at its `next_offset`.
+        """
+        self._check_range(offset)
+        end = self._readable_end() if upto is None else min(upto, self._readable_end())
+        for segment, file in self._pinned(offset, end):
+            yield from segment.frames(file, max(offset, segment.base_offset), end)
+
+    def headers(self, offset: int = 0) -> Iterator[FrameHeader]:
+        """Headers of frames that hold records at or above an offset; bodies are not read.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`.
+            CorruptFrameError: When the next header is damaged; go on at its `next_offset`.
+        """
+        self._check_range(offset)
+        end = self._readable_end()
+        for segment, file in self._pinned(offset, end):
+            yield from segment.headers(file, max(offset, segment.base_offset), end)
+
+    def offset_for_timestamp(self, timestamp_ns: int) -> int:
+        """First offset whose record is not earlier than a time; `end_offset` if there is none."""
+        end = self._readable_end()
+        while True:
+            with contextlib.suppress(RefusedError):  # deleted meanwhile: a later start now
+                for segment, file in self._pinned(self.start_offset, end):
+                    found = segment.offset_for_timestamp(file, timestamp_ns)
+                    if found is not None:
+                        return min(found, end)
+                return end
+
+    # Parts.
+
+    @property
+    def _active(self) -> Segment:
+        return self._segments[-1]
+
+    def _readable_end(self) -> int:
+        """Exclusive; a failed log vouches only for what was synced."""
+        end_offset = self.end_offset
+        return min(self._synced_offset, end_offset) if self._failure else end_offset
+
+    def _check_range(self, offset: int) -> None:
+        earliest, latest = self.start_offset, self.end_offset
+        if not earliest <= offset <= latest:
+            message = f"offset {offset} is not in {earliest} to {latest}"
+            raise RefusedError("OUT_OF_RANGE", message, earliest=earliest, latest=latest)
+
+    def _pinned(self, offset: int, end: int) -> Iterator[tuple[Segment, File]]:
+        """Segments with records in [offset, end), in order, each with its file held open."""
+        segments = self._segments
+        if offset < segments[0].base_offset:  # deleted since the caller looked
+            self._check_range(offset)
+        for segment in segments:
+            if segment.end_offset <= offset or segment.base_offset >= end:
+                continue
+            try:
+                file = segment.pin()
+            except FileNotFoundError:
+                self._check_range(segment.base_offset)
+                raise
+            with self._lock:
+                if segment is not self._active and file not in self._recent_files:
+                    self._recent_files.append(file)
+            yield segment, file
+
+    def _check_writable(self) -> None:
+        if self._failure or self._closed:
+            reason = self._failure or "it is closed"
+            raise LogFailedError(f"{self.directory}: the log takes no writes: {reason}")
+
+    def _roll_is_due(self, length: int) -> bool:
+        size = self._active.size
+        if size == 0:
+            return False
+        age_max = self._config.segment_age_s_max
+        too_old = age_max is not None and self._now_ns() - self._begun_ns >= age_max * 1e9
+        return too_old or size + length > self._config.segment_bytes_max
+
+    def _fail(self, operation: str, error: OSError, *, cut_to: int | None) -> NoReturn:
+        """Refuse writes from now on; cut off what must not come back when opened again."""
+        self._failure = f"{operation} failed: {error}"
+        if cut_to is not None:
+            with contextlib.suppress(OSError):  # opening the log again cuts it too
+                self._active_file.truncate(cut_to)
+        raise LogFailedError(f"{self.directory}: {self._failure}") from error
+
+    def _remove_above(self, offset: int) -> None:
+        while len(self._segments) > 1 and self._active.base_offset >= offset:
+            with self._lock:
+                newest, self._segments = self._segments[-1], self._segments[:-1]
+                self._active_file = self._active.pin()
+            newest.unlink()
+        active = self._active
+        if active.end_offset > offset:
+            active.cut(self._active_file, offset)
+        with self._lock:
+            self._synced_offset, self._synced_size = active.end_offset, active.size
+        self._mark_synced()
+
+    def _mark_synced(self) -> None:
+        """Write the synced mark; without it recovery only knows less."""
+        with contextlib.suppress(OSError):
+            self._mark.write(self._active.base_offset, self._synced_offset, self._synced_size)

@@ -1,0 +1,121 @@
+"""Repair: what can safely be put right in a log's directory while no process uses it.
+
+Three things, each decided by an inspection:
+
+- temporary files are removed (row C);
+- a torn tail is cut off (row F) when a sound synced mark shows that it was never durable, after a
+  copy of it has been set aside as `<segment>.<position>.torn`;
+- index files that are missing or wrong are made again (row E), the log file synced before, for an
+  index is also a claim that it was.
+
+Everything else stays as it is: damage (rows H to K), index files without a log (row D), and writes
+torn by a power loss with sound frames among them (row G), which opening the log decides.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from typing_extensions import override
+
+from penstock.logd.store.disk import REAL_DISK, write_atomically
+from penstock.logd.store.inspection import TORN_SUFFIX, Inspection
+from penstock.logd.store.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+
+
+class Deed(StrEnum):
+    """What a repair does to a file."""
+
+    REMOVE = "remove"
+    CUT = "cut"
+    INDEX = "index"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One change that a repair makes.
+
+    Attributes:
+        position: Where a log file is cut.
+        data: Bytes of the new index file.
+    """
+
+    deed: Deed
+    path: Path
+    position: int = 0
+    data: bytes = b""
+
+    @override
+    def __str__(self) -> str:
+        """The change, for people."""
+        match self.deed:
+            case Deed.REMOVE:
+                return f"{self.path}: temporary file removed"
+            case Deed.CUT:
+                return f"{self.path}: cut at {self.position}, the tail copied to {_copy(self).name}"
+            case Deed.INDEX:
+                return f"{self.path}: index made again from the log"
+
+
+def plan(inspection: Inspection) -> list[Action]:
+    """The changes to make, in order; none to a log that recovery would refuse to open."""
+    if not inspection.segments:
+        return []
+    actions = [
+        Action(Deed.REMOVE, Path(finding.file))
+        for finding in inspection.findings
+        if finding.row == "C"
+    ]
+    torn = [finding for finding in inspection.findings if finding.row in "FG"]
+    safe = [finding for finding in torn if finding.row == "F" and inspection.marked]
+    actions += [Action(Deed.CUT, Path(finding.file), finding.position) for finding in safe]
+    left = {Path(finding.file).stem for finding in torn if finding not in safe}
+    return [*actions, *_indexes(inspection, left)]
+
+
+def apply(actions: list[Action]) -> None:
+    """Make the changes, each durable before the next.
+
+    Raises:
+        OSError: The disk failed; what was done is done, and repairing again goes on.
+    """
+    for action in actions:
+        match action.deed:
+            case Deed.REMOVE:
+                REAL_DISK.unlink(action.path)
+                REAL_DISK.sync_directory(action.path.parent)
+            case Deed.CUT:
+                _cut(action)
+            case Deed.INDEX:
+                log = REAL_DISK.open(action.path.with_suffix(LOG_SUFFIX))
+                log.sync()
+                log.close()
+                write_atomically(REAL_DISK, action.path, action.data)
+
+
+def _indexes(inspection: Inspection, left: set[str]) -> Iterator[Action]:
+    """Index files that differ from those that recovery would leave."""
+    last = inspection.segments[-1]
+    if any(
+        finding.row == "E" and Path(finding.file) == last.path for finding in inspection.findings
+    ):
+        last.save_index()
+    for path, data in sorted(inspection.shadow.made.items()):
+        if path.suffix not in (INDEX_SUFFIX, TIME_INDEX_SUFFIX) or path.stem in left:
+            continue
+        if not path.exists() or path.read_bytes() != data:
+            yield Action(Deed.INDEX, path, data=bytes(data))
+
+
+def _cut(action: Action) -> None:
+    file = REAL_DISK.open(action.path)
+    tail = file.read(action.position, file.size() - action.position)
+    write_atomically(REAL_DISK, _copy(action), tail)
+    file.truncate(action.position)
+    file.sync()
+    file.close()
+
+
+def _copy(action: Action) -> Path:
+    return action.path.with_suffix(f".{action.position}{TORN_SUFFIX}")

@@ -1,0 +1,385 @@
+"""A segment: one log file `%020d.log`, named by its base offset, and its sparse index.
+
+Thread model: one writer calls `append`, `save_index`, `cut` and `unlink`; any thread calls the
+rest. What readers see (`size`, `end_offset`, the index) changes together under `lock`, after the
+bytes have been written, so a reader never looks past a whole frame.
+"""
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.logd.batch import SCHEMA_VERSION, decode_body
+from penstock.logd.errors import CorruptError
+from penstock.logd.frame import FrameHeader, encode_header
+from penstock.logd.segment_facts import SegmentFacts
+from penstock.logd.store.disk import Disk, File, write_atomically
+from penstock.logd.store.index import NO_TIMESTAMP, Claim, SparseIndex, empty_claim
+from penstock.logd.store.scan import (
+    Damage,
+    Found,
+    FrameReader,
+    damaged_body,
+    scanner,
+    walk,
+)
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+
+
+def segment_path(directory: Path, base_offset: int, suffix: str = LOG_SUFFIX) -> Path:
+    """The path of one of a segment's files."""
+    return directory / f"{base_offset:020d}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Whole frames of one file, ready for sendfile.
+
+    The range holds its file open: the descriptor stays valid while the range is referred to, also
+    when the segment is deleted or the log closed meanwhile.
+
+    Attributes:
+        position: First byte.
+        length: Bytes.
+        base_offset: Of the first frame; at most the offset asked for.
+        next_offset: After the last frame.
+    """
+
+    file: File
+    position: int
+    length: int
+    base_offset: int
+    next_offset: int
+
+
+class Segment:
+    """One log file and its index in memory.
+
+    Args:
+        directory: Where the file lies.
+        index: Entries for its frames.
+        claim: Base offset and what the file holds. Bytes up to `log_size` are frames or damage;
+            what lies beyond is never looked at.
+        disk: The file system.
+        checked: Whether all its bytes have been checked, or written, by this process.
+
+    Attributes:
+        size: Bytes.
+        end_offset: After its last record.
+        max_timestamp_ns: Greatest of its records.
+        damaged: Recovery found bytes in it that are not sound frames.
+        written_ns: When it was last written, as the log says; when it was opened, at first.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        index: SparseIndex,
+        claim: Claim,
+        *,
+        disk: Disk,
+        checked: bool,
+    ) -> None:
+        self.path = segment_path(directory, claim.base_offset)
+        self.base_offset = claim.base_offset
+        self.end_offset = claim.end_offset
+        self.size = claim.log_size
+        self.max_timestamp_ns = claim.max_timestamp_ns
+        self.damaged = claim.damaged
+        self.written_ns = 0
+        self.lock = threading.Lock()
+        self._disk = disk
+        self._index = index
+        self._unchecked: set[int] = set() if checked else set(range(len(index)))
+        self._file: weakref.ref[File] | None = None
+
+    @classmethod
+    def create(
+        cls, directory: Path, base_offset: int, *, interval_bytes: int, disk: Disk
+    ) -> tuple["Segment", File]:
+        """Make an empty segment; its name is durable when this returns."""
+        file = disk.create(segment_path(directory, base_offset))
+        disk.sync_directory(directory)
+        index = SparseIndex(interval_bytes)
+        segment = cls(directory, index, empty_claim(base_offset), disk=disk, checked=True)
+        segment._file = weakref.ref(file)
+        return segment, file
+
+    def claim(self) -> Claim:
+        """What the segment holds now."""
+        return Claim(
+            base_offset=self.base_offset,
+            end_offset=self.end_offset,
+            log_size=self.size,
+            max_timestamp_ns=self.max_timestamp_ns,
+            damaged=self.damaged,
+        )
+
+    def facts(self) -> SegmentFacts:
+        """What retention decides by."""
+        with self.lock:
+            known = not self.damaged and self.max_timestamp_ns != NO_TIMESTAMP
+            return SegmentFacts(
+                base_offset=self.base_offset,
+                next_offset=self.end_offset,
+                size_bytes=self.size,
+                newest_ns=min(self.max_timestamp_ns, self.written_ns) if known else self.written_ns,
+            )
+
+    def pin(self) -> File:
+        """The open file; opened now if nobody holds it.
+
+        Raises:
+            FileNotFoundError: The segment has been deleted.
+        """
+        with self.lock:
+            file = self._file() if self._file is not None else None
+            if file is None:
+                file = self._disk.open(self.path)
+                self._file = weakref.ref(file)
+            return file
+
+    # The writer's side.
+
+    def append(self, file: File, frames: Sequence[tuple[FrameHeader, bytes]]) -> None:
+        """Write frames at the end; readers see them when this returns.
+
+        Raises:
+            OSError: Not all were written; readers see none of them.
+        """
+        buffers: list[bytes] = []
+        for header, body in frames:
+            buffers += (encode_header(header), body)
+        file.write(self.size, buffers)
+        with self.lock:
+            for header, _ in frames:
+                self._index.offer(header.base_offset, self.size, self.max_timestamp_ns)
+                self.size += header.frame_length
+                self.end_offset = header.next_offset
+                self.max_timestamp_ns = max(self.max_timestamp_ns, header.max_timestamp_ns)
+
+    def save_index(self) -> None:
+        """Write the index files; the log file has been synced up to `size`."""
+        offset_data, time_data = self._index.encode(self.claim())
+        for suffix, data in ((INDEX_SUFFIX, offset_data), (TIME_INDEX_SUFFIX, time_data)):
+            write_atomically(self._disk, self.path.with_suffix(suffix), data, durable=False)
+
+    def cut(self, file: File, offset: int) -> None:
+        """Remove frames that hold records at or above an offset; durable on return.
+
+        Raises:
+            CorruptFrameError: A header below the offset is damaged; nothing was removed.
+            OSError: The disk failed; readers no longer see what lay beyond.
+        """
+        position, end_offset, latest = 0, self.base_offset, NO_TIMESTAMP
+        for header in self.headers(file, self.base_offset, self.end_offset):
+            if header.next_offset > offset:
+                break
+            position, end_offset = position + header.frame_length, header.next_offset
+            latest = max(latest, header.max_timestamp_ns)
+        self.unlink_index()
+        with self.lock:
+            self._index.truncate(position)
+            self._unchecked = {block for block in self._unchecked if block < len(self._index)}
+            self.size, self.end_offset, self.max_timestamp_ns = position, end_offset, latest
+        file.truncate(position)
+        file.sync()
+
+    def unlink(self) -> None:
+        """Remove the segment's files, the log first, so that no index outlives it as a claim."""
+        self._disk.unlink(self.path)
+        self.unlink_index()
+
+    def unlink_index(self) -> None:
+        """Remove the index files; durable on return."""
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            path = self.path.with_suffix(suffix)
+            if self._disk.exists(path):
+                self._disk.unlink(path)
+        self._disk.sync_directory(self.path.parent)
+
+    # The readers' side.
+
+    def locate(self, file: File, offset: int) -> Found:
+        """The first frame that ends after an offset below `end_offset`.
+
+        Raises:
+            CorruptFrameError: The offset lies in damage.
+        """
+        with self.lock:
+            size, end_offset = self.size, self.end_offset
+            position, first = self._entry(self._index.entry_for_offset(offset))
+        reader = FrameReader(file, end=size, name=str(self.path))
+        for item in walk(reader, position, first, end_offset=end_offset):
+            if isinstance(item, Damage):
+                if item.next_offset > offset:
+                    raise item.error(str(self.path))
+            elif item.header.last_offset >= offset:
+                return item
+        raise Damage(size, size, offset, end_offset, "the file ends early").error(str(self.path))
+
+    def extent(self, file: File, offset: int, *, bytes_max: int, upto: int) -> FileRange | None:
+        """Whole checked frames in [offset, upto), the first whatever its size; None if none fit.
+
+        Raises:
+            CorruptFrameError: The first frame is damaged.
+        """
+        first = self.locate(file, offset)
+        if first.header.next_offset > upto:
+            return None
+        start = first.position
+        with self.lock:
+            size, end_offset = self.size, self.end_offset
+            entry = self._index.entry_for_position(start + bytes_max)
+            if upto < end_offset:
+                entry = min(entry, self._index.entry_for_offset(upto))
+            near, near_offset = self._entry(entry)
+        end, next_offset = size, end_offset
+        if size - start > bytes_max or upto < end_offset:
+            if near <= start:
+                near, near_offset = first.end, first.header.next_offset
+            reader = FrameReader(file, end=size, name=str(self.path))
+            end, next_offset = near, near_offset
+            for item in walk(reader, near, near_offset, end_offset=end_offset):
+                if (
+                    isinstance(item, Damage)
+                    or item.end - start > bytes_max
+                    or item.header.next_offset > upto
+                ):
+                    break
+                end, next_offset = item.end, item.header.next_offset
+        end, next_offset = self._sound_part(file, start, end, next_offset)
+        return FileRange(file, start, end - start, first.header.base_offset, next_offset)
+
+    def frames(self, file: File, offset: int, upto: int) -> Iterator[tuple[FrameHeader, bytes]]:
+        """Checked frames with records in [offset, upto).
+
+        Raises:
+            CorruptFrameError: When the next frame is damaged.
+        """
+        reader = scanner(file, end=self.size, name=str(self.path))
+        for found in self._walk_from(file, reader, offset, upto):
+            try:
+                body = reader.body_of(found)
+            except CorruptError as error:
+                raise damaged_body(found, error).error(str(self.path)) from None
+            yield found.header, body
+
+    def headers(self, file: File, offset: int, upto: int) -> Iterator[FrameHeader]:
+        """Headers of frames with records in [offset, upto); bodies are not looked at.
+
+        Raises:
+            CorruptFrameError: When the next header is damaged.
+        """
+        reader = FrameReader(file, end=self.size, name=str(self.path))
+        for found in self._walk_from(file, reader, offset, upto):
+            yield found.header
+
+    def offset_for_timestamp(self, file: File, timestamp_ns: int) -> int | None:
+        """First offset whose record is not earlier than a time; None if there is none.
+
+        A damaged frame counts as a whole: whoever reads there is told of the damage.
+        """
+        with self.lock:
+            if timestamp_ns > self.max_timestamp_ns:
+                return None
+            position, offset = self._entry(self._index.entry_for_time(timestamp_ns))
+            size, end_offset = self.size, self.end_offset
+        reader = scanner(file, end=size, name=str(self.path))
+        for item in walk(reader, position, offset, end_offset=end_offset):
+            if isinstance(item, Found) and item.header.max_timestamp_ns >= timestamp_ns:
+                try:
+                    return _first_row_at(item.header, reader.body_of(item), timestamp_ns)
+                except CorruptError:
+                    return item.header.base_offset
+        return None
+
+    # Parts.
+
+    def _entry(self, number: int) -> tuple[int, int]:
+        """Position and offset of an index entry."""
+        if len(self._index) == 0:
+            return 0, self.base_offset
+        return self._index.positions[number], self._index.offsets[number]
+
+    def _walk_from(
+        self, file: File, reader: FrameReader, offset: int, upto: int
+    ) -> Iterator[Found]:
+        first = self.locate(file, offset)
+        walked = walk(
+            reader,
+            first.position,
+            first.header.base_offset,
+            end_offset=self.end_offset,
+        )
+        for item in walked:
+            if isinstance(item, Damage):
+                if item.offset >= upto:
+                    return
+                if item.offset == item.next_offset:
+                    continue  # rubbish between frames: no record is missing
+                raise item.error(str(self.path))
+            if item.header.base_offset >= upto:
+                return
+            yield item
+
+    def _sound_part(self, file: File, start: int, end: int, next_offset: int) -> tuple[int, int]:
+        """[start, end) up to its first damage, checking what has not been checked yet.
+
+        Raises:
+            CorruptFrameError: There is damage at `start`, or around it.
+        """
+        for block, first, last, offset, end_offset in self._unchecked_blocks(start, end):
+            reader = scanner(file, end=last, name=str(self.path))
+            sound = True
+            for item in walk(reader, first, offset, end_offset=end_offset, deep=True):
+                if isinstance(item, Found):
+                    continue
+                sound = False
+                if item.position <= start < item.end:
+                    raise item.error(str(self.path))
+                if start < item.position and (item.position < end or item.offset < next_offset):
+                    return item.position, item.offset
+            if sound:
+                with self.lock:
+                    self._unchecked.discard(block)
+        return end, next_offset
+
+    def _unchecked_blocks(self, start: int, end: int) -> list[tuple[int, int, int, int, int]]:
+        """Unchecked blocks that [start, end) touches: number, positions and offsets from, to."""
+        if not self._unchecked:
+            return []
+        with self.lock:
+            first = self._index.entry_for_position(start)
+            last = self._index.entry_for_position(end - 1)
+            blocks = []
+            for block in range(first, last + 1):
+                if block in self._unchecked:
+                    after = (self.size, self.end_offset)
+                    if block + 1 < len(self._index):
+                        after = self._entry(block + 1)
+                    position, offset = self._entry(block)
+                    blocks.append((block, position, after[0], offset, after[1]))
+            return blocks
+
+
+def _first_row_at(header: FrameHeader, body: bytes, timestamp_ns: int) -> int:
+    """Offset of a frame's first record that is not earlier than a time.
+
+    A body of another schema version is opaque here: its frame's base offset is the answer.
+    """
+    if header.first_timestamp_ns >= timestamp_ns or header.schema_version != SCHEMA_VERSION:
+        return header.base_offset
+    batch = decode_body(body)
+    times = batch.column("timestamp").cast("int64").to_pylist()
+    deltas = batch.column("offset_delta").to_pylist()
+    for delta, time in zip(deltas, times, strict=True):
+        if time >= timestamp_ns:
+            return header.base_offset + int(delta)
+    return header.base_offset

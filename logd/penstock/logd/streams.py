@@ -1,0 +1,289 @@
+"""The streams of a daemon: which there are, where their data lies, who brings their messages.
+
+    <data_dir>/metadata                          which streams there are (a checkpoint)
+    <data_dir>/streams/<name>-<incarnation>/0    the log of partition 0
+    <data_dir>/trash/                            data of deleted streams, on its way out
+
+A stream's directory is made before the metadata names it, and leaves by a rename into the trash
+after the metadata has marked it. Data that the metadata does not speak of is never removed.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from penstock.logd.core.metadata import Metadata, Stream, StreamConfig
+from penstock.logd.core.turn import Message
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.nats_link import NatsRefusedError
+from penstock.logd.partition import Partition, Surroundings
+from penstock.logd.store import Checkpoint, LogFailedError
+
+_log = structlog.get_logger()
+
+
+class Link(Protocol):
+    """What brings messages: a NATS connection, or a test's stand-in."""
+
+    async def subscribe(self, subject: str) -> bytes:
+        """Begin to receive; returns the subscription's id."""
+        ...
+
+    def unsubscribe(self, sid: bytes) -> None:
+        """Receive no more."""
+        ...
+
+
+class StreamSet:
+    """Opens, creates and deletes streams; routes messages to them. Used on the event loop.
+
+    Args:
+        data_dir: It exists and is locked.
+        link: Subscriptions are made on it.
+        make_surroundings: Given the lookup of streams by subject, what partitions share.
+        new_incarnation: Makes the id of a new stream.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        link: Link,
+        *,
+        make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
+        new_incarnation: Callable[[], str],
+    ) -> None:
+        self._data_dir = data_dir
+        self._link = link
+        self._around = make_surroundings(self.match)
+        self._new_incarnation = new_incarnation
+        self._checkpoint = Checkpoint(data_dir / "metadata")
+        self._metadata = Metadata()
+        self._partitions: dict[str, Partition] = {}
+        self._by_sid: dict[bytes, Partition] = {}
+        self._sids: dict[str, bytes] = {}
+        self._changing = asyncio.Lock()
+
+    def partitions(self) -> Iterable[Partition]:
+        """Every partition, by stream name."""
+        return [partition for _, partition in sorted(self._partitions.items())]
+
+    def partition(self, stream: str, number: int = 0) -> Partition:
+        """One partition.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
+        """
+        found = self._partitions.get(stream)
+        if found is None:
+            raise RefusedError("UNKNOWN_STREAM", f"there is no stream {stream!r}", stream=stream)
+        if number != found.number:
+            message = f"stream {stream!r} has no partition {number}"
+            raise RefusedError("UNKNOWN_PARTITION", message, stream=stream, partition=number)
+        return found
+
+    def match(self, subject: str) -> tuple[str, ...]:
+        """Names of the streams that store what is published on a subject."""
+        return self._metadata.match(subject)
+
+    def on_messages(self, messages: dict[bytes, list[Message]]) -> None:
+        """Route what one read of the data connection brought."""
+        for sid, arrived in messages.items():
+            partition = self._by_sid.get(sid)
+            if partition is not None:  # else the stream was deleted a moment ago
+                partition.take(arrived)
+
+    async def start(self, configured: Iterable[StreamConfig]) -> None:
+        """Open every stream there is, and create those configured that there are not.
+
+        Raises:
+            CorruptError: Metadata or data is damaged or missing; nothing was removed.
+            RefusedError: A configured stream differs in what cannot be changed.
+            OSError: The disk failed.
+        """
+        for name in ("streams", "trash"):
+            (self._data_dir / name).mkdir(exist_ok=True)
+        self._metadata = self._load()
+        for stream in list(self._metadata.deleting()):
+            await self._remove(stream)
+        for config in configured:
+            if any(stream.config.name == config.name for stream in self._metadata.streams()):
+                await self._alter(config)
+        for stream in self._metadata.streams():
+            if not (self._directory(stream) / "0").is_dir():
+                raise CorruptError(
+                    f"stream {stream.config.name!r} has lost its data directory",
+                    where=str(self._directory(stream)),
+                )
+            await self._open(stream)
+        for config in configured:
+            await self.create(config)
+        await asyncio.to_thread(_empty, self._data_dir / "trash")
+
+    async def create(self, config: StreamConfig) -> tuple[Partition, bool]:
+        """Create a stream, or find it; whether it is new. On return it listens.
+
+        Raises:
+            RefusedError: As `Metadata.create`.
+            NatsRefusedError: The NATS server does not permit its subject.
+        """
+        async with self._changing:
+            for left in self._metadata.deleting():
+                if left.config.name == config.name:  # the disk failed while it was deleted
+                    await self._remove(left)
+            changed = Metadata.restore(self._metadata.snapshot())
+            stream, created = changed.create(config, self._new_incarnation())
+            if created:
+                await asyncio.to_thread(_make_directories, self._directory(stream) / "0")
+                await self._save(changed)
+                _log.info("stream created", stream=config.name, subject=config.subject)
+            if config.name not in self._partitions:  # new, or the disk failed when it was new
+                try:
+                    await self._open(stream)
+                except NatsRefusedError:
+                    await self._delete(config.name)
+                    raise
+            return self._partitions[config.name], created
+
+    async def delete(self, name: str) -> None:
+        """Delete a stream and its data; readers that wait for it are let go.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+        async with self._changing:
+            await self._delete(name)
+
+    def describe(self, partition: Partition) -> dict[str, Any]:
+        """A stream as the control protocol shows it."""
+        options = asdict(partition.stream.config)
+        name, subject = options.pop("name"), options.pop("subject")
+        return {
+            "name": name,
+            "subject": subject,
+            "incarnation": partition.stream.incarnation,
+            "partitions": [describe_partition(partition)],
+            "options": options,
+        }
+
+    def stop_listening(self) -> None:
+        """End every subscription."""
+        for sid in self._sids.values():
+            self._link.unsubscribe(sid)
+
+    async def close(self) -> None:
+        """Close every partition; what was accepted is on disk then."""
+        for partition in self.partitions():
+            await _finish(partition)
+
+    async def _open(self, stream: Stream) -> None:
+        name = stream.config.name
+        partition = await Partition.open(stream, self._directory(stream) / "0", self._around)
+        self._partitions[name] = partition
+        sid = self._sids[name] = await self._link.subscribe(stream.config.subject)
+        self._by_sid[sid] = partition
+
+    async def _delete(self, name: str) -> None:
+        changed = Metadata.restore(self._metadata.snapshot())
+        stream = changed.mark_deleted(name)
+        await self._save(changed)
+        partition = self._partitions.pop(name, None)
+        sid = self._sids.pop(name, None)
+        if sid is not None:
+            self._link.unsubscribe(sid)
+            self._by_sid.pop(sid, None)
+        if partition is not None:
+            await _finish(partition)
+        await self._remove(stream)
+        await asyncio.to_thread(_empty, self._data_dir / "trash")
+        _log.info("stream deleted", stream=name, incarnation=stream.incarnation)
+
+    async def _alter(self, config: StreamConfig) -> None:
+        changed = Metadata.restore(self._metadata.snapshot())
+        if changed.alter(config):
+            await self._save(changed)
+
+    async def _remove(self, stream: Stream) -> None:
+        """Move the data of a stream that is marked as deleted out of the way, and forget it."""
+        directory = self._directory(stream)
+        trash = self._data_dir / "trash" / directory.name
+        if directory.is_dir():
+            await asyncio.to_thread(_rename, directory, trash)
+        changed = Metadata.restore(self._metadata.snapshot())
+        changed.forget(stream.config.name)
+        await self._save(changed)
+
+    async def _save(self, metadata: Metadata) -> None:
+        await asyncio.to_thread(self._checkpoint.save, metadata.snapshot())
+        self._metadata = metadata
+
+    def _load(self) -> Metadata:
+        document = self._checkpoint.load()
+        present = sorted(path.name for path in (self._data_dir / "streams").iterdir())
+        if document is None:
+            if present:
+                raise CorruptError(
+                    f"the file is missing, but there are streams: {', '.join(present[:5])}",
+                    where=str(self._data_dir / "metadata"),
+                )
+            return Metadata()
+        metadata = Metadata.restore(document)
+        known = {self._directory(stream).name for stream in metadata.streams()}
+        known |= {self._directory(stream).name for stream in metadata.deleting()}
+        for name in present:
+            if name not in known:
+                _log.warning("directory belongs to no stream; left alone", directory=name)
+        return metadata
+
+    def _directory(self, stream: Stream) -> Path:
+        return self._data_dir / "streams" / f"{stream.config.name}-{stream.incarnation}"
+
+
+def describe_partition(partition: Partition) -> dict[str, Any]:
+    """Where a partition stands, as the control protocol shows it."""
+    return {
+        "partition": partition.number,
+        "start_offset": partition.log.start_offset,
+        "high_watermark": partition.high_watermark,
+        "end_offset": partition.log.end_offset,
+        "epoch": partition.epoch,
+        "size_bytes": partition.log.size_bytes,
+    }
+
+
+async def _finish(partition: Partition) -> None:
+    partition.close()
+    try:
+        await asyncio.to_thread(partition.finish)
+    except LogFailedError as error:
+        _log.error("log failed while closing", stream=partition.name, error=str(error))
+
+
+def _make_directories(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    for parent in (path.parent, path.parent.parent):
+        _sync_directory(parent)
+
+
+def _rename(source: Path, target: Path) -> None:
+    source.rename(target)
+    _sync_directory(source.parent)
+    _sync_directory(target.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _empty(directory: Path) -> None:
+    for path in directory.iterdir():
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,196 @@
+"""What logd says of itself: counters for Prometheus, stages and health for `/status`.
+
+A stage per stream, named `stream/<name>`, counts records since the process started:
+
+    received   arrived on the subject; a batch counts its records, one refused unread counts as one
+    sent       committed: below the high watermark, readable
+    lag        accepted and not committed yet
+    errors     refused for any reason, or accepted and then lost to a failed disk
+
+and received = sent + duplicates + errors + lag. The counters are plain integers that only the event
+loop changes; the admin thread may read a turn that is half counted.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from penstock.logd.ack_sender import AckSender
+from penstock.logd.byte_budget import ByteBudget
+from penstock.logd.fetch_server import FetchServer
+from penstock.logd.nats_link import NatsLink
+from penstock.logd.partition import Partition
+from penstock.logd.streams import StreamSet
+from penstock.service import Health, Stage, Status
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """Reads the counters of a daemon's parts; `health` is set by the daemon as it goes."""
+
+    node: str
+    streams: StreamSet
+    budget: ByteBudget
+    acks: AckSender
+    data_link: NatsLink
+    ack_link: NatsLink
+    server: FetchServer
+    health: Health = Health.STARTING
+
+    def status(self) -> Status:
+        """The process's account of itself."""
+        reasons = tuple(self._reasons())
+        health = self.health
+        if health is Health.READY and reasons:
+            health = Health.DEGRADED
+        return Status(
+            component="logd",
+            name=self.node,
+            version=version("penstock"),
+            health=health,
+            reasons=reasons,
+            stages=tuple(stage(partition) for partition in self.streams.partitions()),
+            info={
+                "nats": self.data_link.address.shown(),
+                "nats_reconnects": self.data_link.reconnects,
+                "intake_bytes_held": self.budget.held,
+                "acks_sent": self.acks.sent,
+                "acks_dropped": self.acks.dropped,
+                "connections": self.server.connections,
+                "requests": self.server.requests,
+                "fetched_bytes": self.server.bytes_sent,
+            },
+        )
+
+    def registry(self) -> CollectorRegistry:
+        """A registry that reads the counters when it is scraped."""
+        registry = CollectorRegistry()
+        registry.register(_Scrape(self))
+        return registry
+
+    def _reasons(self) -> Iterable[str]:
+        for what, link in (("data", self.data_link), ("acks", self.ack_link)):
+            if not link.connected or link.problem:
+                yield f"nats ({what}): {link.problem or 'not connected'}"
+        for partition in self.streams.partitions():
+            if partition.failure:
+                yield f"stream {partition.name}: {partition.failure}"
+
+
+def stage(partition: Partition) -> Stage:
+    """One stream's stage, as the module says."""
+    counts = partition.intake.counts
+    refused = {nack.name.lower(): count for nack, count in counts.refused.items()}
+    return Stage(
+        name=f"stream/{partition.name}",
+        received=counts.received,
+        sent=_committed(partition),
+        lag=partition.uncommitted,
+        errors=sum(refused.values()) + partition.lost,
+        detail={
+            "duplicates": counts.duplicates,
+            "received_bytes": counts.received_bytes,
+            "malformed_envelopes": counts.malformed_envelopes,
+            "lost": partition.lost,
+            "start_offset": partition.log.start_offset,
+            "high_watermark": partition.high_watermark,
+            "end_offset": partition.log.end_offset,
+            "epoch": partition.epoch,
+            "size_bytes": partition.log.size_bytes,
+            "records_deleted": partition.retainer.records_deleted,
+            "segments_deleted": partition.retainer.segments_deleted,
+            "bytes_deleted": partition.retainer.bytes_deleted,
+            "acks_pending": partition.pending_acks,
+        }
+        | {f"refused_{name}": count for name, count in refused.items()},
+    )
+
+
+def _committed(partition: Partition) -> int:
+    return partition.high_watermark + 1 - partition.first_offset_of_epoch
+
+
+class _Scrape(Collector):
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        yield from _stream_metrics(list(self._telemetry.streams.partitions()))
+        yield from _process_metrics(self._telemetry)
+
+
+def _stream_metrics(partitions: list[Partition]) -> Iterable[Metric]:
+    label = ["stream"]
+    received = _counter("records_received", "Records that arrived", label)
+    received_bytes = _counter("bytes_received", "Payload bytes that arrived", label)
+    committed = _counter("records_committed", "Records committed", label)
+    duplicates = _counter("records_duplicate", "Records that were stored before", label)
+    refused = _counter("records_refused", "Records refused", [*label, "reason"])
+    lost = _counter("records_lost", "Records accepted and lost to a failed disk", label)
+    deleted = _counter("records_deleted", "Records deleted by retention", label)
+    deleted_bytes = _counter("bytes_deleted", "Bytes of segments deleted by retention", label)
+    malformed = _counter("envelopes_malformed", "Envelopes stored as plain messages", label)
+    uncommitted = _gauge("records_uncommitted", "Records accepted, not committed yet", label)
+    high_watermark = _gauge("high_watermark", "Offset of the last committed record", label)
+    start = _gauge("start_offset", "First offset that can be read", label)
+    size = _gauge("size_bytes", "Bytes of segments", label)
+    failed = _gauge("stream_failed", "1 when the stream takes no writes", label)
+    for partition in partitions:
+        name, counts = [partition.name], partition.intake.counts
+        received.add_metric(name, counts.received)
+        received_bytes.add_metric(name, counts.received_bytes)
+        committed.add_metric(name, _committed(partition))
+        duplicates.add_metric(name, counts.duplicates)
+        for nack, count in list(counts.refused.items()):
+            refused.add_metric([*name, nack.name.lower()], count)
+        lost.add_metric(name, partition.lost)
+        deleted.add_metric(name, partition.retainer.records_deleted)
+        deleted_bytes.add_metric(name, partition.retainer.bytes_deleted)
+        malformed.add_metric(name, counts.malformed_envelopes)
+        uncommitted.add_metric(name, partition.uncommitted)
+        high_watermark.add_metric(name, partition.high_watermark)
+        start.add_metric(name, partition.log.start_offset)
+        size.add_metric(name, partition.log.size_bytes)
+        failed.add_metric(name, int(bool(partition.failure)))
+    yield from (received, received_bytes, committed, duplicates, refused, lost, malformed)
+    yield from (deleted, deleted_bytes)
+    yield from (uncommitted, high_watermark, start, size, failed)
+
+
+def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
+    links = _gauge("nats_connected", "1 while the connection stands", ["link"])
+    links.add_metric(["data"], int(telemetry.data_link.connected))
+    links.add_metric(["acks"], int(telemetry.ack_link.connected))
+    yield links
+    for name, text, value in (
+        ("acks_sent", "Acks and refusals sent", telemetry.acks.sent),
+        ("acks_dropped", "Acks and refusals that NATS did not take", telemetry.acks.dropped),
+        ("fetch_requests", "Fetch and control requests", telemetry.server.requests),
+        ("fetch_requests_refused", "Requests refused", telemetry.server.refused),
+        ("fetch_bytes", "Payload bytes sent to readers", telemetry.server.bytes_sent),
+        ("nats_reconnects", "Times the data link came back", telemetry.data_link.reconnects),
+    ):
+        counter = _counter(name, text, [])
+        counter.add_metric([], value)
+        yield counter
+    for name, text, value in (
+        ("intake_bytes_held", "Bytes that wait for the disk", telemetry.budget.held),
+        ("fetch_connections", "Connections of readers", telemetry.server.connections),
+    ):
+        gauge = _gauge(name, text, [])
+        gauge.add_metric([], value)
+        yield gauge
+
+
+def _counter(name: str, text: str, labels: list[str]) -> CounterMetricFamily:
+    return CounterMetricFamily(f"penstock_logd_{name}", text, labels=labels)
+
+
+def _gauge(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"penstock_logd_{name}", text, labels=labels)

@@ -1,0 +1,1 @@
+"""PySpark jobs that read the log by offset and route it to sinks."""

@@ -1,0 +1,6 @@
+"""`python -m penstock.router`."""
+
+from penstock.router.cli import cli
+
+if __name__ == "__main__":
+    cli(prog_name="penstock router")

@@ -1,0 +1,118 @@
+"""What a job keeps on disk between runs, beside what Spark keeps for each sink.
+
+    CHECKPOINT_DIR/
+      lock                    held while the job runs, so that it does not run twice
+      starting_offsets.json   where each stream was begun; written before it is first read
+      SINK/spark/             Spark's checkpoint of the sink's query
+      SINK/                   the sink's own state
+      endpoints.json          addresses in use, while the job runs
+
+Spark asks a source anew for its first offset until a first batch has ended, so "latest" could mean
+something else after a crash. The job therefore decides once and writes it down.
+"""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from penstock.router.clock import Clock
+from penstock.router.core.offsets import Offsets, offsets_from_json
+from penstock.router.durable import write_whole
+from penstock.service import ConfigError, UnavailableError
+
+_LOCK_POLL_S: Final = 0.1
+_OFFSET_LOG_VERSION: Final = "v1"
+
+
+class JobLock:
+    """An exclusive lock on a checkpoint directory.
+
+    The JVM inherits the descriptor, so the lock outlives a killed job until its JVM is gone too.
+    """
+
+    def __init__(self, directory: Path, *, wait_s: float, clock: Clock) -> None:
+        """Take the lock; wait for it as long as a killed job's JVM may need to notice.
+
+        Raises:
+            ConfigError: The directory cannot be written to.
+            UnavailableError: Another job holds it still after `wait_s` seconds.
+        """
+        path = directory / "lock"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(
+                f"checkpoint_dir: cannot write to {directory}: {error.strerror}",
+                fix="name a directory that this user may write to",
+            ) from None
+        deadline_ns = clock.monotonic_ns() + round(wait_s * 1e9)
+        while not self._try():
+            if clock.monotonic_ns() < deadline_ns:
+                clock.sleep(_LOCK_POLL_S)
+                continue
+            holder = path.read_text().strip() or "another process"
+            os.close(self.descriptor)
+            raise UnavailableError(
+                f"checkpoint_dir: {directory} is in use by {holder}",
+                fix="stop that job, or give this one its own checkpoint_dir",
+            )
+        os.ftruncate(self.descriptor, 0)
+        os.write(self.descriptor, f"process {os.getpid()}\n".encode())
+
+    def _try(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Give the lock up."""
+        os.close(self.descriptor)
+
+
+class StartingOffsets:
+    """Where a job began each stream."""
+
+    def __init__(self, checkpoint_dir: Path) -> None:
+        self._path = checkpoint_dir / "starting_offsets.json"
+
+    def load(self) -> Offsets:
+        """What is written down so far."""
+        if not self._path.exists():
+            return Offsets({})
+        return offsets_from_json(json.loads(self._path.read_text()))
+
+    def extend(self, resolved: Offsets) -> Offsets:
+        """Write down the streams that are new; the others stay as they are."""
+        known = self.load()
+        merged = Offsets(
+            {**resolved.next, **known.next}, {**resolved.incarnations, **known.incarnations}
+        )
+        if merged != known:
+            write_whole(self._path, json.dumps(merged.to_json(), indent=1).encode())
+        return merged
+
+
+def committed_offsets(spark_checkpoint: Path) -> Offsets | None:
+    """The position behind the last batch that Spark has noted as done; None before the first."""
+    batch = _newest(spark_checkpoint / "commits")
+    return None if batch is None else planned_offsets(spark_checkpoint, batch)
+
+
+def planned_offsets(spark_checkpoint: Path, batch: int) -> Offsets:
+    """The position behind a batch, which Spark notes before it begins with it."""
+    lines = (spark_checkpoint / "offsets" / str(batch)).read_text().splitlines()
+    assert lines[0] == _OFFSET_LOG_VERSION, lines[0]
+    return offsets_from_json(json.loads(lines[2]))
+
+
+def _newest(directory: Path) -> int | None:
+    if not directory.is_dir():
+        return None
+    return max(
+        (int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=None
+    )

@@ -1,0 +1,179 @@
+"""A job as data: which streams, which routes, which sinks."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, model_validator
+
+from penstock.router.core.offsets import offsets_from_json
+from penstock.router.errors import BadOptionError
+from penstock.service import HostPort
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+"""Of a job, route or sink; it becomes part of file names."""
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Trigger(_Model):
+    """How often a sink's query looks for new records, and how many it takes at once."""
+
+    interval_s: Annotated[float, Field(ge=0)] = 2.0
+    records_max: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
+
+
+class Source(_Model):
+    """How the log is read."""
+
+    fail_on_data_loss: bool = True
+    retry_timeout_s: Seconds = 120.0
+    partitions_min: Annotated[int, Field(ge=1, le=1024)] = 1
+
+
+class Route(_Model):
+    """Records for which `where` holds go to `sinks`; all records without a `where`."""
+
+    name: Name
+    where: Annotated[str, Field(min_length=1)] | None = None
+    sinks: Annotated[list[Name], Field(min_length=1)]
+
+
+class Unmatched(_Model):
+    """Where records go that no route wants."""
+
+    sinks: list[Name] = []
+
+
+class ParquetSink(_Model):
+    """Hive-partitioned Parquet files in a local directory."""
+
+    type: Literal["parquet"]
+    path: Path
+    compression: Literal["zstd", "snappy", "none"] = "zstd"
+
+
+class ConsoleSink(_Model):
+    """A summary by service and severity on standard output, and in a JSON file."""
+
+    type: Literal["console"]
+    format: Literal["text", "json"] = "text"
+
+
+class HttpBatch(_Model):
+    """The size of one request."""
+
+    records_max: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    bytes_max: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = 1024 * 1024
+
+
+class Retry(_Model):
+    """Full jitter: a random pause up to `first_s`, doubled at each attempt up to `max_s`."""
+
+    first_s: Seconds = 0.5
+    max_s: Seconds = 30.0
+
+
+class HttpSink(_Model):
+    """NDJSON posted to a URL."""
+
+    type: Literal["http"]
+    url: HttpUrl
+    headers: dict[str, SecretStr] = {}
+    timeout_s: Seconds = 10.0
+    batch: HttpBatch = HttpBatch()
+    retry: Retry = Retry()
+
+
+Sink = Annotated[ParquetSink | ConsoleSink | HttpSink, Field(discriminator="type")]
+
+
+class Spark(_Model):
+    """The Spark session; `conf` wins over everything that the router sets itself."""
+
+    master: str = "local[2]"
+    driver_memory: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = "640m"
+    conf: dict[str, str] = {}
+
+
+class JobConfig(_Model):
+    """One job."""
+
+    job: Name
+    logd: HostPort
+    streams: Annotated[list[str], Field(min_length=1)]
+    starting_offsets: Literal["earliest", "latest"] | dict[str, dict[str, int]] = "earliest"
+    checkpoint_dir: Path
+    work_dir: Path | None = None
+    dead_letter_dir: Path | None = None
+    admin: HostPort = "127.0.0.1:9296"
+    trigger: Trigger = Trigger()
+    source: Source = Source()
+    routes: Annotated[list[Route], Field(min_length=1)]
+    unmatched: Unmatched = Unmatched()
+    sinks: Annotated[dict[Name, Sink], Field(min_length=1)]
+    spark: Spark = Spark()
+    connect_timeout_s: Seconds = 10.0
+    drain_timeout_s: Seconds = 10.0
+
+    @property
+    def working_dir(self) -> Path:
+        """Temporary files, Spark's log and `endpoints.json`."""
+        return self.work_dir or self.checkpoint_dir / "work"
+
+    @property
+    def dead_letters(self) -> Path:
+        """What sinks refused for good."""
+        return self.dead_letter_dir or self.checkpoint_dir / "dead_letters"
+
+    def routes_of(self, sink: str) -> list[Route]:
+        """The routes that lead to a sink."""
+        return [route for route in self.routes if sink in route.sinks]
+
+    @model_validator(mode="after")
+    def _names_fit_together(self) -> Self:
+        _refuse_repeats("streams", self.streams)
+        _check_offsets(self.starting_offsets, self.streams)
+        _refuse_repeats("routes", [route.name for route in self.routes])
+        used = set(self.unmatched.sinks)
+        places = [(f"routes.{index}", route.sinks) for index, route in enumerate(self.routes)]
+        for place, names in [*places, ("unmatched", self.unmatched.sinks)]:
+            _refuse_repeats(f"{place}.sinks", names)
+            used |= set(names)
+            for name in names:
+                if name not in self.sinks:
+                    known = ", ".join(self.sinks)
+                    raise ValueError(f"{place}.sinks: there is no sink {name!r}, only {known}")
+        for name in self.sinks:
+            if name not in used:
+                raise ValueError(f"sinks.{name}: no route leads to it")
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_blocks_are_defaults(cls, document: Any) -> Any:
+        """`spark:` with nothing below is what an example leaves behind, not an error."""
+        if isinstance(document, dict):
+            return {key: value for key, value in document.items() if value is not None}
+        return document
+
+
+def _check_offsets(wanted: str | dict[str, dict[str, int]], streams: list[str]) -> None:
+    if isinstance(wanted, str):
+        return
+    try:
+        offsets_from_json(wanted)
+    except BadOptionError as error:
+        raise ValueError(f"starting_offsets: {error}") from None
+    for stream in wanted:
+        if stream not in streams:
+            raise ValueError(f"starting_offsets: {stream!r} is not among the streams")
+
+
+def _refuse_repeats(place: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{place}: {name!r} stands there twice")

@@ -1,0 +1,1 @@
+"""Decisions of the router without I/O: offset arithmetic, delivery and restarts."""

@@ -1,0 +1,222 @@
+"""Offset arithmetic of the data source: which records a batch is made of, and who reads them.
+
+Offsets are exclusive ends: `{"logs": {"0": 123}}` says that records 0 to 122 of partition 0 of the
+stream `logs` lie behind, and 123 comes next. What Spark keeps in its checkpoint also names the
+incarnation of each stream (`{"logs": {"0": 123, "incarnation": "5f2c"}}`), so that a stream which
+was deleted and made again is not read on as if nothing had happened.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from penstock.router.errors import BadOptionError, DataLossError
+
+EARLIEST: Final = -2
+"""In place of an offset: the first record that can be read; as in Spark's Kafka source."""
+
+LATEST: Final = -1
+"""In place of an offset: the end of what can be read."""
+
+_INCARNATION: Final = "incarnation"
+
+
+class StreamPartition(NamedTuple):
+    """One partition of one stream."""
+
+    stream: str
+    partition: int
+
+
+class Readable(NamedTuple):
+    """What can be read of a partition: `start` inclusive, `end` exclusive."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """A position in several streams.
+
+    Attributes:
+        next: The next offset to read, by partition.
+        incarnations: By stream; a stream given by a user's JSON has none.
+    """
+
+    next: Mapping[StreamPartition, int]
+    incarnations: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, dict[str, int | str]]:
+        """The form that Spark stores."""
+        document: dict[str, dict[str, int | str]] = {}
+        for (stream, partition), offset in sorted(self.next.items()):
+            document.setdefault(stream, {})[str(partition)] = offset
+        for stream, incarnation in self.incarnations.items():
+            if stream in document:
+                document[stream][_INCARNATION] = incarnation
+        return document
+
+
+def with_streams_not_read(at: Offsets, known: Offsets) -> Offsets:
+    """A position with those that `known` has in other streams.
+
+    A job that stops reading a stream keeps its place there, for when it reads the stream again.
+    """
+    read = {where.stream for where in at.next}
+    others = {where: offset for where, offset in known.next.items() if where.stream not in read}
+    return Offsets({**others, **at.next}, {**known.incarnations, **at.incarnations})
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Records of one partition that one task reads: `start` inclusive, `end` exclusive."""
+
+    stream: str
+    partition: int
+    start: int
+    end: int
+    incarnation: str = ""
+
+    @property
+    def where(self) -> StreamPartition:
+        """The partition."""
+        return StreamPartition(self.stream, self.partition)
+
+    @property
+    def length(self) -> int:
+        """Offsets in the span."""
+        return self.end - self.start
+
+
+def offsets_from_json(document: Any) -> Offsets:
+    """Read the form that `Offsets.to_json` writes.
+
+    Raises:
+        BadOptionError: Not of the form `{"stream": {"0": 123}}`.
+    """
+    if not isinstance(document, dict):
+        raise BadOptionError(f'offsets must look like {{"logs": {{"0": 123}}}}, not {document!r}')
+    at: dict[StreamPartition, int] = {}
+    incarnations: dict[str, str] = {}
+    for stream, partitions in document.items():
+        if not isinstance(partitions, dict):
+            raise BadOptionError(f"offsets of {stream!r} must map partitions to offsets")
+        for name, offset in partitions.items():
+            if name == _INCARNATION:
+                incarnations[stream] = str(offset)
+            elif not (name.isdigit() and isinstance(offset, int) and offset >= EARLIEST):
+                raise BadOptionError(f"{stream!r}: {name!r}: {offset!r} is not an offset")
+            else:
+                at[StreamPartition(stream, int(name))] = offset
+    return Offsets(at, incarnations)
+
+
+def resolve(
+    wanted: Offsets | int, readable: Mapping[StreamPartition, Readable], *, missing: int
+) -> dict[StreamPartition, int]:
+    """Turn a wish into offsets of every readable partition.
+
+    Args:
+        wanted: `EARLIEST`, `LATEST`, or offsets that may contain them.
+        readable: The partitions there are.
+        missing: `EARLIEST` or `LATEST`, for partitions that `wanted` does not name.
+    """
+    resolved: dict[StreamPartition, int] = {}
+    for where, span in readable.items():
+        offset = wanted if isinstance(wanted, int) else wanted.next.get(where, missing)
+        if offset == EARLIEST:
+            offset = span.start
+        elif offset == LATEST:
+            offset = span.end
+        resolved[where] = offset
+    return resolved
+
+
+def admit(
+    start: Mapping[StreamPartition, int], end: Mapping[StreamPartition, int], rows_max: int
+) -> dict[StreamPartition, int]:
+    """Cut a batch to `rows_max` offsets, each partition in proportion to what waits in it.
+
+    A partition with something waiting always advances, so that a busy one starves none; the sum can
+    exceed `rows_max` by one record for each partition.
+    """
+    waiting = {where: max(offset - start.get(where, 0), 0) for where, offset in end.items()}
+    total = sum(waiting.values())
+    if total <= rows_max:
+        return dict(end)
+    return {
+        where: start.get(where, 0) + min(count, max(count * rows_max // total, 1)) if count else at
+        for (where, count), at in zip(waiting.items(), end.values(), strict=True)
+    }
+
+
+def spans_between(start: Offsets, end: Offsets) -> list[Span]:
+    """The records between two positions.
+
+    A partition that `start` does not know is read from offset 0: it was made after `start`.
+
+    Raises:
+        DataLossError: A stream was deleted and made again, or lost records at its end.
+    """
+    spans = []
+    for where, upto in sorted(end.next.items()):
+        first = start.next.get(where, 0)
+        incarnation = end.incarnations.get(where.stream, "")
+        if start.incarnations.get(where.stream, incarnation) != incarnation:
+            raise DataLossError(
+                f"stream {where.stream!r} was deleted and made again: offset {first} is of its"
+                " earlier life"
+            )
+        if upto < first:
+            raise DataLossError(
+                f"{where.stream}/{where.partition} ends at {upto}, before {first} where the next"
+                " batch begins: the log lost records"
+            )
+        if upto > first:
+            spans.append(Span(where.stream, where.partition, first, upto, incarnation))
+    return spans
+
+
+def check_readable(spans: Iterable[Span], readable: Mapping[StreamPartition, Readable]) -> None:
+    """Make sure that every record of the spans is still there.
+
+    Raises:
+        DataLossError: Some are not.
+    """
+    for span in spans:
+        available = readable.get(span.where)
+        if available is None:
+            raise DataLossError(f"{span.stream}/{span.partition} does not exist any more")
+        if span.start < available.start or span.end > available.end:
+            raise DataLossError(
+                f"{span.stream}/{span.partition}: offsets {span.start} to {span.end - 1} are wanted"
+                f" but the log has {available.start} to {available.end - 1}"
+            )
+
+
+def clip(spans: Iterable[Span], readable: Mapping[StreamPartition, Readable]) -> list[Span]:
+    """Leave out what is not there any more; for readers that accept losses."""
+    kept = []
+    for span in spans:
+        available = readable.get(span.where, Readable(0, 0))
+        cut = replace(
+            span, start=max(span.start, available.start), end=min(span.end, available.end)
+        )
+        if cut.length > 0:
+            kept.append(cut)
+    return kept
+
+
+def split(spans: list[Span], partitions_min: int) -> list[Span]:
+    """Divide spans until there are about `partitions_min`, the longest into the most pieces."""
+    total = sum(span.length for span in spans)
+    if len(spans) >= partitions_min or total == 0:
+        return spans
+    pieces: list[Span] = []
+    for span in spans:
+        count = min(max(round(span.length * partitions_min / total), 1), span.length)
+        cuts = [span.start + span.length * index // count for index in range(count + 1)]
+        pieces += [replace(span, start=first, end=last) for first, last in pairwise(cuts)]
+    return pieces

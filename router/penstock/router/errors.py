@@ -1,0 +1,24 @@
+"""What the router raises. The class says who must act."""
+
+
+class RouterError(Exception):
+    """Root of everything the router raises itself."""
+
+
+class BadOptionError(RouterError):
+    """An option of the data source is not what it must be; the caller must change it."""
+
+
+class DataLossError(RouterError):
+    """Records that were to be read are gone; an operator must decide.
+
+    Raised instead of skipping them. The option `failOnDataLoss` turns it off.
+    """
+
+
+class LogUnavailableError(RouterError):
+    """logd could not be reached for longer than the reader was told to wait."""
+
+
+class StoppedError(RouterError):
+    """The job is stopping; the batch in hand was given up and will come again."""

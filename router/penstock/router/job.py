@@ -1,0 +1,292 @@
+"""A job: one query for each sink, their progress, and an orderly end."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from penstock.router.checkpoint import JobLock, StartingOffsets
+from penstock.router.clock import Clock, SystemClock
+from penstock.router.config import JobConfig
+from penstock.router.core.offsets import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    Readable,
+    StreamPartition,
+    offsets_from_json,
+    resolve,
+)
+from penstock.router.durable import write_whole
+from penstock.router.errors import DataLossError, LogUnavailableError
+from penstock.router.query import SinkQuery
+from penstock.router.reading import LogReading, LogState
+from penstock.router.routes import check_routes
+from penstock.router.session import Session
+from penstock.router.sinks import SinkContext, open_sink
+from penstock.router.telemetry import Meter, StatusCollector
+from penstock.service import (
+    AdminServer,
+    ConfigError,
+    ExitCode,
+    Health,
+    ServiceError,
+    Stage,
+    Status,
+    UnavailableError,
+)
+
+_DRAIN_POLL_S = 0.05
+
+
+class DrainCutShortError(ServiceError):
+    """Batches in work were given up; nothing is lost, they come again."""
+
+    exit_code = ExitCode.TEMPORARY
+
+
+class Job:
+    """Runs a job; every method but `status` is for one thread at a time."""
+
+    def __init__(self, config: JobConfig, *, clock: Clock | None = None) -> None:
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._stop = threading.Event()
+        self._lock = JobLock(
+            config.checkpoint_dir, wait_s=config.connect_timeout_s, clock=self._clock
+        )
+        self._log = LogReading(
+            config.logd, retry_timeout_s=config.connect_timeout_s, clock=self._clock
+        )
+        self._session: Session | None = None
+        self._queries: list[SinkQuery] = []
+        self._meters: dict[str, Meter] = {}
+        self._ends: Mapping[StreamPartition, Readable] = {}
+        self._target: Mapping[StreamPartition, int] = {}
+        self._incarnations: Mapping[str, str] = {}
+        self._moved: dict[str, tuple[Any, int]] = {}
+        self._log_problem: str | None = None
+        self._health = Health.STARTING
+        registry = CollectorRegistry()
+        registry.register(StatusCollector(self.status))
+        self._admin = AdminServer(self.status, registry)
+        self._admin_address = ""
+        self._status = self._describe()
+
+    def start(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
+        """Check everything, start Spark and the queries.
+
+        Args:
+            is_stopping: Asked in between; once it says so, no query is started.
+
+        Raises:
+            ConfigError: A stream, a route or a sink cannot be used.
+            UnavailableError: logd or a Java is missing, or an address is taken.
+        """
+        config = self._config
+        self._admin_address = self._admin.start(config.admin)
+        state = self._first_state()
+        starting = self._starting_offsets(state)
+        self._target = {at: span.end for at, span in state.readable.items()}
+        self._incarnations = state.incarnations
+        contexts = [self._context(name, starting) for name in config.sinks]
+        sinks = [open_sink(config.sinks[context.sink], context) for context in contexts]
+        self._session = Session.start(
+            config.job, config.spark, config.working_dir, lock=self._lock.descriptor
+        )
+        if is_stopping():
+            return
+        check_routes(config, self._session.spark)
+        for sink, context in zip(sinks, contexts, strict=True):
+            self._queries.append(SinkQuery(config, sink, context, starting))
+        self._write_endpoints()
+        if not is_stopping():
+            self.poll()
+
+    def poll(self) -> None:
+        """Look after the queries and renew the status.
+
+        Raises:
+            ServiceError: Spark's JVM has ended.
+        """
+        assert self._session is not None
+        self._session.check_alive()
+        for query in self._queries:
+            query.poll(self._session.spark)
+        try:
+            self._ends = self._log.state_now(tuple(self._config.streams)).readable
+            self._log_problem = None
+        except (DataLossError, LogUnavailableError) as error:
+            self._log_problem = f"logd: {error}"
+        self._health = Health.DEGRADED if self._problems() else Health.READY
+        self._status = self._describe()
+
+    def has_caught_up(self) -> bool:
+        """Whether every sink has all that was in the log when the job started."""
+        return bool(self._queries) and not any(map(self._is_behind, self._queries))
+
+    def stuck(self) -> UnavailableError | None:
+        """What keeps the job from ever catching up, once that has lasted `retry_timeout_s`.
+
+        That is a sink which is behind, has a problem, and has delivered nothing in that time.
+        """
+        now_ns = self._clock.monotonic_ns()
+        limit_s = self._config.source.retry_timeout_s
+        for query in filter(self._is_behind, self._queries):
+            at = (query.committed(), self._meters[query.name].stage("", received=0, lag=0).sent)
+            seen, since_ns = self._moved.get(query.name, (None, now_ns))
+            if seen != at or query.problem is None:
+                self._moved[query.name] = (at, now_ns)
+            elif now_ns - since_ns > limit_s * 1e9:
+                return UnavailableError(
+                    f"sink/{query.name} has got nothing for {limit_s:g} s: {query.problem}",
+                    fix="correct what keeps it and start the job again; it goes on from there",
+                )
+        return None
+
+    def _is_behind(self, query: SinkQuery) -> bool:
+        """Whether a sink has not got all that was in the log when the job started."""
+        at = query.position()
+        return any(
+            at.next.get(where, 0) < end
+            or at.incarnations.get(where.stream) != self._incarnations.get(where.stream)
+            for where, end in self._target.items()
+            if end > 0
+        )
+
+    def drain(self) -> None:
+        """Let each query finish the batch it works on, and stop it.
+
+        Raises:
+            DrainCutShortError: One took longer than `drain_timeout_s`.
+        """
+        self._health = Health.DRAINING
+        self._status = self._describe()
+        self._stop.set()
+        deadline_ns = self._clock.monotonic_ns() + int(self._config.drain_timeout_s * 1e9)
+        busy = list(self._queries)
+        while busy and self._clock.monotonic_ns() < deadline_ns:
+            for query in [query for query in busy if query.is_idle()]:
+                query.stop()
+                busy.remove(query)
+            if busy:
+                self._clock.sleep(_DRAIN_POLL_S)
+        for query in busy:
+            query.stop()
+        self._status = self._describe()
+        if busy:
+            names = ", ".join(query.name for query in busy)
+            raise DrainCutShortError(
+                f"gave up batches of {names} after {self._config.drain_timeout_s:g} s",
+                fix="start the job again; or raise drain_timeout_s",
+            )
+
+    def close(self) -> None:
+        """Free everything; the job has been drained or failed."""
+        self._stop.set()
+        if self._session is not None:
+            self._session.close()
+        self._log.close()
+        self._endpoints.unlink(missing_ok=True)
+        self._admin.close()
+        self._lock.release()
+
+    def status(self) -> Status:
+        """The job's account of itself, as of the last `poll`."""
+        return self._status
+
+    @property
+    def _endpoints(self) -> Path:
+        return self._config.checkpoint_dir / "endpoints.json"
+
+    def _first_state(self) -> LogState:
+        try:
+            return self._log.state(tuple(self._config.streams))
+        except LogUnavailableError as error:
+            raise UnavailableError(
+                f"logd: {error}", fix="start logd, or correct the key `logd`"
+            ) from None
+        except DataLossError as error:
+            raise ConfigError(
+                f"streams: {error}",
+                fix="correct the key `streams`; `penstock logd streams` lists what there is",
+            ) from None
+
+    def _starting_offsets(self, state: LogState) -> Offsets:
+        wanted = self._config.starting_offsets
+        fixed = {"earliest": EARLIEST, "latest": LATEST}
+        choice = fixed[wanted] if isinstance(wanted, str) else offsets_from_json(wanted)
+        resolved = resolve(choice, state.readable, missing=EARLIEST)
+        return StartingOffsets(self._config.checkpoint_dir).extend(
+            Offsets(resolved, state.incarnations)
+        )
+
+    def _context(self, sink: str, starting: Offsets) -> SinkContext:
+        self._meters[sink] = Meter()
+        state_dir = self._config.checkpoint_dir.resolve() / sink
+        state_dir.mkdir(parents=True, exist_ok=True)
+        return SinkContext(
+            job=self._config.job,
+            sink=sink,
+            incarnations=dict(starting.incarnations),
+            state_dir=state_dir,
+            dead_letters=self._config.dead_letters.resolve(),
+            meter=self._meters[sink],
+            stop=self._stop,
+            clock=self._clock,
+        )
+
+    def _write_endpoints(self) -> None:
+        assert self._session is not None
+        addresses = {"admin": self._admin_address, "spark_ui": self._session.ui}
+        write_whole(self._endpoints, json.dumps(addresses).encode())
+        structlog.get_logger().info("job started", job=self._config.job, **addresses)
+
+    def _problems(self) -> tuple[str, ...]:
+        found = [f"sink/{query.name}: {query.problem}" for query in self._queries if query.problem]
+        return tuple(found + ([self._log_problem] if self._log_problem else []))
+
+    def _describe(self) -> Status:
+        committed = {query.name: query.committed() for query in self._queries}
+        return Status(
+            component="router",
+            name=self._config.job,
+            version=version("penstock"),
+            health=self._health,
+            reasons=self._problems(),
+            stages=tuple(self._stage(query, committed[query.name]) for query in self._queries),
+            info=self._info(committed),
+        )
+
+    def _stage(self, query: SinkQuery, committed: Mapping[StreamPartition, int]) -> Stage:
+        lag = sum(max(span.end - committed.get(at, 0), 0) for at, span in self._ends.items())
+        return self._meters[query.name].stage(query.name, received=query.received, lag=lag)
+
+    def _info(self, committed: Mapping[str, Mapping[StreamPartition, int]]) -> dict[str, Any]:
+        """Offsets by stream; of several partitions their sum, of several sinks the slowest."""
+        by_sink = {sink: _by_stream(at) for sink, at in committed.items()}
+        slowest = {
+            stream: min((at.get(stream, 0) for at in by_sink.values()), default=0)
+            for stream in self._config.streams
+        }
+        return {
+            "committed": slowest,
+            "log": _by_stream({at: span.end for at, span in self._ends.items()}),
+            "sinks": {
+                query.name: {"committed": by_sink[query.name], "restarts": query.restarts}
+                for query in self._queries
+            },
+            "spark_ui": self._session.ui if self._session else None,
+        }
+
+
+def _by_stream(offsets: Mapping[StreamPartition, int]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for at, offset in offsets.items():
+        found[at.stream] = found.get(at.stream, 0) + offset
+    return found

@@ -1,0 +1,168 @@
+"""One sink's streaming query: from the log through the routes into the sink, at its own pace."""
+
+import json
+import re
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.router.checkpoint import committed_offsets, planned_offsets
+from penstock.router.config import JobConfig
+from penstock.router.core.offsets import Offsets, StreamPartition
+from penstock.router.core.restarts import Restarts
+from penstock.router.errors import StoppedError
+from penstock.router.records import typed
+from penstock.router.routes import rows_for
+from penstock.router.sinks import Sink, SinkContext
+
+_ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_REASON_LENGTH_MAX: Final = 500
+
+
+class _State(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    STOPPED = auto()
+
+
+class SinkQuery:
+    """The query of one sink. It is started again when it failed, and nothing else notices."""
+
+    def __init__(self, job: JobConfig, sink: Sink, context: SinkContext, starting: Offsets) -> None:
+        self.name = context.sink
+        self.failure: str | None = None
+        self.received = 0
+        self._job = job
+        self._sink = sink
+        self._context = context
+        self._starting = starting
+        self._restarts = Restarts()
+        self._state = _State.WAITING
+        self._start_at_ns = 0
+        self._query: Any = None
+        self._last_batch = -1
+        self._log = structlog.get_logger().bind(sink=self.name)
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps the query or its sink from delivering; None while they work."""
+        return self.failure or self._context.meter.problem
+
+    @property
+    def restarts(self) -> int:
+        """How often the query failed."""
+        return self._restarts.count
+
+    def committed(self) -> dict[StreamPartition, int]:
+        """The next offset of each partition, as far as batches are done."""
+        return dict(self.position().next)
+
+    def position(self) -> Offsets:
+        """`committed`, with the incarnations that these offsets are of."""
+        done = committed_offsets(self._spark_checkpoint) or Offsets({})
+        return Offsets(
+            {**self._starting.next, **done.next},
+            {**self._starting.incarnations, **done.incarnations},
+        )
+
+    def poll(self, spark: SparkSession) -> None:
+        """Start the query when that is due, and notice what has become of it."""
+        now_ns = self._context.clock.monotonic_ns()
+        if self._state is _State.WAITING and now_ns >= self._start_at_ns:
+            self._start(spark)
+            self._state = _State.RUNNING
+        elif self._state is _State.RUNNING:
+            self._count_progress()
+            if not self._query.isActive:
+                self._failed(now_ns)
+
+    def is_idle(self) -> bool:
+        """Whether no batch is in work now."""
+        if self._state is not _State.RUNNING or not self._query.isActive:
+            return True
+        return not self._query.status["isTriggerActive"]
+
+    def stop(self) -> None:
+        """End the query; a batch in work is given up and comes again at the next start."""
+        if self._state is _State.RUNNING:
+            self._count_progress()
+            try:
+                self._query.stop()
+            except (Py4JError, PySparkException) as error:
+                # A sink that hangs cannot be interrupted. Its thread ends with the JVM.
+                self._log.warning("query does not stop", reason=type(error).__name__)
+        self._state = _State.STOPPED
+
+    @property
+    def _spark_checkpoint(self) -> Path:
+        return self._context.state_dir / "spark"
+
+    def _start(self, spark: SparkSession) -> None:
+        job = self._job
+        reader = spark.readStream.format("logd").options(
+            logd=job.logd,
+            subscribe=",".join(job.streams),
+            startingOffsets=json.dumps(self._starting.to_json()),
+            maxOffsetsPerTrigger=str(job.trigger.records_max),
+            minPartitions=str(job.source.partitions_min),
+            failOnDataLoss=str(job.source.fail_on_data_loss).lower(),
+            retryTimeoutSeconds=str(job.source.retry_timeout_s),
+        )
+        rows = rows_for(self.name, job, typed(reader.load())).select(*self._sink.columns)
+        # A pool of its own, so that one sink's backlog does not make the others queue.
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        self._last_batch = -1
+        self._query = (
+            rows.writeStream.queryName(f"{job.job}.{self.name}")
+            .option("checkpointLocation", str(self._spark_checkpoint))
+            .trigger(processingTime=f"{job.trigger.interval_s} seconds")
+            .foreachBatch(self._write)
+            .start()
+        )
+        self._log.info("query started", restarts=self._restarts.count)
+
+    def _write(self, frame: DataFrame, batch: int) -> None:
+        if self._context.stop.is_set():
+            raise StoppedError("the job stops; this batch comes again")
+        planned = planned_offsets(self._spark_checkpoint, batch)
+        self._context.incarnations.update(planned.incarnations)
+        rows = frame.toArrow()
+        if rows.num_rows:
+            self._sink.write(rows)
+        self.failure = None
+
+    def _count_progress(self) -> None:
+        for progress in self._query.recentProgress:
+            if progress["batchId"] > self._last_batch and progress["numInputRows"]:
+                self.received += progress["numInputRows"]
+                self._last_batch = progress["batchId"]
+
+    def _failed(self, now_ns: int) -> None:
+        error = self._query.exception()
+        if self._context.stop.is_set():
+            self._state = _State.STOPPED
+            return
+        self._start_at_ns = self._restarts.failed(now_ns)
+        self._state = _State.WAITING
+        self.failure = reason_of(error)
+        self._context.meter.failed("query_failures")
+        self._log.error(
+            "query failed",
+            reason=self.failure,
+            restart_in_s=round((self._start_at_ns - now_ns) / 1e9, 1),
+        )
+
+
+def reason_of(error: StreamingQueryException | None) -> str:
+    """What a person needs to know of a query's failure, out of Spark's layers of stack traces."""
+    if error is None:
+        return "the query ended by itself"
+    text = str(error)
+    named = _ERROR_LINE.findall(text)
+    reason = f"{named[-1][0]}: {named[-1][1]}" if named else text.strip().splitlines()[0]
+    return reason[:_REASON_LENGTH_MAX]

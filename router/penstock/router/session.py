@@ -1,0 +1,188 @@
+"""The Spark session of a job: a JVM that is ours alone, quiet, bounded, and gone when we are."""
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from penstock.router.config import Spark
+from penstock.router.java import find_java
+from penstock.router.source import LogDataSource
+from penstock.service import ExitCode, ServiceError, UnavailableError
+
+_JVM_EXIT_TIMEOUT_S: Final = 15.0
+
+_LOG4J: Final = """\
+status = warn
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.filePattern = {log}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSSXXX}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 16MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 2
+"""
+
+# Why each: see router/README.md.
+_SETTINGS: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.port": "0",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.streaming.ui.retainedProgressUpdates": "20",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.stopTimeout": "3000",
+    "spark.scheduler.mode": "FAIR",
+}
+
+
+class SparkEndedError(ServiceError):
+    """The JVM died under a running job."""
+
+    exit_code = ExitCode.SOFTWARE
+
+
+class Session:
+    """A Spark session and the JVM it lives in."""
+
+    def __init__(self, spark: SparkSession, gateway: Any) -> None:
+        self.spark = spark
+        self._gateway = gateway
+
+    @classmethod
+    def start(
+        cls, name: str, config: Spark, work_dir: Path, *, lock: int | None = None
+    ) -> "Session":
+        """Start a JVM and a session in it, with the `logd` data source registered.
+
+        Everything Spark writes beside its results goes below `work_dir`. The JVM ends when this
+        process does, however that happens: it watches the pipe that is its standard input.
+
+        Args:
+            name: Shown in Spark's UI.
+            config: The job's part about Spark.
+            work_dir: For Spark's log and temporary files; it is emptied of the latter.
+            lock: A file descriptor that the JVM keeps open as long as it lives.
+
+        Raises:
+            UnavailableError: No Java can be found, or Spark does not start.
+        """
+        work_dir = work_dir.resolve()
+        temporary = work_dir / "spark"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        java = find_java(work_dir)
+        os.environ |= {
+            "JAVA_HOME": str(java.home),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(temporary),
+        }
+        conf = _conf(name, config, work_dir)
+        descriptors = () if lock is None else (lock,)
+        output_path = work_dir / "spark.out"
+        try:
+            with output_path.open("wb") as output:
+                gateway = launch_gateway(
+                    conf, {"stdout": output, "stderr": output, "pass_fds": descriptors}
+                )
+            spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+        except (PySparkException, Py4JError) as error:
+            raise UnavailableError(
+                f"Spark does not start with Java {java.major} from {java.origin}"
+                f" ({java.home}): {str(error).splitlines()[0]}",
+                fix=f"read {output_path}; check the keys below `spark`",
+            ) from None
+        spark.dataSource.register(LogDataSource)
+        return cls(spark, gateway)
+
+    @property
+    def ui(self) -> str | None:
+        """Address of Spark's own user interface."""
+        url: str | None = self.spark.sparkContext.uiWebUrl
+        return url
+
+    def check_alive(self) -> None:
+        """Make sure that the JVM is there.
+
+        Raises:
+            SparkEndedError: It is not.
+        """
+        code = self._gateway.proc.poll()
+        if code is not None:
+            raise SparkEndedError(
+                f"Spark's JVM ended with code {code}",
+                fix="start the job again; if it ran out of memory, raise spark.driver_memory or"
+                " lower trigger.records_max",
+            )
+
+    def close(self) -> None:
+        """End the session and its JVM."""
+        process = self._gateway.proc
+        with suppress(Py4JError, OSError):
+            self.spark.stop()
+        with suppress(Py4JError, OSError):
+            self._gateway.shutdown()
+        process.stdin.close()
+        try:
+            process.wait(_JVM_EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else reused though dead
+
+
+def _conf(name: str, config: Spark, work_dir: Path) -> SparkConf:
+    log4j = work_dir / "log4j2.properties"
+    log4j.write_text(_LOG4J.format(log=work_dir / "spark.log"))
+    temporary = work_dir / "spark"
+    java_options = _option_string(
+        [
+            f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+            f"-Djava.io.tmpdir={temporary}",
+            f"-Dderby.system.home={temporary}",
+            "-XX:+UseSerialGC",
+            "-XX:+ExitOnOutOfMemoryError",
+        ]
+    )
+    settings = {
+        "spark.app.name": f"penstock {name}",
+        "spark.master": config.master,
+        "spark.driver.memory": config.driver_memory,
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.local.dir": str(temporary),
+        "spark.sql.warehouse.dir": str(temporary / "warehouse"),
+        **_SETTINGS,
+        **config.conf,
+    }
+    return SparkConf(loadDefaults=False).setAll(list(settings.items()))
+
+
+def _option_string(options: list[str]) -> str:
+    """Java options as one string, for Spark's launcher to take apart: paths may hold blanks."""
+    escaped = (option.replace("\\", r"\\").replace('"', r"\"") for option in options)
+    return " ".join(f'"{option}"' for option in escaped)

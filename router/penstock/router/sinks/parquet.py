@@ -1,0 +1,182 @@
+"""The Parquet sink: hive-partitioned files that any tool reads, each record exactly once.
+
+    PATH/kind=log/service=checkout/date=2026-11-21/logs.5f2c19aa-0-00000000000000000000-00000000000000000339.parquet
+
+A file's name says which records it holds: stream, first characters of the stream's incarnation,
+partition, first and last offset. A batch that comes again, because the job was killed before Spark
+had noted its end, has the same records and so makes the same names: each file replaces its earlier
+self. Files are written below `PATH/_writing`, synced, and then renamed to their place, so a reader
+never sees half a file; what a killed job left there is removed when the job starts again.
+
+The names do change when a route's `where` was changed in between. So the sink notes in its state
+directory, before the first rename, which files the batch makes; when the batch comes again, those
+that it does not make any more are removed.
+
+A row whose service is not known is in `service=__HIVE_DEFAULT_PARTITION__`, hive's name for null.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import accumulate, takewhile
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from typing_extensions import override
+
+from penstock.router.config import ParquetSink
+from penstock.router.durable import make_directories, sync_directories, write_whole
+from penstock.router.sinks.sink import Sink, SinkContext
+from penstock.service import ConfigError
+
+NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+
+_PARTITIONED_BY: Final = ("kind", "service", "date")
+_LOG_POSITION: Final = ("stream", "partition")
+_ORDER: Final = (*_PARTITIONED_BY, *_LOG_POSITION, "offset")
+_DICTIONARY_COLUMNS_EXCLUDED: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
+_PATH_SAFE: Final = " @+,:~"
+_DIRECTORY_NAME_BYTES_MAX: Final = 200
+"""Of a hive directory's value; NAME_MAX is 255 on Linux."""
+
+
+class ParquetLake(Sink):
+    """Writes each batch as one file per kind, service, date and partition of the log."""
+
+    columns = ("*",)
+
+    def __init__(self, config: ParquetSink, context: SinkContext) -> None:
+        self._path = config.path.absolute()
+        self._compression = config.compression
+        self._context = context
+        self._writing = self._path / "_writing" / f"{context.job}.{context.sink}"
+        self._batch = context.state_dir / "batch.json"
+
+    @override
+    def open(self) -> None:
+        """Make the directories, and remove what a killed job was writing.
+
+        Raises:
+            ConfigError: The directory cannot be written to, or is another sink's: both would use
+                the same names.
+        """
+        try:
+            shutil.rmtree(self._writing, ignore_errors=True)
+            self._writing.mkdir(parents=True)
+            others = {path.name for path in self._writing.parent.iterdir()} - {self._writing.name}
+        except OSError as error:
+            raise ConfigError(
+                f"sinks.{self._context.sink}.path: cannot write to {self._path}: {error.strerror}",
+                fix="name a directory that this user may write to",
+            ) from None
+        for name in sorted(others):
+            raise ConfigError(
+                f"sinks.{self._context.sink}.path: {self._path} belongs to the sink {name!r}"
+                " (JOB.SINK), whose files this one could replace",
+                fix="name another directory; if that sink is no more, remove"
+                f" {self._writing.parent / name}",
+            )
+
+    @override
+    def write(self, rows: pa.Table) -> None:
+        """Publish a batch; see the module's docstring."""
+        written: list[tuple[Path, Path]] = []
+        changed: list[Path] = []
+        for directory, part in split_by_place(rows):
+            place = self._path / directory / self._file_name(part)
+            fresh = self._writing / f"{len(written):06d}.unfinished"
+            self._write_file(fresh, part)
+            written.append((fresh, place))
+        changed += self._remove_earlier([place for _, place in written])
+        for fresh, place in written:
+            changed += make_directories(place.parent, below=self._path)
+            fresh.replace(place)
+            changed.append(place.parent)
+        sync_directories(changed)
+        self._context.meter.count("files", len(written))
+        self._context.meter.sent(rows.num_rows)
+
+    def _remove_earlier(self, places: list[Path]) -> list[Path]:
+        """Remove what an earlier attempt at this batch made and this one does not.
+
+        Notes the batch's files first. Returns the directories that changed.
+        """
+        earlier: list[str] = json.loads(self._batch.read_text()) if self._batch.exists() else []
+        names = [str(place.relative_to(self._path)) for place in places]
+        stale = sorted(set(earlier) - set(names)) if _is_repeated(names, earlier) else []
+        write_whole(self._batch, json.dumps(names + stale).encode())
+        removed = [self._path / name for name in stale if (self._path / name).exists()]
+        for path in removed:
+            path.unlink()
+        return [path.parent for path in removed]
+
+    def _file_name(self, part: pa.Table) -> str:
+        stream = self._context.stream_tag(part.column("stream")[0].as_py())
+        partition = part.column("partition")[0].as_py()
+        offsets = part.column("offset")
+        first, last = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
+        return f"{stream}-{partition}-{first:020d}-{last:020d}.parquet"
+
+    def _write_file(self, path: Path, part: pa.Table) -> None:
+        with path.open("wb") as file:
+            pq.write_table(
+                part,
+                file,
+                compression=self._compression,
+                use_dictionary=[
+                    field.name
+                    for field in part.schema
+                    if field.name not in _DICTIONARY_COLUMNS_EXCLUDED
+                    and not pa.types.is_nested(field.type)
+                ],
+            )
+            file.flush()
+            os.fsync(file.fileno())
+            self._context.meter.count("bytes", file.tell())
+
+
+def split_by_place(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Cut a batch into (directory, rows of one file), rows in offset order.
+
+    The columns that the directory tells are left out of the rows.
+    """
+    rows = rows.append_column("date", pc.strftime(rows.column("time"), "%Y-%m-%d"))
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in _ORDER])
+    rows = rows.take(order)
+    keys = rows.select([*_PARTITIONED_BY, *_LOG_POSITION])
+    groups = keys.group_by(keys.column_names, use_threads=False).aggregate([([], "count_all")])
+    begin = 0
+    kept = rows.drop_columns(list(_PARTITIONED_BY))
+    for group in groups.to_pylist():  # groups come in the order of their first row
+        count = group["count_all"]
+        directory = "/".join(f"{name}={_path_value(group[name])}" for name in _PARTITIONED_BY)
+        yield directory, kept.slice(begin, count)
+        begin += count
+    assert begin == rows.num_rows, (begin, rows.num_rows)
+
+
+def _is_repeated(names: list[str], earlier: list[str]) -> bool:
+    """Whether a batch has records that the batch before it, or its earlier self, had as well."""
+    ends: dict[str, int] = {}
+    for name in earlier:
+        partition, _, last = Path(name).stem.rsplit("-", 2)
+        ends[partition] = max(ends.get(partition, -1), int(last))
+    parts = [Path(name).stem.rsplit("-", 2) for name in names]
+    return any(int(first) <= ends.get(partition, -1) for partition, first, _ in parts)
+
+
+def _path_value(value: str | None) -> str:
+    """A value as part of a path, percent-encoded where a path or hive needs it."""
+    if not value:
+        return NULL_PARTITION
+    if len(encoded := quote(value, safe=_PATH_SAFE)) <= _DIRECTORY_NAME_BYTES_MAX:
+        return encoded
+    # Whole characters only: half of one is no UTF-8, and readers then refuse the whole lake.
+    sizes = accumulate(len(quote(character, safe=_PATH_SAFE)) for character in value)
+    kept = sum(1 for _ in takewhile(_DIRECTORY_NAME_BYTES_MAX.__ge__, sizes))
+    return quote(value[:kept], safe=_PATH_SAFE)

@@ -1,0 +1,80 @@
+"""What a sink counts, and how the job's status and metrics are made of it."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from penstock.service import Stage, Status
+
+
+class Meter:
+    """Counters of one sink since the process started; any thread may count.
+
+    Attributes:
+        problem: What keeps the sink from delivering now; None while it works.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sent = 0
+        self._errors = 0
+        self._detail: Counter[str] = Counter()
+        self.problem: str | None = None
+
+    def sent(self, records: int) -> None:
+        """Records are in the sink for good."""
+        with self._lock:
+            self._sent += records
+
+    def failed(self, what: str, *, records: int = 1) -> None:
+        """Something went wrong; `what` names the counter."""
+        with self._lock:
+            self._errors += records
+            self._detail[what] += records
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Count something that is not an error."""
+        with self._lock:
+            self._detail[what] += number
+
+    def stage(self, sink: str, *, received: int, lag: int) -> Stage:
+        """The sink as a stage of the status."""
+        with self._lock:
+            detail = dict(sorted(self._detail.items()))
+            return Stage(f"sink/{sink}", received, self._sent, lag, self._errors, detail)
+
+
+_COUNTERS: Final = ("received", "sent", "errors")
+
+
+class StatusCollector(Collector):
+    """The status's stages as Prometheus metrics."""
+
+    def __init__(self, status: Callable[[], Status]) -> None:
+        self._status = status
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: the sinks are only known once the job runs."""
+        return []
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        stages = self._status().stages
+        for name in _COUNTERS:
+            counter = CounterMetricFamily(
+                f"penstock_router_{name}", f"Records {name} by sink.", labels=["sink"]
+            )
+            for stage in stages:
+                counter.add_metric([stage.name.partition("/")[2]], getattr(stage, name))
+            yield counter
+        lag = GaugeMetricFamily(
+            "penstock_router_lag", "Records of the log that a sink has not got.", labels=["sink"]
+        )
+        for stage in stages:
+            lag.add_metric([stage.name.partition("/")[2]], stage.lag)
+        yield lag

@@ -1,0 +1,61 @@
+"""Versioned telemetry specs and the library that emits them."""
+
+from penstock.specs.app import log, process_emitter, setup
+from penstock.specs.audit import Actor, Audit, Target
+from penstock.specs.bound import bind
+from penstock.specs.codec import decode, encode
+from penstock.specs.columns import Column, fields
+from penstock.specs.emit import Counters, Emitter, EmitterLimits
+from penstock.specs.envelope import Context, Record
+from penstock.specs.errors import (
+    MissingExtraError,
+    RefusedRecordError,
+    RefusedSpecError,
+    SpecError,
+    UnknownSpecError,
+)
+from penstock.specs.event import Event
+from penstock.specs.gate import Accepted, Rejected, attach, check_line
+from penstock.specs.json_schema import json_schema
+from penstock.specs.log_record import LogRecord
+from penstock.specs.metric_point import MetricPoint
+from penstock.specs.resource import Resource
+from penstock.specs.span import Span
+from penstock.specs.subjects import KINDS, subject_of, subject_token
+
+__all__ = [
+    "KINDS",
+    "Accepted",
+    "Actor",
+    "Audit",
+    "Column",
+    "Context",
+    "Counters",
+    "Emitter",
+    "EmitterLimits",
+    "Event",
+    "LogRecord",
+    "MetricPoint",
+    "MissingExtraError",
+    "Record",
+    "RefusedRecordError",
+    "RefusedSpecError",
+    "Rejected",
+    "Resource",
+    "Span",
+    "SpecError",
+    "Target",
+    "UnknownSpecError",
+    "attach",
+    "bind",
+    "check_line",
+    "decode",
+    "encode",
+    "fields",
+    "json_schema",
+    "log",
+    "process_emitter",
+    "setup",
+    "subject_of",
+    "subject_token",
+]

@@ -1,0 +1,116 @@
+"""Whatever an application hands over, as the flat attributes that a record allows."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from penstock.specs.limits import (
+    ATTRIBUTE_DEPTH_SOFT,
+    ATTRIBUTES_MAX,
+    INT64_MAX,
+    INT64_MIN,
+    KEY_CHARACTERS_MAX,
+    LIST_ITEMS_MAX,
+    STRING_CHARACTERS_MAX,
+    STRING_CHARACTERS_SOFT,
+)
+
+Scalar = str | bool | int | float | None
+Value = Scalar | list[Scalar]
+LONG_KEYS = frozenset({"exception.stacktrace"})
+"""Attributes that may be longer than the soft bound of a string."""
+
+
+def clean_attributes(given: Mapping[Any, Any]) -> tuple[dict[str, Value], int]:
+    """Lay a mapping out flat; returns the attributes and how many did not fit.
+
+    Nested mappings become dotted keys, numbers that int64 or JSON cannot hold become text, other
+    objects their `str`, long text is cut.
+    """
+    attributes: dict[str, Value] = {}
+    dropped = 0
+    for key, value in _leaves(given, "", ATTRIBUTE_DEPTH_SOFT):
+        if len(attributes) >= ATTRIBUTES_MAX or not 0 < len(key) <= KEY_CHARACTERS_MAX:
+            dropped += 1
+        else:
+            attributes[key] = _tried(value, key)
+    return attributes, dropped
+
+
+def clean_text(value: Any, characters_max: int = STRING_CHARACTERS_SOFT) -> str:
+    """Text of bounded length; an object that cannot say what it is becomes its type's name."""
+    try:
+        text = value if value.__class__ is str else str(value)
+    except Exception:  # noqa: BLE001 - any object may be logged, also one with a broken __str__
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= characters_max else text[: characters_max - 1] + "…"
+
+
+def encodable(value: Any) -> Any:
+    """The same JSON value with every lone surrogate replaced, for text that is not Unicode."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {encodable(str(key)): encodable(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [encodable(member) for member in value]
+    return value
+
+
+def _tried(value: Any, key: str) -> Value:
+    """The value, or its type's name when it cannot be looked at."""
+    try:
+        return _plain(value, key)
+    except Exception:  # noqa: BLE001 - a proxy without its object, a number of 5,000 digits
+        return f"<{type(value).__name__}>"
+
+
+def _leaves(given: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+    for key, value in list(given.items()):
+        name = prefix + (key if key.__class__ is str else clean_text(key))
+        if isinstance(value, Mapping) and depth > 1 and (inner := _members(value)):
+            yield from _leaves(inner, f"{name}.", depth - 1)
+        else:
+            yield name, value
+
+
+def _members(given: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A copy of a nested mapping; empty when another thread or the mapping itself prevents it."""
+    try:
+        return dict(given.items())
+    except Exception:  # noqa: BLE001 - any mapping may be logged, also one that is broken
+        return {}
+
+
+def _plain(value: Any, key: str) -> Value:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_scalar(item, key) for item in list(value)[:LIST_ITEMS_MAX]]
+    return _scalar(value, key)
+
+
+def _scalar(value: Any, key: str) -> Scalar:
+    kind = type(value)
+    if kind is str:
+        if len(value) <= STRING_CHARACTERS_SOFT:
+            return str(value)
+        return clean_text(
+            value, STRING_CHARACTERS_MAX if key in LONG_KEYS else STRING_CHARACTERS_SOFT
+        )
+    if value is None or kind is bool:
+        return value  # type: ignore[no-any-return]  # narrowed by its class, which mypy cannot see
+    if kind is int:
+        return int(value) if INT64_MIN <= value <= INT64_MAX else str(value)
+    if kind is float:
+        return float(value) if math.isfinite(value) else str(value)
+    return _unusual(value)
+
+
+def _unusual(value: Any) -> Scalar:
+    """Subclasses of the plain types (enums, numpy floats), bytes, and all other objects."""
+    if isinstance(value, bytes):
+        return clean_text(value[:STRING_CHARACTERS_SOFT].decode("utf-8", "replace"))
+    if isinstance(value, float):
+        return _scalar(float(value), "")
+    if isinstance(value, int):
+        return _scalar(int(value), "")
+    return clean_text(value.value if hasattr(value, "_value_") else value)

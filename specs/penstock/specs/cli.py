@@ -1,0 +1,77 @@
+"""`penstock specs`: look at specs, and judge records by them."""
+
+import json
+import sys
+from collections import Counter
+from typing import BinaryIO, Final
+
+import click
+
+from penstock.specs.columns import fields as columns
+from penstock.specs.errors import UnknownSpecError
+from penstock.specs.gate import Rejected, check_line
+from penstock.specs.json_schema import json_schema
+from penstock.specs.kinds import BASE_MODELS
+from penstock.specs.versions import model_for, specs
+
+EX_DATAERR: Final = 65
+"""sysexits.h: the input data was incorrect."""
+
+
+@click.group(name="specs", epilog="Example: penstock specs validate records.ndjson")
+def cli() -> None:
+    """Telemetry specs: list them, export JSON Schema, validate records."""
+
+
+@cli.command("list", epilog="Example: penstock specs list")
+def list_specs() -> None:
+    """List all known specs."""
+    for spec, model in specs().items():
+        summary = (model.__doc__ or "").strip().partition("\n")[0]
+        click.echo(f"{spec:24} {model.model_fields['kind'].default:8} {summary}")
+
+
+@cli.command(epilog="Example: penstock specs validate - < records.ndjson")
+@click.argument("file", type=click.File("rb"))
+@click.option("--quiet", is_flag=True, help="Only the summary.")
+def validate(file: BinaryIO, *, quiet: bool) -> None:
+    """Judge each line of FILE (- is standard input); exit code 65 when one is not a record.
+
+    Prints the line's number and verdict: its spec and service, or why it is refused.
+    """
+    verdicts: Counter[str] = Counter()
+    for number, line in enumerate(file, start=1):
+        verdict = check_line(line.rstrip(b"\r\n"))
+        if isinstance(verdict, Rejected):
+            verdicts["refused"] += 1
+            text = f"refused: {verdict.reason}" + (f" ({verdict.detail})" if verdict.detail else "")
+        else:
+            verdicts["accepted"] += 1
+            text = f"accepted: {verdict.schema} {verdict.service}"
+        if not quiet:
+            click.echo(f"{number}: {text}")
+    click.echo(f"{verdicts['accepted']} accepted, {verdicts['refused']} refused", err=True)
+    if verdicts["refused"]:
+        sys.exit(EX_DATAERR)
+
+
+@cli.command(epilog="Example: penstock specs schema log/1.0")
+@click.argument("spec", metavar="NAME/VERSION")
+def schema(spec: str) -> None:
+    """Print a spec as JSON Schema."""
+    try:
+        model = model_for(spec)
+    except UnknownSpecError as error:
+        raise click.BadParameter(str(error), param_hint="NAME/VERSION") from None
+    click.echo(json.dumps(json_schema(model), indent=2))
+
+
+@cli.command(epilog="Example: penstock specs fields metric")
+@click.argument("kind", type=click.Choice(list(BASE_MODELS)))
+def fields(kind: str) -> None:
+    """Print the columns of a kind: name, type and where the value lies in a record."""
+    for column in columns(kind):
+        need = "required" if column.required else ""
+        click.echo(
+            f"{column.name:28} {column.type:20} {' > '.join(column.path):44} {need}".rstrip()
+        )

@@ -1,0 +1,40 @@
+"""The only place where the spec library reads the time or rolls dice."""
+
+import os
+import random
+import time
+
+_RANDOM = random.SystemRandom()
+
+
+def unix_ns() -> int:
+    """Nanoseconds since 1970-01-01 UTC, for records; may step."""
+    return time.time_ns()  # noqa: TID251 - this is the clock module
+
+
+def monotonic_ns() -> int:
+    """Nanoseconds for durations; never steps back."""
+    return time.monotonic_ns()  # noqa: TID251 - this is the clock module
+
+
+def jitter() -> float:
+    """A number from 0 to 1."""
+    return _RANDOM.random()
+
+
+def record_id() -> str:
+    """A new UUID version 7 (RFC 9562) as 32 hex digits: its first 48 bits are milliseconds."""
+    milliseconds = unix_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF
+    noise = int.from_bytes(os.urandom(10), "big")
+    value = milliseconds << 80 | 0x7 << 76 | (noise >> 68 & 0xFFF) << 64
+    value |= 0b10 << 62 | noise & 0x3FFF_FFFF_FFFF_FFFF
+    return f"{value:032x}"
+
+
+def instance_id() -> str:
+    """A new ``service.instance.id``: UUID version 4 with dashes."""
+    value = bytearray(os.urandom(16))
+    value[6] = value[6] & 0x0F | 0x40
+    value[8] = value[8] & 0x3F | 0x80
+    text = value.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

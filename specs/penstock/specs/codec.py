@@ -1,0 +1,78 @@
+"""Models to bytes and back; the wire form is described in `penstock.specs.envelope`.
+
+A specialised spec's own fields lie in ``attributes`` on the wire and are lifted out of it when its
+line is decoded.
+"""
+
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from penstock.specs.envelope import Record
+from penstock.specs.errors import RefusedRecordError, RefusedSpecError
+from penstock.specs.versions import resolve
+from penstock.specs.wire import encode_json
+
+
+def to_wire(record: Record) -> dict[str, Any]:
+    """The record as the JSON object of its line; absent fields are left out."""
+    fields = record.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if not record.own_fields:
+        return fields
+    attributes = fields.pop("attributes", {})
+    for name, key in record.own_fields.items():
+        if name in fields:
+            attributes[key] = fields.pop(name)
+    if attributes:
+        fields["attributes"] = attributes
+    return fields
+
+
+def encode(record: Record) -> bytes:
+    """The record's line, without a newline."""
+    return encode_json(to_wire(record))
+
+
+def decode(line: bytes) -> Record:
+    """The record of a line, as the newest model known for it.
+
+    Raises:
+        RefusedRecordError: It is not JSON, or breaks its spec.
+    """
+    try:
+        fields = from_json(line, allow_inf_nan=False)
+    except ValueError:
+        raise RefusedRecordError("not_json") from None
+    if not isinstance(fields, dict):
+        raise RefusedRecordError("not_an_object")
+    try:
+        model = resolve(str(fields.get("schema")), str(fields.get("kind"))).model
+    except (RefusedSpecError, KeyError):
+        raise RefusedRecordError("bad_schema") from None
+    if model is None:
+        raise RefusedRecordError("unknown_major")
+    try:
+        return model.model_validate(lift(model, fields))
+    except ValidationError as error:
+        raise RefusedRecordError("invalid", explain(error)) from None
+
+
+def lift(model: type[Record], fields: dict[str, Any]) -> dict[str, Any]:
+    """Move a specialised spec's own fields out of the attributes; the argument stays as it is."""
+    attributes = fields.get("attributes")
+    if not model.own_fields or not isinstance(attributes, dict):
+        return fields
+    rest = dict(attributes)
+    lifted = {k: v for k, v in fields.items() if k != "attributes"}
+    for name, key in model.own_fields.items():
+        if key in rest:
+            lifted[name] = rest.pop(key)
+    return lifted | ({"attributes": rest} if rest else {})
+
+
+def explain(error: ValidationError) -> str:
+    """The first broken rule and its field, without the offending value."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    path = ".".join(str(part) for part in first["loc"][:2])
+    return f"{path or 'record'}: {first['type']}"

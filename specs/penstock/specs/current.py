@@ -1,0 +1,52 @@
+"""The process's emitter, as `setup` made it, for records that emit themselves."""
+
+from typing import Any, Protocol
+
+from penstock.specs.bound import bound
+from penstock.specs.envelope import Context, Record
+from penstock.specs.limits import ATTRIBUTES_MAX
+from penstock.specs.traces import trace_fields
+
+
+class Sink(Protocol):
+    """Takes records; never raises, never waits."""
+
+    def emit_record(self, record: Record) -> bool:
+        """Offer a record; False when it was dropped."""
+        ...
+
+
+_sink: Sink | None = None
+
+
+def set_sink(sink: Sink | None) -> None:
+    """Choose where records of this process go; None takes the choice back."""
+    global _sink  # noqa: PLW0603 - one process, one emitter
+    _sink = sink
+
+
+def emit_here(record: Record) -> bool:
+    """Emit a record with the trace ids and the context of the running task.
+
+    False when it was dropped, also because there was no `setup`.
+    """
+    if _sink is None:
+        return False
+    try:
+        whole = _with_surroundings(record)
+    except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
+        whole = record
+    return _sink.emit_record(whole)
+
+
+def _with_surroundings(record: Record) -> Record:
+    update: dict[str, Any] = trace_fields() if record.trace_id is None else {}
+    here = bound()
+    if here.context and record.context is None:
+        update["context"] = Context.model_validate(dict(here.context))
+    if here.attributes:
+        own = record.attributes or {}
+        room = max(0, ATTRIBUTES_MAX - len(own) - len(record.own_fields))
+        more = [item for item in here.attributes.items() if item[0] not in own][:room]
+        update["attributes"] = {**dict(more), **own}
+    return record.model_copy(update=update) if update else record

@@ -1,0 +1,48 @@
+"""Errors of the spec library; the subclass says who must act.
+
+Nothing on the emitting path raises them at an application: they come from defining specs, from
+decoding, from set-up and from the command line.
+"""
+
+
+class SpecError(Exception):
+    """Root of the errors that this package raises."""
+
+
+class RefusedRecordError(SpecError):
+    """A record breaks its spec; its producer must act.
+
+    Attributes:
+        reason: Short and stable, fit for a counter's label; never contains the record's values.
+        detail: Which field and rule; never contains the record's values.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+        self.detail = detail
+
+
+class RefusedSpecError(SpecError):
+    """A spec class is not well formed; its author must act."""
+
+
+class UnknownSpecError(SpecError):
+    """No spec of that name and version is known here.
+
+    Attributes:
+        schema_id: What was asked for.
+    """
+
+    def __init__(self, schema_id: str, known: str = "") -> None:
+        super().__init__(f"no spec {schema_id!r}" + (f"; known: {known}" if known else ""))
+        self.schema_id = schema_id
+
+
+class MissingExtraError(SpecError, ImportError):
+    """A module of this package needs an extra that is not installed."""
+
+    def __init__(self, module: str | None, extra: str = "app") -> None:
+        super().__init__(f"{module} is not installed: pip install 'penstock[{extra}]'")
+        self.module = module
+        self.extra = extra

@@ -1,0 +1,164 @@
+"""The thread that moves batches between the delivery core and a link."""
+
+import contextlib
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, assert_never
+
+from penstock.specs import clock
+from penstock.specs.core.delivery import (
+    Close,
+    Connect,
+    Connected,
+    Delivery,
+    Effect,
+    Event,
+    Lost,
+    Send,
+    Tick,
+)
+from penstock.specs.links import LINK_ERRORS, Dropped, Link
+
+_MS: Final = 1_000_000
+_READ_BYTES: Final = 4096
+
+
+class Flusher:
+    """Runs `delivery` on `link` in a daemon thread that starts with the first record.
+
+    Args:
+        delivery: Decides. Shared with the emitter, hence only touched with `lock` held.
+        link: Touched by the thread only.
+        lock: A reentrant lock.
+        dropped: The drop counters to report; called with `lock` held.
+    """
+
+    def __init__(
+        self, delivery: Delivery, link: Link, lock: Any, dropped: Callable[[], Dropped]
+    ) -> None:
+        self._delivery = delivery
+        self._link = link
+        self._lock = lock
+        self._dropped = dropped
+        self._settled = threading.Condition(lock)
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._wake_in, self._wake_out = -1, -1
+
+    def ensure_started(self) -> None:
+        """Start the thread if it does not run; call with the lock held."""
+        if self._thread is not None or self._stopping:
+            return
+        try:
+            self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._thread = threading.Thread(target=self._run, name="penstock-specs", daemon=True)
+            self._thread.start()
+        except (OSError, RuntimeError):
+            # No descriptors, or the interpreter is ending: try again at the next record.
+            self._close_wake()
+            self._thread = None
+
+    def wake(self) -> None:
+        """Make the thread look at the queue."""
+        # Full: it will wake anyway. Closed: it has ended. The lock keeps it from being closed in
+        # between, after which its number may mean another file of the application.
+        with self._lock, contextlib.suppress(OSError):
+            os.write(self._wake_out, b"w")
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that is queued is answered; False when that takes longer."""
+        with self._lock:
+            if self._delivery.idle:
+                return True
+            self.ensure_started()
+            self._delivery.hurry()
+            self.wake()
+            return self._settled.wait_for(lambda: self._delivery.idle, timeout_s)
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread; what is queued stays there.
+
+        A thread that is held up, by a standard output that nobody reads, is not waited for longer
+        than `timeout_s`: it ends when it can, and keeps its descriptors until then.
+        """
+        with self._lock:
+            self._stopping = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self.wake()
+            thread.join(timeout_s)
+            if not thread.is_alive():
+                with self._lock:
+                    self._close_wake()
+
+    def abandon(self) -> None:
+        """In a forked child: close this process's copies of the parent's descriptors."""
+        self._link.close()
+        self._close_wake()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wait()
+            try:
+                self._step()
+            except Exception:  # noqa: BLE001 - out of memory, say: reconnect, and send again
+                self._link.close()
+                with self._lock:
+                    self._delivery.handle(Lost(clock.jitter()), clock.monotonic_ns())
+        self._link.close()
+
+    def _wait(self) -> None:
+        """Until a deadline, until the link can go on, or until somebody wakes us."""
+        with self._lock:
+            deadline_ns = self._delivery.next_deadline_ns()
+        poll = select.poll()
+        poll.register(self._wake_in, select.POLLIN)
+        if interest := self._link.interest():
+            poll.register(*interest)
+        if deadline_ns is None:
+            poll.poll()
+        else:
+            wait_ns = max(0, deadline_ns - clock.monotonic_ns())
+            poll.poll(-(-wait_ns // _MS))
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_in, _READ_BYTES)
+
+    def _step(self) -> None:
+        events: deque[Event] = deque([Tick()])
+        self._pump(events)
+        while events:
+            with self._lock:
+                effects = self._delivery.handle(events.popleft(), clock.monotonic_ns())
+                dropped = self._dropped() if effects else {}
+                if self._delivery.idle:
+                    self._settled.notify_all()
+            for effect in effects:
+                self._apply(effect, dropped, events)
+
+    def _apply(self, effect: Effect, dropped: Dropped, events: deque[Event]) -> None:
+        match effect:
+            case Connect():
+                events.append(Connected() if self._link.connect() else Lost(clock.jitter()))
+            case Send(batch):
+                events.extend(self._link.send(batch, dropped))
+                self._pump(events)
+            case Close():
+                self._link.close()
+            case _:
+                assert_never(effect)
+
+    def _pump(self, events: deque[Event]) -> None:
+        try:
+            events.extend(self._link.pump())
+        except LINK_ERRORS:
+            self._link.close()
+            events.append(Lost(clock.jitter()))
+
+    def _close_wake(self) -> None:
+        for descriptor in (self._wake_in, self._wake_out):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._wake_in, self._wake_out = -1, -1

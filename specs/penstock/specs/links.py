@@ -1,0 +1,163 @@
+"""Where batches go: the collector's Unix socket, or a stream such as standard output."""
+
+import os
+import select
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from typing_extensions import override
+
+from penstock.specs.core.delivery import Acked, Batch, Nacked
+from penstock.specs.errors import SpecError
+from penstock.specs.framing import AnswerReader, encode_batch
+from penstock.specs.gate import attach
+
+Answer = Acked | Nacked
+Dropped = Mapping[str, Mapping[str, int]]
+_READ_BYTES: Final = 64 * 1024
+
+
+class Link(Protocol):
+    """One way out for batches. Only the flusher thread touches it."""
+
+    def connect(self) -> bool:
+        """Begin anew, forgetting what was under way; False when nobody is there."""
+        ...
+
+    def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
+        """Take a batch to be written; returns answers that are there at once."""
+        ...
+
+    def interest(self) -> tuple[int, int] | None:
+        """File descriptor and poll mask to wait for; None when there is nothing to wait for."""
+        ...
+
+    def pump(self) -> list[Answer]:
+        """Write and read what is possible without waiting.
+
+        Raises:
+            OSError: The connection is over.
+            SpecError: The peer does not speak the protocol.
+        """
+        ...
+
+    def close(self) -> None:
+        """Forget the connection."""
+        ...
+
+
+class SocketLink(Link):
+    """The collector's Unix stream socket; nothing here ever waits."""
+
+    def __init__(self, path: str, sender: str, resource_json: bytes) -> None:
+        self._path = path
+        self._sender = sender
+        self._resource_json = resource_json
+        self._socket: socket.socket | None = None
+        self._unsent = memoryview(b"")
+        self._answers = AnswerReader()
+
+    @override
+    def connect(self) -> bool:
+        self.close()
+        attempt = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        attempt.setblocking(False)
+        try:
+            # A Unix socket connects at once, or fails: with EAGAIN when the listener is busy.
+            attempt.connect(self._path)
+        except OSError:
+            attempt.close()
+            return False
+        self._socket = attempt
+        self._answers = AnswerReader()
+        return True
+
+    @override
+    def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
+        lines = [record.line for record in batch.records]
+        frame = encode_batch(self._sender, batch.sequence, lines, self._resource_json, dropped)
+        self._unsent = memoryview(bytes(self._unsent) + frame)
+        return []
+
+    @override
+    def interest(self) -> tuple[int, int] | None:
+        if self._socket is None:
+            return None
+        return self._socket.fileno(), select.POLLIN | (select.POLLOUT if self._unsent else 0)
+
+    @override
+    def pump(self) -> list[Answer]:
+        if self._socket is None:
+            return []
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except BlockingIOError:
+            pass  # the rest when the socket has room again
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return []
+        if not data:
+            raise ConnectionResetError("the collector closed the connection")
+        return self._answers.feed(data)
+
+    @override
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+        self._unsent = memoryview(b"")
+
+
+class StreamLink(Link):
+    """Self-contained lines to a file descriptor; a batch is answered once it is written.
+
+    Writing may wait, which holds up the flusher thread only.
+    """
+
+    def __init__(self, descriptor: int, resource_json: bytes) -> None:
+        self._descriptor = descriptor
+        self._resource_json = resource_json
+
+    @override
+    def connect(self) -> bool:
+        return True
+
+    @override
+    def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
+        lines: Sequence[bytes] = [attach(r.line, self._resource_json) for r in batch.records]
+        unsent = memoryview(b"\n".join(lines) + b"\n")
+        try:
+            while unsent:
+                unsent = unsent[self._write(unsent) :]
+        except OSError:
+            # Nobody reads any more, and part of it may have been read: not again.
+            return [Nacked(batch.sequence, retry=False, jitter=0.0)]
+        return [Acked(batch.sequence)]
+
+    def _write(self, data: memoryview) -> int:
+        """Write some of it, also to a descriptor that others made non-blocking."""
+        try:
+            return os.write(self._descriptor, data)
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLOUT)
+            poll.poll()
+            return 0
+
+    @override
+    def interest(self) -> tuple[int, int] | None:
+        return None
+
+    @override
+    def pump(self) -> list[Answer]:
+        return []
+
+    @override
+    def close(self) -> None:
+        """The descriptor belongs to the application."""
+
+
+LINK_ERRORS: Final = (OSError, SpecError)

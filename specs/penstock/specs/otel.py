@@ -1,0 +1,240 @@
+"""OpenTelemetry exporters that emit records.
+
+Named ``penstock`` in the exporter entry points, so ``OTEL_TRACES_EXPORTER=penstock`` and its like
+choose them. Constructed without arguments they use the process's emitter: that of `setup`, or one
+made from PENSTOCK_SOCKET.
+
+Delivery is the emitter's business: an export succeeds once the records are queued, since the SDK
+throws failed batches away.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from penstock.specs.app import process_emitter
+from penstock.specs.attributes import clean_attributes, encodable
+from penstock.specs.emit import Emitter
+from penstock.specs.errors import MissingExtraError
+from penstock.specs.wire import encode_json
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.sdk._logs import ReadableLogRecord
+    from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
+    from opentelemetry.sdk.metrics import (
+        Counter,
+        MeterProvider,
+        ObservableCounter,
+        ObservableUpDownCounter,
+        UpDownCounter,
+    )
+    from opentelemetry.sdk.metrics import Histogram as HistogramInstrument
+    from opentelemetry.sdk.metrics.export import (
+        AggregationTemporality,
+        MetricExporter,
+        MetricExportResult,
+        MetricsData,
+        PeriodicExportingMetricReader,
+    )
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+except ImportError as error:
+    raise MissingExtraError(error.name) from None
+
+from typing_extensions import override
+
+from penstock.specs.otel_records import log_record, metric_records, span_record
+from penstock.specs.resource import fit_resource
+
+TEMPORALITY_VARIABLE: Final = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+_RESOURCES_MAX: Final = 16
+
+
+class _Outlet:
+    """Converted records to the emitter, each with its resource unless that is the emitter's."""
+
+    def __init__(self, emitter: Emitter | None) -> None:
+        self._emitter = emitter
+        self._known: dict[tuple[int, str], tuple[Resource, bytes | None]] = {}
+
+    def send(self, kind: str, resource: Resource, record: dict[str, Any]) -> None:
+        """Emit one record; counted, never raised, when it cannot be."""
+        emitter = self._emitter or process_emitter()
+        try:
+            line = _encode(record)
+            extra = self._resource_json(emitter, resource)
+            if extra is not None:
+                line = line[:-1] + b',"resource":' + extra + b"}"
+        except (TypeError, ValueError):
+            emitter.lose(kind, "not_encodable")
+            return
+        failed = record.get("status_code") == "ERROR"
+        emitter.emit(kind, line, 17 if failed else int(record.get("severity_number", 9)))
+
+    def lose(self, kind: str) -> None:
+        """Count a record that could not be converted."""
+        (self._emitter or process_emitter()).lose(kind, "not_encodable")
+
+    def flush(self, timeout_ms: float) -> bool:
+        """Wait until all that was emitted is answered."""
+        return (self._emitter or process_emitter()).flush(timeout_ms / 1000)
+
+    def _resource_json(self, emitter: Emitter, resource: Resource) -> bytes | None:
+        """The SDK's resource over the emitter's, as JSON; None when it adds nothing to it."""
+        instance = str(emitter.resource.get("service.instance.id"))
+        known = self._known.get((id(resource), instance))
+        if known is None or known[0] is not resource:
+            if len(self._known) >= _RESOURCES_MAX:
+                self._known.clear()
+            known = (resource, _merge(emitter.resource, resource))
+            self._known[id(resource), instance] = known
+        return known[1]
+
+
+class PenstockSpanExporter(SpanExporter):
+    """Spans to the emitter."""
+
+    def __init__(self, emitter: Emitter | None = None) -> None:
+        self._outlet = _Outlet(emitter)
+
+    @override
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        for span in spans:
+            try:
+                record = span_record(span)
+            except Exception:  # noqa: BLE001 - one odd span must not lose its batch
+                self._outlet.lose("span")
+            else:
+                self._outlet.send("span", span.resource, record)
+        return SpanExportResult.SUCCESS
+
+    @override
+    def shutdown(self, **kwargs: Any) -> None:
+        """Nothing: the emitter outlives the SDK and flushes at exit."""
+
+    @override
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._outlet.flush(timeout_millis)
+
+
+class PenstockLogRecordExporter(LogRecordExporter):
+    """OpenTelemetry log records to the emitter."""
+
+    def __init__(self, emitter: Emitter | None = None) -> None:
+        self._outlet = _Outlet(emitter)
+
+    @override
+    def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
+        for readable in batch:
+            try:
+                record = log_record(readable)
+            except Exception:  # noqa: BLE001 - one odd record must not lose its batch
+                self._outlet.lose("log")
+            else:
+                self._outlet.send("log", readable.resource, record)
+        return LogRecordExportResult.SUCCESS
+
+    @override
+    def shutdown(self, **kwargs: Any) -> None:
+        """Nothing: the emitter outlives the SDK and flushes at exit."""
+
+    @override
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._outlet.flush(timeout_millis)
+
+
+class PenstockMetricExporter(MetricExporter):
+    """Metric points to the emitter.
+
+    The temporality follows OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE: ``cumulative``
+    (default), ``delta`` or ``lowmemory``.
+    """
+
+    def __init__(self, emitter: Emitter | None = None) -> None:
+        preference = os.environ.get(TEMPORALITY_VARIABLE, "cumulative")
+        super().__init__(preferred_temporality=temporality_of(preference))
+        self._outlet = _Outlet(emitter)
+
+    @override
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
+    ) -> MetricExportResult:
+        records: Iterable[tuple[Resource, dict[str, Any] | None]] = metric_records(metrics_data)
+        try:
+            for resource, record in records:
+                if record is None:
+                    self._outlet.lose("metric")
+                else:
+                    self._outlet.send("metric", resource, record)
+        except Exception:  # noqa: BLE001 - the reader would log it and go on; we also count it
+            self._outlet.lose("metric")
+            return MetricExportResult.FAILURE
+        return MetricExportResult.SUCCESS
+
+    @override
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        """Nothing: the emitter outlives the SDK and flushes at exit."""
+
+    @override
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        return self._outlet.flush(timeout_millis)
+
+
+def install(emitter: Emitter | None = None, *, metric_interval_s: float = 10.0) -> None:
+    """Make the process's tracer and meter providers emit records; call once, after `setup`.
+
+    At exit the SDK exports what it holds, then the emitter flushes. A program that wants to know
+    what became of its last records calls `shutdown` and `Emitter.flush` itself.
+    """
+    resource = Resource.create((emitter or process_emitter()).resource)
+    tracers = TracerProvider(resource=resource)
+    tracers.add_span_processor(BatchSpanProcessor(PenstockSpanExporter(emitter)))
+    trace.set_tracer_provider(tracers)
+    reader = PeriodicExportingMetricReader(
+        PenstockMetricExporter(emitter), export_interval_millis=metric_interval_s * 1000
+    )
+    metrics.set_meter_provider(MeterProvider(metric_readers=[reader], resource=resource))
+
+
+def shutdown() -> None:
+    """Export what the SDK still holds; then `Emitter.flush` brings it out of the process."""
+    for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
+        if isinstance(provider, (TracerProvider, MeterProvider)):
+            provider.shutdown()
+
+
+def temporality_of(preference: str) -> dict[type, AggregationTemporality]:
+    """OpenTelemetry's three preferences, by instrument class."""
+    delta, cumulative = AggregationTemporality.DELTA, AggregationTemporality.CUMULATIVE
+    name = preference.strip().lower()
+    return {
+        Counter: delta if name in ("delta", "lowmemory") else cumulative,
+        HistogramInstrument: delta if name in ("delta", "lowmemory") else cumulative,
+        ObservableCounter: delta if name == "delta" else cumulative,
+        UpDownCounter: cumulative,
+        ObservableUpDownCounter: cumulative,
+    }
+
+
+def _encode(record: dict[str, Any]) -> bytes:
+    try:
+        return encode_json(record)
+    except (TypeError, ValueError):
+        return encode_json(encodable(record))
+
+
+def _merge(own: dict[str, Any], resource: Resource) -> bytes | None:
+    """None when the SDK knows nothing that the emitter's resource does not say."""
+    given, _ = clean_attributes(
+        {k: v for k, v in resource.attributes.items() if not k.startswith("telemetry.sdk.")}
+    )
+    if str(given.get("service.name", "")).startswith("unknown_service"):
+        del given["service.name"]
+    # After a fork the SDK still has its parent's identity; the emitter has its own.
+    for key in ("service.instance.id", "process.pid"):
+        if key in own:
+            given.pop(key, None)
+    merged = fit_resource({**own, **given})
+    return None if merged == own else encode_json(merged)

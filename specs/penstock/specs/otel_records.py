@@ -1,0 +1,268 @@
+"""OpenTelemetry SDK objects as records.
+
+The SDK's own limits have been applied already; what remains is to fit names, ids and types. A point
+that the spec does not allow (an empty unit becomes ``1``) is adapted where that loses nothing.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    ExponentialHistogram,
+    ExponentialHistogramDataPoint,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    Sum,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext
+
+from penstock.specs.attributes import clean_attributes, clean_text
+from penstock.specs.limits import (
+    BUCKETS_MAX,
+    EXEMPLARS_MAX,
+    INT64_MAX,
+    INT64_MIN,
+    LINKS_MAX,
+    NAME_CHARACTERS_MAX,
+    SCOPE_CHARACTERS_MAX,
+    SPAN_EVENTS_MAX,
+    TRACE_STATE_CHARACTERS_MAX,
+)
+from penstock.specs.log_record import severity_text
+
+Json = dict[str, Any]
+_Point = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
+_TEMPORALITY: Final = {
+    AggregationTemporality.DELTA: "delta",
+    AggregationTemporality.CUMULATIVE: "cumulative",
+}
+_METRIC_NAME: Final = re.compile(r"[^a-z0-9_.]")
+_INFO: Final = 9
+
+
+def span_record(span: ReadableSpan) -> Json:
+    """A finished span."""
+    context = span.context
+    assert context is not None, "the SDK exports spans with a context only"
+    start = _time(span.start_time)
+    record = _envelope("span", start, span.attributes, span.instrumentation_scope)
+    record |= _ids(context)
+    if span.parent is not None and span.parent.is_valid:
+        record["parent_span_id"] = f"{span.parent.span_id:016x}"
+    record["name"] = clean_text(span.name, NAME_CHARACTERS_MAX) or "unnamed"
+    record["span_kind"] = span.kind.name
+    record["end_time_unix_nano"] = max(start, _time(span.end_time))
+    record["status_code"] = span.status.status_code.name
+    if span.status.description:
+        record["status_message"] = clean_text(span.status.description)
+    state = context.trace_state.to_header() if context.trace_state else ""
+    if 0 < len(state) <= TRACE_STATE_CHARACTERS_MAX:
+        record["trace_state"] = state
+    if span.links:
+        record["links"] = [
+            {**_ids(link.context, flags=False), **_attributes(link.attributes)}
+            for link in span.links[:LINKS_MAX]
+        ]
+    if span.events:
+        record["events"] = [
+            {
+                "name": clean_text(event.name, NAME_CHARACTERS_MAX) or "unnamed",
+                "time_unix_nano": _time(event.timestamp),
+                **_attributes(event.attributes),
+            }
+            for event in span.events[:SPAN_EVENTS_MAX]
+        ]
+    return record | _lost(span)
+
+
+def log_record(readable: ReadableLogRecord) -> Json:
+    """A log record; one with an event name stays a log record, named."""
+    log = readable.log_record
+    time = _time(log.timestamp or log.observed_timestamp)
+    record = _envelope("log", time, log.attributes, readable.instrumentation_scope)
+    if log.trace_id:
+        record["trace_id"] = f"{log.trace_id:032x}"
+        if log.span_id:
+            record["span_id"] = f"{log.span_id:016x}"
+        record["trace_flags"] = int(log.trace_flags or 0)
+    number = log.severity_number.value if log.severity_number is not None else 0
+    record["severity_number"] = number or _INFO
+    record["severity_text"] = severity_text(number or _INFO)
+    record["body"] = clean_text(_body(log.body))
+    if log.event_name:
+        record["event_name"] = clean_text(log.event_name, NAME_CHARACTERS_MAX)
+    return record
+
+
+def metric_records(data: MetricsData) -> Iterator[tuple[Resource, Json | None]]:
+    """Every point, with the resource it belongs to; None for one that no record can hold."""
+    for resource_metrics in data.resource_metrics:
+        for scope_metrics in resource_metrics.scope_metrics:
+            for metric in scope_metrics.metrics:
+                for point in metric.data.data_points:
+                    yield (
+                        resource_metrics.resource,
+                        _point_record(metric, point, scope_metrics.scope),
+                    )
+
+
+def _point_record(metric: Metric, point: _Point, scope: Any) -> Json | None:
+    try:
+        record = _envelope("metric", point.time_unix_nano, point.attributes, scope)
+        record["name"] = metric_name(metric.name)
+        record["unit"] = (metric.unit or "1")[:63]
+        return record | _typed(metric, point) | _exemplars(point)
+    except Exception:  # noqa: BLE001 - one odd point must not lose its batch
+        return None
+
+
+def metric_name(name: str) -> str:
+    """An instrument's name as the spec wants it: lower case, starting with a letter."""
+    fitted = _METRIC_NAME.sub("_", name.lower())[:NAME_CHARACTERS_MAX]
+    return fitted if fitted[:1].isalpha() else f"m_{fitted}"[:NAME_CHARACTERS_MAX]
+
+
+def _typed(metric: Metric, point: _Point) -> Json:
+    """The fields of the point's metric type."""
+    data = metric.data
+    match data, point:
+        case Gauge(), NumberDataPoint():
+            return {"metric_type": "gauge", "value": _number(point.value)}
+        case Sum(), NumberDataPoint():
+            return {
+                "metric_type": "sum",
+                "value": _number(point.value),
+                "is_monotonic": data.is_monotonic,
+                **_window(data, point),
+            }
+        case Histogram(), HistogramDataPoint():
+            return {
+                "metric_type": "histogram",
+                "bucket_counts": list(point.bucket_counts),
+                "explicit_bounds": list(point.explicit_bounds),
+                **_statistics(point),
+                **_window(data, point),
+            }
+        case ExponentialHistogram(), ExponentialHistogramDataPoint():
+            return {
+                "metric_type": "exponential_histogram",
+                "scale": point.scale,
+                "zero_count": point.zero_count,
+                "positive": _buckets(point.positive),
+                "negative": _buckets(point.negative),
+                **_statistics(point),
+                **_window(data, point),
+            }
+        case _:
+            raise TypeError(f"{type(data).__name__} with {type(point).__name__}")
+
+
+def _window(
+    data: Sum | Histogram | ExponentialHistogram,
+    point: _Point,
+) -> Json:
+    start = point.start_time_unix_nano or point.time_unix_nano
+    return {
+        "temporality": _TEMPORALITY[data.aggregation_temporality],
+        "start_time_unix_nano": min(start, point.time_unix_nano),
+    }
+
+
+def _statistics(point: HistogramDataPoint | ExponentialHistogramDataPoint) -> Json:
+    """Count and sum; the extremes only when something was measured: the SDK has infinities then."""
+    found: Json = {"count": point.count}
+    if math.isfinite(point.sum):
+        found["sum"] = _number(point.sum)
+    if point.count and -math.inf < point.min <= point.max < math.inf:
+        found |= {"min": _number(point.min), "max": _number(point.max)}
+    return found
+
+
+def _number(value: Any) -> int | float:
+    """A plain number of whatever counts as one, numpy's included.
+
+    Raises:
+        ValueError: It is not finite, which no record can hold.
+    """
+    if isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
+        return int(value)
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("not finite")
+    return number
+
+
+def _buckets(buckets: Any) -> Json:
+    counts = list(buckets.bucket_counts)
+    assert len(counts) <= BUCKETS_MAX, "the SDK's exponential histogram has at most 160 buckets"
+    return {"offset": buckets.offset, "bucket_counts": counts}
+
+
+def _exemplars(point: Any) -> Json:
+    found = [
+        {
+            "time_unix_nano": exemplar.time_unix_nano,
+            "value": _number(exemplar.value),
+            **({"trace_id": f"{exemplar.trace_id:032x}"} if exemplar.trace_id else {}),
+            **({"span_id": f"{exemplar.span_id:016x}"} if exemplar.span_id else {}),
+            **_attributes(exemplar.filtered_attributes),
+        }
+        for exemplar in [e for e in point.exemplars if math.isfinite(e.value)][:EXEMPLARS_MAX]
+    ]
+    return {"exemplars": found} if found else {}
+
+
+def _envelope(kind: str, time: int, attributes: Mapping[str, Any] | None, scope: Any) -> Json:
+    record: Json = {"schema": f"{kind}/1.0", "kind": kind, "time_unix_nano": time}
+    if scope is not None and scope.name:
+        record["scope"] = clean_text(scope.name, SCOPE_CHARACTERS_MAX)
+    clean, dropped = clean_attributes(attributes or {})
+    dropped += getattr(attributes, "dropped", 0)
+    if clean:
+        record["attributes"] = clean
+    if dropped:
+        record["dropped_attributes_count"] = dropped
+    return record
+
+
+def _ids(context: SpanContext, *, flags: bool = True) -> Json:
+    ids: Json = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+    return {**ids, "trace_flags": int(context.trace_flags)} if flags else ids
+
+
+def _attributes(attributes: Mapping[str, Any] | None) -> Json:
+    clean, _ = clean_attributes(attributes or {})
+    return {"attributes": clean} if clean else {}
+
+
+def _time(given: float | None) -> int:
+    """Applications may hand in times of their own, also as floats."""
+    return max(0, int(given or 0))
+
+
+def _lost(span: ReadableSpan) -> Json:
+    counts = {
+        "dropped_events_count": span.dropped_events + max(0, len(span.events) - SPAN_EVENTS_MAX),
+        "dropped_links_count": span.dropped_links + max(0, len(span.links) - LINKS_MAX),
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def _body(body: Any) -> str:
+    if isinstance(body, (Mapping, Sequence)) and not isinstance(body, (str, bytes)):
+        try:
+            return json.dumps(body, default=clean_text)
+        except (TypeError, ValueError, RecursionError):  # keys that are no text, or a cycle
+            return clean_text(body)
+    return "" if body is None else clean_text(body)

@@ -1,0 +1,203 @@
+"""Real processes under the supervisor: none outlives it, however it ends."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.deploy import guard
+from penstock.deploy.core.supervision import (
+    SECOND_NS,
+    AllReady,
+    CutShort,
+    Effect,
+    GaveUp,
+    PartPlan,
+    Restarting,
+    StartPart,
+)
+from penstock.deploy.supervisor import Part, Supervisor
+from penstock.service.clock import SystemClock
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+# A part that starts a grandchild in a process group of its own, as Spark does, and waits. It writes
+# both ids; SIGTERM ends only itself, so whatever ends the grandchild is not its own doing.
+PARENT_OF_ONE = """
+import os, pathlib, signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], process_group=0)
+pathlib.Path(sys.argv[1]).write_text(f"{os.getpid()} {child.pid}")
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+while True:
+    signal.pause()
+"""
+STUBBORN = """
+import pathlib, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).write_text("up")
+while True:
+    signal.pause()
+"""
+LAUNCHER = """
+import asyncio, sys
+from pathlib import Path
+from tests.live.test_deploy_supervisor import make_supervisor
+asyncio.run(make_supervisor(Path(sys.argv[1]), print).run())
+"""
+
+
+def _part(directory: Path, code: str, plan: PartPlan | None = None) -> Part:
+    plan = plan or PartPlan("part")
+    ids = directory / f"{plan.name}.ids"
+
+    async def is_up() -> bool:
+        return ids.exists() and bool(ids.read_text())
+
+    command = (sys.executable, "-c", code, str(ids))
+    return Part(plan, command, directory / f"{plan.name}.log", is_ready=is_up)
+
+
+def make_supervisor(directory: Path, report: object) -> Supervisor:
+    assert callable(report)
+    part = _part(directory, PARENT_OF_ONE)
+    return Supervisor([part], ["part"], clock=SystemClock(), report=report)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _ids(directory: Path) -> list[int]:
+    path = directory / "part.ids"
+    text = wait_until(lambda: path.exists() and path.read_text(), what="the part is up")
+    return [int(word) for word in str(text).split()]
+
+
+def test_stopping_ends_what_a_part_left_behind(tmp_path: Path) -> None:
+    seen: list[Effect] = []
+
+    async def main() -> None:
+        def report(effect: Effect) -> None:
+            seen.append(effect)
+            if isinstance(effect, AllReady):
+                supervisor.stop()
+
+        supervisor = make_supervisor(tmp_path, report)
+        await supervisor.run()
+
+    asyncio.run(main())
+    assert [pid for pid in _ids(tmp_path) if _is_alive(pid)] == []
+    assert not any(isinstance(effect, CutShort) for effect in seen)
+
+
+def test_a_part_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
+    seen: list[Effect] = []
+
+    async def main() -> None:
+        def report(effect: Effect) -> None:
+            seen.append(effect)
+            if isinstance(effect, AllReady):
+                supervisor.stop()
+
+        plan = PartPlan("part", stop_within_ns=SECOND_NS // 5)
+        part = _part(tmp_path, STUBBORN, plan)
+        supervisor = Supervisor([part], ["part"], clock=SystemClock(), report=report)
+        await supervisor.run()
+
+    asyncio.run(main())
+    assert CutShort("part", "did not end when told to") in seen
+
+
+def test_a_part_killed_by_someone_is_restarted_without_its_old_children(tmp_path: Path) -> None:
+    first: list[int] = []
+
+    async def main() -> None:
+        def report(effect: Effect) -> None:
+            match effect:
+                case AllReady():
+                    first.extend(_ids(tmp_path))
+                    os.kill(first[0], signal.SIGKILL)
+                case Restarting():
+                    (tmp_path / "part.ids").unlink()
+                    assert not _is_alive(first[1])
+                case StartPart() if first:
+                    supervisor.stop()
+                case _:
+                    pass
+
+        supervisor = make_supervisor(tmp_path, report)
+        await supervisor.run()
+
+    asyncio.run(main())
+    assert first
+
+
+def test_a_program_that_cannot_be_started_ends_the_launch(tmp_path: Path) -> None:
+    seen: list[Effect] = []
+
+    async def never() -> bool:
+        return False
+
+    log = tmp_path / "part.log"
+    part = Part(PartPlan("part"), (str(tmp_path / "nothing"),), log, is_ready=never)
+    asyncio.run(Supervisor([part], ["part"], clock=SystemClock(), report=seen.append).run())
+    assert GaveUp("part", guard.NOT_STARTED) in seen
+    assert "No such file" in log.read_text()
+
+
+@contextmanager
+def _launcher(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(directory)],
+        cwd=Path(__file__).resolve().parents[2], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _guards_of(launcher: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes()
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == launcher and guard.__file__.encode() in command:
+            found.append(int(entry.name))
+    return found
+
+
+def test_nothing_outlives_a_launcher_killed_with_9(tmp_path: Path) -> None:
+    with _launcher(tmp_path) as launcher:
+        ids = _ids(tmp_path)
+        assert all(map(_is_alive, ids))
+        launcher.kill()
+        wait_until(lambda: not any(map(_is_alive, ids)), what="all ended", within_s=10)
+
+
+def test_a_part_ends_even_when_the_guard_is_killed_too(tmp_path: Path) -> None:
+    with _launcher(tmp_path) as launcher:
+        ids = _ids(tmp_path)
+        for pid in _guards_of(launcher.pid):
+            os.kill(pid, signal.SIGKILL)
+        launcher.kill()
+        try:
+            wait_until(lambda: not _is_alive(ids[0]), what="the part ended", within_s=10)
+        finally:
+            guard.signal_session(ids[0], signal.SIGKILL)

@@ -1,0 +1,137 @@
+"""The command line against a real logd, as a person or a script calls it."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nats
+import orjson
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from penstock.logd.cli import cli
+from tests.support.logd import Logd
+from tests.support.processes import free_port
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def logd(tmp_path: Path, nats_url: str) -> Iterator[Logd]:
+    with Logd(tmp_path / "logd", nats_url, []) as running:
+        yield running
+
+
+def command(logd: Logd | None, *arguments: str) -> tuple[int, bytes, str]:
+    """Run a command in this process; its exit code, standard output and standard error."""
+    server = logd.fetch if logd else f"127.0.0.1:{free_port()}"
+    done = CliRunner().invoke(cli, [*arguments, "--server", server])
+    return done.exit_code, done.stdout_bytes, done.stderr
+
+
+async def publish(url: str, *payloads: bytes) -> None:
+    client = await nats.connect(url)
+    for payload in payloads:
+        await client.jetstream().publish("t.a", payload, headers={"K": "v"})
+    await client.close()
+
+
+async def test_a_stream_from_creation_to_deletion(logd: Logd, nats_url: str) -> None:
+    assert command(logd, "streams", "create", "logs", "--subject", "t.>")[0] == 0
+    await publish(nats_url, b"one", b"\xfftwo", b"three")
+    code, out, _ = command(logd, "streams", "list")
+    assert code == 0
+    assert out.decode().splitlines()[1].split()[:5] == ["logs", "t.>", "3", "0", "3"]
+    assert orjson.loads(command(logd, "streams", "list", "--json")[1])["name"] == "logs"
+    assert b"dedup_window_s" in command(logd, "streams", "show", "logs")[1]
+    assert command(logd, "match", "t.x")[1] == b"logs\n"
+
+    lines = command(logd, "tail", "logs")[1].splitlines()
+    assert [line.split(b"  ")[0] for line in lines] == [b"0", b"1", b"2"]
+    assert lines[0].endswith(b"t.a  one")
+    (last,) = command(logd, "tail", "logs", "--from", "2", "--json")[1].splitlines()
+    document = orjson.loads(last)
+    assert (document["offset"], document["value"]) == (2, "three")
+    assert document["headers"] == [["K", "v"]]
+
+    ndjson = command(logd, "fetch", "logs", "--from", "1")[1].splitlines()
+    assert [orjson.loads(line)["offset"] for line in ndjson] == [1, 2]
+    assert "value_base64" in orjson.loads(ndjson[0])
+    arrow = command(logd, "fetch", "logs", "--to", "2", "--format", "arrow")[1]
+    table = pa.ipc.open_stream(arrow).read_all()
+    assert table.column("value").to_pylist() == [b"one", b"\xfftwo"]
+
+    assert command(logd, "streams", "delete", "logs", "--yes")[0] == 0
+    assert command(logd, "streams", "list", "--json")[1] == b""
+
+
+def test_errors_name_a_fix_and_have_exit_codes(logd: Logd) -> None:
+    code, _, error = command(logd, "tail", "nothing")
+    assert code == 1
+    assert "UNKNOWN_STREAM" in error
+    assert "fix: list the streams" in error
+    code, _, error = command(logd, "streams", "create", "x", "--subject", ">")
+    assert code == 1
+    assert "wildcard" in error
+    assert command(logd, "tail", "logs", "--from", "yesterday")[0] == 64
+    assert command(logd, "nonsense")[0] == 64
+    code, _, error = command(None, "streams", "list")
+    assert code == 69
+    assert "--server" in error
+
+
+async def test_a_killed_logd_leaves_a_directory_that_check_and_repair_understand(
+    logd: Logd, nats_url: str
+) -> None:
+    assert command(logd, "streams", "create", "logs", "--subject", "t.>")[0] == 0
+    await publish(nats_url, *(b"%d" % number for number in range(20)))
+    words = ["check", str(logd.data_dir)]
+    assert CliRunner().invoke(cli, words).exit_code == 69
+    assert CliRunner().invoke(cli, [*words, "--live"]).exit_code == 0
+    logd.daemon.kill()
+    for verb in ("check", "repair", "check"):
+        done = CliRunner().invoke(cli, [verb, str(logd.data_dir)])
+        assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(cli, ["repair", str(logd.data_dir)])
+    assert done.stdout.startswith("nothing to repair")
+    done = CliRunner().invoke(cli, ["dump", str(logd.data_dir), "logs", "--format", "ndjson"])
+    values = [orjson.loads(line)["value"] for line in done.stdout.splitlines()]
+    assert values == [str(number) for number in range(20)]
+    logd.daemon.start()
+    assert logd.values("logs") == [b"%d" % number for number in range(20)]
+
+
+def test_every_command_explains_itself_with_an_example() -> None:
+    for words in ([], ["streams", "create"], ["streams", "list"], ["tail"], ["fetch"], ["match"]):
+        done = CliRunner().invoke(cli, [*words, "--help"])
+        assert done.exit_code == 0
+        assert "Example" in done.stdout
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.logd", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "penstock logd" in done.stdout
+
+
+def test_limits_are_set_at_creation_and_shown(logd: Logd) -> None:
+    create = ["streams", "create", "few", "--subject", "t.few"]
+    code, _, error = command(logd, *create, "--discard", "new")
+    assert code == 1
+    assert "discard: new needs retention.bytes or retention.messages" in error
+    assert command(logd, *create, "--retention-bytes", "5")[0] == 1
+    limits = ["--retention-age-s", "60", "--retention-messages", "9", "--discard", "new"]
+    assert command(logd, *create, *limits)[0] == 0
+    shown = dict(
+        line.split(maxsplit=1) for line in command(logd, "streams", "show", "few")[1].splitlines()
+    )
+    assert shown[b"retention.age_s"] == b"60"
+    assert shown[b"retention.bytes"] == b"none"
+    assert (shown[b"retention.messages"], shown[b"discard"]) == (b"9", b"new")

@@ -1,0 +1,275 @@
+"""What goes wrong around a real logd, and what it says about it."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import nats.errors
+import nats.js.errors
+import pytest
+import yaml
+from nats.js import JetStreamContext
+
+from penstock.logd.acks import Nack
+from penstock.logd.errors import RefusedError
+from tests.support.logd import Logd
+from tests.support.nats_server import running_nats_server
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+
+LOGS = {"name": "logs", "subject": "telemetry.logs.>"}
+
+
+def run_logd(directory: Path, config: dict[str, Any], *arguments: str) -> tuple[int, str]:
+    """Run a logd that is expected to end by itself; its exit code and output."""
+    path = directory / "logd.yaml"
+    path.write_text(yaml.safe_dump(config))
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.logd", "--config", str(path), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def config(directory: Path, nats_url: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "data_dir": str(directory / "data"),
+        "nats": {"url": nats_url},
+        "fetch": "127.0.0.1:0",
+        "admin": "127.0.0.1:0",
+        "streams": [LOGS],
+        "connect_timeout_s": 1,
+    } | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"streams": [{"name": "logs", "subject": ">"}]}, "streams.0.subject"),
+        ({"data_dir": "/proc/nothing"}, "data_dir"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_with_its_key(
+    tmp_path: Path, changes: dict[str, Any], key: str
+) -> None:
+    code, output = run_logd(tmp_path, config(tmp_path, "nats://127.0.0.1:1", **changes))
+    assert code == 78, output
+    assert key in output
+    assert "fix:" in output
+
+
+def test_check_prints_the_configuration_without_secrets(tmp_path: Path) -> None:
+    secret = {"url": "nats://127.0.0.1:1", "user": "u", "password": "hunter2"}
+    code, output = run_logd(tmp_path, config(tmp_path, "", nats=secret), "--check")
+    assert code == 0, output
+    assert "hunter2" not in output
+    assert "telemetry.logs.>" in output
+
+
+def test_an_unreachable_nats_server_ends_the_start_with_69(tmp_path: Path) -> None:
+    code, output = run_logd(tmp_path, config(tmp_path, f"nats://127.0.0.1:{free_port()}"))
+    assert code == 69, output
+    assert "nats.url" in output
+
+
+def test_wrong_credentials_end_the_start_with_78(tmp_path: Path) -> None:
+    locked = tmp_path / "nats.conf"
+    locked.write_text("authorization {user: u, password: p}\n")
+    with running_nats_server(tmp_path / "nats", config=locked) as url:
+        code, output = run_logd(tmp_path, config(tmp_path, url))
+        assert code == 78, output
+        assert "nats.user" in output
+        right = {"url": url, "user": "u", "password": "p"}
+        with Logd(tmp_path / "logd", url, [LOGS], nats=right) as logd:
+            assert logd.daemon.status()["health"] == "ready"
+
+
+def test_a_subject_the_server_does_not_permit_is_refused_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    locked = tmp_path / "nats.conf"
+    locked.write_text(
+        'authorization {users: [{user: u, password: p, permissions: {subscribe: "telemetry.>"}}]}'
+    )
+    with running_nats_server(tmp_path / "nats", config=locked) as url:
+        right = {"url": url, "user": "u", "password": "p"}
+        forbidden = [{"name": "other", "subject": "other.>"}]
+        code, output = run_logd(tmp_path, config(tmp_path, url, nats=right, streams=forbidden))
+        assert code == 78, output
+        assert "ermissions" in output
+        with Logd(tmp_path / "logd", url, [LOGS], nats=right) as logd, logd.client() as log:
+            with pytest.raises(RefusedError, match="Permissions Violation"):
+                log.create_stream("other", "other.>")
+            assert [stream.name for stream in log.streams()] == ["logs"]
+            log.create_stream("more", "telemetry.more")
+            logd.restart()
+            assert [stream.name for stream in log.streams()] == ["logs", "more"]
+
+
+def test_missing_metadata_removes_nothing_and_ends_the_start_with_65(
+    tmp_path: Path, nats_url: str
+) -> None:
+    with Logd(tmp_path / "logd", nats_url, [LOGS]) as logd:
+        logd.daemon.stop()
+        metadata = logd.data_dir / "metadata"
+        kept = metadata.read_bytes()
+        for damage in (None, kept[:-9] + b"damaged!\n"):
+            metadata.unlink()
+            if damage is not None:
+                metadata.write_bytes(damage)
+            again = config(tmp_path, nats_url, data_dir=str(logd.data_dir))
+            code, output = run_logd(tmp_path, again)
+            assert code == 65, output
+            assert str(metadata) in output
+            if damage is None:
+                metadata.touch()
+        metadata.write_bytes(kept)
+        logd.daemon.start()
+
+
+def test_a_second_logd_on_the_same_directory_is_refused(tmp_path: Path, nats_url: str) -> None:
+    with Logd(tmp_path / "logd", nats_url, [LOGS]) as logd:
+        other = config(tmp_path, nats_url, data_dir=str(logd.data_dir))
+        code, output = run_logd(tmp_path, other)
+        assert code == 69, output
+        assert "in use by process" in output
+
+
+def test_a_stream_whose_subject_changed_is_refused(tmp_path: Path, nats_url: str) -> None:
+    with Logd(tmp_path / "logd", nats_url, [LOGS]) as logd:
+        logd.daemon.stop()
+        changed = [{**LOGS, "subject": "other.>"}]
+        code, output = run_logd(
+            tmp_path, config(tmp_path, nats_url, data_dir=str(logd.data_dir), streams=changed)
+        )
+        assert code == 78, output
+        assert "telemetry.logs.>" in output
+        logd.daemon.start()
+
+
+async def test_subscriptions_come_back_after_the_nats_server_restarted(tmp_path: Path) -> None:
+    port = free_port()
+    with running_nats_server(tmp_path / "nats", port=port) as url:
+        logd = Logd(tmp_path / "logd", url, [LOGS])
+        logd.daemon.start()
+        await publish_once(url, b"one")
+    with logd_closing(logd):
+        wait_until(lambda: logd.daemon.status()["health"] == "degraded", what="degraded")
+        assert any("nats" in reason for reason in logd.daemon.status()["reasons"])
+        with running_nats_server(tmp_path / "nats", port=port):
+            wait_until(lambda: logd.daemon.status()["health"] == "ready", what="ready again")
+            await publish_once(url, b"two")
+            assert await asyncio.to_thread(logd.values, "logs") == [b"one", b"two"]
+            assert logd.daemon.status()["info"]["nats_reconnects"] == 1
+
+
+@contextmanager
+def logd_closing(logd: Logd) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        logd.daemon.close()
+
+
+async def publish_once(url: str, payload: bytes) -> None:
+    client = await nats.connect(url)
+    await client.jetstream().publish("telemetry.logs.a", payload)
+    await client.close()
+
+
+async def test_busy_refuses_with_429_and_counts_what_has_no_reply(
+    tmp_path: Path, nats_url: str
+) -> None:
+    with Logd(tmp_path / "logd", nats_url, [LOGS], intake_bytes_max=65_536) as logd:
+        client = await nats.connect(nats_url)
+        js = client.jetstream()
+        with pytest.raises(nats.js.errors.APIError) as raised:
+            await js.publish("telemetry.logs.a", b"x" * 70_000)
+        assert raised.value.code == Nack.BUSY.code
+        await client.publish("telemetry.logs.a", b"x" * 70_000)
+        assert (await js.publish("telemetry.logs.a", b"small")).seq == 1
+        stage = logd.stage("logs")
+        assert stage["detail"]["refused_busy"] == stage["errors"] == 2
+        assert stage["received"] == 3
+        await client.close()
+
+
+@contextmanager
+def small_file_system(path: Path, size: str) -> Iterator[Path]:
+    """A tmpfs of a few megabytes."""
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.decode().strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+async def publish_until_refused(
+    js: JetStreamContext,
+) -> tuple[list[bytes], nats.js.errors.APIError]:
+    acked: list[bytes] = []
+    for number in range(200):
+        payload = b"%d:" % number + b"x" * 100_000
+        try:
+            await js.publish("telemetry.logs.a", payload, timeout=10)
+        except nats.js.errors.APIError as error:
+            return acked, error
+        acked.append(payload)
+    pytest.fail("the disk never filled up")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
+async def test_a_full_disk_refuses_writes_and_keeps_reads(tmp_path: Path, nats_url: str) -> None:
+    with small_file_system(tmp_path / "small", "4m") as small:
+        logd = Logd(tmp_path / "logd", nats_url, [LOGS], data_dir=str(small / "data"))
+        client = await nats.connect(nats_url)
+        js = client.jetstream()
+        with logd:
+            acked, error = await publish_until_refused(js)
+            assert error.err_code == Nack.STORAGE_FAILED.err_code
+            assert len(acked) > 10
+            assert await asyncio.to_thread(logd.values, "logs") == acked
+            status = logd.daemon.status()
+            assert status["health"] == "degraded"
+            assert "logs" in status["reasons"][0]
+            logd.daemon.kill()
+            command = ["mount", "-o", "remount,size=16m", str(small)]
+            await asyncio.to_thread(subprocess.run, command, check=True)
+            logd.daemon.start()
+            assert (await js.publish("telemetry.logs.a", b"after")).seq == len(acked) + 1
+            assert await asyncio.to_thread(logd.values, "logs") == [*acked, b"after"]
+        await client.close()
+
+
+async def test_stopping_commits_and_acks_what_was_taken(tmp_path: Path, nats_url: str) -> None:
+    with Logd(tmp_path / "logd", nats_url, [LOGS]) as logd:
+        client = await nats.connect(nats_url)
+        for number in range(5000):
+            await client.publish("telemetry.logs.a", b"%d" % number)
+        await client.flush()
+        assert await asyncio.to_thread(logd.daemon.stop) == 0
+        assert not (logd.data_dir / "endpoints.json").exists()
+        logd.daemon.start()
+        assert (logd.data_dir / "endpoints.json").exists()
+        stored = await asyncio.to_thread(logd.values, "logs")
+        assert stored == [b"%d" % number for number in range(5000)]
+        await client.close()
+        wait_until(lambda: logd.daemon.status()["health"] == "ready")

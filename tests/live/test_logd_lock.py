@@ -1,0 +1,65 @@
+"""Who may use a data directory when stopping did not go well."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock.logd.config import LogdConfig
+from penstock.logd.daemon import run_daemon
+from penstock.logd.errors import RefusedError
+from penstock.logd.partition import Partition
+from penstock.logd.store import DirectoryLock
+from tests.support.waiting import wait_until_async
+
+pytestmark = pytest.mark.live
+
+
+def make_config(directory: Path, nats_url: str) -> LogdConfig:
+    return LogdConfig.model_validate(
+        {
+            "data_dir": directory,
+            "nats": {"url": nats_url},
+            "fetch": "127.0.0.1:0",
+            "admin": "127.0.0.1:0",
+            "streams": [{"name": "logs", "subject": "telemetry.logs.>"}],
+            "drain_timeout_s": 0.2,
+        }
+    )
+
+
+async def run_and_stop(config: LogdConfig) -> None:
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_daemon(config, Path("logd.yaml"), stop))
+    endpoints = config.data_dir / "endpoints.json"
+    await wait_until_async(lambda: running.done() or endpoints.exists(), what="ready")
+    stop.set()
+    await running
+
+
+async def test_a_stop_that_was_cut_short_keeps_others_out_while_a_thread_may_write(
+    tmp_path: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(tmp_path, nats_url)
+    ended = threading.Event()
+    finish = Partition.finish
+
+    def finish_late(partition: Partition) -> None:
+        ended.wait()
+        finish(partition)
+
+    monkeypatch.setattr(Partition, "finish", finish_late)
+    try:
+        with pytest.raises(ExceptionGroup, match="TaskGroup"):
+            await run_and_stop(config)
+        with pytest.raises(RefusedError, match="in use by process"):
+            DirectoryLock(tmp_path)
+    finally:
+        ended.set()
+
+
+async def test_a_stop_that_went_well_lets_others_in(tmp_path: Path, nats_url: str) -> None:
+    await run_and_stop(make_config(tmp_path, nats_url))
+    with DirectoryLock(tmp_path):
+        pass

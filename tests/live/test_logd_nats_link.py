@@ -1,0 +1,130 @@
+"""The NATS connection against a server that misbehaves on purpose."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from penstock.logd.core.turn import Message
+from penstock.logd.nats_link import NatsAddress, NatsLink, NatsRefusedError
+from tests.support.waiting import wait_until_async
+
+pytestmark = pytest.mark.live
+
+INFO = b'INFO {"server_id":"fake","max_payload":1048576,"headers":true}\r\n'
+
+
+class FakeServer:
+    """Speaks just enough of the protocol; `greet` decides what each connection is sent."""
+
+    def __init__(self, greet: Callable[[int], bytes]) -> None:
+        self.greet = greet
+        self.connections = 0
+        self.lines: list[bytes] = []
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number, self.connections = self.connections, self.connections + 1
+        self.writers.append(writer)
+        writer.write(INFO)
+        try:
+            while line := await reader.readline():
+                self.lines.append(line.strip())
+                if line == b"PING\r\n":
+                    writer.write(self.greet(number) + b"PONG\r\n")
+        except ConnectionError:
+            return
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def linked(server: FakeServer) -> AsyncIterator[tuple[NatsLink, list[Message]]]:
+    got: list[Message] = []
+
+    def on_messages(messages: dict[bytes, list[Message]]) -> None:
+        for arrived in messages.values():
+            got.extend(arrived)
+
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    link = NatsLink(
+        NatsAddress(url=f"nats://tom:p%40ss@127.0.0.1:{port}"),
+        name="test",
+        on_messages=on_messages,
+        rng=random.Random(1),
+    )
+    try:
+        yield link, got
+    finally:
+        link.close()
+        for writer in server.writers:
+            writer.close()
+        listening.close()
+        await listening.wait_closed()
+
+
+async def test_malformed_input_leads_to_a_new_connection_with_the_subscriptions() -> None:
+    def greet(number: int) -> bytes:
+        return b"MSG t.a 1 2\r\nok\r\n" + (b"GARBAGE\r\n" if number < 2 else b"")
+
+    server = FakeServer(greet)
+    async with linked(server) as (link, got), asyncio.TaskGroup() as tasks:
+        await link.subscribe("t.>")
+        with pytest.raises(ConnectionError):
+            await link.connect()
+        running = tasks.create_task(link.run())
+        await wait_until_async(lambda: link.connected, what="connected")
+        assert server.connections == 3
+        assert [message.payload for message in got][-1] == b"ok"
+        assert server.lines.count(b"SUB t.> 1") == 3
+        assert any(b'"user":"tom"' in line and b'"pass":"p@ss"' in line for line in server.lines)
+        link.close()
+        await running
+
+
+async def test_a_refusal_names_what_the_server_said() -> None:
+    server = FakeServer(lambda _: b"-ERR 'Authorization Violation'\r\n")
+    async with linked(server) as (link, _):
+        with pytest.raises(NatsRefusedError, match="Authorization Violation"):
+            await link.connect()
+        assert not link.connected
+
+
+async def test_writes_are_refused_while_disconnected() -> None:
+    server = FakeServer(lambda _: b"")
+    async with linked(server) as (link, _):
+        assert not link.write(b"PUB a 0\r\n\r\n")
+        await link.connect()
+        assert link.write(b"PUB a 0\r\n\r\n")
+        await link.flush(5)
+        assert b"PUB a 0" in server.lines
+
+
+async def test_random_bytes_never_stop_the_link() -> None:
+    rng = random.Random(5)
+    server = FakeServer(lambda number: rng.randbytes(200) if number < 4 else b"")
+    async with linked(server) as (link, _), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(link.run())
+        await wait_until_async(lambda: link.connected and server.connections > 4, what="connected")
+        link.close()
+        await running
+
+
+async def test_a_refused_subscription_is_told_to_who_asked_and_not_to_a_ping_under_way() -> None:
+    def greet(_: int) -> bytes:
+        refused = any(line.startswith(b"SUB bad") for line in server.lines)
+        return b"-ERR 'Permissions Violation for Subscription to \"bad\"'\r\n" * refused
+
+    server = FakeServer(greet)
+    async with linked(server) as (link, _):
+        await link.connect()
+        assert link._wire is not None
+        ping = asyncio.create_task(link._wire.flush())
+        await asyncio.sleep(0)  # its PING is written
+        with pytest.raises(NatsRefusedError):
+            await link.subscribe("bad")
+        await ping
+        assert link.connected

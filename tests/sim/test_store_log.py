@@ -1,0 +1,145 @@
+"""The commit log survives thousands of bad days; logs that cut corners do not.
+
+`PENSTOCK_SIM_SEEDS` sets how many seeds run, `PENSTOCK_SIM_SEED` the first of them.
+"""
+
+import contextlib
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from penstock.logd.store import CommitLog
+from penstock.logd.store.disk import File
+from penstock.logd.store.index import Claim
+from penstock.logd.store.recovery import Recovery
+from penstock.logd.store.segment import Segment
+from tests.sim.disk import MemoryDisk, MemoryFile
+from tests.sim.store_world import Opener, run_seed
+
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "800"))
+FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
+TWIN_SEEDS = 300
+"""Within so many seeds a log that cuts a corner must be caught."""
+
+
+def test_log_keeps_what_was_synced_through_crashes_and_faults() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        counts.update(run_seed(seed).counts)
+    if SEEDS >= 500:
+        rare = {"failed", "row C", "row E", "row F", "row G"}
+        assert {what for what in rare if counts[what] < 10} == set()
+
+
+class NoDirectorySync(MemoryDisk):
+    """Names are never made durable on purpose."""
+
+    @override
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+
+class LyingFile(MemoryFile):
+    """Says that it is synced before it is."""
+
+    @override
+    def sync(self) -> None:
+        pass
+
+
+class LyingDisk(MemoryDisk):
+    """Its files sync too early."""
+
+    @override
+    def open(self, path: Path) -> File:
+        return LyingFile(self, path, self._inode(path))
+
+    @override
+    def create(self, path: Path) -> File:
+        super().create(path)
+        return LyingFile(self, path, self._inode(path))
+
+
+class RetryingLog(CommitLog):
+    """Tries a failed sync again and believes the second answer."""
+
+    @override
+    def sync(self) -> int:
+        with contextlib.suppress(OSError):
+            self._active_file.sync()
+        return super().sync()
+
+
+class TruncatingByClaim(Recovery):
+    """Takes what an index or mark says for the end of the log, without reading on."""
+
+    @override
+    def _rebuild_last(self, path: Path, file: File, claim: Claim) -> Segment:
+        file.truncate(claim.log_size)
+        return super()._rebuild_last(path, file, claim)
+
+
+def is_caught(*, disk: type[MemoryDisk] = MemoryDisk, opener: Opener = CommitLog.open) -> bool:
+    for seed in range(TWIN_SEEDS):
+        try:
+            run_seed(seed, disk=disk(), opener=opener)
+        except (AssertionError, OSError):
+            return True
+    return False
+
+
+def test_simulation_catches_missing_directory_sync() -> None:
+    assert is_caught(disk=NoDirectorySync)
+
+
+def test_simulation_catches_sync_reported_before_done() -> None:
+    assert is_caught(disk=LyingDisk)
+
+
+def test_simulation_catches_retried_sync() -> None:
+    assert is_caught(opener=RetryingLog.open)
+
+
+def test_simulation_catches_truncation_by_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.logd.store.log.Recovery", TruncatingByClaim)
+    assert is_caught()
+
+
+def test_simulation_catches_torn_writes_taken_for_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.logd.store.recovery.has_lost_sector", lambda *_: False)
+    assert is_caught()
+
+
+def test_simulation_catches_failed_appends_left_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail = CommitLog._fail
+
+    def fail_without_cutting(
+        log: CommitLog, operation: str, error: OSError, *, cut_to: int | None
+    ) -> None:
+        fail(log, operation, error, cut_to=None)
+
+    monkeypatch.setattr(CommitLog, "_fail", fail_without_cutting)
+    assert is_caught()
+
+
+def test_simulation_catches_recovery_that_does_not_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    pin = Segment.pin
+
+    def pin_unsyncable(segment: Segment) -> File:
+        file = pin(segment)
+        assert isinstance(file, MemoryFile)
+        return LyingFile(file._disk, file._path, file._inode)
+
+    run = Recovery.run
+
+    def run_without_sync(recovery: Recovery) -> tuple[list[Segment], File]:
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "pin", pin_unsyncable)
+            segments, _ = run(recovery)
+        return segments, segments[-1].pin()
+
+    monkeypatch.setattr(Recovery, "run", run_without_sync)
+    assert is_caught()

@@ -1,0 +1,45 @@
+"""Frames for tests of the store: opaque bodies, real headers."""
+
+from collections.abc import Sequence
+
+from penstock.logd.frame import NO_PRODUCER, FrameHeader, crc32c
+
+OPAQUE_SCHEMA = 200
+"""A schema version that no codec knows: the store must not look into such bodies."""
+
+
+def make_frame(
+    base_offset: int,
+    body: bytes,
+    *,
+    records: int = 1,
+    epoch: int = 1,
+    timestamp_ns: int = 0,
+    max_timestamp_ns: int | None = None,
+    producer_id: bytes = NO_PRODUCER,
+    producer_sequence: int = 0,
+) -> tuple[FrameHeader, bytes]:
+    """A placed frame around a body, which is padded to a multiple of 8."""
+    body += bytes(-len(body) % 8)
+    header = FrameHeader(
+        base_offset=base_offset,
+        leader_epoch=epoch,
+        record_count=records,
+        last_offset_delta=records - 1,
+        body_length=len(body),
+        body_crc=crc32c(body),
+        first_timestamp_ns=timestamp_ns,
+        max_timestamp_ns=timestamp_ns if max_timestamp_ns is None else max_timestamp_ns,
+        schema_version=OPAQUE_SCHEMA,
+        producer_id=producer_id,
+        producer_sequence=producer_sequence,
+    )
+    return header, body
+
+
+def make_frames(base_offset: int, bodies: Sequence[bytes]) -> list[tuple[FrameHeader, bytes]]:
+    """Frames of one record each, end to end; each one's timestamp is its offset."""
+    return [
+        make_frame(base_offset + number, body, timestamp_ns=base_offset + number)
+        for number, body in enumerate(bodies)
+    ]

@@ -1,0 +1,116 @@
+"""Penstock's own processes, started as a user starts them, and killed as a test needs it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.waiting import wait_until
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Daemon:
+    """One `python -m penstock.<component>` with its configuration, restartable at its addresses.
+
+    The admin endpoint must be a fixed address in the configuration, because a killed process
+    leaves no other way to be found again.
+    """
+
+    def __init__(self, component: str, config: dict[str, Any], directory: Path) -> None:
+        self.component = component
+        self.admin = str(config["admin"])
+        self._config_path = directory / f"{component}.yaml"
+        self._config_path.write_text(yaml.safe_dump(config, sort_keys=False))
+        self._log_path = directory / f"{component}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *arguments: str, within_s: float = 30.0) -> None:
+        """Start the process and wait until it says that it is ready."""
+        assert self._process is None, "already running"
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable, "-m", f"penstock.{self.component}",
+                    "--config", str(self._config_path), *arguments,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        wait_until(self._ready_or_dead, within_s=within_s, what=f"{self.component} ready")
+        if self._process.poll() is not None:
+            self._process = None
+            raise AssertionError(f"{self.component} ended:\n{self.log()[-3000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL, to the main process only: its children must notice by themselves."""
+        process = self._take()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)
+
+    def stop(self, *, within_s: float = 30.0) -> int:
+        """SIGTERM, and wait for the drain; returns the exit code."""
+        assert self._process is not None, "not running"
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait(within_s=within_s)
+
+    def close(self) -> None:
+        """End whatever of this process's session is still there; for a test's cleanup."""
+        if self._process is not None:
+            process = self._take()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=10)
+
+    def wait(self, *, within_s: float) -> int:
+        """Wait until the process ends by itself; returns the exit code."""
+        assert self._process is not None, "not running"
+        code = self._process.wait(timeout=within_s)
+        self._process = None
+        return code
+
+    def status(self) -> dict[str, Any]:
+        """The process's `/status`."""
+        with urllib.request.urlopen(f"http://{self.admin}/status", timeout=5) as answer:
+            body: dict[str, Any] = json.load(answer)
+            return body
+
+    def stage(self, name: str) -> dict[str, Any]:
+        """One stage of `/status`; a stage that is not there yet counts zero."""
+        stages = {stage["name"]: stage for stage in self.status()["stages"]}
+        empty = {"name": name, "received": 0, "sent": 0, "lag": 0, "errors": 0, "detail": {}}
+        return dict(stages.get(name, empty))
+
+    def log(self) -> str:
+        """Everything that the process wrote to its log so far."""
+        return self._log_path.read_text(errors="replace")
+
+    def _take(self) -> subprocess.Popen[bytes]:
+        process, self._process = self._process, None
+        assert process is not None, "not running"
+        return process
+
+    def _ready_or_dead(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            return True
+        try:
+            with urllib.request.urlopen(f"http://{self.admin}/healthz", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False

@@ -1,0 +1,129 @@
+"""What tests of the router need: records in a real log, a job, and its lake read back."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nats
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from penstock.logd.batch import Record, build_batch, encode_body
+from penstock.logd.envelope import TYPE_BATCH_ACK, BatchPayload, decode_envelope, encode_batch
+from tests.support.processes import Daemon, free_port
+
+STREAMS = [
+    {"name": "logs", "subject": "telemetry.logs.>"},
+    {"name": "traces", "subject": "telemetry.traces.>"},
+]
+FIRST_TIME_NS = 1_795_000_000_000_000_000
+BATCH_RECORDS = 1000
+
+
+def log_line(number: int, *, service: str = "checkout", severity: int = 9) -> bytes:
+    """A log record as a collector stores it."""
+    return json.dumps(
+        {
+            "schema": "log/1.0",
+            "kind": "log",
+            "time_unix_nano": FIRST_TIME_NS + number * 1_000_001,
+            "severity_number": severity,
+            "severity_text": {9: "INFO", 17: "ERROR"}[severity],
+            "body": f"order {number} ☃",
+            "attributes": {"number": number, "http.route": "/orders", "tags": ["a", "b"]},
+            "resource": {"service.name": service, "service.version": "1.2.3"},
+        },
+        ensure_ascii=False,
+    ).encode()
+
+
+def span_line(number: int, *, service: str = "checkout", status: str = "OK") -> bytes:
+    """A span record as a collector stores it."""
+    return json.dumps(
+        {
+            "schema": "span/1.0",
+            "kind": "span",
+            "time_unix_nano": FIRST_TIME_NS + number,
+            "end_time_unix_nano": FIRST_TIME_NS + number + 5,
+            "trace_id": f"{number + 1:032x}",
+            "span_id": f"{number + 1:016x}",
+            "name": "GET /orders",
+            "status_code": status,
+            "resource": {"service.name": service},
+        }
+    ).encode()
+
+
+def publish(nats_url: str, subject: str, values: Sequence[bytes]) -> None:
+    """Store values in order, in batches as a collector publishes them; returns when all are."""
+    asyncio.run(_publish(nats_url, subject, values))
+
+
+async def _publish(nats_url: str, subject: str, values: Sequence[bytes]) -> None:
+    client = await nats.connect(nats_url)
+    producer = uuid.uuid4().bytes
+    for previous, start in enumerate(range(0, len(values), BATCH_RECORDS)):
+        part = values[start : start + BATCH_RECORDS]
+        records = [
+            Record(subject, value, FIRST_TIME_NS + start + number)
+            for number, value in enumerate(part)
+        ]
+        payload = BatchPayload(
+            schema_version=1,
+            record_count=len(part),
+            producer_id=producer,
+            previous_sequence=previous,
+            sequence=previous + 1,
+            body=encode_body(build_batch(records), compression="zstd"),
+        )
+        answer = await client.request(subject, encode_batch(payload), timeout=20)
+        envelope = decode_envelope(answer.data)
+        assert envelope is not None, answer.data
+        assert envelope.type == TYPE_BATCH_ACK
+    await client.close()
+
+
+class RouterJob:
+    """A job in its own directory, run as a process.
+
+    Args:
+        directory: For everything the job writes.
+        logd: Address of logd's fetch endpoint.
+        keys: Keys of the job file that differ from a job with one Parquet sink, `lake`.
+    """
+
+    def __init__(self, directory: Path, logd: str, **keys: Any) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.lake = directory / "lake"
+        self.checkpoint_dir = directory / "checkpoint"
+        self.config: dict[str, Any] = {
+            "job": "test",
+            "logd": logd,
+            "streams": ["logs", "traces"],
+            "checkpoint_dir": str(self.checkpoint_dir),
+            "admin": f"127.0.0.1:{free_port()}",
+            "trigger": {"interval_s": 0.2},
+            "routes": [{"name": "everything", "sinks": ["lake"]}],
+            "sinks": {"lake": {"type": "parquet", "path": str(self.lake)}},
+        } | keys
+        self.daemon = Daemon("router", self.config, directory)
+
+    def committed(self) -> dict[str, int]:
+        """The next offset of each stream that the slowest sink has not got."""
+        offsets: dict[str, int] = self.daemon.status()["info"]["committed"]
+        return offsets
+
+    def rows(self) -> pa.Table:
+        """The lake, as any reader of hive-partitioned Parquet gets it, in log order."""
+        return read_lake(self.lake)
+
+
+def read_lake(lake: Path) -> pa.Table:
+    """A lake's rows by stream and offset."""
+    table = ds.dataset(lake, format="parquet", partitioning="hive").to_table()
+    return table.sort_by(
+        [("stream", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    )

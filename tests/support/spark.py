@@ -1,0 +1,18 @@
+"""One Spark session for all tests of a run that can share it; starting one takes seconds."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.router.config import Spark
+from penstock.router.session import Session
+
+
+@contextmanager
+def running_spark(directory: Path) -> Iterator[Session]:
+    """A session as a job has it, until the block ends."""
+    session = Session.start("tests", Spark(), directory)
+    try:
+        yield session
+    finally:
+        session.close()

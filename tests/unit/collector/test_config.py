@@ -1,0 +1,71 @@
+"""The configuration: the sample is valid, mistakes are named."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from penstock.collector.cli import cli
+from penstock.collector.config import CollectorConfig
+from penstock.service import ConfigError, load_config
+
+SAMPLE = Path(__file__).parents[3] / "collector" / "collector.yaml"
+
+
+def load(tmp_path: Path, **keys: object) -> CollectorConfig:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({"data_dir": "/x", "sources": [{"type": "stdin"}]} | keys))
+    return load_config(CollectorConfig, path, env_prefix="PENSTOCK_COLLECTOR", environ={})
+
+
+def test_the_sample_is_valid_and_can_be_checked() -> None:
+    result = CliRunner().invoke(cli, ["--config", str(SAMPLE), "--check"])
+    assert result.exit_code == 0, result.output
+    assert "forward" in result.output
+
+
+def test_every_key_is_in_the_readme() -> None:
+    readme = (SAMPLE.parent / "README.md").read_text()
+    keys = set(CollectorConfig.model_fields) | {"bytes_max", "when_full", "ack_timeout_s"}
+    assert {key for key in keys if key not in readme} == set()
+
+
+@pytest.mark.parametrize(
+    ("keys", "where"),
+    [
+        ({"subject_prefix": "a.>"}, "subject_prefix"),
+        ({"sources": []}, "sources"),
+        ({"sources": [{"type": "carrier_pigeon"}]}, "sources.0"),
+        ({"sources": [{"type": "forward"}]}, "listen"),
+        ({"sources": [{"type": "host_metrics"}, {"type": "host_metrics"}]}, "its own `name`"),
+        ({"spool": {"when_full": "drop_oldest"}}, "spool.when_full"),
+        ({"nats": {"url": "http://x"}}, "nats.url"),
+        ({"batch": {"age": 1}}, "batch.age"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(
+    tmp_path: Path, keys: dict[str, object], where: str
+) -> None:
+    with pytest.raises(ConfigError, match="fix: ") as caught:
+        load(tmp_path, **keys)
+    assert where in str(caught.value)
+
+
+def test_sources_are_named_after_their_type(tmp_path: Path) -> None:
+    config = load(tmp_path, sources=[{"type": "stdin"}, {"type": "host_metrics", "name": "hm"}])
+    assert [source.name for source in config.sources] == ["stdin", "hm"]
+
+
+def test_secrets_are_hidden(tmp_path: Path) -> None:
+    config = load(tmp_path, nats={"password": "hunter2"})
+    assert "hunter2" not in str(config.model_dump(mode="json"))
+
+
+def test_sources_lists_every_type() -> None:
+    result = CliRunner().invoke(cli, ["sources"])
+    assert result.exit_code == 0
+    for kind in ("unix", "stdin", "file", "forward", "host_metrics"):
+        assert f"{kind}: " in result.output
+    assert os.linesep

@@ -1,0 +1,156 @@
+"""The delivery core, step by step; `tests/sim` drives it through bad days."""
+
+from penstock.collector.core.batch import Batch, LaneKey, Limits
+from penstock.collector.core.delivery import (
+    Behind,
+    Delivery,
+    Failed,
+    Flush,
+    Publish,
+    Quarantine,
+    Read,
+    Reconnected,
+    Refused,
+    Settled,
+    Stored,
+    Take,
+    Tick,
+)
+
+LANE = LaneKey("spool", "app", "telemetry.logs.x")
+LIMITS = Limits(batch_records_max=2, batch_age_ns=100, backoff_min_ns=1000)
+
+
+def delivery(**done: int) -> Delivery:
+    return Delivery(LIMITS, jitter=lambda: 1.0, done={LANE: done["done"]} if done else None)
+
+
+def records(first: int, end: int, *, start: int = 0) -> Take:
+    sequences = list(range(first, end))
+    lines = [b"%d" % number for number in sequences]
+    return Take(LANE, Batch(start, sequences, sequences[:], lines, sum(map(len, lines))))
+
+
+def published(effects: list[object]) -> list[tuple[int, list[int]]]:
+    return [(e.previous, e.batch.sequences) for e in effects if isinstance(e, Publish)]
+
+
+def test_full_batches_go_at_once_and_chain() -> None:
+    core = delivery()
+    assert published([*core.handle(records(1, 6), 0)]) == [(0, [1, 2]), (2, [3, 4])]
+    assert core.next_deadline_ns() == 100
+    assert published([*core.handle(Tick(), 100)]) == [(4, [5])]
+
+
+def test_an_ack_covers_everything_before_it() -> None:
+    core = delivery()
+    core.handle(Read("spool", 9), 0)
+    first, second = core.handle(records(1, 5, start=7), 0)
+    assert isinstance(second, Publish)
+    core.handle(Stored(second.request), 0)
+    assert (core.pending_records, core.cursor("spool"), core.done()) == (0, 9, {LANE: 4})
+    assert isinstance(first, Publish)
+    core.handle(Failed(first.request, "ack_timeout"), 0)
+    assert core.next_deadline_ns() is None, "a failure of what is stored is history"
+
+
+def test_a_late_ack_of_something_earlier_takes_nothing_back() -> None:
+    core = delivery()
+    first, second = core.handle(records(1, 5), 0)
+    assert isinstance(first, Publish)
+    assert isinstance(second, Publish)
+    core.handle(Stored(second.request), 0)
+    core.handle(Stored(first.request), 0)
+    assert core.done() == {LANE: 4}
+    (third,) = core.handle(records(5, 7), 0)
+    assert published([third]) == [(4, [5, 6])]
+
+
+def test_the_cursor_stays_before_what_is_pending() -> None:
+    core = delivery()
+    core.handle(records(1, 2, start=7), 0)
+    core.handle(Read("spool", 9), 0)
+    assert core.cursor("spool") == 7
+
+
+def test_records_done_before_a_restart_are_skipped() -> None:
+    core = delivery(done=3)
+    assert published([*core.handle(records(1, 6), 0)]) == [(3, [4, 5])]
+    assert core.lanes[LANE].repeated == 3
+
+
+def test_a_failure_waits_with_doubling_and_sends_again_in_order() -> None:
+    core = delivery()
+    first, _ = core.handle(records(1, 5), 0)
+    assert isinstance(first, Publish)
+    assert core.handle(Failed(first.request, "no_responders"), 0) == []
+    assert core.next_deadline_ns() == 1000
+    assert core.troubles == {LANE: "no_responders"}
+    again = core.handle(Tick(), 1000)
+    assert published([*again]) == [(0, [1, 2]), (2, [3, 4])]
+    assert isinstance(again[0], Publish)
+    core.handle(Failed(again[0].request, "no_responders"), 1000)
+    assert core.next_deadline_ns() == 3000
+    assert published([*core.handle(Reconnected(), 1500)]) == [(0, [1, 2]), (2, [3, 4])]
+
+
+def test_a_gap_is_closed_from_the_sequence_that_logd_names() -> None:
+    core = delivery()
+    _, second = core.handle(records(1, 5), 0)
+    assert isinstance(second, Publish)
+    assert published([*core.handle(Behind(second.request, 0), 0)]) == [(0, [1, 2]), (2, [3, 4])]
+
+
+def test_what_logd_names_is_sent_again_to_be_acked_and_cut_there() -> None:
+    core = delivery()
+    (first,) = core.handle(records(1, 3), 0)
+    assert isinstance(first, Publish)
+    assert published([*core.handle(Behind(first.request, 1), 0)]) == [(0, [1]), (1, [2])]
+
+
+def test_a_producer_that_logd_forgot_goes_on_from_zero() -> None:
+    core = delivery(done=5)
+    (first,) = core.handle(records(6, 8), 0)
+    assert isinstance(first, Publish)
+    assert first.previous == 5
+    assert published([*core.handle(Behind(first.request, 0), 0)]) == [(0, [6, 7])]
+
+
+def test_a_refused_batch_is_halved_until_the_culprit_is_alone() -> None:
+    core = delivery()
+    (whole,) = core.handle(records(1, 3), 0)
+    assert isinstance(whole, Publish)
+    (half,) = core.handle(Refused(whole.request, "bad"), 0)
+    assert isinstance(half, Publish)
+    assert half.batch.sequences == [1]
+    (effect,) = core.handle(Refused(half.request, "bad"), 0)
+    assert isinstance(effect, Quarantine)
+    (rest,) = core.handle(Settled(LANE, effect.batch), 0)
+    assert published([rest]) == [(0, [2])], "the chain goes on around what is in quarantine"
+    assert (core.lanes[LANE].quarantined, core.lanes[LANE].done) == (1, 1)
+
+
+def test_the_common_window_is_shared_and_refilled() -> None:
+    core = Delivery(Limits(batch_records_max=1, flight_bytes_max=2), jitter=lambda: 0.0)
+    sent = core.handle(records(1, 6), 0)
+    assert len(sent) == 2
+    assert isinstance(sent[0], Publish)
+    assert len(core.handle(Stored(sent[0].request), 0)) == 1
+
+
+def test_flush_sends_what_waits() -> None:
+    core = delivery()
+    assert core.handle(records(1, 2), 0) == []
+    assert published([*core.handle(Flush(), 0)]) == [(0, [1])]
+
+
+def test_idle_lanes_are_forgotten_when_there_are_too_many() -> None:
+    core = Delivery(Limits(batch_records_max=1, lanes_max=2), jitter=lambda: 0.0)
+    for number in range(5):
+        lane = LaneKey("spool", "app", f"telemetry.logs.{number}")
+        (sent,) = core.handle(Take(lane, Batch(0, [1], [1], [b"x"], 1)), 0)
+        assert isinstance(sent, Publish)
+        core.handle(Stored(sent.request), 0)
+    assert len(core.lanes) <= 2
+    delivered = sum(lane.delivered for lane in core.lanes.values())
+    assert delivered + core.retired["app"][0] == 5

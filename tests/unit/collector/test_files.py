@@ -1,0 +1,51 @@
+"""The table of file identity; the letters are those of `penstock.collector.core.files`."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.collector.core.files import FileState, Found, Generations, Verdict
+
+FILE = Found(device=1, inode=2, size=100, head=b"first line\n" + b"x" * 89)
+
+
+def known(generations: Generations, *, position: int = 100) -> Generations:
+    state = generations.begin("s", FILE, "/x.log")
+    state.position = position
+    return Generations(following=generations.following, known=[state])
+
+
+@pytest.mark.parametrize(
+    ("letter", "found", "verdict"),
+    [
+        ("a", Found(9, 9, 0, b""), Verdict.NOT_YET),
+        ("b", Found(9, 9, 5, b"other"), Verdict.NEW),
+        ("c", replace(FILE, head=b"other" + b"x" * 95), Verdict.REPLACED),
+        ("d", replace(FILE, size=50), Verdict.TRUNCATED),
+        ("e", replace(FILE, size=200, head=FILE.head + b"y" * 100), Verdict.SAME),
+    ],
+)
+def test_each_row_of_the_table(letter: str, found: Found, verdict: Verdict) -> None:
+    got, state = known(Generations()).recognise("s", found)
+    assert got is verdict
+    assert (state is not None) == (verdict is Verdict.SAME)
+
+
+def test_a_generation_number_is_never_given_twice() -> None:
+    generations = known(Generations())
+    assert generations.following == 2
+    assert generations.begin("s", FILE, "/x.log").generation == 2
+
+
+def test_a_file_is_known_by_more_of_its_head_as_it_grows() -> None:
+    state = Generations().begin("s", Found(1, 2, 3, b"abc"), "/x")
+    state.learn(b"abcdef")
+    assert state.head_length == 6
+    assert state.judge(Found(1, 2, 9, b"abcXefghi"), read=3) is Verdict.REPLACED
+    assert FileState(**state.as_dict()) == state
+
+
+def test_equal_heads_in_two_files_are_two_files() -> None:
+    generations = known(Generations())
+    verdict, _ = generations.recognise("s", replace(FILE, inode=3))
+    assert verdict is Verdict.NEW

@@ -1,0 +1,152 @@
+"""The Fluent forward parser, fed what clients send and what attackers might."""
+
+import gzip
+import struct
+import zlib
+from typing import Any
+
+import msgpack
+import pytest
+from fluent.event import Event
+from fluent.sender import EventTime, FluentSender
+
+from penstock.collector.core import forward
+from penstock.collector.core.forward import MessageReader, decode_message, encode_ack
+from penstock.collector.errors import RemoteProtocolError, UndecodableError
+
+ENTRY = [1_700_000_000, {"message": "hi"}]
+
+
+def packed(value: Any) -> bytes:
+    data: bytes = msgpack.packb(value)
+    return data
+
+
+def one(data: bytes) -> forward.Message:
+    (message,) = MessageReader().feed(data)
+    return message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ["app.x", *ENTRY],
+        ["app.x", *ENTRY, {"size": 1}],
+        ["app.x", [ENTRY]],
+        ["app.x", packed(ENTRY), {"size": 1}],
+        ["app.x", gzip.compress(packed(ENTRY)), {"compressed": "gzip"}],
+    ],
+    ids=["message", "message with option", "forward", "packed", "compressed"],
+)
+def test_every_mode_yields_the_same_event(message: list[Any]) -> None:
+    framed = one(packed(message))
+    assert framed.count == 1
+    (event,) = decode_message(framed.raw)
+    assert event == forward.Event("app.x", 1_700_000_000_000_000_000, {"message": "hi"})
+
+
+def test_a_stream_is_cut_the_same_however_it_arrives() -> None:
+    stream = b"".join(packed(["t", [ENTRY] * n, {"chunk": f"c{n}"}]) for n in range(1, 6))
+    whole = MessageReader().feed(stream)
+    reader, parts = MessageReader(), []
+    for at in range(len(stream)):
+        parts += reader.feed(stream[at : at + 1])
+    assert parts == whole
+    assert [message.count for message in whole] == [1, 2, 3, 4, 5]
+    assert [message.chunk for message in whole] == ["c1", "c2", "c3", "c4", "c5"]
+    assert b"".join(message.raw for message in whole) == stream
+    assert list(forward.messages_in(stream)) == [message.raw for message in whole]
+
+
+def test_event_time_keeps_its_nanoseconds() -> None:
+    stamp = msgpack.ExtType(0, struct.pack(">II", 1_700_000_000, 123_456_789))
+    (event,) = decode_message(packed(["t", stamp, {}]))
+    assert event.time_ns == 1_700_000_000_123_456_789
+
+
+def test_fluent_bit_entries_with_metadata_are_read() -> None:
+    (event,) = decode_message(packed(["t", [[[5, {"meta": 1}], {"a": 1}]]]))
+    assert (event.time_ns, event.record) == (5_000_000_000, {"a": 1})
+
+
+def test_what_fluent_logger_makes_is_read() -> None:
+    sender = FluentSender("app", nanosecond_precision=True)
+    made = sender._make_packet("web", EventTime(1_700_000_000.5), {"k": "v"})
+    (event,) = decode_message(one(made).raw)
+    assert event == forward.Event("app.web", 1_700_000_000_500_000_000, {"k": "v"})
+    assert Event  # the client's own event class exists in the version tested
+
+
+def test_all_members_of_a_gzip_body_are_read() -> None:
+    body = gzip.compress(packed(ENTRY)) + gzip.compress(packed(ENTRY))
+    message = one(packed(["t", body, {"compressed": "gzip"}]))
+    assert message.count == 2
+    assert len(decode_message(message.raw)) == 2
+
+
+def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "UNIT_DECOMPRESSED_BYTES_MAX", 1000)
+    raw = packed(["t", gzip.compress(bytes(100_000)), {"compressed": "gzip"}])
+    with pytest.raises(UndecodableError, match="after decompression"):
+        decode_message(raw)
+    assert one(raw).count == 1
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        packed(["t", b"\xc1", {}]),
+        packed(["t", [[1, "no map"]]]),
+        packed(["t", [[1]]]),
+        packed([7, 1, {}]),
+        packed(["t", b"xx", {"compressed": "gzip"}]),
+        packed(["t", b"xx", {"compressed": "zstd"}]),
+    ],
+)
+def test_what_cannot_be_read_is_named_and_counted_as_one(raw: bytes) -> None:
+    assert one(raw).count == 1
+    with pytest.raises(UndecodableError):
+        decode_message(raw)
+
+
+def test_nil_is_a_keepalive() -> None:
+    assert MessageReader().feed(b"\xc0" + packed(["t", 1, {}]) + b"\xc0") == [
+        forward.Message(packed(["t", 1, {}]), 1, None)
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b'{"json": 1}', b'["json"]', b"\xc1", packed({"a": 1}), packed([1, 2, 3, 4, 5]), packed(5)],
+)
+def test_what_is_not_the_protocol_ends_the_connection(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        MessageReader().feed(data)
+
+
+def test_a_message_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "FORWARD_MESSAGE_BYTES_MAX", 100)
+    with pytest.raises(RemoteProtocolError, match="above 100 bytes"):
+        MessageReader().feed(packed(["t", "x" * 1000])[:500])
+
+
+def test_an_ack_repeats_the_chunk() -> None:
+    assert msgpack.unpackb(encode_ack("abc=")) == {"ack": "abc="}
+
+
+def test_random_bytes_never_raise_anything_else() -> None:
+    state = zlib.crc32(b"seed")
+    for _ in range(2000):
+        state = zlib.crc32(state.to_bytes(4, "big"))
+        noise = state.to_bytes(4, "big") * (1 + state % 7)
+        try:
+            for message in MessageReader().feed(b"\x93\xa1t" + noise):
+                decode_message(message.raw)
+        except (RemoteProtocolError, UndecodableError):
+            continue
+
+
+def test_a_chunk_that_is_not_unicode_is_acknowledged_as_it_came() -> None:
+    message = one(b"\x93\xa1t\x90\x81\xa5chunk\xa2a\xff")
+    assert message.chunk is not None
+    assert encode_ack(message.chunk) == b"\x81\xa3ack\xa2a\xff"

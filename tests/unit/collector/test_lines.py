@@ -1,0 +1,135 @@
+"""Cutting lines, and making records of them."""
+
+import json
+import os
+from random import Random
+
+import pytest
+
+from penstock.collector.core.lines import Line, LineCutter
+from penstock.collector.decode.lines import LineContext, decode_line, printable
+from penstock.specs.gate import Accepted, check_line
+
+CONTEXT = LineContext({"service.name": "app"}, {"log.file.name": "a.log"})
+NOW_NS = 1_700_000_000_000_000_000
+
+
+def test_lines_and_positions_are_the_same_however_the_bytes_arrive() -> None:
+    random = Random(1)
+    data = b"".join(
+        random.randbytes(random.randint(0, 30)).replace(b"\n", b"") + b"\n" for _ in range(50)
+    )
+    expected = [
+        Line(text[:20].removesuffix(b"\r"), end, len(text) > 20) for text, end in _dumb(data)
+    ]
+    for step in (1, 3, 7, len(data)):
+        cutter = LineCutter(20, position=0)
+        lines = [
+            line for at in range(0, len(data), step) for line in cutter.feed(data[at : at + step])
+        ]
+        assert lines == expected
+        assert cutter.flush() is None
+
+
+def _dumb(data: bytes) -> list[tuple[bytes, int]]:
+    found, at = [], 0
+    for text in data.split(b"\n")[:-1]:
+        at += len(text) + 1
+        found.append((text, at))
+    return found
+
+
+def test_a_line_without_its_newline_waits_and_can_be_flushed() -> None:
+    cutter = LineCutter(100, position=10)
+    assert cutter.feed(b"a\nbc") == [Line(b"a", 12)]
+    assert (cutter.line_start, cutter.position, cutter.waits) == (12, 14, True)
+    assert cutter.feed(b"d") == []
+    assert cutter.flush() == Line(b"bcd", 15)
+    assert not cutter.waits
+
+
+def record(line: bytes, *, truncated: bool = False) -> dict[str, object]:
+    made = decode_line(line, CONTEXT, NOW_NS, truncated=truncated)
+    assert isinstance(check_line(made), Accepted), check_line(made)
+    fields: dict[str, object] = json.loads(made)
+    return fields
+
+
+def test_a_text_line_is_the_body() -> None:
+    made = record(b"hello {world")
+    assert made["body"] == "hello {world"
+    assert made["time_unix_nano"] == made["observed_time_unix_nano"] == NOW_NS
+    assert made["attributes"] == {"log.file.name": "a.log"}
+
+
+def test_bytes_that_are_not_utf8_are_replaced_and_marked() -> None:
+    made = record(b"caf\xe9")
+    assert made["body"] == "caf\ufffd"
+    assert made["attributes"] == {"log.file.name": "a.log", "log.record.bytes_replaced": True}
+
+
+@pytest.mark.parametrize(
+    ("level", "number"),
+    [("debug", 5), ("INFO", 9), ("warning", 13), ("error", 17), ("critical", 21)],
+)
+def test_a_structured_line_is_taken_apart(level: str, number: int) -> None:
+    line = {
+        "event": "sold", "level": level, "timestamp": "2026-01-02T03:04:05.000006Z",
+        "price": 3.5, "nested": {"a": {"b": [1, 2]}}, "mixed": [1, "x"], "big": 1 << 62,
+        "none": None,
+    }  # fmt: skip
+    made = record(json.dumps(line).encode())
+    assert (made["body"], made["severity_number"]) == ("sold", number)
+    assert made["time_unix_nano"] == 1_767_323_045_000_006_000
+    assert made["attributes"] == {
+        "price": 3.5, "nested.a.b": [1, 2], "mixed": '[1,"x"]', "big": 1 << 62, "none": None,
+        "log.file.name": "a.log",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"just": "json"}',
+        b'{"level": "info"',
+        b"{}",
+        b"",
+        b"\x00",
+        b'{"level": 3, "time": "never", "message": 5}',
+        b'{"level": "info", "time": -1}',
+        b'{"level": "info", "time": 1e300}',
+        b'{"level": "info", "' + b"k" * 200 + b'": 1}',
+        b'{"level": "info", "": 1}',
+        b'{"level": "info", "a": {"b": {"c": {"d": {"e": {"f": 1}}}}}}',
+        b'{"level": "info", "s": "' + b"x" * 33_000 + b'"}',
+    ],
+)
+def test_whatever_the_line_is_the_record_keeps_to_its_spec(line: bytes) -> None:
+    record(line)
+
+
+def test_a_cut_line_is_marked_and_not_parsed() -> None:
+    made = record(b'{"level": "info", "event": "x', truncated=True)
+    assert made["attributes"] == {"log.file.name": "a.log", "log.record.truncated": True}
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "2300-01-01", "9999-12-31T23:59:59Z"])
+def test_a_time_that_no_record_can_hold_is_an_attribute(time: str) -> None:
+    """Go writes its zero time as the first of these."""
+    line = json.dumps({"level": "info", "msg": "m", "time": time}).encode()
+    found = record(line)
+    assert found["time_unix_nano"] == NOW_NS
+    assert found["attributes"] == {"log.file.name": "a.log", "time": time}
+
+
+def test_the_sources_own_attributes_have_room_beside_those_of_the_line() -> None:
+    fields: dict[str, object] = {f"k{number}": number for number in range(200)}
+    found = record(json.dumps({"level": "info", "msg": "m"} | fields).encode())
+    attributes = found["attributes"]
+    assert isinstance(attributes, dict)
+    assert (len(attributes), attributes["log.file.name"]) == (128, "a.log")
+    assert found["dropped_attributes_count"] == 73
+
+
+def test_a_file_name_that_is_not_unicode_is_shown_as_text() -> None:
+    assert printable(os.fsdecode(b"/var/log/caf\xe9.log")) == "/var/log/caf\ufffd.log"

@@ -1,0 +1,130 @@
+"""Group commit, repeats and failures of the spool, on real files."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.errors import SpoolFailedError, SpoolFullError
+from penstock.collector.journal import Journal
+from penstock.collector.spool import Spool, Unit, decode_unit
+from penstock.logd.store import CommitLog, LogFailedError
+
+
+@pytest.fixture
+async def spool(tmp_path: Path) -> AsyncIterator[Spool]:
+    made = open_spool(tmp_path)
+    yield made
+    await made.journal.close()
+
+
+def open_spool(directory: Path, *, drop_newest: bool = True) -> Spool:
+    journal = Journal(directory, bytes_max=1 << 20)
+    journal.open()
+    return Spool(journal, Ledger(), drop_newest=drop_newest)
+
+
+def unit(sequence: int = 0, *, size: int = 10) -> Unit:
+    return Unit(
+        "app", "unix", bytes(size), 3, 99, {"k": "v"}, "sender" if sequence else "", sequence
+    )
+
+
+async def test_units_offered_together_share_one_commit_and_come_back_whole(spool: Spool) -> None:
+    futures = [await spool.put(unit(sequence)) for sequence in (1, 2, 3)]
+    await spool.journal.commit()
+    assert [await future for future in futures if future] == [0, 1, 2]
+    assert spool.journal.commits == 1
+    read = [decode_unit(header, body) for header, body in spool.journal.frames(0)]
+    assert [(u.source, u.format, u.count, u.received_ns, u.meta) for u in read] == [
+        ("app", "unix", 3, 99, {"k": "v"})
+    ] * 3
+    await asyncio.sleep(0)
+    assert spool._ledger["app"].received == 9
+
+
+async def test_a_repeat_waits_for_the_unit_it_repeats(spool: Spool) -> None:
+    first = await spool.put(unit(1))
+    assert await spool.put(unit(1)) is first
+    await spool.journal.commit()
+    await asyncio.sleep(0)
+    assert await spool.put(unit(1)) is None
+
+
+async def test_what_was_taken_is_known_again_from_frame_headers(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    await spool.put(unit(5))
+    await spool.journal.close()
+    again = open_spool(tmp_path)
+    again.recover({}, 0)
+    assert await again.put(unit(5)) is None
+    assert await again.put(unit(6)) is not None
+    assert again._ledger["app"].recovered == 3
+    await again.journal.close()
+
+
+async def test_a_full_spool_says_so_or_waits(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    await spool.put(unit(size=900_000))
+    with pytest.raises(SpoolFullError):
+        await spool.put(unit(size=200_000))
+    spool.drop_newest = False
+    waiting = asyncio.ensure_future(spool.put(unit(size=200_000)))
+    await spool.journal.commit()
+    assert not waiting.done()
+    await spool.journal.delete_before(spool.journal.durable_offset)
+    assert await waiting is not None
+    await spool.journal.close()
+
+
+async def test_a_failed_sync_promises_nothing_and_the_era_ends(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    era = spool.era
+    kept = await spool.put(unit(1), era=era)
+    await spool.journal.commit()
+    lost = await spool.put(unit(2), era=era)
+
+    def fail(self: CommitLog) -> int:
+        self._failure = "disk on fire"
+        raise LogFailedError("disk on fire")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "sync", fail)
+        await spool.journal.commit()
+    assert kept is not None
+    assert await kept == 0
+    assert lost is not None
+    with pytest.raises(SpoolFailedError):
+        await lost
+    await asyncio.sleep(0)  # callbacks of the failed unit have their turn
+    with pytest.raises(SpoolFailedError):
+        await spool.put(unit(3), era=era)
+    again = await spool.put(unit(2), era=spool.era)
+    await spool.journal.commit()
+    assert again is not None
+    assert await again == 1
+    assert [header.producer_sequence for header in spool.journal.log.headers(0)] == [1, 2]
+
+
+async def test_a_damaged_unit_does_not_keep_the_collector_from_starting(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    for sequence in (1, 2, 3):
+        await spool.put(unit(sequence, size=500))
+        await spool.journal.commit()
+    await spool.journal.close()
+    damage(tmp_path)
+    again = open_spool(tmp_path)
+    again.recover({}, 0)
+    assert again._ledger["app"].recovered == 6
+    assert await again.put(unit(3)) is None
+    await again.journal.close()
+
+
+def damage(directory: Path) -> None:
+    (segment,) = directory.glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)

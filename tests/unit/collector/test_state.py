@@ -1,0 +1,47 @@
+"""The checkpoint, and what a start makes of it."""
+
+import pytest
+
+from penstock.collector.core.batch import LaneKey
+from penstock.collector.core.files import FileState
+from penstock.collector.state import State, read_state
+
+SPOOLED = LaneKey("spool", "app", "telemetry.logs.x")
+FILED = LaneKey("file/1", "files", "telemetry.logs.y")
+GONE = LaneKey("file/2", "files", "telemetry.logs.y")
+
+
+def state(cursor: int, *, done: int = 1) -> State:
+    file = FileState("files", 1, 2, 3, "00", 4, "/x.log", 5)
+    return State(cursor=cursor, lanes={SPOOLED: done, FILED: 7, GONE: 8}, files=[file])
+
+
+def test_a_checkpoint_comes_back_as_it_was() -> None:
+    saved = state(3)
+    assert read_state(saved.as_document()) == saved
+
+
+@pytest.mark.parametrize(
+    ("cursor", "done", "start", "end", "foreign", "begins_at"),
+    [
+        (3, 1, 0, 9, False, 3),
+        (3, 1, 5, 9, False, 5),
+        (9, 1, 0, 9, False, 9),
+        (9, 1, 0, 8, True, 0),
+        (9, 1, 0, 0, True, 0),
+        (0, (4 << 20) + 1, 0, 4, True, 0),
+        (0, (4 << 20) + 1, 0, 5, False, 0),
+    ],
+    ids=["within", "below start", "at end", "old copy", "lost", "lost early", "partly done"],
+)
+def test_a_spool_that_is_not_the_checkpoints_begins_a_new_chain(
+    cursor: int, done: int, start: int, end: int, *, foreign: bool, begins_at: int
+) -> None:
+    found = state(cursor, done=done)
+    before = found.incarnation
+    assert found.fit_to_spool(start, end) is foreign
+    assert (found.incarnation != before) is foreign
+    assert (SPOOLED in found.lanes) is not foreign
+    assert found.cursor == begins_at
+    assert FILED in found.lanes
+    assert GONE not in found.lanes, "a generation that is not read any more needs no lane"

@@ -1,0 +1,74 @@
+"""Spooled units taken apart: every record, or the reason why not."""
+
+import msgpack
+import pytest
+import zstandard
+
+from penstock.collector.decode import units
+from penstock.collector.decode.units import decode_records, decompress
+from penstock.collector.errors import UndecodableError
+from penstock.collector.spool import Unit
+from penstock.specs.gate import Accepted, check_line
+from tests.support.collector import encode_batch, log_line
+
+RESOURCE = {"host.name": "h"}
+
+
+def unit(form: str, payload: bytes, count: int = 1, **meta: object) -> Unit:
+    return Unit("source", form, payload, count, 1_700_000_000_000_000_000, meta)
+
+
+def test_a_batch_of_the_unix_socket_yields_its_lines_and_resource() -> None:
+    lines = [log_line(0), log_line(1)]
+    frame = encode_batch("s", 1, lines, resource={"service.name": "x"})[4:]
+    decoded = decode_records(unit("unix", frame), RESOURCE)
+    assert (decoded.lines, decoded.indexes) == (lines, [0, 1])
+    assert decoded.resource == {"service.name": "x"}
+
+
+def test_a_compressed_batch_yields_the_same() -> None:
+    frame = encode_batch("s", 1, [], codec="zstd")[4:] + zstandard.compress(b"{}\n{}")
+    assert decode_records(unit("unix", frame), RESOURCE).lines == [b"{}", b"{}"]
+
+
+def test_a_batch_that_cannot_be_decompressed_is_refused_whole() -> None:
+    frame = encode_batch("s", 1, [], codec="zstd")[4:] + b"no zstd"
+    decoded = decode_records(unit("unix", frame, count=5), RESOURCE)
+    assert decoded.lines == []
+    assert [(part.count, part.raw) for part in decoded.undecodable] == [(5, frame)]
+
+
+def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "UNIT_DECOMPRESSED_BYTES_MAX", 1000)
+    with pytest.raises(UndecodableError, match="more than 1000 bytes"):
+        decompress(zstandard.compress(bytes(10_000_000)))
+    with pytest.raises(UndecodableError, match="ends early"):
+        decompress(zstandard.compress(b"abc")[:-3])
+
+
+def test_lines_keep_their_number_even_when_empty() -> None:
+    decoded = decode_records(unit("lines", b"a\n\nb", 3, service="s", truncated=[2]), RESOURCE)
+    assert decoded.count == 3
+    assert b"log.record.truncated" in decoded.lines[2]
+    assert all(isinstance(check_line(line), Accepted) for line in decoded.lines)
+
+
+def test_forward_messages_yield_records_and_a_bad_one_takes_none_along() -> None:
+    good = msgpack.packb(["app.web", 5, {"message": "hi", b"\xff": b"\xfe", 3: {"a": 1}}])
+    bad = msgpack.packb(["app", [[1, "no map"]]])
+    decoded = decode_records(unit("forward", good + bad + good, 3, service="from_tag"), RESOURCE)
+    assert decoded.indexes == [0, 2]
+    assert [part.index for part in decoded.undecodable] == [1]
+    assert all(isinstance(check_line(line), Accepted) for line in decoded.lines), decoded.lines
+
+
+def test_an_unknown_format_is_named() -> None:
+    (part,) = decode_records(unit("morse", b"..."), RESOURCE).undecodable
+    assert part.reason == "unknown_format: morse"
+
+
+def test_a_service_made_of_a_tag_fits_the_spec() -> None:
+    decoded = decode_records(
+        unit("forward", msgpack.packb(["t" * 300, 1, {}]), service="from_tag"), {}
+    )
+    assert [type(check_line(line)) for line in decoded.lines] == [Accepted]

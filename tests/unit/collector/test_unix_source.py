@@ -1,0 +1,122 @@
+"""The Unix-socket source on a real socket, with a spool that nobody empties."""
+
+import asyncio
+import json
+import struct
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.journal import Entry, Journal
+from penstock.collector.sources.unix import UnixSource
+from penstock.collector.spool import Spool
+from penstock.service.clock import SystemClock
+from tests.support.collector import encode_batch
+from tests.support.waiting import wait_until_async
+
+SMALL, BIG, HUGE = [b"x"], [b"x" * 900_000], [b"x" * 2_000_000]
+
+
+@pytest.fixture
+async def source(tmp_path: Path) -> AsyncIterator[UnixSource]:
+    journal = Journal(tmp_path / "spool", bytes_max=1 << 20)
+    journal.open()
+    ledger = Ledger()
+    spool = Spool(journal, ledger, drop_newest=True)
+    made = UnixSource(
+        "app", tmp_path / "c.sock", 0o600, spool=spool, ledger=ledger, clock=SystemClock()
+    )
+    await made.start()
+    commits = asyncio.ensure_future(journal.run())
+    yield made
+    await made.stop()
+    commits.cancel()
+    await journal.close()
+
+
+async def talk(source: UnixSource, *frames: bytes) -> list[dict[str, object]]:
+    """Send frames, and read answers until the collector closes or all are answered."""
+    reader, writer = await asyncio.open_unix_connection(source.endpoint)
+    writer.write(b"".join(frames))
+    answers: list[dict[str, object]] = []
+    while len(answers) < len(frames):
+        try:
+            (length,) = struct.unpack(">I", await reader.readexactly(4))
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            break
+        answers.append(json.loads(await reader.readexactly(length)))
+    writer.close()
+    return answers
+
+
+async def test_a_batch_is_not_acked_before_it_is_durable(
+    source: UnixSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = source._spool.journal
+    is_writing, may_write, write = threading.Event(), threading.Event(), journal._write
+
+    def write_when_allowed(entries: list[Entry]) -> int:
+        is_writing.set()
+        assert may_write.wait(20)
+        return write(entries)
+
+    monkeypatch.setattr(journal, "_write", write_when_allowed)
+    answers = asyncio.ensure_future(talk(source, encode_batch("s", 1, SMALL)))
+    await wait_until_async(is_writing.is_set)
+    refused = await talk(source, encode_batch("t", 1, SMALL, codec="lz4"))
+    assert [answer["nack"] for answer in refused] == [1]  # the source answers what it can
+    assert not answers.done()
+    may_write.set()
+    assert await answers == [{"ack": 1}]
+
+
+async def test_nothing_is_taken_after_a_batch_that_must_be_sent_again(source: UnixSource) -> None:
+    frames = [encode_batch("s", n, lines) for n, lines in ((1, BIG), (2, BIG), (3, SMALL))]
+    answers = await talk(source, *frames)
+    refusal = {"nack": 2, "reason": "spool_full", "retry": True}
+    assert refusal in answers
+    assert {"nack": 3, "reason": "after_a_refused_batch", "retry": True} in answers
+    await wait_until_async(lambda: source._spool.journal.durable_offset)
+    headers = [h.producer_sequence for h in source._spool.journal.log.headers(0)]
+    assert headers == [1]
+    assert await talk(source, encode_batch("s", 3, SMALL)) == [{"ack": 3}]
+
+
+async def test_a_repeat_of_what_was_taken_before_does_not_lift_a_refusal(
+    source: UnixSource,
+) -> None:
+    frames = [
+        encode_batch("s", n, lines) for n, lines in ((1, BIG), (2, BIG), (1, BIG), (3, SMALL))
+    ]
+    answers = await talk(source, *frames)
+    assert {"ack": 3} not in answers
+    assert {"nack": 3, "reason": "after_a_refused_batch", "retry": True} in answers
+
+
+async def test_what_never_fits_is_refused_for_good_and_the_next_batch_is_taken(
+    source: UnixSource,
+) -> None:
+    answers = await talk(source, encode_batch("s", 1, HUGE), encode_batch("s", 2, SMALL))
+    assert answers == [{"nack": 1, "reason": "spool_full", "retry": False}, {"ack": 2}]
+
+
+async def test_a_batch_with_a_bad_header_is_refused_for_good(source: UnixSource) -> None:
+    bad = encode_batch("s", 1, SMALL, codec="lz4")
+    refused, taken = await talk(source, bad, encode_batch("s", 2, SMALL))
+    assert (refused["nack"], refused["retry"]) == (1, False)
+    assert taken == {"ack": 2}
+
+
+async def test_a_sender_that_breaks_the_framing_is_cut_off_and_counted(source: UnixSource) -> None:
+    assert await talk(source, struct.pack(">I", 0)) == []
+    assert source._ledger["app"].notes["protocol_errors"] == 1
+
+
+async def test_what_the_sender_dropped_itself_is_noted_once(source: UnixSource) -> None:
+    first = encode_batch("s", 1, SMALL, dropped={"log": {"queue_full": 3}})
+    second = encode_batch("s", 2, SMALL, dropped={"log": {"queue_full": 5}})
+    await talk(source, first, second)
+    assert source._ledger["app"].notes["sender_dropped_queue_full"] == 5

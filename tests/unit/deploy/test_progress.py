@@ -1,0 +1,41 @@
+"""What a person sees while a launch runs."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+from typing_extensions import override
+
+from penstock.deploy.core.supervision import Phase, TerminatePart
+from penstock.deploy.layout import Layout
+from penstock.deploy.progress import Screen
+from penstock.service.clock import SystemClock
+
+
+class StoppedClock(SystemClock):
+    """The time stands still unless it is moved."""
+
+    now_s = 0
+
+    @override
+    def monotonic_ns(self) -> int:
+        return self.now_s * 10**9
+
+
+def test_the_live_table_says_how_long_it_still_collects(tmp_path: Path) -> None:
+    output, clock = io.StringIO(), StoppedClock()
+    console = Console(file=output, force_terminal=True, width=100)
+    with Screen(Layout(tmp_path), console=console, clock=clock) as screen:
+
+        def shown() -> str:
+            output.seek(0)
+            output.truncate()
+            screen.show({"logd": Phase.READY}, {})
+            return output.getvalue()
+
+        assert "collecting" not in shown()
+        screen.count_down(60)
+        clock.now_s = 18
+        assert "collecting for 42 s more" in shown()
+        screen.tell(TerminatePart("app"))
+        assert "collecting" not in shown()

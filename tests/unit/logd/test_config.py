@@ -1,0 +1,81 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock.logd.config import LogdConfig
+from penstock.service import ConfigError, load_config, show_config
+
+ROOT = Path(__file__).resolve().parents[3]
+LOGS = {"name": "logs", "subject": "telemetry.logs.>"}
+
+
+def load(directory: Path, **changes: Any) -> LogdConfig:
+    path = directory / "logd.yaml"
+    path.write_text(yaml.safe_dump({"data_dir": "data", "streams": [LOGS]} | changes))
+    return load_config(LogdConfig, path, env_prefix="PENSTOCK_LOGD", environ={})
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"colour": "red"}, "colour"),
+        ({"streams": [{"name": "a/b", "subject": "a"}]}, "streams.0.name"),
+        ({"streams": [{**LOGS, "subject": "*.logs"}]}, "streams.0.subject"),
+        ({"streams": [{**LOGS, "fsync": "sometimes"}]}, "streams.0.fsync"),
+        ({"streams": [{**LOGS, "message_bytes_max": 1}]}, "streams.0.message_bytes_max"),
+        ({"streams": [LOGS, LOGS]}, "named twice"),
+        ({"nats": {"url": "http://127.0.0.1"}}, "nats.url"),
+        ({"nats": {"url": "tls://127.0.0.1:4222"}}, "nats.url"),
+        ({"nats": {"url": "nats://127.0.0.1:x"}}, "nats.url"),
+        ({"fetch": "9293"}, "fetch"),
+        ({"intake_bytes_max": 5}, "intake_bytes_max"),
+    ],
+)
+def test_a_mistake_is_named_with_its_key(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(tmp_path, **changes)
+    assert key in raised.value.reason
+    assert raised.value.fix
+
+
+@pytest.mark.parametrize(
+    ("nats", "credentials"),
+    [
+        ({"url": "nats://h:1"}, {}),
+        ({"url": "nats://tom:p%40ss@h:1"}, {"user": "tom", "pass": "p@ss"}),
+        ({"url": "nats://s3cret@h:1"}, {"auth_token": "s3cret"}),
+        ({"url": "nats://a:b@h", "user": "u", "password": "p"}, {"user": "u", "pass": "p"}),
+        ({"url": "nats://a:b@h", "token": "t"}, {"auth_token": "t"}),
+    ],
+)
+def test_credentials_of_the_file_go_before_those_of_the_url(
+    tmp_path: Path, nats: dict[str, str], credentials: dict[str, str]
+) -> None:
+    address = load(tmp_path, nats=nats).nats.address()
+    assert address.credentials() == credentials
+    assert address.shown() in ("h:1", "h:4222")
+
+
+def test_no_secret_is_shown(tmp_path: Path) -> None:
+    secrets = {"url": "nats://tom:one@h:1", "password": "two", "token": "three"}
+    shown = show_config(load(tmp_path, nats=secrets))
+    assert not [secret for secret in ("tom", "one", "two", "three") if secret in shown]
+    assert "h:1" in shown
+
+
+def test_the_sample_configuration_is_valid_and_the_readme_has_every_key() -> None:
+    path = ROOT / "logd" / "logd.yaml"
+    config = load_config(LogdConfig, path, env_prefix="PENSTOCK_LOGD", environ={})
+    assert [stream.name for stream in config.streams] == [
+        "logs",
+        "traces",
+        "metrics",
+        "events",
+        "audit",
+    ]
+    readme = (ROOT / "logd" / "README.md").read_text()
+    keys = [*LogdConfig.model_fields, *type(config.streams[0]).model_fields]
+    assert [key for key in keys if f"`{key}" not in readme and key != "nats"] == []
+    assert all(f"`nats.{key}`" in readme for key in type(config.nats).model_fields)

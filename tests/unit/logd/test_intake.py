@@ -1,0 +1,244 @@
+from typing import Any
+
+import pytest
+
+from penstock.logd.acks import Nack
+from penstock.logd.batch import Record, build_batch, decode_body, encode_body
+from penstock.logd.core.intake import Arrived, Intake, StorageFailed
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.turn import (
+    AckLater,
+    Append,
+    Effect,
+    Message,
+    PendingAck,
+    Refuse,
+    Run,
+    Whole,
+)
+from penstock.logd.envelope import COOKIE, BatchPayload, encode_batch
+from penstock.logd.frame_builder import build_frames
+from penstock.logd.nats_headers import format_headers
+
+ROOM = 1 << 20
+SECOND = 1_000_000_000
+
+
+def make_intake(**options: object) -> Intake:
+    config = StreamConfig(name="logs", subject="t.>", **options)  # type: ignore[arg-type]
+    return Intake(
+        config, next_offset=0, epoch=3, streams_for=lambda s: ("logs", "all") if s == "t.a" else ()
+    )
+
+
+def message(payload: bytes = b"x", *, reply: bytes = b"r", **headers: str) -> Message:
+    pairs = tuple((name.replace("_", "-"), value.encode()) for name, value in headers.items())
+    return Message(b"t.a", reply, format_headers(pairs) if pairs else b"", payload)
+
+
+def batch(previous: int, sequence: int, *, count: int = 2, reply: bytes = b"r") -> Message:
+    records = [Record("t.a", b"%d" % number, number) for number in range(count)]
+    payload = BatchPayload(
+        schema_version=1,
+        record_count=count,
+        producer_id=b"p" * 16,
+        previous_sequence=previous,
+        sequence=sequence,
+        body=encode_body(build_batch(records)),
+    )
+    return Message(b"t.a", reply, b"", encode_batch(payload))
+
+
+def take(
+    intake: Intake, *messages: Message, room: int = ROOM, now_ns: int = SECOND
+) -> list[Effect]:
+    effects = intake.handle(Arrived(messages, room), now_ns)
+    counts = intake.counts
+    assert counts.received == counts.stored + counts.duplicates + counts.refused.total()
+    return effects
+
+
+def acks(effects: list[Effect]) -> list[PendingAck]:
+    return [ack for effect in effects if isinstance(effect, AckLater) for ack in effect.acks]
+
+
+def nacks(effects: list[Effect]) -> list[Nack | None]:
+    return [effect.ack.nack for effect in effects if isinstance(effect, Refuse)]
+
+
+def items(effects: list[Effect]) -> list[Run | Whole]:
+    return [item for effect in effects if isinstance(effect, Append) for item in effect.items]
+
+
+def test_plain_messages_of_a_turn_are_one_run_acked_when_committed() -> None:
+    intake = make_intake()
+    effects = take(intake, message(b"a"), message(b"b", reply=b""), message(b"c"))
+    (run,) = items(effects)
+    assert isinstance(run, Run)
+    assert (run.base_offset, run.next_offset, run.timestamp_ns) == (0, 3, SECOND)
+    assert [(ack.release, ack.offset) for ack in acks(effects)] == [(0, 0), (2, 2)]
+    assert intake.next_offset == 3
+
+
+def test_batches_and_plain_messages_share_the_offsets_in_order() -> None:
+    effects = take(make_intake(), message(), batch(0, 4), message())
+    assert [(type(item), item.next_offset) for item in items(effects)] == [
+        (Run, 1),
+        (Whole, 3),
+        (Run, 4),
+    ]
+    assert [(ack.offset, ack.records, ack.enveloped) for ack in acks(effects)] == [
+        (0, 1, False),
+        (2, 2, True),
+        (3, 1, False),
+    ]
+
+
+def test_a_message_id_is_a_duplicate_within_the_window_only() -> None:
+    intake = make_intake(dedup_window_s=10)
+    take(intake, message(Nats_Msg_Id="a"), now_ns=SECOND)
+    effects = take(intake, message(Nats_Msg_Id="a"), message(Nats_Msg_Id="b"), now_ns=5 * SECOND)
+    assert [(ack.offset, ack.duplicate) for ack in acks(effects)] == [(0, True), (1, False)]
+    effects = take(intake, message(Nats_Msg_Id="a"), now_ns=12 * SECOND)
+    assert [(ack.offset, ack.duplicate) for ack in acks(effects)] == [(2, False)]
+
+
+def test_a_duplicate_is_acked_only_when_the_original_is_committed() -> None:
+    effects = take(make_intake(), message(Nats_Msg_Id="a"), message(), message(Nats_Msg_Id="a"))
+    duplicate = acks(effects)[-1]
+    assert (duplicate.offset, duplicate.release) == (0, 1)
+
+
+def test_expectations_are_checked_before_anything_is_remembered() -> None:
+    intake = make_intake()
+    take(intake, message(Nats_Msg_Id="a"))
+    wrong = message(Nats_Msg_Id="b", Nats_Expected_Last_Sequence="9")
+    assert nacks(take(intake, wrong)) == [Nack.WRONG_LAST_SEQUENCE]
+    right = message(Nats_Msg_Id="b", Nats_Expected_Last_Sequence="1", Nats_Expected_Last_Msg_Id="a")
+    assert [(ack.offset, ack.duplicate) for ack in acks(take(intake, right))] == [(1, False)]
+    assert nacks(take(intake, message(Nats_Expected_Last_Msg_Id="a"))) == [
+        Nack.WRONG_LAST_MESSAGE_ID
+    ]
+
+
+def test_another_stream_that_stores_it_answers_instead() -> None:
+    intake = make_intake()
+    effects = take(intake, message(Nats_Expected_Stream="all"))
+    assert (acks(effects), nacks(effects), intake.next_offset) == ([], [], 1)
+    (run,) = items(effects)
+    assert isinstance(run, Run)
+    assert run.messages[0].reply == b""
+    assert nacks(take(intake, message(Nats_Expected_Stream="none"))) == [Nack.WRONG_STREAM]
+    assert intake.next_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "nack"),
+    [
+        (message(b"x" * 2000), Nack.MESSAGE_TOO_LARGE),
+        (message(Nats_Rollup="all"), Nack.BAD_HEADER),
+        (message(Nats_Msg_Id="i" * 300), Nack.BAD_HEADER),
+        (message(Nats_Expected_Last_Sequence="-1"), Nack.BAD_HEADER),
+        (message()._replace(headers=b"nonsense"), Nack.BAD_HEADER),
+        (batch(3, 4), Nack.UNKNOWN_PRODUCER),
+    ],
+)
+def test_refusals_are_told_and_counted(given: Message, nack: Nack) -> None:
+    intake = make_intake(message_bytes_max=1900)
+    effects = take(intake, given, given._replace(reply=b""))
+    assert nacks(effects) == [nack]
+    assert items(effects) == []
+    expected = 4 if nack is Nack.UNKNOWN_PRODUCER else 2
+    assert dict(intake.counts.refused) == {nack: expected}
+
+
+def test_above_the_budget_what_follows_is_busy() -> None:
+    intake = make_intake()
+    effects = take(intake, message(b"x" * 500), message(b"y" * 500), batch(0, 1), room=800)
+    assert nacks(effects) == [Nack.BUSY, Nack.BUSY]
+    assert [e.enveloped for e in effects if isinstance(e, Refuse)] == [False, True]
+    assert intake.next_offset == 1
+
+
+def test_without_ack_on_reply_plain_publishers_hear_nothing_and_producers_do() -> None:
+    intake = make_intake(ack_on_reply=False, message_bytes_max=5000)
+    effects = take(intake, message(), message(b"x" * 6000), batch(0, 1), batch(5, 6))
+    assert [ack.enveloped for ack in acks(effects)] == [True]
+    assert nacks(effects) == [Nack.SEQUENCE_GAP]
+
+
+def test_a_failed_store_refuses_everything() -> None:
+    intake = make_intake()
+    intake.handle(StorageFailed("EIO"), 0)
+    effects = take(intake, message(), batch(0, 1))
+    assert nacks(effects) == [Nack.STORAGE_FAILED, Nack.STORAGE_FAILED]
+    assert intake.next_offset == 0
+
+
+def test_a_cookie_without_an_envelope_is_stored_plain() -> None:
+    intake = make_intake()
+    effects = take(intake, message(COOKIE), message(COOKIE + b"\x00\x08\x00\x00publish"))
+    assert [ack.enveloped for ack in acks(effects)] == [False, False]
+    assert (intake.counts.malformed_envelopes, intake.next_offset) == (2, 2)
+
+
+def test_what_was_stored_rebuilds_ids_and_producers() -> None:
+    intake = make_intake()
+    effects = take(intake, message(Nats_Msg_Id="a"), batch(0, 7), message(Nats_Msg_Id="b"))
+    rebuilt = make_intake()
+    for header, body in build_frames(items(effects), epoch=3):
+        rebuilt.recall_producer(header, SECOND)
+        rebuilt.recall_ids(header, decode_body(body), SECOND)
+        rebuilt.next_offset = header.next_offset
+    assert rebuilt.last_message_id == b"b"
+    effects = take(rebuilt, message(Nats_Msg_Id="a"), batch(0, 7), message(Nats_Msg_Id="b"))
+    assert [(ack.offset, ack.duplicate) for ack in acks(effects)] == [
+        (0, True),
+        (2, True),
+        (3, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "expected", [{"Nats_Expected_Last_Sequence": "0"}, {"Nats_Expected_Last_Msg_Id": ""}]
+)
+def test_a_repeat_is_a_duplicate_though_what_it_expected_has_passed(
+    expected: dict[str, Any],
+) -> None:
+    """As in JetStream: its ack may have been lost, and the first time it was right."""
+    intake = make_intake()
+    first = message(b"a", Nats_Msg_Id="1", **expected)
+    take(intake, first)
+    repeated = take(intake, first)
+    assert acks(repeated) == [PendingAck(0, b"r", 0, duplicate=True)]
+    assert nacks(repeated) == []
+
+
+def test_a_full_stream_refuses_what_is_new_and_acks_what_it_has() -> None:
+    intake = make_intake()
+    known = message(b"a", Nats_Msg_Id="one")
+    take(intake, known, batch(0, 1))
+    new = [message(), message(b"y", Nats_Msg_Id="two"), batch(1, 2)]
+    for arrived, text in (
+        (Arrived([known, *new], ROOM, 10), "bytes"),
+        (Arrived([batch(0, 1), message(), batch(1, 2)], ROOM, None, 3), "messages"),
+    ):
+        effects = intake.handle(arrived, SECOND)
+        assert [ack.duplicate for ack in acks(effects)] == [True]
+        refused = [effect.ack for effect in effects if isinstance(effect, Refuse)]
+        assert {ack.nack for ack in refused} == {Nack.STREAM_FULL}
+        assert {ack.description for ack in refused} == {f"maximum {text} exceeded"}
+        assert items(effects) == []
+    again = take(intake, message(b"y", Nats_Msg_Id="two"), batch(1, 2))
+    assert nacks(again) == [], "what was refused is stored when there is room"
+    assert len(items(again)) == 2
+
+
+def test_room_is_used_up_to_the_last_record() -> None:
+    intake = make_intake()
+    effects = intake.handle(Arrived([message()] * 5, ROOM, None, 3), SECOND)
+    assert (intake.next_offset, len(nacks(effects))) == (3, 2)
+    effects = intake.handle(Arrived([batch(0, 1)], ROOM, None, 4), SECOND)
+    assert nacks(effects) == [Nack.STREAM_FULL], "two records do not fit in one's place"
+    busy = intake.handle(Arrived([message()], 10, 1 << 20), SECOND)
+    assert nacks(busy) == [Nack.BUSY], "the daemon's bound is told apart from the stream's"

@@ -1,0 +1,116 @@
+import contextlib
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.logd.core.turn import Message
+from penstock.logd.errors import CorruptError
+from penstock.logd.nats_parser import BUFFER_SIZE, NatsParser, Parsed
+
+WORDS = st.binary(min_size=1, max_size=12).map(lambda raw: raw.hex().encode())
+MESSAGES = st.builds(
+    Message,
+    subject=WORDS,
+    reply=WORDS | st.just(b""),
+    headers=st.just(b"") | st.binary(max_size=20).map(lambda raw: b"NATS/1.0\r\n" + raw),
+    payload=st.binary(max_size=50),
+)
+ITEMS = st.lists(st.tuples(st.sampled_from([b"1", b"22"]), MESSAGES) | st.just(None), max_size=12)
+
+
+def wire(sid: bytes, message: Message) -> bytes:
+    middle = b" ".join(part for part in (message.subject, sid, message.reply) if part)
+    body = message.headers + message.payload
+    if message.headers:
+        return b"HMSG %b %d %d\r\n%b\r\n" % (middle, len(message.headers), len(body), body)
+    return b"MSG %b %d\r\n%b\r\n" % (middle, len(body), body)
+
+
+def feed(parser: NatsParser, data: bytes) -> Parsed:
+    everything = Parsed()
+    while data:
+        space = parser.writable()
+        part, data = data[: len(space)], data[len(space) :]
+        space[: len(part)] = part
+        parsed = parser.written(len(part))
+        for sid, messages in parsed.messages.items():
+            everything.messages[sid] += messages
+        everything.pings += parsed.pings
+        everything.errors += parsed.errors
+        everything.info = parsed.info or everything.info
+    return everything
+
+
+@given(ITEMS, st.lists(st.integers(1, 40), min_size=1))
+def test_messages_come_out_as_they_went_in_however_they_are_cut(
+    items: list[tuple[bytes, Message] | None], cuts: list[int]
+) -> None:
+    data = b"".join(b"PING\r\n" if item is None else wire(*item) for item in items)
+    parser = NatsParser()
+    got: dict[bytes, list[Message]] = defaultdict(list)
+    pings = position = turn = 0
+    while position < len(data):
+        size = cuts[turn % len(cuts)]
+        parsed = feed(parser, data[position : position + size])
+        pings += parsed.pings
+        for sid, messages in parsed.messages.items():
+            got[sid] += messages
+        position, turn = position + size, turn + 1
+    expected: dict[bytes, list[Message]] = defaultdict(list)
+    for item in items:
+        if item is not None:
+            expected[item[0]].append(item[1])
+    assert got == expected
+    assert pings == items.count(None)
+
+
+@given(
+    st.lists(st.binary(max_size=60) | st.sampled_from([b"MSG a 1 ", b"HMSG ", b"INFO {", b"9\r\n"]))
+)
+def test_any_bytes_are_parsed_or_refused(parts: list[bytes]) -> None:
+    parser = NatsParser()
+    with contextlib.suppress(CorruptError):
+        for part in parts:
+            feed(parser, part)
+
+
+def test_a_message_larger_than_the_buffer_is_taken_and_the_buffer_given_back() -> None:
+    parser = NatsParser()
+    message = Message(b"a", b"", b"", bytes(3 * BUFFER_SIZE))
+    parsed = feed(parser, wire(b"1", message) + wire(b"1", message._replace(payload=b"small")))
+    assert [len(m.payload) for m in parsed.messages[b"1"]] == [3 * BUFFER_SIZE, 5]
+    assert len(parser.writable()) <= BUFFER_SIZE
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HELLO\r\n",
+        b"MSG a 1 5\r\nabcdeXX",
+        b"MSG a 1 99999999999\r\n",
+        b"MSG a 1 999999999\r\n",
+        b"HMSG a 1 9 5\r\n",
+        b"MSG a 1 -5\r\n",
+        b"INFO nonsense\r\n",
+        b"INFO []\r\n",
+        b"x" * 9000,
+    ],
+)
+def test_what_is_not_the_protocol_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptError):
+        feed(NatsParser(), data)
+
+
+def test_control_lines_are_reported() -> None:
+    parsed = feed(NatsParser(), b"INFO {\"max_payload\":7}\r\n+OK\r\nPING\r\n-ERR 'Stale'\r\n")
+    assert (parsed.info, parsed.pings, parsed.errors) == ({"max_payload": 7}, 1, ["Stale"])
+
+
+@given(st.binary(min_size=1, max_size=12).filter(lambda raw: not set(raw) & set(b" \t\r\n")))
+def test_a_subject_may_hold_whatever_the_server_lets_a_publisher_put_there(odd: bytes) -> None:
+    for headers in (b"", b"NATS/1.0\r\n\r\n"):
+        for word in (odd, b"\x0b\x0c\x00\xff"):
+            sent = Message(b"t." + word, word, headers, b"x")
+            assert feed(NatsParser(), wire(b"1", sent)).messages == {b"1": [sent]}

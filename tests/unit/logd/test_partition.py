@@ -1,0 +1,145 @@
+"""A partition around its end: what it remembers must be what its log holds."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.logd.batch import Record, build_batch, encode_body
+from penstock.logd.core.metadata import Stream, StreamConfig
+from penstock.logd.core.turn import Message
+from penstock.logd.envelope import BatchPayload, encode_batch
+from penstock.logd.errors import UnavailableError
+from penstock.logd.fetch_api import FetchApi
+from penstock.logd.partition import Partition
+from penstock.logd.store import LogFailedError
+from tests.support.surroundings import make_surroundings
+
+PRODUCER = b"p" * 16
+STREAM = Stream(config=StreamConfig(name="logs", subject="t.>"), incarnation="1")
+
+
+async def open_partition(directory: Path, stream: Stream = STREAM) -> Partition:
+    return await Partition.open(stream, directory, make_surroundings())
+
+
+def batch(previous: int, sequence: int) -> Message:
+    payload = BatchPayload(
+        schema_version=1,
+        record_count=1,
+        producer_id=PRODUCER,
+        previous_sequence=previous,
+        sequence=sequence,
+        body=encode_body(build_batch([Record("t.a", b"x", 1)])),
+    )
+    return Message(b"t.a", b"r", b"", encode_batch(payload))
+
+
+def last_sequence(partition: Partition) -> int:
+    state = partition.intake.producers.last(PRODUCER)
+    return state.sequence if state else 0
+
+
+async def test_a_batch_that_comes_after_closing_is_not_remembered_as_stored(
+    tmp_path: Path,
+) -> None:
+    partition = await open_partition(tmp_path / "0")
+    partition.take([batch(0, 1)])
+    await partition.wait_drained()
+    partition.close()
+    partition._committer.close()
+    partition.take([batch(1, 2)])  # while another thread is about to save the producers
+    partition.finish()
+    again = await open_partition(tmp_path / "0")
+    assert (again.log.end_offset, last_sequence(again)) == (1, 1)
+    await finish(again)
+
+
+async def test_a_batch_that_the_last_write_lost_is_not_remembered_as_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = await open_partition(tmp_path / "0")
+    partition.take([batch(0, 1)])
+    await partition.wait_drained()
+
+    def fail(_: object) -> None:
+        raise LogFailedError("no space")
+
+    monkeypatch.setattr(partition.log, "append", fail)
+    partition.take([batch(1, 2)])
+    partition.finish()  # before the event loop has heard of the failure
+    again = await open_partition(tmp_path / "0")
+    assert (again.log.end_offset, last_sequence(again)) == (1, 1)
+    await finish(again)
+
+
+async def test_a_failed_partition_holds_nothing_of_what_it_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = await open_partition(tmp_path / "0")
+
+    def fail(_: object) -> None:
+        raise LogFailedError("no space")
+
+    monkeypatch.setattr(partition.log, "append", fail)
+    partition.take([batch(0, 1)])
+    partition._committer._thread.join()
+    partition.take([batch(1, 2)])  # the event loop has not heard of the failure yet
+    await partition.wait_drained()
+    assert partition.failure
+    assert partition._committer._items == []
+    assert partition._around.budget.held == 0
+    await finish(partition)
+
+
+async def finish(partition: Partition) -> None:
+    partition.close()
+    await asyncio.to_thread(partition.finish)
+
+
+async def test_a_rotted_record_within_the_window_of_ids_is_passed_over_at_start(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "0"
+    partition = await open_partition(directory)
+    partition.take([Message(b"t.a", b"", b"", b"rots" * 8)])
+    await partition.wait_drained()
+    partition.take([Message(b"t.a", b"", b"", b"stays")])
+    await partition.wait_drained()
+    await finish(partition)
+    path = directory / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes().replace(b"rots", b"rotz"))
+    again = await open_partition(directory)
+    assert again.log.end_offset == 2
+    await finish(again)
+
+
+async def test_reading_what_a_failed_sync_took_back_is_refused_and_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `interval` a record is readable before it is synced; a reader must not ask for ever."""
+    config = StreamConfig(name="logs", subject="t.>", fsync="interval", fsync_interval_ms=3_600_000)
+    partition = await open_partition(tmp_path / "0", Stream(config=config, incarnation="1"))
+    partition.take([Message(b"t.a", b"", b"", b"1")])
+    await partition.wait_drained()
+
+    def fail() -> None:
+        raise OSError("I/O error")
+
+    monkeypatch.setattr(partition.log._active_file.__class__, "sync", lambda _: fail())
+    with pytest.raises(LogFailedError):
+        partition.log.sync()
+    monkeypatch.undo()
+    api = FetchApi(OneStream(partition))  # type: ignore[arg-type]
+    request = {"api": "fetch", "stream": "logs", "offset": 0, "wait_ms_max": 60_000}
+    with pytest.raises(UnavailableError, match="I/O error"):
+        await api.answer(request)
+    await finish(partition)
+
+
+class OneStream:
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    def partition(self, *_: object) -> Partition:
+        return self._partition

@@ -1,0 +1,47 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.logd.core.producers import Accept, Duplicate, Gap, ProducerTable
+
+ONE = b"1" * 16
+TWO = b"2" * 16
+
+
+def test_a_chain_is_accepted_once_and_in_order() -> None:
+    table = ProducerTable()
+    assert table.check(ONE, 0, 5, 0) == Accept()
+    table.record(ONE, 5, 100, 0)
+    assert table.check(ONE, 5, 9, 0) == Accept()
+    assert table.check(ONE, 0, 5, 0) == Duplicate(100)
+    assert table.check(ONE, 0, 3, 0) == Duplicate(-1)
+    assert table.check(ONE, 9, 12, 0) == Gap(5)
+    assert table.check(ONE, 3, 9, 0) == Gap(5)
+    assert table.check(TWO, 0, 1, 0) == Accept()
+    assert table.check(TWO, 4, 5, 0) == Gap(0)
+
+
+def test_idle_producers_are_forgotten_and_live_ones_kept() -> None:
+    table = ProducerTable(expiry_ns=100)
+    table.record(ONE, 1, 0, 0)
+    table.record(TWO, 1, 1, 50)
+    assert table.check(ONE, 1, 2, 100) == Accept()
+    assert table.check(ONE, 1, 2, 101) == Gap(0)
+    assert table.check(TWO, 1, 2, 101) == Accept()
+
+
+def test_the_producer_idle_longest_goes_when_there_are_too_many() -> None:
+    table = ProducerTable(producers_max=2)
+    for number, producer in enumerate((ONE, TWO, b"3" * 16)):
+        table.record(producer, 1, number, number)
+    assert table.last(ONE) is None
+    assert len(table) == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from([ONE, TWO]), st.integers(1, 9), st.integers(0, 99))))
+def test_a_snapshot_restores_the_same_table(rows: list[tuple[bytes, int, int]]) -> None:
+    table = ProducerTable()
+    for position, (producer, sequence, offset) in enumerate(rows):
+        table.record(producer, sequence, offset, position)
+    copy = ProducerTable()
+    copy.restore(table.snapshot())
+    assert copy.snapshot() == table.snapshot()

@@ -1,0 +1,191 @@
+"""Retention carried out on a real log: when it looks, what it waits for, what is remembered."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.logd.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.core.intake import Arrived, Intake
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.producers import Duplicate
+from penstock.logd.core.retention import Retention
+from penstock.logd.core.turn import Append, Message
+from penstock.logd.errors import RefusedError
+from penstock.logd.frame_builder import build_frames
+from penstock.logd.nats_headers import format_headers
+from penstock.logd.rebuild import Memory, rebuild_intake
+from penstock.logd.retainer import Retainer
+from penstock.logd.store import CommitLog, LogConfig
+from tests.support.frames import make_frame, make_frames
+
+SECOND = 1_000_000_000
+CONFIG = StreamConfig(name="logs", subject="t.>", retention=Retention(messages=4))
+
+
+class ManualClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000 * SECOND
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def unix_ns(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def log(tmp_path: Path, clock: ManualClock) -> CommitLog:
+    return CommitLog.open(tmp_path / "log", LogConfig(), now_ns=clock.unix_ns)
+
+
+def fill(log: CommitLog, segments: int, *, each: int = 4) -> None:
+    for _ in range(segments):
+        log.append(make_frames(log.end_offset, [b"x" * 40] * each))
+        log.sync()
+        log.roll()
+
+
+def make_retainer(log: CommitLog, clock: ManualClock, high_watermark: int = 1 << 40) -> Retainer:
+    return Retainer(log, CONFIG, interval_s=30, high_watermark=lambda: high_watermark, clock=clock)
+
+
+def test_nothing_is_deleted_before_it_is_remembered_then_one_segment_a_step(
+    log: CommitLog, clock: ManualClock
+) -> None:
+    fill(log, 4)
+    retainer = make_retainer(log, clock)
+    assert retainer.step()
+    assert not retainer.step()
+    clock.now_ns += 30 * SECOND
+    assert retainer.step(), "asked again in the next interval"
+    assert log.start_offset == 0
+    retainer.remembered(11)
+    assert retainer.step(), "the third segment ends at 12"
+    retainer.remembered(16)
+    for start in (4, 8, 12):
+        assert retainer.wait_s() == 0
+        assert not retainer.step()
+        assert log.start_offset == start
+        assert not retainer.step(), "paced"
+        assert log.start_offset == start
+        clock.now_ns += SECOND // 100
+    assert not retainer.step()
+    assert (retainer.segments_deleted, retainer.records_deleted) == (3, 12)
+    assert retainer.wait_s() == 30
+
+
+def test_a_log_without_limits_is_never_looked_at(log: CommitLog, clock: ManualClock) -> None:
+    config = StreamConfig(name="logs", subject="t.>")
+    retainer = Retainer(log, config, interval_s=1, high_watermark=lambda: 99, clock=clock)
+    fill(log, 3)
+    assert retainer.wait_s() is None
+    assert not retainer.step()
+
+
+def test_a_sealed_segment_is_reason_to_look_at_once(log: CommitLog, clock: ManualClock) -> None:
+    retainer = make_retainer(log, clock)
+    retainer.remembered(1 << 40)
+    assert not retainer.step()
+    fill(log, 2)
+    assert not retainer.step()
+    assert log.start_offset == 4
+
+
+def test_the_high_watermark_holds_deletion_back(log: CommitLog, clock: ManualClock) -> None:
+    fill(log, 4)
+    retainer = make_retainer(log, clock, high_watermark=8)
+    retainer.remembered(1 << 40)
+    for _ in range(10):
+        retainer.step()
+        clock.now_ns += SECOND
+    assert log.start_offset == 4, "9 records are committed, 5 of them after the first segment"
+
+
+def test_a_record_of_the_future_counts_as_of_its_arrival(
+    log: CommitLog, clock: ManualClock
+) -> None:
+    config = StreamConfig(name="logs", subject="t.>", retention=Retention(age_s=60))
+    log.append([make_frame(0, b"x", timestamp_ns=clock.now_ns * 2)])
+    log.sync()
+    retainer = Retainer(log, config, interval_s=1, high_watermark=lambda: 0, clock=clock)
+    retainer.remembered(1 << 40)
+    for age_s, start in ((0, 0), (59, 0), (1, 1)):
+        clock.now_ns += age_s * SECOND
+        for _ in range(3):
+            retainer.step()
+            clock.now_ns += 1
+        assert log.start_offset == start
+
+
+def test_what_is_being_read_stays_readable(log: CommitLog) -> None:
+    fill(log, 3)
+    (part, *_) = log.read(0, bytes_max=10_000, upto=12)
+    assert log.delete_before(12) == 12
+    assert len(os.pread(part.file.fileno(), part.length, part.position)) == part.length
+
+
+def test_a_reader_overtaken_by_deletion_is_told(
+    log: CommitLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(log, 3)
+    check = CommitLog._check_range
+
+    def check_then_delete(log: CommitLog, offset: int) -> None:
+        check(log, offset)
+        log.delete_before(8)
+
+    monkeypatch.setattr(CommitLog, "_check_range", check_then_delete)
+    for read in (
+        lambda: log.read(1, bytes_max=10_000, upto=12),
+        lambda: list(log.frames(1)),
+        lambda: list(log.headers(1)),
+    ):
+        with pytest.raises(RefusedError) as raised:
+            read()
+        assert raised.value.detail == {"earliest": 8, "latest": 12}
+
+
+def make_intake(log: CommitLog) -> Intake:
+    intake = Intake(CONFIG, next_offset=log.end_offset, epoch=1, streams_for=lambda _: ())
+    rebuild_intake(intake, log, 1_000_001 * SECOND)
+    return intake
+
+
+def test_ids_and_producers_outlive_their_records(log: CommitLog, clock: ManualClock) -> None:
+    intake = make_intake(log)
+    headers = format_headers((("Nats-Msg-Id", b"one"),))
+    store(log, intake, Message(b"t.a", b"r", headers, b"x"), clock)
+    rows = build_batch([Record("t.a", b"x", clock.now_ns)])
+    body = encode_body(rows)
+    described = describe_body(body, rows, producer_id=b"p" * 16, producer_sequence=9)
+    header = described.at(base_offset=1, leader_epoch=1)
+    log.append([(header, body)])
+    intake.recall_producer(header, clock.now_ns)
+    intake.next_offset = 2
+    log.sync()
+    log.roll()
+    store(log, intake, Message(b"t.a", b"r", b"", b"y"), clock)
+    assert Memory.of(intake).save(log.directory)
+    log.delete_before(2)
+    for epoch in (2, 3):  # the second time from what the first has written
+        reopened = CommitLog.open(log.directory, LogConfig())
+        assert (reopened.start_offset, reopened.end_offset) == (2, 3)
+        again = Intake(CONFIG, next_offset=3, epoch=epoch, streams_for=lambda _: ())
+        rebuild_intake(again, reopened, clock.now_ns + SECOND)
+        assert again.message_ids.offset(b"one", clock.now_ns + SECOND) == 0
+        assert again.producers.check(b"p" * 16, 8, 9, clock.now_ns) == Duplicate(1)
+
+
+def store(log: CommitLog, intake: Intake, message: Message, clock: ManualClock) -> None:
+    effects = intake.handle(Arrived([message], 1 << 20), clock.unix_ns())
+    (append, *_) = [effect for effect in effects if isinstance(effect, Append)]
+    log.append(list(build_frames(append.items, epoch=1)))
+    log.sync()

@@ -1,0 +1,90 @@
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.logd.core.subjects import (
+    SubjectTrie,
+    check_filter,
+    check_stream_subject,
+    matches,
+)
+from penstock.logd.errors import RefusedError
+
+TOKENS = st.sampled_from(["a", "b", "c"])
+SUBJECTS = st.lists(TOKENS, min_size=1, max_size=4).map(".".join)
+FILTERS = st.builds(
+    lambda tokens, rest: ".".join([*tokens, *rest]),
+    st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3),
+    st.sampled_from([[], [">"]]),
+)
+
+
+def by_regex(subject_filter: str, subject: str) -> bool:
+    """The dumb version: a filter as a regular expression."""
+    pattern = re.escape(subject_filter).replace(r"\*", "[^.]+").replace(">", ".+")
+    return re.fullmatch(pattern, subject) is not None
+
+
+@given(FILTERS, SUBJECTS)
+def test_matches_agrees_with_a_regular_expression(subject_filter: str, subject: str) -> None:
+    assert matches(subject_filter, subject) == by_regex(subject_filter, subject)
+
+
+@given(st.lists(FILTERS, max_size=8), st.lists(SUBJECTS, max_size=8), st.randoms())
+def test_trie_agrees_with_brute_force_through_inserts_and_removals(
+    filters: list[str], subjects: list[str], rng: random.Random
+) -> None:
+    trie: SubjectTrie[int] = SubjectTrie()
+    held: dict[int, str] = {}
+    for number, subject_filter in enumerate(filters):
+        trie.insert(subject_filter, number)
+        held[number] = subject_filter
+        if rng.random() < 0.3:
+            gone = rng.choice(list(held))
+            trie.remove(held.pop(gone), gone)
+        for subject in subjects:
+            expected = sorted(n for n, f in held.items() if by_regex(f, subject))
+            assert sorted(trie.match(subject)) == expected
+
+
+def test_removing_what_is_not_there_is_a_key_error() -> None:
+    trie: SubjectTrie[str] = SubjectTrie()
+    trie.insert("a.b", "x")
+    with pytest.raises(KeyError):
+        trie.remove("a.b", "y")
+    with pytest.raises(KeyError):
+        trie.remove("a.c", "x")
+
+
+def test_a_subject_with_wildcards_of_its_own_matches_no_literal() -> None:
+    trie: SubjectTrie[str] = SubjectTrie()
+    trie.insert("a.b", "literal")
+    trie.insert("a.*", "wild")
+    assert trie.match("a.*") == ("wild",)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["", ".", "a.", ".a", "a..b", "a b", "a\tb", "a.b\r\n", "a.>.b", "a>", "x*", "a" * 2000],
+)
+def test_malformed_filters_are_refused(subject: str) -> None:
+    with pytest.raises(RefusedError) as raised:
+        check_filter(subject)
+    assert raised.value.code == "BAD_SUBJECT"
+
+
+@pytest.mark.parametrize(
+    "subject", [">", "*", "*.>", "_INBOX.>", "_INBOX.*.x", "$SYS.>", "$JS.API.>", "_PENSTOCK.a"]
+)
+def test_streams_must_not_bind_acks_inboxes_or_system_traffic(subject: str) -> None:
+    check_filter(subject)
+    with pytest.raises(RefusedError):
+        check_stream_subject(subject)
+
+
+@pytest.mark.parametrize("subject", ["telemetry.logs.>", "a", "a.*.c", "größe.x"])
+def test_ordinary_subjects_are_taken(subject: str) -> None:
+    check_stream_subject(subject)

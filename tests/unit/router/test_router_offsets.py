@@ -1,0 +1,117 @@
+"""Which records a batch is made of."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.router.core.offsets import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    Readable,
+    Span,
+    StreamPartition,
+    admit,
+    check_readable,
+    clip,
+    offsets_from_json,
+    resolve,
+    spans_between,
+    split,
+)
+from penstock.router.errors import BadOptionError, DataLossError
+
+LOGS = StreamPartition("logs", 0)
+TRACES = StreamPartition("traces", 0)
+
+
+def test_offsets_survive_their_json_form() -> None:
+    offsets = Offsets({LOGS: 3, StreamPartition("logs", 1): 4, TRACES: 5}, {"logs": "5f2c"})
+    document = offsets.to_json()
+    assert document == {
+        "logs": {"0": 3, "1": 4, "incarnation": "5f2c"},
+        "traces": {"0": 5},
+    }
+    assert offsets_from_json(document) == offsets
+
+
+@pytest.mark.parametrize(
+    "document", [[], {"logs": 3}, {"logs": {"x": 3}}, {"logs": {"0": "3"}}, {"logs": {"0": -3}}]
+)
+def test_offsets_of_another_form_are_refused(document: object) -> None:
+    with pytest.raises(BadOptionError):
+        offsets_from_json(document)
+
+
+def test_resolve_fills_in_what_earliest_and_latest_mean() -> None:
+    readable = {LOGS: Readable(10, 20), TRACES: Readable(0, 7)}
+    assert resolve(EARLIEST, readable, missing=LATEST) == {LOGS: 10, TRACES: 0}
+    assert resolve(LATEST, readable, missing=EARLIEST) == {LOGS: 20, TRACES: 7}
+    assert resolve(Offsets({LOGS: 15}), readable, missing=LATEST) == {LOGS: 15, TRACES: 7}
+    assert resolve(Offsets({LOGS: LATEST}), readable, missing=EARLIEST) == {LOGS: 20, TRACES: 0}
+
+
+def test_admit_divides_a_batch_in_proportion_and_starves_nobody() -> None:
+    start, end = {LOGS: 0, TRACES: 100}, {LOGS: 990, TRACES: 110}
+    assert admit(start, end, 100) == {LOGS: 99, TRACES: 101}
+    assert admit(start, end, 1) == {LOGS: 1, TRACES: 101}
+    assert admit(start, end, 1000) == end
+
+
+_AMOUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 500), min_size=1)
+
+
+@given(waiting=_AMOUNTS, rows_max=st.integers(1, 300))
+def test_admit_reaches_the_end_within_its_limit(waiting: dict[str, int], rows_max: int) -> None:
+    end = {StreamPartition(name, 0): count for name, count in waiting.items()}
+    position = dict.fromkeys(end, 0)
+    batches = 0
+    while position != end:
+        step = admit(position, end, rows_max)
+        taken = {at: step[at] - position[at] for at in end}
+        assert all(count >= 0 for count in taken.values())
+        assert sum(taken.values()) <= rows_max + len(end)
+        assert all(taken[at] > 0 for at in end if position[at] < end[at])
+        position = step
+        batches += 1
+    assert batches <= sum(waiting.values()) // rows_max * 2 + 3 * len(end) + 2
+
+
+def test_spans_lie_between_two_positions() -> None:
+    start = Offsets({LOGS: 3, TRACES: 5}, {"logs": "a", "traces": "b"})
+    end = Offsets({LOGS: 9, TRACES: 5}, {"logs": "a", "traces": "b"})
+    assert spans_between(start, end) == [Span("logs", 0, 3, 9, "a")]
+
+
+def test_a_stream_made_again_is_not_read_on() -> None:
+    start = Offsets({LOGS: 3}, {"logs": "a"})
+    with pytest.raises(DataLossError, match="made again"):
+        spans_between(start, Offsets({LOGS: 9}, {"logs": "b"}))
+
+
+def test_a_log_that_became_shorter_is_data_loss() -> None:
+    with pytest.raises(DataLossError, match="ends at 2, before 3"):
+        spans_between(Offsets({LOGS: 3}), Offsets({LOGS: 2}))
+
+
+@pytest.mark.parametrize("readable", [Readable(4, 9), Readable(0, 8), None])
+def test_a_span_that_is_not_all_there_is_data_loss(readable: Readable | None) -> None:
+    available = {} if readable is None else {LOGS: readable}
+    with pytest.raises(DataLossError):
+        check_readable([Span("logs", 0, 3, 9)], available)
+
+
+def test_clip_keeps_what_is_there() -> None:
+    spans = [Span("logs", 0, 3, 9), Span("traces", 0, 0, 5)]
+    assert clip(spans, {LOGS: Readable(4, 8)}) == [Span("logs", 0, 4, 8)]
+
+
+@given(lengths=st.lists(st.integers(1, 1000), min_size=1, max_size=5), pieces=st.integers(1, 50))
+def test_split_loses_and_repeats_nothing(lengths: list[int], pieces: int) -> None:
+    spans = [Span(f"s{index}", 0, 7, 7 + length) for index, length in enumerate(lengths)]
+    parts = split(spans, pieces)
+    for span in spans:
+        mine = [part for part in parts if part.stream == span.stream]
+        covered = [offset for part in mine for offset in range(part.start, part.end)]
+        assert covered == list(range(span.start, span.end))
+        assert all(part.length > 0 for part in mine)

@@ -1,0 +1,130 @@
+"""The Parquet sink: places, names, replays, leftovers."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from penstock.router.config import ParquetSink
+from penstock.router.sinks.parquet import ParquetLake
+from penstock.service import ConfigError
+from tests.unit.router.sink_rows import MORNING, context, row, table
+
+
+def open_lake(directory: Path) -> ParquetLake:
+    lake = ParquetLake(ParquetSink(type="parquet", path=directory / "lake"), context(directory))
+    lake.open()
+    return lake
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(directory / "lake"))
+        for path in (directory / "lake").rglob("*")
+        if path.is_file()
+    )
+
+
+def read(directory: Path) -> pa.Table:
+    dataset = ds.dataset(directory / "lake", format="parquet", partitioning="hive")
+    return dataset.to_table().sort_by([("stream", "ascending"), ("offset", "ascending")])
+
+
+def test_a_file_is_named_by_the_records_it_holds(tmp_path: Path) -> None:
+    lake = open_lake(tmp_path)
+    lake.write(table([row(7), row(5, service="pay"), row(6), row(9, kind="raw", service=None)]))
+    assert files(tmp_path) == [
+        f"kind={kind}/service={service}/date=2026-11-21/"
+        f"logs.5f2c19aa-0-{first:020d}-{last:020d}.parquet"
+        for kind, service, first, last in (
+            ("log", "checkout", 6, 7),
+            ("log", "pay", 5, 5),
+            ("raw", "__HIVE_DEFAULT_PARTITION__", 9, 9),
+        )
+    ]
+    rows = read(tmp_path)
+    assert rows["offset"].to_pylist() == [5, 6, 7, 9]
+    assert rows["service"].to_pylist() == ["pay", "checkout", "checkout", None]
+    assert rows["value"].to_pylist()[1] == b'{"kind":"log","number":6}'
+    assert rows["attributes"].to_pylist()[0] == [("number", "5")]
+
+
+def test_a_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
+    rows = table([row(offset, service=f"s{offset % 3}") for offset in range(20)])
+    open_lake(tmp_path).write(rows)
+    before = files(tmp_path)
+    open_lake(tmp_path).write(rows)
+    assert files(tmp_path) == before
+    assert read(tmp_path)["offset"].to_pylist() == list(range(20))
+
+
+def test_a_batch_that_comes_again_with_other_rows_leaves_none_twice(tmp_path: Path) -> None:
+    open_lake(tmp_path).write(
+        table([row(offset, service=f"s{offset % 2}") for offset in range(10)])
+    )
+    narrower = [row(offset, service=f"s{offset % 2}") for offset in range(3, 9, 2)]
+    open_lake(tmp_path).write(table(narrower))
+    assert read(tmp_path)["offset"].to_pylist() == [3, 5, 7]
+    open_lake(tmp_path).write(table([row(10), row(12)]))
+    open_lake(tmp_path).write(table([row(13)]))
+    assert read(tmp_path)["offset"].to_pylist() == [3, 5, 7, 10, 12, 13]
+
+
+def test_two_sinks_cannot_have_one_directory(tmp_path: Path) -> None:
+    open_lake(tmp_path)
+    config = ParquetSink(type="parquet", path=tmp_path / "lake")
+    with pytest.raises(ConfigError, match=r"belongs to the sink 'job\.lake'"):
+        ParquetLake(config, replace(context(tmp_path), sink="errors")).open()
+
+
+def test_streams_partitions_and_days_have_files_of_their_own(tmp_path: Path) -> None:
+    tomorrow = MORNING + timedelta(days=1)
+    lake = open_lake(tmp_path)
+    lake.write(table([row(1), row(1, stream="traces"), row(1, partition=1), row(2, time=tomorrow)]))
+    names = files(tmp_path)
+    assert len(names) == 4
+    assert sum("date=2026-11-22" in name for name in names) == 1
+    assert sum("/traces.0-0-" in name for name in names) == 1
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        "../../etc",
+        "a/b",
+        "a=b",
+        "x" * 5000,
+        "naïve ☃",
+        "%2F",
+        ".",
+        "☃" * 100,
+        "1234" + "☃" * 100,
+        "12",
+        "\n",
+    ],
+)
+def test_any_service_name_makes_a_readable_place(tmp_path: Path, service: str) -> None:
+    open_lake(tmp_path).write(table([row(0, service=service)]))
+    (name,) = files(tmp_path)
+    assert name.count("/") == 3
+    (stored,) = read(tmp_path)["service"].to_pylist()
+    assert service.startswith(str(stored))
+    assert str(stored) == service or len(service) >= 100
+
+
+def test_leftovers_of_a_killed_job_are_removed_and_never_seen(tmp_path: Path) -> None:
+    open_lake(tmp_path).write(table([row(0)]))
+    leftover = tmp_path / "lake" / "_writing" / "job.lake" / "000000.unfinished"
+    leftover.write_bytes(b"half a file")
+    assert read(tmp_path).num_rows == 1
+    open_lake(tmp_path)
+    assert not leftover.exists()
+
+
+def test_a_path_that_cannot_be_written_is_a_config_error(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("a file")
+    with pytest.raises(ConfigError, match=r"sinks\.lake\.path"):
+        open_lake(tmp_path)

@@ -1,0 +1,99 @@
+"""The admin endpoint over real HTTP on the loopback interface."""
+
+import io
+import json
+from collections.abc import Iterator
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from penstock.service import AdminServer, Health, Stage, Status, UnavailableError, configure_logs
+from penstock.service.admin import FINAL_STATUS
+
+
+class _Process:
+    health = Health.READY
+
+    def status(self) -> Status:
+        stages = (Stage("stream/logs", received=3, sent=2, lag=1),)
+        return Status("logd", "logd-1", "0.1.0", self.health, ("why",), stages, {"a": 1})
+
+
+@pytest.fixture
+def process() -> _Process:
+    return _Process()
+
+
+@pytest.fixture
+def url(process: _Process) -> Iterator[str]:
+    registry = CollectorRegistry()
+    Counter("penstock_things", "Things.", registry=registry).inc(7)
+    configure_logs("test", stream=io.StringIO())
+    server = AdminServer(process.status, registry)
+    yield f"http://{server.start('127.0.0.1:0')}"
+    server.close()
+
+
+def _get(url: str) -> tuple[int, bytes]:
+    try:
+        with urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+@pytest.mark.parametrize(
+    ("health", "code"),
+    [
+        (Health.STARTING, 503),
+        (Health.READY, 200),
+        (Health.DEGRADED, 200),
+        (Health.DRAINING, 503),
+        (Health.FAILED, 503),
+    ],
+)
+def test_healthz_says_whether_it_serves(
+    process: _Process, url: str, health: Health, code: int
+) -> None:
+    process.health = health
+    found, body = _get(f"{url}/healthz")
+    assert (found, json.loads(body)["health"], json.loads(body)["reasons"]) == (
+        code, health.value, ["why"],
+    )  # fmt: skip
+
+
+def test_status_holds_the_stages(url: str) -> None:
+    code, body = _get(f"{url}/status")
+    status = json.loads(body)
+    assert (code, status["info"], status["stages"][0]["lag"]) == (200, {"a": 1}, 1)
+
+
+def test_metrics_are_for_prometheus(url: str) -> None:
+    assert b"penstock_things_total 7.0" in _get(f"{url}/metrics")[1]
+
+
+def test_other_paths_name_the_known_ones(url: str) -> None:
+    code, body = _get(f"{url}/nothing")
+    assert (code, json.loads(body)["paths"]) == (404, ["/healthz", "/metrics", "/status"])
+
+
+def test_a_taken_address_is_refused(process: _Process, url: str) -> None:
+    second = AdminServer(process.status, CollectorRegistry())
+    with pytest.raises(UnavailableError, match="cannot listen"):
+        second.start(url.removeprefix("http://"))
+
+
+def test_closing_logs_the_last_status(process: _Process) -> None:
+    log = io.StringIO()
+    configure_logs("logd", stream=log)
+    server = AdminServer(process.status, CollectorRegistry())
+    server.start("127.0.0.1:0")
+    server.close()
+    server.close()
+    (line,) = log.getvalue().splitlines()
+    document = json.loads(line)
+    assert (document["event"], document["component"]) == (FINAL_STATUS, "logd")
+    assert document["status"]["health"] == "ready"

@@ -1,0 +1,72 @@
+"""Exit codes and messages that every command shares."""
+
+import click
+import pytest
+
+from penstock.service import ConfigError, UnavailableError, exit_on_error
+from penstock.service.command import PenstockGroup
+
+
+@click.group(cls=PenstockGroup)
+def cli() -> None:
+    """A command."""
+
+
+@cli.command()
+@click.option("--what", required=True)
+def fail(what: str) -> None:
+    """Fails as told."""
+    errors: dict[str, Exception] = {
+        "config": ConfigError("a.yaml: x: wrong", fix="correct it"),
+        "unavailable": UnavailableError("no server", fix="start it"),
+        "abort": click.Abort(),
+        "bug": ZeroDivisionError("division"),
+    }
+    if what in errors:
+        raise errors[what]
+
+
+def _exit_code(*arguments: str) -> object:
+    with pytest.raises(SystemExit) as caught:
+        cli(list(arguments), prog_name="penstock")
+    return caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("fail", "--what", "nothing"), 0),
+        (("--help",), 0),
+        (("fail",), 64),
+        (("fail", "--what", "bug"), 70),
+        (("nonsense",), 64),
+        (("fail", "--what", "unavailable"), 69),
+        (("fail", "--what", "config"), 78),
+        (("fail", "--what", "abort"), 1),
+    ],
+)
+def test_exit_codes(arguments: tuple[str, ...], code: int) -> None:
+    assert _exit_code(*arguments) == code
+
+
+def test_a_service_error_says_reason_and_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    _exit_code("fail", "--what", "config")
+    assert capsys.readouterr().err == "error: a.yaml: x: wrong\n  fix: correct it\n"
+
+
+def test_a_usage_error_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    _exit_code("fail")
+    assert "--what" in capsys.readouterr().err
+
+
+def test_an_error_out_of_a_task_group_is_unwrapped() -> None:
+    wrapped = ExceptionGroup("tasks", [ExceptionGroup("more", [ConfigError("x", fix="y")])])
+    with pytest.raises(SystemExit) as caught, exit_on_error():
+        raise wrapped
+    assert caught.value.code == 78
+
+
+def test_a_bug_beside_a_service_error_is_not_hidden() -> None:
+    wrapped = ExceptionGroup("tasks", [ConfigError("x", fix="y"), KeyError("bug")])
+    with pytest.raises(ExceptionGroup), exit_on_error():
+        raise wrapped

@@ -1,0 +1,119 @@
+"""Configuration files: every mistake is named with file, key path, reason and fix."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from penstock.service import ConfigError, ExitCode, HostPort, check_only, load_config, show_config
+from penstock.service.config import split_host_port
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Nats(_Section):
+    url: str = "nats://127.0.0.1:4222"
+    password: SecretStr | None = None
+
+
+class _File(_Section):
+    type: Literal["file"]
+    include: list[str]
+
+
+class _Unix(_Section):
+    type: Literal["unix"]
+    path: Path
+
+
+class _Config(_Section):
+    name: str
+    admin: HostPort = "127.0.0.1:0"
+    nats: _Nats = _Nats()
+    limit: int = 5
+    sources: list[Annotated[_File | _Unix, Field(discriminator="type")]] = []
+
+
+def _load(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> _Config:
+    path = tmp_path / "app.yaml"
+    path.write_text(text)
+    return load_config(_Config, path, env_prefix="APP", environ=environ or {})
+
+
+def _mistake(tmp_path: Path, text: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        _load(tmp_path, text)
+    assert caught.value.exit_code is ExitCode.CONFIG
+    assert str(tmp_path / "app.yaml") in caught.value.reason
+    return caught.value
+
+
+def test_a_file_becomes_the_model(tmp_path: Path) -> None:
+    config = _load(tmp_path, "name: a\nsources: [{type: unix, path: /run/x}]\n")
+    assert config.sources == [_Unix(type="unix", path=Path("/run/x"))]
+
+
+def test_an_environment_variable_overrides_one_key(tmp_path: Path) -> None:
+    environ = {"APP__NATS__URL": "nats://b:1", "APP__LIMIT": "8", "APPLE__NAME": "x"}
+    config = _load(tmp_path, "name: a\nnats: {url: 'nats://a:1'}\n", environ)
+    assert (config.nats.url, config.limit, config.name) == ("nats://b:1", 8, "a")
+
+
+def test_an_unknown_key_names_the_known_ones(tmp_path: Path) -> None:
+    mistake = _mistake(tmp_path, "name: a\nnats: {uri: x}\n")
+    assert "nats.uri" in mistake.reason
+    assert "known keys here: password, url" in mistake.fix
+
+
+def test_an_unknown_key_in_a_list_names_the_known_ones_of_its_type(tmp_path: Path) -> None:
+    mistake = _mistake(tmp_path, "name: a\nsources: [{type: file, include: [], includ: 1}]\n")
+    assert "sources.0.file.includ" in mistake.reason
+    assert "known keys here: include, type" in mistake.fix
+
+
+def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
+    mistake = _mistake(tmp_path, "limit: many\nadmin: nowhere\n")
+    assert [line.split(": ")[1] for line in mistake.reason.splitlines()] == [
+        "name", "admin", "limit",
+    ]  # fmt: skip
+    assert "name: add the key" in mistake.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("name: [", "not valid YAML"),
+        ("name: a\nname: b\n", "'name' is repeated"),
+        ("- name\n", "the top level is a list"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        _load(tmp_path, text)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(_Config, tmp_path / "none.yaml", env_prefix="APP", environ={})
+
+
+def test_secrets_stay_hidden(tmp_path: Path) -> None:
+    config = _load(tmp_path, "name: a\nnats: {password: hunter2}\n")
+    shown = show_config(config)
+    assert "hunter2" not in shown + repr(config)
+    assert check_only(config, tmp_path / "app.yaml").startswith(f"# {tmp_path}/app.yaml is valid")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:9", "logd.example:65535"])
+def test_addresses_are_host_and_port(tmp_path: Path, address: str) -> None:
+    config = _load(tmp_path, f"name: a\nadmin: '{address}'\n")
+    host, port = split_host_port(config.admin)
+    assert f"{host}:{port}" == address.replace("[", "").replace("]", "")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", ":80", "a:65536", "a b:1", "::1:9"])
+def test_other_addresses_are_refused(tmp_path: Path, address: str) -> None:
+    assert "HOST:PORT" in _mistake(tmp_path, f"name: a\nadmin: '{address}'\n").reason

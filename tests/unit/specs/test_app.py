@@ -1,0 +1,252 @@
+"""Set-up, structlog, the standard library's logging, bindings: what comes out is checked."""
+
+import asyncio
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from opentelemetry.sdk.trace import TracerProvider
+from typing_extensions import override
+
+from penstock import specs
+from penstock.specs import Audit, Emitter, EmitterLimits, Event, app, current
+from penstock.specs.handler import SpecHandler, severity_of
+from penstock.specs.processor import SpecProcessor, configure_structlog
+from tests.unit.specs.output import Output
+
+
+class AppOpened(Event, spec="app_test.opened/1.0"):
+    """A specialised spec of this test."""
+
+    door: int
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Iterator[Output]:
+    made = Output(tmp_path / "out.ndjson")
+    configure_structlog(made.emitter)
+    current.set_sink(made.emitter)
+    yield made
+    current.set_sink(None)
+    structlog.reset_defaults()
+    made.close()
+
+
+def test_structlog_call_becomes_a_record(output: Output) -> None:
+    specs.log("shop").warning("low stock", product="mug", left=3)
+    (record,) = output.records()
+    assert record["scope"] == "shop"
+    assert (record["severity_number"], record["severity_text"]) == (13, "WARN")
+    assert record["body"] == "low stock"
+    assert record["attributes"] == {"product": "mug", "left": 3}
+    assert record["resource"]["service.name"] == "app"
+
+
+def test_level_filters(output: Output) -> None:
+    specs.log().debug("quiet")
+    assert output.records() == []
+
+
+def test_exception_is_attached(output: Output) -> None:
+    try:
+        {}.popitem()
+    except KeyError:
+        specs.log().exception("failed")
+    specs.log().error("given", exc_info=ValueError("v"))
+    specs.log().error("none", exc_info=True)
+    found = [record.get("attributes", {}).get("exception.type") for record in output.records()]
+    assert found == ["KeyError", "ValueError", None]
+
+
+def test_bound_context_and_attributes_are_on_every_record(output: Output) -> None:
+    with specs.bind(user_id="u", shop="s"), specs.bind(**{"request.id": "r"}, shop="t"):
+        specs.log().info("inside")
+        AppOpened(door=1).emit()
+    specs.log().info("outside")
+    log, event, outside = output.records()
+    assert log["context"] == event["context"] == {"user.id": "u", "request.id": "r"}
+    assert log["attributes"] == {"shop": "t"}
+    assert event["attributes"] == {"shop": "t", "app_test.door": 1}
+    assert "context" not in outside
+    assert "attributes" not in outside
+
+
+async def test_binding_crosses_tasks_and_not_threads(output: Output) -> None:
+    async def work() -> None:
+        specs.log().info("task")
+
+    with specs.bind(user_id="u"):
+        await asyncio.create_task(work())
+        await asyncio.to_thread(specs.log().info, "to_thread")
+        thread = threading.Thread(target=specs.log().info, args=("thread",))
+        thread.start()
+        thread.join()
+    found = {record["body"]: record.get("context") for record in output.records()}
+    assert found == {"task": {"user.id": "u"}, "to_thread": {"user.id": "u"}, "thread": None}
+
+
+def test_trace_ids_are_on_logs_and_events(output: Output) -> None:
+    tracer = TracerProvider().get_tracer("t")
+    with tracer.start_as_current_span("work") as span:
+        specs.log().info("inside")
+        AppOpened(door=2).emit()
+    trace_id = f"{span.get_span_context().trace_id:032x}"
+    assert [record["trace_id"] for record in output.records()] == [trace_id] * 2
+
+
+def test_audit_record_emits_itself(output: Output) -> None:
+    Audit(
+        event_name="door.opened",
+        actor=specs.Actor(type="user", id="u"),
+        action="update",
+        target=specs.Target(type="door", id="1"),
+        outcome="success",
+        auth_method="passkey",
+    ).emit()
+    (record,) = output.records()
+    assert record["auth.method"] == "passkey"
+
+
+def test_standard_logging_becomes_records(output: Output) -> None:
+    logger = logging.getLogger("app_test")
+    logger.propagate = False
+    handler = SpecHandler(output.emitter)
+    logger.addHandler(handler)
+    try:
+        logger.error("hello %s", "you", extra={"door": 3})
+        logger.error("broken %d", "you")
+    finally:
+        logger.removeHandler(handler)
+    (record,) = output.records()
+    assert (record["body"], record["scope"]) == ("hello you", "app_test")
+    assert record["attributes"]["door"] == 3
+    assert record["attributes"]["code.function.name"] == "test_standard_logging_becomes_records"
+    assert output.emitter.counters().dropped == {"log": {"not_encodable": 1}}
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"), [(0, 1), (5, 1), (10, 5), (20, 9), (25, 9), (30, 13), (40, 17), (90, 21)]
+)
+def test_levels_become_severity_numbers(level: int, expected: int) -> None:
+    assert severity_of(level) == expected
+
+
+def test_processor_never_raises(output: Output) -> None:
+    class Hostile(dict[str, Any]):
+        @override
+        def items(self) -> Any:
+            raise RuntimeError("no")
+
+    (line, _), _ = SpecProcessor(output.emitter)(None, "info", Hostile(event="x"))
+    assert line == b""
+    counters = output.emitter.counters()
+    assert (counters.emitted, counters.dropped) == ({"log": 1}, {"log": {"not_encodable": 1}})
+
+
+def test_what_cannot_be_a_record_is_counted_and_not_sent(output: Output) -> None:
+    assert not output.emitter.emit("log", b"x" * (256 * 1024 + 1))
+    assert not output.emitter.emit("logs", b"{}")
+    assert output.emitter.counters().dropped == {
+        "log": {"too_large": 1},
+        "logs": {"bad_kind": 1},
+    }
+    assert output.records() == []
+
+
+def test_event_without_setup_is_dropped_quietly() -> None:
+    current.set_sink(None)
+    assert not AppOpened(door=1).emit()
+
+
+def test_closed_output_is_counted(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    emitter = Emitter({"service.name": "a"}, descriptor=write, limits=EmitterLimits(batch_age_ms=1))
+    emitter.emit("log", b"{}")
+    assert emitter.flush(10)
+    os.close(write)
+    assert emitter.counters().dropped == {"log": {"refused": 1}}
+    emitter.close()
+
+
+def test_setup_reads_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "by-env")
+    monkeypatch.setenv(
+        "OTEL_RESOURCE_ATTRIBUTES", "team=a%20b,deployment.environment.name=prod,bad"
+    )
+    monkeypatch.setenv("PENSTOCK_SOCKET", str(tmp_path / "none.sock"))
+    monkeypatch.setattr(app, "_emitter", None)
+    level = logging.getLogger().level
+    emitter = specs.setup(version="2")
+    try:
+        assert app.process_emitter() is emitter
+        assert emitter.resource["service.name"] == "by-env"
+        assert emitter.resource["service.version"] == "2"
+        assert emitter.resource["deployment.environment.name"] == "prod"
+        assert emitter.resource["team"] == "a b"
+        handlers = [h for h in logging.getLogger().handlers if isinstance(h, SpecHandler)]
+        assert len(handlers) == 1
+    finally:
+        for handler in handlers:
+            logging.getLogger().removeHandler(handler)
+        logging.getLogger().setLevel(level)
+        structlog.reset_defaults()
+        current.set_sink(None)
+        emitter.close(timeout_s=0)
+
+
+def test_an_event_is_emitted_whatever_is_bound(output: Output) -> None:
+    many = {f"k{number}": "\ud800" for number in range(128)}
+    with specs.bind(user_id="\udc80", **many):
+        assert AppOpened(door=1).emit()
+    (record,) = output.records()
+    assert record["context"] == {"user.id": "?"}
+    assert record["attributes"]["app_test.door"] == 1
+
+
+def test_an_environment_that_says_nothing_useful_costs_no_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", os.fsdecode(b"caf\xe9"))
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.version=,service.instance.id=,a=b")
+    emitter = Emitter(app.process_resource())
+    assert emitter.resource["service.name"] == "caf?"
+    assert "service.version" not in emitter.resource
+    assert len(emitter.resource["service.instance.id"]) == 36
+    assert emitter.resource["a"] == "b"
+
+
+def test_close_does_not_wait_for_a_standard_output_that_nobody_reads() -> None:
+    reading, writing = os.pipe()
+    emitter = Emitter({"service.name": "app"}, descriptor=writing)
+    for _ in range(300):
+        emitter.emit("log", b'{"a":"%s"}' % (b"x" * 1000))
+    assert not emitter.close(0.05)
+    drained = b""
+    while drained.count(b"\n") < 300 and (data := os.read(reading, 1 << 16)):
+        drained += data
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_standard_output_that_does_not_block_gets_every_line_once() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    emitter = Emitter({"service.name": "app"}, descriptor=writing)
+    for number in range(300):
+        emitter.emit("log", b'{"n":%d,"a":"%s"}' % (number, b"x" * 1000))
+    emitter.flush(0)
+    read = bytearray()
+    while read.count(b"\n") < 300:
+        read += os.read(reading, 1 << 16)
+    assert emitter.close(10)
+    assert emitter.counters().acked == {"log": 300}
+    assert [json.loads(line)["n"] for line in read.splitlines()] == list(range(300))
+    os.close(reading)
+    os.close(writing)

@@ -1,0 +1,216 @@
+"""Whatever an application logs becomes attributes that the gate accepts."""
+
+import enum
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from penstock.specs import Accepted, attach, bind, check_line
+from penstock.specs.attributes import clean_attributes, clean_text
+from penstock.specs.exceptions import exception_attributes
+from penstock.specs.log_line import log_line
+from penstock.specs.resource import fit_resource
+from penstock.specs.wire import encode_json
+
+
+class Mute:
+    """An object that cannot say what it is."""
+
+    @override
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a", "a"),
+        (True, True),
+        (None, None),
+        (1, 1),
+        (1.5, 1.5),
+        (1 << 63, str(1 << 63)),
+        (float("inf"), "inf"),
+        (float("nan"), "nan"),
+        ([1, "a", None], [1, "a", None]),
+        ((1, 2), [1, 2]),
+        ([[1]], ["[1]"]),
+        (b"\xff", "\ufffd"),
+        (Colour.RED, "red"),
+        (Level.HIGH, 3),
+        (Mute(), "<Mute>"),
+        ({}, "{}"),
+        ("x" * 9000, "x" * 8191 + "…"),
+    ],
+)
+def test_value_is_made_to_fit(value: Any, expected: Any) -> None:
+    assert clean_attributes({"k": value}) == ({"k": expected}, 0)
+
+
+def test_nested_mappings_are_laid_out_flat() -> None:
+    found, dropped = clean_attributes({"a": {"b": {"c": {"d": {"e": 1}}}}, 1: 2})
+    assert found == {"a.b.c.d": "{'e': 1}", "1": 2}
+    assert dropped == 0
+
+
+def test_what_is_too_many_is_counted() -> None:
+    found, dropped = clean_attributes({f"k{n}": n for n in range(130)} | {"x" * 129: 1})
+    assert (len(found), dropped) == (128, 3)
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(codec=None), max_size=20)
+    | st.binary(max_size=20)
+    | st.builds(Mute),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(
+    ANYTHING,
+    st.dictionaries(st.text(st.characters(codec=None), max_size=10), ANYTHING, max_size=5),
+)
+def test_any_log_line_passes_the_gate(body: Any, given_fields: dict[str, Any]) -> None:
+    line = attach(log_line(body, 9, given_fields), b'{"service.name":"a"}')
+    assert isinstance(check_line(line), Accepted), check_line(line)
+
+
+def test_record_that_is_too_long_is_cut() -> None:
+    fields = {f"k{n}": "y" * 8000 for n in range(100)} | {"list": list(range(1000))}
+    line = log_line("x", 9, fields)
+    assert len(line) < 64 * 1024
+    assert json.loads(line)["dropped_attributes_count"] == 101
+
+
+def test_exception_is_data_without_locals() -> None:
+    def fail(secret: str) -> None:
+        value = secret + "!"
+        raise ValueError(f"bad {len(value)}")
+
+    def wrap() -> None:
+        try:
+            fail("hunter2")
+        except ValueError as error:
+            raise RuntimeError("outer") from error
+
+    with pytest.raises(RuntimeError) as caught:
+        wrap()
+    found = exception_attributes(caught.value)
+    assert found["exception.type"] == "RuntimeError"
+    assert found["exception.message"] == "outer"
+    assert "caused by ValueError: bad 8" in found["exception.stacktrace"]
+    assert "in fail" in found["exception.stacktrace"]
+    assert "hunter2" not in str(found)
+    assert (
+        found["exception.fingerprint"]
+        == exception_attributes(caught.value)["exception.fingerprint"]
+    )
+
+
+def test_exceptions_that_cause_each_other_end() -> None:
+    first, second = ValueError("1"), ValueError("2")
+    first.__cause__, second.__cause__ = second, first
+    assert exception_attributes(first)["exception.stacktrace"].count("ValueError") == 2
+
+
+def test_deep_recursion_is_bounded() -> None:
+    def sink(depth: int) -> None:
+        sink(depth + 1)
+
+    with pytest.raises(RecursionError) as caught:
+        sink(0)
+    assert exception_attributes(caught.value)["exception.stacktrace"].count("\n") <= 33
+
+
+def test_text_is_cut_with_a_mark() -> None:
+    assert clean_text("abcdef", 4) == "abc…"
+
+
+class Unbound:
+    """A proxy whose object is not there, as outside of a request."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name) if name == "_value_" else AttributeError(name)
+
+
+class Broken(dict[str, Any]):
+    """A mapping that another thread changes."""
+
+    @override
+    def items(self) -> Any:
+        raise RuntimeError("changed size during iteration")
+
+
+def test_a_value_that_cannot_be_looked_at_costs_only_itself() -> None:
+    given = {"a": Unbound(), "b": 10**5000, "c": Broken(x=1), "d": 1}
+    found, dropped = clean_attributes(given)
+    assert (found["a"], found["b"], found["d"], dropped) == ("<Unbound>", "<int>", 1, 0)
+    assert "c" in found
+
+
+def test_a_record_of_nothing_but_wide_characters_is_small_enough() -> None:
+    fields = {f"{number:03}" + "\x00" * 125: "\x00" * 1000 for number in range(128)}
+    line = log_line("\x00" * 9000, 9, fields, scope=["not", "text"])
+    resource = b'{"service.name":"app"}'
+    assert isinstance(check_line(attach(line, resource)), Accepted)
+
+
+weird = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=()))
+    | st.binary()
+    | st.sampled_from([Mute(), Unbound(), Broken(x=1), Colour.RED, Level.HIGH]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(exclude_categories=())) | st.integers(), inner)
+    ),
+    max_leaves=20,
+)
+
+
+@given(body=weird, scope=weird, fields=st.dictionaries(st.text(), weird), who=weird)
+def test_whatever_is_logged_passes_the_gate(
+    body: Any, scope: Any, fields: dict[str, Any], who: Any
+) -> None:
+    cycle: list[Any] = [fields]
+    cycle.append(cycle)
+    with bind(user_id=who, anything=body):
+        line = log_line(body, 9, {**fields, "cycle": cycle}, scope=scope)
+    verdict = check_line(attach(line, b'{"service.name":"app"}'))
+    assert isinstance(verdict, Accepted), verdict
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["service.name", "service.version", "service.instance.id", "zone"])
+        | st.text(),
+        weird,
+    )
+)
+def test_whatever_the_resource_is_its_records_pass_the_gate(resource: dict[str, Any]) -> None:
+    fitted = fit_resource(resource)
+    assert fit_resource(fitted) == fitted
+    line = attach(log_line("x", 9, {}), encode_json(fitted))
+    assert isinstance(check_line(line), Accepted), check_line(line)

@@ -1,0 +1,139 @@
+"""The documents say what exists: commands, configuration keys, verbs, links."""
+
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from pydantic import BaseModel
+
+from penstock.deploy.commands import PARTS, cli
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "*/README.md", "examples/**/README.md")
+    for path in ROOT.glob(pattern)
+)
+COMMANDS = (ROOT / "docs" / "COMMANDS.md").read_text()
+DAEMONS = {
+    "collector": ("penstock.collector.config", "CollectorConfig"),
+    "logd": ("penstock.logd.config", "LogdConfig"),
+    "router": ("penstock.router.config", "JobConfig"),
+}
+
+
+def _commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from _commands(command, (*path, name))
+
+
+ALL_COMMANDS = [" ".join(("penstock", *path)) for path in _commands(cli)]
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS)
+def test_every_command_is_documented(command: str) -> None:
+    assert f"`{command}" in COMMANDS
+
+
+def test_documented_commands_exist() -> None:
+    named = set(re.findall(r"`(penstock(?: [a-z][a-z-]*)+)", COMMANDS))
+    known = {"penstock", *ALL_COMMANDS}
+    unknown = {name for name in named if name not in known}
+    assert {name for name in unknown if _without_argument(name) not in known} == set()
+
+
+def _without_argument(name: str) -> str:
+    """`penstock logd tail logs` names a stream at its end."""
+    return name.rpartition(" ")[0]
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS)
+def test_every_command_explains_itself_with_an_example(command: str) -> None:
+    found: click.Command = cli
+    for name in command.split()[1:]:
+        assert isinstance(found, click.Group)
+        child = found.get_command(click.Context(found), name)
+        assert child is not None
+        found = child
+    assert found.get_short_help_str(200)
+    assert "penstock" in (found.epilog or ""), f"{command}: no example"
+
+
+def test_make_targets_named_in_documents_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        (path.name, target)
+        for path in DOCUMENTS
+        for target in re.findall(r"(?:^ {4}|`)make ([a-z]+)", path.read_text(), re.MULTILINE)
+    }
+    assert named
+    assert {(name, target) for name, target in named if target not in targets} == set()
+
+
+def _keys(model: type[BaseModel]) -> Iterator[str]:
+    """Every key of a configuration model and of the models inside it."""
+    schema = model.model_json_schema()
+    for node in (schema, *schema.get("$defs", {}).values()):
+        yield from node.get("properties", {})
+
+
+@pytest.mark.parametrize("home", DAEMONS)
+def test_every_configuration_key_is_documented(home: str) -> None:
+    module, name = DAEMONS[home]
+    model: Any = getattr(importlib.import_module(module), name)
+    readme = (ROOT / home / "README.md").read_text()
+    missing = [key for key in _keys(model) if not re.search(rf"\b{re.escape(key)}\b", readme)]
+    assert missing == []
+
+
+def _links() -> Iterator[tuple[Path, str]]:
+    for path in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+            if not re.match(r"[a-z]+:", target):
+                yield path, target
+
+
+def test_links_lead_somewhere() -> None:
+    broken = [
+        f"{path.relative_to(ROOT)}: {target}"
+        for path, target in _links()
+        if not (path.parent / target.partition("#")[0]).exists()
+        or not _has_anchor(path.parent / target.partition("#")[0], target.partition("#")[2], path)
+    ]
+    assert broken == []
+
+
+def _has_anchor(file: Path, anchor: str, origin: Path) -> bool:
+    if not anchor:
+        return True
+    text = (origin if file == origin.parent else file).read_text()
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return anchor in {
+        re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings
+    }
+
+
+def test_the_parts_are_the_homes() -> None:
+    assert set(PARTS) == {"specs", "collector", "logd", "router"}
+
+
+def test_readme_shows_the_two_commands_first() -> None:
+    readme = (ROOT / "README.md").read_text()
+    shown = re.findall(r"^ {4}(make [a-z]+)", readme, re.MULTILINE)
+    assert [shlex.split(command)[1] for command in shown[:2]] == ["demo", "test"]
+
+
+def test_the_changelog_has_unreleased_lines() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    unreleased = changelog.partition("## [Unreleased]")[2].partition("\n## ")[0]
+    assert re.search(r"^- ", unreleased, re.MULTILINE)

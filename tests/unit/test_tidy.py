@@ -1,0 +1,164 @@
+"""Rules about the tree itself; each failure names the file and what to do."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HOMES = ("specs", "collector", "logd", "router", "deploy")
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+DECISION_LINES_MAX = 60
+
+# Built from pieces, so that this file passes its own rules.
+UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
+MACHINE_PATHS = re.compile("|".join((r"\.\./sha" + "red", "/wo" + "rk/", "/ro" + r"ot/\.")))
+
+
+def _listed() -> list[Path]:
+    """What git knows or would add: no build output, no other checkouts."""
+    names = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    return [path for name in names if (path := ROOT / name).is_file()]
+
+
+FILES = _listed()
+PYTHON = [path for path in FILES if path.suffix == ".py"]
+PRODUCT = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in HOMES]
+TEXTS = [
+    path
+    for path in FILES
+    if path.suffix in {".py", ".md", ".toml", ".yaml", ".yml", ".txt", ".sh", ".proto"}
+    or path.name in {"Makefile", "run"}
+]
+
+
+def _relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_penstock_is_a_namespace_package_in_every_home() -> None:
+    homes = [ROOT / home / "penstock" for home in HOMES]
+    assert [home for home in homes if not home.is_dir()] == []
+    assert [home for home in homes if (home / "__init__.py").exists()] == []
+
+
+def test_every_home_says_what_it_is() -> None:
+    assert [home for home in HOMES if not (ROOT / home / "README.md").exists()] == []
+
+
+def test_files_hold_one_concept() -> None:
+    lengths = {_relative(path): len(path.read_text().splitlines()) for path in PYTHON}
+    assert {name: n for name, n in lengths.items() if n > FILE_LINES_MAX} == {}
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = {}
+    for path in PYTHON:
+        for function in _functions(ast.parse(path.read_text())):
+            lines = (function.end_lineno or 0) - function.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                long[f"{_relative(path)}:{function.lineno} {function.name}"] = lines
+    assert long == {}
+
+
+@pytest.mark.parametrize(
+    "pattern", [UNFINISHED, MACHINE_PATHS], ids=["unfinished", "paths of one machine"]
+)
+def test_texts_hold_nothing_that_must_not_land(pattern: re.Pattern[str]) -> None:
+    found = [
+        f"{_relative(path)}:{number}: {line.strip()[:80]}"
+        for path in TEXTS
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_no_error_is_swallowed() -> None:
+    """A broad handler that does nothing hides every bug behind it."""
+    found = [
+        f"{_relative(path)}:{node.lineno}"
+        for path in PYTHON
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and _is_silent(node)
+    ]
+    assert found == []
+
+
+def _is_broad(kind: ast.expr | None) -> bool:
+    return kind is None or (
+        isinstance(kind, ast.Name) and kind.id in {"Exception", "BaseException"}
+    )
+
+
+def _is_silent(handler: ast.ExceptHandler) -> bool:
+    return all(
+        isinstance(statement, ast.Pass | ast.Continue)
+        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for statement in handler.body
+    )
+
+
+def test_tests_wait_for_conditions_and_never_sleep() -> None:
+    support = ROOT / "tests" / "support"
+    found = [
+        f"{_relative(path)}:{node.lineno}"
+        for path in PYTHON
+        if path.is_relative_to(ROOT / "tests") and not path.is_relative_to(support)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"time.sleep", "asyncio.sleep"}
+        and ast.unparse(node.args[0]) != "0"  # a turn of the event loop
+    ]
+    assert found == []
+
+
+def test_package_roots_hold_only_imports() -> None:
+    """`__init__.py` is a table of contents."""
+    allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.Expr, ast.AnnAssign)
+    found = [
+        f"{_relative(path)}:{node.lineno}"
+        for path in PRODUCT
+        if path.name == "__init__.py"
+        for node in ast.parse(path.read_text()).body
+        if not isinstance(node, allowed)
+    ]
+    assert found == []
+
+
+def test_decision_records_are_short_and_numbered() -> None:
+    records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    numbers = [record.name[:4] for record in records]
+    assert numbers == [f"{n:04}" for n in range(1, len(records) + 1)]
+    for record in records:
+        text = record.read_text()
+        assert len(text.splitlines()) <= DECISION_LINES_MAX, record.name
+        for part in ("Status:", "## Context", "## Decision", "## Consequences", "## Rejected"):
+            assert part in text, f"{record.name} lacks {part}"
+        assert "Revisit when" in text, record.name
+
+
+def test_no_registry_is_named() -> None:
+    pattern = re.compile(r"(--(extra-)?index-url|find-links|https?://[^\s\"]*pypi)")
+    names = ("pyproject.toml", "constraints.txt", "Makefile", "deploy/bootstrap.py", ".ci/run")
+    assert [name for name in names if pattern.search((ROOT / name).read_text())] == []
+
+
+def test_make_recipes_are_short() -> None:
+    recipe = 0
+    for line in (ROOT / "Makefile").read_text().splitlines():
+        recipe = recipe + 1 if line.startswith("\t") else 0
+        assert recipe <= 3, line
