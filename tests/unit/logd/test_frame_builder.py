@@ -1,8 +1,12 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
 from penstock.logd.batch import decode_body
-from penstock.logd.core.turn import Message, Run
+from penstock.logd.core.turn import FRAME_OVERHEAD, Message, Run
 from penstock.logd.frame import check_body
 from penstock.logd.frame_builder import build_frames
 from penstock.logd.limits import FRAME_BYTES_MAX
+from penstock.logd.nats_headers import parse_headers
 from penstock.logd.rows import batch_records
 
 
@@ -40,3 +44,22 @@ def test_a_subject_that_is_not_utf8_is_stored_with_replacement() -> None:
     records = [record for _, record in batch_records(header, decode_body(body))]
     assert [record.subject for record in records] == ["t.\ufffd", "t.a"]
     assert records[0].value == b"\xff"
+
+
+header_blocks = st.lists(st.sampled_from([b"a:", b"key: value"]), min_size=1, max_size=20).map(
+    lambda lines: b"NATS/1.0\r\n" + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
+)
+some_messages = st.builds(
+    Message,
+    st.sampled_from([b"t", b"t.a.long.subject"]),
+    st.sampled_from([b"", b"_INBOX.1"]),
+    st.just(b"") | header_blocks,
+    st.binary(max_size=40),
+)
+
+
+@given(st.lists(some_messages, min_size=1, max_size=30))
+def test_messages_are_charged_at_least_what_they_take_on_disk(messages: list[Message]) -> None:
+    headers = {n: parse_headers(m.headers) for n, m in enumerate(messages) if m.headers}
+    ((header, _),) = build_frames([Run(0, 1, messages, headers)], epoch=1)
+    assert header.frame_length <= FRAME_OVERHEAD + sum(m.size_bytes() for m in messages)

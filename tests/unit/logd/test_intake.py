@@ -154,7 +154,7 @@ def test_refusals_are_told_and_counted(given: Message, nack: Nack) -> None:
 
 def test_above_the_budget_what_follows_is_busy() -> None:
     intake = make_intake()
-    effects = take(intake, message(b"x" * 500), message(b"y" * 500), batch(0, 1), room=800)
+    effects = take(intake, message(b"x" * 500), message(b"y" * 500), batch(0, 1), room=1900)
     assert nacks(effects) == [Nack.BUSY, Nack.BUSY]
     assert [e.enveloped for e in effects if isinstance(e, Refuse)] == [False, True]
     assert intake.next_offset == 1

@@ -28,8 +28,8 @@ from penstock.logd.core.message_ids import MessageIds
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.producers import Accept, Duplicate, Gap, ProducerTable
 from penstock.logd.core.turn import (
+    FRAME_OVERHEAD,
     OFFSET_MAX,
-    RECORD_OVERHEAD,
     Effect,
     Message,
     PendingAck,
@@ -169,7 +169,7 @@ class Intake:
         acking = self.config.ack_on_reply
         for message in event.messages:
             _, reply, headers, payload = message
-            size = len(payload) + RECORD_OVERHEAD
+            size = message.size_bytes()
             plain = not headers and not payload.startswith(COOKIE)
             fits = size <= turn.room and self.next_offset < turn.offset_max
             if plain and taking and fits and len(payload) <= size_max:
@@ -188,6 +188,8 @@ class Intake:
         if run is None or run.size >= FRAME_BYTES_MAX:
             run = turn.run = Run(self.next_offset, turn.now_ns)
             turn.items.append(run)
+            turn.room -= run.size
+            turn.size += run.size
         if pairs:
             run.headers[len(run.messages)] = pairs
         run.messages.append(message)
@@ -201,7 +203,7 @@ class Intake:
 
     def _inspect(self, message: Message, now_ns: int) -> None:
         """Take or refuse a message that is not simply plain."""
-        size = len(message.payload) + len(message.headers) + RECORD_OVERHEAD
+        size = message.size_bytes()
         refusal = self._refuse_unread(message, size)
         if refusal is not None:
             self._refuse(message, refusal)
@@ -278,7 +280,7 @@ class Intake:
                 if answered:
                     self._ack_when_durable(PendingAck(0, message.reply, known, duplicate=True))
                 return
-        size = len(message.payload) + len(message.headers) + RECORD_OVERHEAD
+        size = message.size_bytes()
         # After that: what a repeat expects has passed already, and it takes no room.
         refusal = self._refuse_position(expected) or self._refuse_full(size)
         if refusal is not None:
@@ -382,4 +384,4 @@ def _begin_turn(event: Arrived, now_ns: int) -> Turn:
     room = event.room_bytes
     if event.stream_bytes is not None:
         room = min(room, event.stream_bytes)
-    return Turn(now_ns, room, event.room_bytes - room, event.offset_max)
+    return Turn(now_ns, room - FRAME_OVERHEAD, event.room_bytes - room, event.offset_max)

@@ -8,7 +8,11 @@ from penstock.logd.frame import FrameHeader
 from penstock.logd.nats_headers import Pairs
 
 RECORD_OVERHEAD: Final = 128
-"""Bytes an accepted message holds in memory besides its payload and headers, roughly."""
+"""Bytes an accepted message takes besides its payload, headers, subject and reply: an upper bound
+of what it adds to a frame, and roughly what it holds in memory."""
+
+FRAME_OVERHEAD: Final = 1024
+"""Bytes a frame of plain messages takes besides them: an upper bound of its header and metadata."""
 
 OFFSET_MAX: Final = 2**63 - 1
 """No record has this offset."""
@@ -21,6 +25,11 @@ class Message(NamedTuple):
     reply: bytes
     headers: bytes
     payload: bytes
+
+    def size_bytes(self) -> int:
+        """An upper bound of what it adds to a frame; each header line can double there."""
+        subject, reply, headers, payload = self
+        return len(payload) + 3 * len(headers) + len(subject) + len(reply) + RECORD_OVERHEAD
 
 
 @dataclass(slots=True)
@@ -36,7 +45,7 @@ class Run:
     timestamp_ns: int
     messages: list[Message] = field(default_factory=list)
     headers: dict[int, Pairs] = field(default_factory=dict)
-    size: int = 0
+    size: int = FRAME_OVERHEAD
 
     @property
     def next_offset(self) -> int:
@@ -106,7 +115,7 @@ class Turn:
     """What one turn amounts to so far.
 
     Attributes:
-        room: Bytes that may still be taken.
+        room: Bytes that may still be taken, in a frame that a message may have to begin.
         spare: Bytes the daemon has room for beyond those, but the stream has not.
         offset_max: The stream has room for records below this offset.
     """
