@@ -34,14 +34,15 @@ class Daemon:
     def __init__(self, component: str, config: dict[str, Any], directory: Path) -> None:
         self.component = component
         self.admin = str(config["admin"])
+        self._config = config
         self._config_path = directory / f"{component}.yaml"
-        self._config_path.write_text(yaml.safe_dump(config, sort_keys=False))
         self._log_path = directory / f"{component}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str, within_s: float = 30.0) -> None:
-        """Start the process and wait until it says that it is ready."""
+        """Start the process with its configuration as it is now; wait until it is ready."""
         assert self._process is None, "already running"
+        self._config_path.write_text(yaml.safe_dump(self._config, sort_keys=False))
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [
