@@ -78,6 +78,28 @@ async def test_refusals_are_jetstream_api_errors(
     assert logd.values("logs") == [b"one", b"three"]
 
 
+async def test_keys_and_tombstones_of_plain_messages_are_stored_in_their_columns(
+    logd: Logd, client: Client
+) -> None:
+    js = client.jetstream()
+    key = {"Penstock-Key": "user 1"}
+    await client.publish("telemetry.logs.a", b"v", headers=key)
+    await js.publish("telemetry.logs.a", b"v", headers=key | {"Other": "o"})
+    await js.publish("telemetry.logs.a", b"", headers=key | {"Penstock-Tombstone": "true"})
+    with pytest.raises(nats.js.errors.APIError) as raised:
+        await js.publish("telemetry.logs.a", b"", headers={"Penstock-Tombstone": "true"})
+    assert raised.value.err_code == Nack.BAD_HEADER.err_code
+    with logd.client() as log:
+        records = [record for _, record in log.records("logs", 0)]
+    assert [(record.key, record.value) for record in records] == [
+        (b"user 1", b"v"),
+        (b"user 1", b"v"),
+        (b"user 1", None),
+    ]
+    assert [[name for name, _ in record.headers if name != "Nats-Expected-Stream"]
+            for record in records] == [[], ["Other"], []]  # fmt: skip
+
+
 async def test_plain_publish_without_reply_is_stored_with_headers_and_subject(
     logd: Logd, client: Client
 ) -> None:

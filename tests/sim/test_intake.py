@@ -73,8 +73,8 @@ class World:
         self.replica = Replica(isr=[NODE], epoch=self.epoch, high_watermark=end - 1)
         if not self.forget:
             for header, body in self.synced:
-                self.intake.recall_producer(header, self.now_ns)
-                self.intake.recall_ids(header, decode_body(body), self.now_ns)
+                self.intake.dedup.recall_producer(header, self.now_ns)
+                self.intake.dedup.recall_ids(header, decode_body(body), self.now_ns)
 
     def step(self) -> None:
         """One random thing happens."""

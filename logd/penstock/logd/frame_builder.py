@@ -52,15 +52,17 @@ def build_frames(
 def _build(runs: Sequence[Run], epoch: int) -> tuple[FrameHeader, bytes]:
     messages = runs[0].messages if len(runs) == 1 else [*chain(*(run.messages for run in runs))]
     count = len(messages)
+    values: list[bytes | None] = [message[3] for message in messages]
+    keys, headers = _keys_and_headers(runs, values)
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array(range(count), pa.int32()),
             _timestamps(runs),
             _subjects([message[0] for message in messages]),
-            pa.nulls(count, pa.binary()),
-            _headers(runs, count),
+            keys,
+            headers,
             _replies([message[1] for message in messages]),
-            pa.array([message[3] for message in messages], pa.binary()),
+            pa.array(values, pa.binary()),
         ],
         schema=SCHEMA,
     )
@@ -99,10 +101,19 @@ def _replies(replies: Sequence[bytes]) -> pa.Array:
     return _subjects([reply or None for reply in replies])
 
 
-def _headers(runs: Sequence[Run], count: int) -> pa.Array:
-    if not any(run.headers for run in runs):
-        return pa.nulls(count, _HEADERS)
-    column: list[object] = []
+def _keys_and_headers(runs: Sequence[Run], values: list[bytes | None]) -> tuple[pa.Array, pa.Array]:
+    """The two columns that most messages leave empty; makes a tombstone's value null."""
+    count = len(values)
+    if not any(run.extras for run in runs):
+        return pa.nulls(count, pa.binary()), pa.nulls(count, _HEADERS)
+    keys: list[bytes | None] = [None] * count
+    headers: list[object] = [None] * count
+    begin = 0
     for run in runs:
-        column.extend(run.headers.get(position) for position in range(len(run.messages)))
-    return pa.array(column, _HEADERS)
+        for position, extras in run.extras.items():
+            row = begin + position
+            headers[row], keys[row] = extras.headers, extras.key
+            if extras.tombstone:
+                values[row] = None
+        begin += len(run.messages)
+    return pa.array(keys, pa.binary()), pa.array(headers, _HEADERS)

@@ -23,6 +23,9 @@ HEADER_PAIRS_MAX: Final = 256
 MESSAGE_ID_LENGTH_MAX: Final = 256
 """Bytes of a `Nats-Msg-Id`; a bound on what one entry of the window can hold."""
 
+KEY_LENGTH_MAX: Final = 4096
+"""Bytes of a record's key; compaction keeps one of each in memory."""
+
 MESSAGE_IDS_MAX: Final = 1_000_000
 """Message ids remembered per partition, whatever the window's time; the oldest go first."""
 

@@ -41,9 +41,9 @@ class Memory:
         deletes = intake.config.deleting.deletes
         return cls(
             intake.next_offset,
-            intake.producers.snapshot(),
-            intake.message_ids.snapshot() if deletes else [],
-            intake.last_message_id if deletes else b"",
+            intake.dedup.producers.snapshot(),
+            intake.dedup.message_ids.snapshot() if deletes else [],
+            intake.dedup.last_message_id if deletes else b"",
         )
 
     def save(self, directory: Path) -> bool:
@@ -79,16 +79,16 @@ def _restore(intake: Intake, log: CommitLog) -> int:
         document = _checkpoint(log.directory).load()
         if document is None or not log.start_offset <= document["offset"] <= log.end_offset:
             return log.start_offset
-        intake.producers.restore(_row(row) for row in document["producers"])
-        intake.message_ids.restore(
+        intake.dedup.producers.restore(_row(row) for row in document["producers"])
+        intake.dedup.message_ids.restore(
             (bytes.fromhex(message_id), int(offset), int(seen_ns))
             for message_id, offset, seen_ns in document.get("ids", ())
         )
-        intake.last_message_id = bytes.fromhex(document.get("last_message_id", ""))
+        intake.dedup.last_message_id = bytes.fromhex(document.get("last_message_id", ""))
     except (LogdError, KeyError, TypeError, ValueError) as error:
         _log.warning("producers not restored", stream=intake.config.name, error=str(error))
-        intake.producers.restore(())
-        intake.message_ids.restore(())
+        intake.dedup.producers.restore(())
+        intake.dedup.message_ids.restore(())
         return log.start_offset
     return int(document["offset"])
 
@@ -97,7 +97,7 @@ def _recall_headers(intake: Intake, log: CommitLog, start: int, now_ns: int) -> 
     while start < log.end_offset:
         try:
             for header in log.headers(start):
-                intake.recall_producer(header, now_ns)
+                intake.dedup.recall_producer(header, now_ns)
                 start = header.next_offset
         except CorruptFrameError as error:
             start = _pass_over(error, intake.config.name)
@@ -107,7 +107,7 @@ def _recall_ids(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None
     while start < log.end_offset:
         try:
             for header, body in log.frames(start):
-                intake.recall_ids(header, decode_body(body), now_ns)
+                intake.dedup.recall_ids(header, decode_body(body), now_ns)
                 start = header.next_offset
         except CorruptFrameError as error:
             start = _pass_over(error, intake.config.name)

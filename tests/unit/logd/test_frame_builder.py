@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.logd.batch import decode_body
-from penstock.logd.core.turn import FRAME_OVERHEAD, Message, Run
+from penstock.logd.core.turn import FRAME_OVERHEAD, Message, RowExtras, Run
 from penstock.logd.frame import check_body
 from penstock.logd.frame_builder import build_frames
 from penstock.logd.limits import FRAME_BYTES_MAX
@@ -20,7 +20,7 @@ def plain(payload: bytes, reply: bytes = b"") -> Message:
 
 def test_runs_of_several_turns_share_a_frame() -> None:
     second = run(2, plain(b"c", b"inbox"), timestamp_ns=9)
-    second.headers[0] = (("A", b"1"), ("A", b"2"))
+    second.extras[0] = RowExtras((("A", b"1"), ("A", b"2")))
     ((header, body),) = build_frames([run(0, plain(b"a"), plain(b"b")), second], epoch=4)
     check_body(header, body)
     assert (header.base_offset, header.next_offset, header.leader_epoch) == (0, 3, 4)
@@ -36,6 +36,20 @@ def test_a_frame_ends_where_its_limit_does() -> None:
     runs = [run(n, plain(b"x"), size=FRAME_BYTES_MAX // 2) for n in range(5)]
     frames = list(build_frames(runs, epoch=1))
     assert [header.record_count for header, _ in frames] == [2, 2, 1]
+
+
+def test_keys_and_tombstones_of_several_runs_reach_their_rows() -> None:
+    first, second = run(0, plain(b"a"), plain(b"")), run(2, plain(b"c"), plain(b""))
+    first.extras[1] = RowExtras(None, b"k", tombstone=True)
+    second.extras[0] = RowExtras((("A", b"1"),), b"l")
+    ((header, body),) = build_frames([first, second], epoch=1)
+    records = [record for _, record in batch_records(header, decode_body(body))]
+    assert [(record.key, record.value, record.headers) for record in records] == [
+        (None, b"a", ()),
+        (b"k", None, ()),
+        (b"l", b"c", (("A", b"1"),)),
+        (None, b"", ()),
+    ]
 
 
 def test_a_subject_that_is_not_utf8_is_stored_with_replacement() -> None:
@@ -60,6 +74,12 @@ some_messages = st.builds(
 
 @given(st.lists(some_messages, min_size=1, max_size=30))
 def test_messages_are_charged_at_least_what_they_take_on_disk(messages: list[Message]) -> None:
-    headers = {n: parse_headers(m.headers) for n, m in enumerate(messages) if m.headers}
-    ((header, _),) = build_frames([Run(0, 1, messages, headers)], epoch=1)
+    extras = {}
+    for number, message in enumerate(messages):
+        if message.headers:
+            pairs = parse_headers(message.headers)
+            keys = [value for name, value in pairs if name == "key"]
+            kept = tuple(pair for pair in pairs if pair[0] != "key")
+            extras[number] = RowExtras(kept or None, keys[0] if keys else None)
+    ((header, _),) = build_frames([Run(0, 1, messages, extras)], epoch=1)
     assert header.frame_length <= FRAME_OVERHEAD + sum(m.size_bytes() for m in messages)

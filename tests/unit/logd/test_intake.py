@@ -18,7 +18,8 @@ from penstock.logd.core.turn import (
 )
 from penstock.logd.envelope import COOKIE, BatchPayload, encode_batch
 from penstock.logd.frame_builder import build_frames
-from penstock.logd.nats_headers import format_headers
+from penstock.logd.nats_headers import Pairs, format_headers
+from penstock.logd.rows import batch_records
 
 ROOM = 1 << 20
 SECOND = 1_000_000_000
@@ -132,6 +133,60 @@ def test_another_stream_that_stores_it_answers_instead() -> None:
     assert intake.next_offset == 1
 
 
+def test_key_and_tombstone_headers_become_the_record_s_and_are_not_stored() -> None:
+    intake = make_intake()
+    effects = take(
+        intake,
+        message(b"v", Penstock_Key="k", Other="o"),
+        message(b"", Penstock_Key="k", Penstock_Tombstone="true"),
+        message(b"", Penstock_Key="k"),
+        message(b"v", Nats_Msg_Id="i"),
+    )
+    ((header, body),) = build_frames(items(effects), epoch=3)
+    records = [record for _, record in batch_records(header, decode_body(body))]
+    assert [(record.key, record.value, record.headers) for record in records] == [
+        (b"k", b"v", (("Other", b"o"),)),
+        (b"k", None, ()),
+        (b"k", b"", ()),
+        (None, b"v", (("Nats-Msg-Id", b"i"),)),
+    ]
+
+
+def test_a_key_reaches_a_stream_that_the_publisher_did_not_name() -> None:
+    intake = make_intake()
+    take(
+        intake, message(Penstock_Key="k", Nats_Expected_Stream="all", Nats_Expected_Last_Msg_Id="x")
+    )
+    assert intake.next_offset == 1
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (("Penstock-Tombstone", b"true"),),
+        (("Penstock-Key", b""),),
+        (("Penstock-Key", b"k" * 4097),),
+        (("Penstock-Key", b"k"), ("Penstock-Key", b"k")),
+        (("Penstock-Key", b"k"), ("Penstock-Tombstone", b"yes")),
+        (("Penstock-Key", b"k"), ("Penstock-Tombstone", b"true")),
+    ],
+    ids=["no key", "empty", "long", "twice", "not true", "payload"],
+)
+def test_malformed_keys_and_tombstones_are_refused(pairs: Pairs) -> None:
+    intake = make_intake()
+    effects = take(intake, message()._replace(headers=format_headers(pairs)))
+    assert (nacks(effects), items(effects)) == ([Nack.BAD_HEADER], [])
+
+
+@pytest.mark.parametrize("name", ["Penstock-Key", "Nats-Msg-Id", "Nats-Expected-Last-Sequence"])
+def test_a_batch_with_a_header_for_one_record_is_refused(name: str) -> None:
+    intake = make_intake()
+    headers = format_headers(((name, b"1"),))
+    assert nacks(take(intake, batch(0, 1)._replace(headers=headers))) == [Nack.BAD_HEADER]
+    headers = message(Traceparent="00", Nats_Expected_Stream="logs").headers
+    assert nacks(take(intake, batch(0, 1)._replace(headers=headers))) == []
+
+
 @pytest.mark.parametrize(
     ("given", "nack"),
     [
@@ -187,10 +242,10 @@ def test_what_was_stored_rebuilds_ids_and_producers() -> None:
     effects = take(intake, message(Nats_Msg_Id="a"), batch(0, 7), message(Nats_Msg_Id="b"))
     rebuilt = make_intake()
     for header, body in build_frames(items(effects), epoch=3):
-        rebuilt.recall_producer(header, SECOND)
-        rebuilt.recall_ids(header, decode_body(body), SECOND)
+        rebuilt.dedup.recall_producer(header, SECOND)
+        rebuilt.dedup.recall_ids(header, decode_body(body), SECOND)
         rebuilt.next_offset = header.next_offset
-    assert rebuilt.last_message_id == b"b"
+    assert rebuilt.dedup.last_message_id == b"b"
     effects = take(rebuilt, message(Nats_Msg_Id="a"), batch(0, 7), message(Nats_Msg_Id="b"))
     assert [(ack.offset, ack.duplicate) for ack in acks(effects)] == [
         (0, True),

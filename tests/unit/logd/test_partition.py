@@ -36,7 +36,7 @@ def batch(previous: int, sequence: int) -> Message:
 
 
 def last_sequence(partition: Partition) -> int:
-    state = partition.intake.producers.last(PRODUCER)
+    state = partition.intake.dedup.producers.last(PRODUCER)
     return state.sequence if state else 0
 
 

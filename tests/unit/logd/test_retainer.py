@@ -168,7 +168,7 @@ def test_ids_and_producers_outlive_their_records(log: CommitLog, clock: ManualCl
     described = describe_body(body, rows, producer_id=b"p" * 16, producer_sequence=9)
     header = described.at(base_offset=1, leader_epoch=1)
     log.append([(header, body)])
-    intake.recall_producer(header, clock.now_ns)
+    intake.dedup.recall_producer(header, clock.now_ns)
     intake.next_offset = 2
     log.sync()
     log.roll()
@@ -180,8 +180,8 @@ def test_ids_and_producers_outlive_their_records(log: CommitLog, clock: ManualCl
         assert (reopened.start_offset, reopened.end_offset) == (2, 3)
         again = Intake(CONFIG, next_offset=3, epoch=epoch, streams_for=lambda _: ())
         rebuild_intake(again, reopened, clock.now_ns + SECOND)
-        assert again.message_ids.offset(b"one", clock.now_ns + SECOND) == 0
-        assert again.producers.check(b"p" * 16, 8, 9, clock.now_ns) == Duplicate(1)
+        assert again.dedup.message_ids.offset(b"one", clock.now_ns + SECOND) == 0
+        assert again.dedup.producers.check(b"p" * 16, 8, 9, clock.now_ns) == Duplicate(1)
 
 
 def store(log: CommitLog, intake: Intake, message: Message, clock: ManualClock) -> None:

@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, assert_never
 
-import pyarrow as pa
-
 from penstock.logd.acks import Nack, PubAck
 from penstock.logd.core.batch_check import describe_batch
-from penstock.logd.core.expectations import (
-    NOTHING_EXPECTED,
-    Expectations,
-    Refusal,
-    read_expectations,
-)
-from penstock.logd.core.message_ids import MessageIds
+from penstock.logd.core.dedup import Dedup
 from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.producers import Accept, Duplicate, Gap, ProducerTable
+from penstock.logd.core.producers import Accept, Duplicate, Gap
+from penstock.logd.core.publish_options import (
+    NO_OPTIONS,
+    TOMBSTONE,
+    PublishOptions,
+    Refusal,
+    read_options,
+    stored_pairs,
+)
 from penstock.logd.core.turn import (
     FRAME_OVERHEAD,
     OFFSET_MAX,
@@ -34,13 +34,13 @@ from penstock.logd.core.turn import (
     Message,
     PendingAck,
     Refuse,
+    RowExtras,
     Run,
     Turn,
     Whole,
 )
 from penstock.logd.envelope import COOKIE, TYPE_BATCH, BatchPayload, decode_batch, decode_envelope
 from penstock.logd.errors import CorruptError
-from penstock.logd.frame import FrameHeader
 from penstock.logd.limits import FRAME_BYTES_MAX
 from penstock.logd.nats_headers import Pairs, parse_headers
 
@@ -112,9 +112,7 @@ class Intake:
         self.next_offset = next_offset
         self.epoch = epoch
         self.counts = IntakeCounts()
-        self.message_ids = MessageIds(window_ns=config.dedup_window_s * 1_000_000_000)
-        self.producers = ProducerTable(expiry_ns=config.producer_expiry_s * 1_000_000_000)
-        self.last_message_id = b""
+        self.dedup = Dedup(config)
         self._streams_for = streams_for
         self._state = _State.TAKING
         self._turn = Turn(0, 0)
@@ -133,34 +131,6 @@ class Intake:
     def next_deadline_ns(self) -> int | None:
         """When `handle` must be called though nothing happened: never."""
         return None
-
-    def recall_producer(self, header: FrameHeader, now_ns: int) -> None:
-        """Rebuild what a stored frame says of its producer, oldest frame first."""
-        if header.producer_sequence:
-            self.producers.record(
-                header.producer_id, header.producer_sequence, header.last_offset, now_ns
-            )
-
-    def recall_ids(self, header: FrameHeader, batch: pa.RecordBatch, now_ns: int) -> None:
-        """Rebuild what a stored frame says of message ids, oldest frame first.
-
-        Args:
-            header: Of the frame.
-            batch: Its rows.
-            now_ns: The time; a frame of the future counts as of now.
-        """
-        self.last_message_id = b""
-        column = batch.column("headers")
-        if header.producer_sequence or column.null_count == batch.num_rows:
-            return
-        seen_ns = min(header.max_timestamp_ns, now_ns)
-        deltas = batch.column("offset_delta").to_pylist()
-        for delta, pairs in zip(deltas, column.to_pylist(), strict=True):
-            found = read_expectations(tuple(pairs or ()))
-            message_id = found.message_id if isinstance(found, Expectations) else None
-            self.last_message_id = message_id or b""
-            if message_id is not None:
-                self.message_ids.record(message_id, header.base_offset + delta, seen_ns)
 
     def _arrived(self, event: Arrived, now_ns: int) -> list[Effect]:
         turn = self._turn = _begin_turn(event, now_ns)
@@ -181,7 +151,7 @@ class Intake:
         self.counts.received_bytes += sum(len(message.payload) for message in event.messages)
         return turn.effects()
 
-    def _store(self, message: Message, size: int, pairs: Pairs = ()) -> None:
+    def _store(self, message: Message, size: int, extras: RowExtras | None = None) -> None:
         """Put a plain message at the next offset."""
         turn = self._turn
         run = turn.run
@@ -190,14 +160,14 @@ class Intake:
             turn.items.append(run)
             turn.room -= run.size
             turn.size += run.size
-        if pairs:
-            run.headers[len(run.messages)] = pairs
+        if extras is not None:
+            run.extras[len(run.messages)] = extras
         run.messages.append(message)
         run.size += size
         turn.room -= size
         turn.size += size
         self.next_offset += 1
-        self.last_message_id = b""
+        self.dedup.last_message_id = b""
         self.counts.received += 1
         self.counts.stored += 1
 
@@ -209,30 +179,33 @@ class Intake:
             self._refuse(message, refusal)
             return
         pairs: Pairs = ()
-        expected = NOTHING_EXPECTED
+        options = NO_OPTIONS
         if message.headers:
             try:
                 pairs = parse_headers(message.headers)
             except CorruptError as error:
                 self._refuse(message, Refusal(Nack.BAD_HEADER, str(error)))
                 return
-            found = read_expectations(pairs)
+            found = read_options(pairs)
             if isinstance(found, Refusal):
                 self._refuse(message, found)
                 return
-            expected = found
-        if expected.stream not in (None, self.config.name):
-            if not self._stores_elsewhere(message, str(expected.stream)):
+            options = found
+        if options.stream not in (None, self.config.name):
+            if not self._stores_elsewhere(message, str(options.stream)):
                 self._refuse(message, Refusal(Nack.WRONG_STREAM, "expected stream does not match"))
                 return
             # The named stream answers; this one stores its own copy and stays silent.
             message = message._replace(reply=b"")
-            expected = Expectations(message_id=expected.message_id)
+            options = options.without_expectations()
         batch_payload = self._batch_payload(message.payload)
-        if batch_payload is not None:
-            self._take_batch(message, batch_payload, size, now_ns)
+        if batch_payload is None:
+            self._take_plain(message, pairs, options, now_ns)
+        elif options.for_one_record:
+            text = "a batch's records have their own keys, and its producer's sequence is its id"
+            self._refuse(message, Refusal(Nack.BAD_HEADER, text))
         else:
-            self._take_plain(message, pairs, expected, now_ns)
+            self._take_batch(message, batch_payload, size, now_ns)
 
     def _refuse_unread(self, message: Message, size: int) -> Refusal | None:
         if self._state is _State.FAILED:
@@ -270,11 +243,15 @@ class Intake:
         return envelope.payload
 
     def _take_plain(
-        self, message: Message, pairs: Pairs, expected: Expectations, now_ns: int
+        self, message: Message, pairs: Pairs, options: PublishOptions, now_ns: int
     ) -> None:
+        if options.tombstone and message.payload:
+            text = f"a message with {TOMBSTONE} has a payload; its value would be lost"
+            self._refuse(message, Refusal(Nack.BAD_HEADER, text))
+            return
         answered = bool(message.reply) and self.config.ack_on_reply
-        if expected.message_id is not None:
-            known = self.message_ids.offset(expected.message_id, now_ns)
+        if options.message_id is not None:
+            known = self.dedup.message_ids.offset(options.message_id, now_ns)
             if known is not None:
                 self._count_duplicates(1)
                 if answered:
@@ -282,24 +259,24 @@ class Intake:
                 return
         size = message.size_bytes()
         # After that: what a repeat expects has passed already, and it takes no room.
-        refusal = self._refuse_position(expected) or self._refuse_full(size)
+        refusal = self._refuse_position(options) or self._refuse_full(size)
         if refusal is not None:
             self._refuse(message, refusal)
             return
-        if expected.message_id is not None:
-            self.message_ids.record(expected.message_id, self.next_offset, now_ns)
+        if options.message_id is not None:
+            self.dedup.message_ids.record(options.message_id, self.next_offset, now_ns)
         if answered:
             self._turn.acks.append(PendingAck(self.next_offset, message.reply, self.next_offset))
-        self._store(message, size, pairs)
-        self.last_message_id = expected.message_id or b""
+        self._store(message, size, _extras(pairs, options))
+        self.dedup.last_message_id = options.message_id or b""
 
-    def _refuse_position(self, expected: Expectations) -> Refusal | None:
-        wanted = expected.last_sequence
+    def _refuse_position(self, options: PublishOptions) -> Refusal | None:
+        wanted = options.last_sequence
         if wanted is not None and wanted != self.next_offset:
             return Refusal(Nack.WRONG_LAST_SEQUENCE, f"wrong last sequence: {self.next_offset}")
-        last_id = expected.last_message_id
-        if last_id is not None and last_id != self.last_message_id:
-            shown = self.last_message_id.decode("utf-8", "replace")
+        last_id = options.last_message_id
+        if last_id is not None and last_id != self.dedup.last_message_id:
+            shown = self.dedup.last_message_id.decode("utf-8", "replace")
             return Refusal(Nack.WRONG_LAST_MESSAGE_ID, f"wrong last msg ID: {shown}")
         return None
 
@@ -309,7 +286,7 @@ class Intake:
         except CorruptError as error:
             self._refuse(message, Refusal(Nack.BAD_BATCH, str(error)))
             return
-        verdict = self.producers.check(
+        verdict = self.dedup.producers.check(
             batch.producer_id, batch.previous_sequence, batch.sequence, now_ns
         )
         match verdict:
@@ -348,8 +325,8 @@ class Intake:
         turn.room -= size
         turn.size += size
         self.next_offset = header.next_offset
-        self.last_message_id = b""
-        self.producers.record(batch.producer_id, batch.sequence, header.last_offset, now_ns)
+        self.dedup.last_message_id = b""
+        self.dedup.producers.record(batch.producer_id, batch.sequence, header.last_offset, now_ns)
         self.counts.received += batch.record_count
         self.counts.stored += batch.record_count
         if message.reply:
@@ -378,6 +355,12 @@ class Intake:
             sequence=refusal.sequence,
         )
         self._turn.refusals.append(Refuse(message.reply, ack, enveloped))
+
+
+def _extras(pairs: Pairs, options: PublishOptions) -> RowExtras | None:
+    if not pairs:
+        return None
+    return RowExtras(stored_pairs(pairs) or None, options.key, options.tombstone)
 
 
 def _begin_turn(event: Arrived, now_ns: int) -> Turn:

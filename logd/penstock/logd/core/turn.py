@@ -32,19 +32,32 @@ class Message(NamedTuple):
         return len(payload) + 3 * len(headers) + len(subject) + len(reply) + RECORD_OVERHEAD
 
 
+class RowExtras(NamedTuple):
+    """What a plain message's headers put into its row.
+
+    Attributes:
+        headers: Those that are stored.
+        tombstone: Whether its value is null.
+    """
+
+    headers: Pairs | None
+    key: bytes | None = None
+    tombstone: bool = False
+
+
 @dataclass(slots=True)
 class Run:
     """Plain messages at consecutive offsets, to become rows of one frame.
 
     Attributes:
-        headers: Parsed headers by position in `messages`, of those that have any.
+        extras: By position in `messages`, of those that have headers.
         size: Bytes it holds in memory, roughly.
     """
 
     base_offset: int
     timestamp_ns: int
     messages: list[Message] = field(default_factory=list)
-    headers: dict[int, Pairs] = field(default_factory=dict)
+    extras: dict[int, RowExtras] = field(default_factory=dict)
     size: int = FRAME_OVERHEAD
 
     @property

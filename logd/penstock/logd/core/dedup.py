@@ -1,0 +1,57 @@
+"""What a partition remembers of what it stored, to tell a repeat: ids, sequences, the last id.
+
+It is a function of the log: `recall_producer` and `recall_ids`, fed with the frames in order, make
+it again after a restart.
+"""
+
+import pyarrow as pa
+
+from penstock.logd.core.message_ids import MessageIds
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.producers import ProducerTable
+from penstock.logd.core.publish_options import PublishOptions, read_options
+from penstock.logd.frame import FrameHeader
+
+
+class Dedup:
+    """The memory of one partition.
+
+    Args:
+        config: Of the stream.
+
+    Attributes:
+        last_message_id: Of the last record; empty when it had none.
+    """
+
+    def __init__(self, config: StreamConfig) -> None:
+        self.message_ids = MessageIds(window_ns=config.dedup_window_s * 1_000_000_000)
+        self.producers = ProducerTable(expiry_ns=config.producer_expiry_s * 1_000_000_000)
+        self.last_message_id = b""
+
+    def recall_producer(self, header: FrameHeader, now_ns: int) -> None:
+        """Rebuild what a stored frame says of its producer, oldest frame first."""
+        if header.producer_sequence:
+            self.producers.record(
+                header.producer_id, header.producer_sequence, header.last_offset, now_ns
+            )
+
+    def recall_ids(self, header: FrameHeader, batch: pa.RecordBatch, now_ns: int) -> None:
+        """Rebuild what a stored frame says of message ids, oldest frame first.
+
+        Args:
+            header: Of the frame.
+            batch: Its rows.
+            now_ns: The time; a frame of the future counts as of now.
+        """
+        self.last_message_id = b""
+        column = batch.column("headers")
+        if header.producer_sequence or column.null_count == batch.num_rows:
+            return
+        seen_ns = min(header.max_timestamp_ns, now_ns)
+        deltas = batch.column("offset_delta").to_pylist()
+        for delta, pairs in zip(deltas, column.to_pylist(), strict=True):
+            found = read_options(tuple(pairs or ()))
+            message_id = found.message_id if isinstance(found, PublishOptions) else None
+            self.last_message_id = message_id or b""
+            if message_id is not None:
+                self.message_ids.record(message_id, header.base_offset + delta, seen_ns)
