@@ -36,13 +36,14 @@ class Daemon:
         self.admin = str(config["admin"])
         self._config = config
         self._config_path = directory / f"{component}.yaml"
+        self._write_config()
         self._log_path = directory / f"{component}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str, within_s: float = 30.0) -> None:
         """Start the process with its configuration as it is now; wait until it is ready."""
         assert self._process is None, "already running"
-        self._config_path.write_text(yaml.safe_dump(self._config, sort_keys=False))
+        self._write_config()
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -58,6 +59,9 @@ class Daemon:
         if self._process.poll() is not None:
             self._process = None
             raise AssertionError(f"{self.component} ended:\n{self.log()[-3000:]}")
+
+    def _write_config(self) -> None:
+        self._config_path.write_text(yaml.safe_dump(self._config, sort_keys=False))
 
     def kill(self) -> None:
         """SIGKILL, to the main process only: its children must notice by themselves."""
