@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test check sim bench constraints clean
+.PHONY: help demo test check sim soak bench constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -17,6 +17,9 @@ check: .venv/.installed ## Format, lint, types, import contracts, tidiness, bare
 
 sim: .venv/.installed ## Run the seeded simulations only; SEED=n repeats one
 	@$(BIN)/python -m tests.run sim $(ARGS)
+
+soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SEED=n repeats one
+	@$(BIN)/python -m tests.soak $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: .venv/.installed ## Measure acked publishing beside NATS JetStream, in one run
 	@$(BIN)/python -m tests.bench

@@ -1,5 +1,6 @@
 """A real logd process for tests, and the messages they send it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,11 +15,18 @@ class Logd:
         directory: For data, configuration and log.
         nats_url: Of the NATS server.
         streams: As in the configuration file.
+        program: What to run instead of logd itself.
         options: Further keys of the configuration.
     """
 
     def __init__(
-        self, directory: Path, nats_url: str, streams: list[dict[str, Any]], **options: Any
+        self,
+        directory: Path,
+        nats_url: str,
+        streams: list[dict[str, Any]],
+        *,
+        program: Sequence[str] | None = None,
+        **options: Any,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
@@ -32,7 +40,7 @@ class Logd:
             "admin": f"127.0.0.1:{free_port()}",
             "streams": streams,
         } | options
-        self.daemon = Daemon("logd", self.config, directory)
+        self.daemon = Daemon("logd", self.config, directory, program=program)
 
     def __enter__(self) -> Self:
         self.daemon.start()

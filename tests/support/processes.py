@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,24 @@ class Daemon:
 
     The admin endpoint must be a fixed address in the configuration, because a killed process
     leaves no other way to be found again.
+
+    Args:
+        component: Of Penstock.
+        config: Of its configuration file; read again at each start.
+        directory: For the configuration and the log.
+        program: What to run instead of the component itself; it is given the same arguments.
     """
 
-    def __init__(self, component: str, config: dict[str, Any], directory: Path) -> None:
+    def __init__(
+        self,
+        component: str,
+        config: dict[str, Any],
+        directory: Path,
+        *,
+        program: Sequence[str] | None = None,
+    ) -> None:
         self.component = component
+        self.program = program or (sys.executable, "-m", f"penstock.{component}")
         self.admin = str(config["admin"])
         self._config = config
         self._config_path = directory / f"{component}.yaml"
@@ -42,23 +57,36 @@ class Daemon:
 
     def start(self, *arguments: str, within_s: float = 30.0) -> None:
         """Start the process with its configuration as it is now; wait until it is ready."""
+        self.launch(*arguments)
+        wait_until(self._ready_or_dead, within_s=within_s, what=f"{self.component} ready")
+        assert self._process is not None
+        if self._process.poll() is not None:
+            self._process = None
+            raise AssertionError(f"{self.component} ended:\n{self.log()[-3000:]}")
+
+    def launch(self, *arguments: str) -> None:
+        """Start the process, and wait for nothing."""
         assert self._process is None, "already running"
         self._write_config()
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    sys.executable, "-m", f"penstock.{self.component}",
-                    "--config", str(self._config_path), *arguments,
-                ],
+                [*self.program, "--config", str(self._config_path), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
-        wait_until(self._ready_or_dead, within_s=within_s, what=f"{self.component} ready")
-        if self._process.poll() is not None:
-            self._process = None
-            raise AssertionError(f"{self.component} ended:\n{self.log()[-3000:]}")
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None, "not running"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and has not ended."""
+        return self._process is not None and self._process.poll() is None
 
     def _write_config(self) -> None:
         self._config_path.write_text(yaml.safe_dump(self._config, sort_keys=False))

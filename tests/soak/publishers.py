@@ -1,0 +1,312 @@
+"""Publishers that retry as their protocol allows, and keep a ledger of what was acked."""
+
+import asyncio
+import contextlib
+import random
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+from typing import Protocol
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from typing_extensions import override
+
+from penstock.logd.acks import Nack, PubAck, decode_ack
+from penstock.logd.batch import Record, build_batch, encode_body
+from penstock.logd.envelope import BatchPayload, decode_envelope, encode_batch
+from penstock.service.clock import SystemClock
+from tests.soak.content import Item, encode, rows_of
+
+_ACK_WAIT_S = 1.0
+_PAUSE_S = 0.1
+_REPEAT_ONE_IN = 10
+_REPEAT_WITHIN_S = 60
+"""Half of the window of message ids: a repeat within it must be known whatever happened."""
+
+_FAILED = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
+
+
+class Rule(Enum):
+    """What must hold of a publisher's records in the log."""
+
+    ONCE_IN_ORDER = "each at most once, numbers rise"
+    ONCE = "each at most once"
+    IN_ORDER = "numbers never fall"
+    BATCHES = "whole batches, each once, no number left out"
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """Somebody was told that an item is stored at an offset."""
+
+    stream: str
+    item: Item
+    offset: int
+
+
+@dataclass
+class Ledger:
+    """What the publishers were told.
+
+    Attributes:
+        acked: Not yet looked for in the log.
+        counts: Acked records by rule, and what else happened.
+        broken: Promises that an answer itself breaks.
+    """
+
+    acked: list[Acked] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+
+    def note(self, acked: Acked, rule: Rule) -> None:
+        """An ack arrived."""
+        self.acked.append(acked)
+        self.counts[f"acked, {rule.value}"] += acked.item.row + 1
+
+    def take(self) -> list[Acked]:
+        """What was acked since the last call."""
+        acked, self.acked = self.acked, []
+        return acked
+
+
+class Publisher(Protocol):
+    """One publisher.
+
+    Attributes:
+        name: In its payloads; its subject ends in it.
+        stream: That stores its subject.
+        rule: What must hold of it.
+    """
+
+    name: str
+    stream: str
+    rule: Rule
+
+    async def run(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
+        """Publish until told to stop."""
+        ...
+
+
+class _Numbered:
+    """What the publishers share."""
+
+    rule = Rule.IN_ORDER
+
+    def __init__(self, stream: str, kind: str, rng: random.Random) -> None:
+        self.name = f"{stream}-{kind}"
+        self.stream = stream
+        self.subject = f"soak.{stream}.{self.name}"
+        self.rng = rng
+        self.count = 0
+        self.clock = SystemClock()
+
+    async def run(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
+        """Publish until told to stop."""
+        while not stop.is_set():
+            await self.turn(client, ledger, stop)
+            await asyncio.sleep(0)
+
+    async def turn(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
+        """Publish what comes next."""
+        raise NotImplementedError
+
+
+class WithoutId(_Numbered):
+    """`js.publish()` again and again until it is acked: at least once."""
+
+    @override
+    async def turn(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
+        item = Item(self.name, self.count)
+        while not stop.is_set():
+            try:
+                ack = await client.jetstream().publish(
+                    self.subject, encode(item), timeout=_ACK_WAIT_S
+                )
+            except _FAILED:
+                ledger.counts["retries"] += 1
+                await pause(stop)
+                continue
+            ledger.note(Acked(self.stream, item, ack.seq - 1), self.rule)
+            break
+        self.count += 1
+
+
+class WithoutReply(_Numbered):
+    """Publishes and hopes; what arrives, arrives once."""
+
+    rule = Rule.ONCE_IN_ORDER
+
+    @override
+    async def turn(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
+        with contextlib.suppress(*_FAILED):
+            await client.publish(self.subject, encode(Item(self.name, self.count)))
+        self.count += 1
+        ledger.counts["sent without reply"] += 1
+        await pause(stop)
+
+
+class WithId(_Numbered):
+    """`js.publish()` with `Nats-Msg-Id`, several at a time; repeats some that were acked."""
+
+    def __init__(self, stream: str, kind: str, rng: random.Random, *, window: int = 1) -> None:
+        super().__init__(stream, kind, rng)
+        self.window = window
+        self.rule = Rule.ONCE_IN_ORDER if window == 1 else Rule.ONCE
+        self._recent: deque[tuple[Item, int, int]] = deque(maxlen=200)
+
+    @override
+    async def turn(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
+        first, self.count = self.count, self.count + self.window
+        numbers = range(first, self.count)
+        await asyncio.gather(*(self._until_acked(client, ledger, stop, n) for n in numbers))
+        if self._recent and self.rng.randrange(_REPEAT_ONE_IN) == 0:
+            await self._repeat(client, ledger)
+
+    async def _until_acked(
+        self, client: Client, ledger: Ledger, stop: asyncio.Event, number: int
+    ) -> None:
+        item = Item(self.name, number)
+        while not stop.is_set():
+            try:
+                offset, _ = await self._publish(client, item)
+            except _FAILED:
+                ledger.counts["retries"] += 1
+                await pause(stop)
+                continue
+            ledger.note(Acked(self.stream, item, offset), self.rule)
+            self._recent.append((item, offset, self.clock.monotonic_ns()))
+            return
+
+    async def _repeat(self, client: Client, ledger: Ledger) -> None:
+        item, offset, acked_ns = self.rng.choice(self._recent)
+        try:
+            stored = await self._publish(client, item)
+        except _FAILED:
+            return
+        if self.clock.monotonic_ns() - acked_ns > _REPEAT_WITHIN_S * 1_000_000_000:
+            return
+        ledger.counts["repeats known"] += 1
+        if stored != (offset, True):
+            ledger.broken.append(
+                f"{item} was stored at {offset}; its repeat was answered {stored}, not duplicate"
+            )
+
+    async def _publish(self, client: Client, item: Item) -> tuple[int, bool]:
+        headers = {"Nats-Msg-Id": f"{item.publisher}-{item.number}"}
+        ack = await client.jetstream().publish(
+            self.subject, encode(item), headers=headers, timeout=_ACK_WAIT_S
+        )
+        return ack.seq - 1, bool(ack.duplicate)
+
+
+class Batches(_Numbered):
+    """Batches in a producer's sequence, several at a time; goes on from where a nack says."""
+
+    rule = Rule.BATCHES
+
+    def __init__(self, stream: str, kind: str, rng: random.Random, *, window: int = 1) -> None:
+        super().__init__(stream, kind, rng)
+        self.window = window
+        self.producer = blake2b(self.name.encode(), digest_size=16).digest()
+        self._acked: tuple[int, int] = (0, -1)
+
+    @override
+    async def turn(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
+        """Send the next batches; `count` is the last sequence known to be stored."""
+        sequences = range(self.count + 1, self.count + 1 + self.window)
+        known = self._acked[0]
+        answers = await asyncio.gather(*(self._publish(client, n) for n in sequences))
+        for sequence, answer in zip(sequences, answers, strict=True):
+            if answer is not None:
+                self._take(sequence, answer, known, ledger)
+        if None in answers:
+            ledger.counts["retries"] += 1
+            await pause(stop)
+        elif self.rng.randrange(_REPEAT_ONE_IN) == 0 and self._acked[0]:
+            await self._repeat(client, ledger)
+
+    def _take(self, sequence: int, answer: PubAck, known: int, ledger: Ledger) -> None:
+        if answer.nack is None:
+            last_row = rows_of(self.name, sequence) - 1
+            if answer.offset >= 0:
+                item = Item(self.name, sequence, last_row)
+                ledger.note(Acked(self.stream, item, answer.offset), self.rule)
+            self._acked = max(self._acked, (sequence, answer.offset))
+            self.count = max(self.count, sequence)
+        elif answer.nack in (Nack.SEQUENCE_GAP, Nack.UNKNOWN_PRODUCER):
+            assert answer.sequence is not None
+            ledger.counts["gaps"] += 1
+            if answer.sequence < known:
+                ledger.broken.append(
+                    f"{self.name}: {known} was acked, then the last sequence was {answer.sequence}"
+                )
+            self.count = max(answer.sequence, self._acked[0])
+
+    async def _repeat(self, client: Client, ledger: Ledger) -> None:
+        sequence, offset = self._acked
+        answer = await self._publish(client, sequence)
+        if answer is None or answer.nack in (Nack.BUSY, Nack.STORAGE_FAILED):
+            return
+        ledger.counts["repeats known"] += 1
+        if not answer.duplicate or answer.offset not in (offset, -1):
+            ledger.broken.append(
+                f"{self.name}: {sequence} was stored at {offset}; its repeat gave {answer}"
+            )
+
+    async def _publish(self, client: Client, sequence: int) -> PubAck | None:
+        try:
+            reply = await client.request(self.subject, self._batch(sequence), timeout=_ACK_WAIT_S)
+        except _FAILED:
+            return None
+        envelope = decode_envelope(reply.data)
+        assert envelope is not None
+        return decode_ack(bytes(envelope.payload))
+
+    def _batch(self, sequence: int) -> bytes:
+        now_ns = self.clock.unix_ns()
+        items = [Item(self.name, sequence, row) for row in range(rows_of(self.name, sequence))]
+        records = [Record(self.subject, encode(item), now_ns) for item in items]
+        return encode_batch(
+            BatchPayload(
+                schema_version=1,
+                record_count=len(records),
+                producer_id=self.producer,
+                previous_sequence=sequence - 1,
+                sequence=sequence,
+                body=encode_body(build_batch(records), compression="zstd"),
+            )
+        )
+
+
+def make_publishers(seed: int) -> Sequence[Publisher]:
+    """The mixed load of a soak, for the streams of `tests.soak.streams`."""
+    rng = random.Random(seed)
+
+    def dice() -> random.Random:
+        return random.Random(rng.random())
+
+    return [
+        WithoutId("plain", "retried", dice()),
+        WithoutReply("plain", "unanswered", dice()),
+        WithId("ids", "single", dice()),
+        WithId("ids", "many", dice(), window=8),
+        Batches("batches", "single", dice()),
+        Batches("batches", "many", dice(), window=4),
+        WithId("lazy", "single", dice()),
+        Batches("lazy", "batches", dice(), window=2),
+        WithId("kept", "many", dice(), window=4),
+        Batches("kept", "batches", dice()),
+        WithId("aged", "single", dice()),
+        Batches("aged", "batches", dice()),
+    ]
+
+
+async def pause(stop: asyncio.Event) -> None:
+    """Let a moment pass, less when the soak ends."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_PAUSE_S):
+            await stop.wait()

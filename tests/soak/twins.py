@@ -1,0 +1,160 @@
+"""logds that are broken on purpose, one promise each; the soak must turn red with every one.
+
+    python -m tests.soak.twins NAME --config FILE
+
+What cannot be seen by killing a process is not here: without the fdatasync an acked record survives
+kill -9, because the page cache does (`tests/sim/test_store_log.py` has that twin, on a simulated
+disk). A missing or stale index is not a broken promise either: recovery makes it again.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from penstock.logd import frame_builder, partition, rebuild
+from penstock.logd.cli import cli
+from penstock.logd.core.turn import AckLater, PendingAck
+from penstock.logd.partition import Partition
+from penstock.logd.retainer import Retainer
+from penstock.logd.store import CommitLog, EpochFile
+
+Patches = list[Any]
+
+
+def _ids_forgotten() -> Patches:
+    """Message ids are not recalled from the log."""
+    return [patch.object(rebuild, "_recall_ids", lambda *_: None)]
+
+
+def _producers_forgotten() -> Patches:
+    """Producers' sequences are neither recalled from the log nor from what was written down."""
+    return [
+        patch.object(rebuild, "_recall_headers", lambda *_: None),
+        patch.object(rebuild, "_restore", lambda _, log: log.start_offset),
+    ]
+
+
+def _ids_not_saved_before_deleting() -> Patches:
+    """Retention deletes records whose ids nobody has written down."""
+
+    def deletes_at_once(retainer: Retainer) -> bool:
+        retainer.remembered(1 << 60)
+        return step(retainer)
+
+    step = Retainer.step
+    return [
+        patch.object(Retainer, "step", deletes_at_once),
+        patch.object(rebuild.Memory, "save", lambda *_: True),
+    ]
+
+
+def _acked_before_append() -> Patches:
+    """Acks go out before the record has been written."""
+    execute = Partition._execute
+
+    def ack_first(self: Partition, effects: list[Any]) -> None:
+        for effect in effects:
+            if isinstance(effect, AckLater):
+                self._around.acks.send_acks(self.name, self.epoch, list(effect.acks))
+        silent = [
+            AckLater([PendingAck(ack.release, b"", 0) for ack in effect.acks])
+            if isinstance(effect, AckLater)
+            else effect
+            for effect in effects
+        ]
+        execute(self, [effect for effect in silent if not isinstance(effect, AckLater)])
+
+    return [patch.object(Partition, "_execute", ack_first)]
+
+
+def _epoch_kept() -> Patches:
+    """A restart goes on in the epoch before it."""
+    return [patch.object(EpochFile, "latest", 0), patch.object(EpochFile, "begin", lambda *_: None)]
+
+
+def _retention_greedy() -> Patches:
+    """Retention deletes up to the last segment, whatever is to be kept."""
+    delete = CommitLog.delete_before
+    return [patch.object(CommitLog, "delete_before", lambda log, _: delete(log, log.end_offset))]
+
+
+def _tail_cut() -> Patches:
+    """Recovery cuts the last frame off."""
+    opened = CommitLog.open
+
+    def cut(*args: Any, **options: Any) -> CommitLog:
+        log = opened(*args, **options)
+        if log.end_offset > log.start_offset:
+            last = list(log.headers(max(log.start_offset, log.end_offset - 1)))[-1]
+            log.truncate_to(last.base_offset)
+        return log
+
+    return [patch.object(CommitLog, "open", cut)]
+
+
+def _order_swapped() -> Patches:
+    """Messages of one frame are stored in reverse."""
+    build = frame_builder._build
+
+    def reverse(runs: Any, epoch: int) -> Any:
+        for run in runs:
+            run.messages.reverse()
+        return build(runs, epoch)
+
+    return [patch.object(frame_builder, "_build", reverse)]
+
+
+def _payload_changed() -> Patches:
+    """One payload in a thousand loses its last byte."""
+    build = frame_builder._build
+
+    def shorten(runs: Any, epoch: int) -> Any:
+        for run in runs:
+            for number, message in enumerate(run.messages):
+                if (run.base_offset + number) % 1000 == 17:
+                    run.messages[number] = message._replace(payload=message.payload[:-1])
+        return build(runs, epoch)
+
+    return [patch.object(frame_builder, "_build", shorten)]
+
+
+def _offsets_skipped() -> Patches:
+    """A new epoch begins one offset later than the last one ended."""
+    recover = partition._recover
+
+    def skip(*args: Any) -> Any:
+        log, intake = recover(*args)
+        segment = log._segments[-1]
+        if segment.size:
+            segment.end_offset += 1
+            intake.next_offset += 1
+        return log, intake
+
+    return [patch.object(partition, "_recover", skip)]
+
+
+TWINS: dict[str, Callable[[], Patches]] = {
+    "ids-forgotten": _ids_forgotten,
+    "producers-forgotten": _producers_forgotten,
+    "ids-not-saved-before-deleting": _ids_not_saved_before_deleting,
+    "acked-before-append": _acked_before_append,
+    "epoch-kept": _epoch_kept,
+    "retention-greedy": _retention_greedy,
+    "tail-cut": _tail_cut,
+    "order-swapped": _order_swapped,
+    "payload-changed": _payload_changed,
+    "offsets-skipped": _offsets_skipped,
+}
+
+
+def main() -> None:
+    """Run the twin named first with the arguments after it."""
+    name, *arguments = sys.argv[1:]
+    for patching in TWINS[name]():
+        patching.start()
+    cli(arguments, prog_name="penstock logd")
+
+
+if __name__ == "__main__":
+    main()
