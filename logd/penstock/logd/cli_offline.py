@@ -180,6 +180,8 @@ def _frame_text(header: FrameHeader) -> bytes:
         f"schema {header.schema_version}",
         f"body CRC {header.body_crc:08x}",
     ]
+    if header.compacted:
+        words.append("compacted")
     if header.producer_id != NO_PRODUCER:
         words.append(f"producer {header.producer_id.hex()} sequence {header.producer_sequence}")
     return ("  ".join(words) + "\n").encode()

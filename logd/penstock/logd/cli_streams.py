@@ -48,6 +48,8 @@ def list_streams(server: str, as_json: bool) -> None:
 @click.option("--retention-bytes", type=int, help="Bytes to keep.")
 @click.option("--retention-messages", type=int, help="Records to keep.")
 @click.option("--discard", type=click.Choice(["old", "new"]), help="What makes room when full.")
+@click.option("--compact/--no-compact", default=None, help="Keep only the last record of each key.")
+@click.option("--tombstone-retention-s", type=int, help="How long a tombstone is kept.")
 @server_option
 def create(name: str, subject: str, server: str, **options: Any) -> None:
     """Create a stream NAME; the same again changes nothing."""

@@ -243,7 +243,8 @@ class LogClient:
         """Read the frames that hold offsets from `start` to `end`, as Arrow batches.
 
         The first and the last batch may hold rows outside the range: see `slice_rows`. Records
-        below `end` that are not there yet are waited for.
+        below `end` that are not there yet are waited for. No row comes twice, though compaction may
+        move rows between frames meanwhile; offsets may be missing within frames that it rewrote.
 
         Args:
             stream: The stream's name.
@@ -261,7 +262,10 @@ class LogClient:
             for header, body in fetched.frames:
                 if header.base_offset >= upto:
                     return
-                yield header, decode_body(body, where=f"{stream}/{header.base_offset}")
+                batch = decode_body(body, where=f"{stream}/{header.base_offset}")
+                if start < offset and header.base_offset < offset:  # rewritten since the last fetch
+                    batch = slice_rows(header, batch, offset)
+                yield header, batch
             offset = fetched.next_offset
 
     def records(

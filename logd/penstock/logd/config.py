@@ -94,6 +94,8 @@ class StreamSettings(_Settings):
     producer_expiry_s: Annotated[int, Field(ge=60, le=365 * 86_400)] = 7 * 86_400
     retention: RetentionSettings = RetentionSettings()
     discard: Discard = "old"
+    compact: bool = False
+    tombstone_retention_s: Annotated[int, Field(ge=0, le=10 * 365 * 86_400)] = 86_400
 
     @field_validator("name")
     @classmethod

@@ -8,23 +8,31 @@ itself. All integers are little-endian.
          0    4 magic              b"PNSF"
          4    1 format version     1
          5    1 schema version     of the batch, `penstock.logd.batch.SCHEMA_VERSION`
-         6    2 flags              bit 0: producer id and sequence are set; the rest are zero
+         6    2 flags              bit 0: producer id and sequence are set
+                                   bit 1: compacted, see below; the rest are zero
          8    4 header CRC         CRC-32C of bytes 0-8 and 12-88
         12    4 body CRC           CRC-32C of the body
-        16    8 base offset        offset of the first record, assigned by the leader
+        16    8 base offset        first offset of the frame's range, assigned by the leader
         24    8 leader epoch       of the leader that assigned it
-        32    4 record count       rows in the body, at least 1
-        36    4 last offset delta  offset of the last record minus the base offset
+        32    4 record count       rows in the body
+        36    4 last offset delta  last offset of the frame's range minus the base offset
         40    4 body length        bytes
         44    4 reserved           zero
         48    8 first timestamp    of the first row, nanoseconds since 1970 UTC, signed
-        56    8 max timestamp      greatest of the rows, likewise
+        56    8 max timestamp      greatest of the rows, likewise; both least int64 without rows
         64   16 producer id        zero when the flag is clear
         80    8 producer sequence  zero when the flag is clear
 
+A frame stands for every offset of its range, base offset to last offset, both inclusive, and the
+frames of a log tile its offsets without a gap. As it is written first, a frame has a record for
+each offset: record count = last offset delta + 1. A frame that was rewritten by compaction carries
+flag bit 1 and may have fewer, none even (its body is then a batch of no rows): the missing offsets
+were removed on purpose. So readers tell a loss by the ranges of frames, never by gaps between rows.
+
 The leader fills in base offset and epoch without touching the body, so the body CRC is made once,
-by whoever built the batch, and holds from there to the last reader. Offsets, sizes and meanings of
-format version 1 never change; a reader refuses a version it does not know.
+by whoever built the batch, and holds from there to the last reader, or until the frame is
+rewritten. Offsets, sizes and meanings of format version 1 never change; a reader refuses a version
+or a flag it does not know, and a reserved byte that is not zero.
 """
 
 import struct
@@ -42,7 +50,12 @@ BODY_SIZE_MAX: Final = 64 * 1024 * 1024
 """Bytes; a bound on what a damaged length can make a reader allocate."""
 
 NO_PRODUCER: Final = bytes(16)
+NO_TIMESTAMP: Final = -(2**63)
+"""The timestamps of a frame without rows."""
+
 FLAG_PRODUCER: Final = 1
+FLAG_COMPACTED: Final = 2
+_FLAGS_KNOWN: Final = FLAG_PRODUCER | FLAG_COMPACTED
 
 _LAYOUT: Final = struct.Struct("<4sBBHIIqQIIIIqq16sQ")
 _CRC_SPAN: Final = struct.Struct("<I")
@@ -56,7 +69,11 @@ def crc32c(data: bytes | memoryview) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameHeader:
-    """The fields of a frame's header, as documented in the module's docstring."""
+    """The fields of a frame's header, as documented in the module's docstring.
+
+    Attributes:
+        compacted: The range may hold offsets that have no record any more.
+    """
 
     base_offset: int
     leader_epoch: int
@@ -69,15 +86,16 @@ class FrameHeader:
     schema_version: int
     producer_id: bytes = NO_PRODUCER
     producer_sequence: int = 0
+    compacted: bool = False
 
     @property
     def last_offset(self) -> int:
-        """Offset of the frame's last record."""
+        """Last offset of the frame's range."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """Offset of the record after the frame's last."""
+        """Base offset of the frame after this one."""
         return self.last_offset + 1
 
     @property
@@ -92,13 +110,14 @@ class FrameHeader:
 
 def encode_header(header: FrameHeader) -> bytes:
     """Encode a header, its CRC included."""
-    has_producer = header.producer_id != NO_PRODUCER
+    flags = FLAG_PRODUCER if header.producer_id != NO_PRODUCER else 0
+    flags |= FLAG_COMPACTED if header.compacted else 0
     data = bytearray(
         _LAYOUT.pack(
             MAGIC,
             FORMAT_VERSION,
             header.schema_version,
-            FLAG_PRODUCER if has_producer else 0,
+            flags,
             0,
             header.body_crc,
             header.base_offset,
@@ -125,7 +144,7 @@ def decode_header(data: bytes | memoryview, *, where: str = "") -> FrameHeader:
         where: File and position or peer, for the error.
 
     Raises:
-        CorruptError: Too short, or magic, version, CRC or a field's range is wrong.
+        CorruptError: Too short, or magic, version, CRC, flags or a field's range is wrong.
     """
     if len(data) < HEADER_SIZE:
         raise CorruptError(
@@ -139,6 +158,10 @@ def decode_header(data: bytes | memoryview, *, where: str = "") -> FrameHeader:
         raise CorruptError(f"frame format version {fields[1]} is not known", where=where)
     if fields[4] != _header_crc(head):
         raise CorruptError("frame header CRC does not match", where=where)
+    if fields[3] & ~_FLAGS_KNOWN or fields[11]:
+        raise CorruptError(
+            f"frame flags {fields[3]:#x}, {fields[11]:#x} are not known", where=where
+        )
     header = FrameHeader(
         schema_version=fields[2],
         body_crc=fields[5],
@@ -151,9 +174,27 @@ def decode_header(data: bytes | memoryview, *, where: str = "") -> FrameHeader:
         max_timestamp_ns=fields[13],
         producer_id=fields[14],
         producer_sequence=fields[15],
+        compacted=bool(fields[3] & FLAG_COMPACTED),
     )
     _check_ranges(header, where)
     return header
+
+
+def version_not_known(data: bytes) -> str:
+    """What a later version's header has that this one does not know; empty for any other bytes.
+
+    A header whose CRC holds is no damage: whoever wrote it meant it.
+    """
+    if len(data) < HEADER_SIZE or data[:4] != MAGIC:
+        return ""
+    fields = _LAYOUT.unpack(data[:HEADER_SIZE])
+    if fields[4] != _header_crc(data):
+        return ""
+    if fields[1] > FORMAT_VERSION:
+        return f"frame format version {fields[1]}"
+    if fields[3] & ~_FLAGS_KNOWN or fields[11]:
+        return f"frame flags {fields[3]:#x}, {fields[11]:#x}"
+    return ""
 
 
 def check_body(header: FrameHeader, body: bytes | memoryview, *, where: str = "") -> None:
@@ -174,9 +215,11 @@ def _header_crc(data: bytes | bytearray) -> int:
 
 
 def _check_ranges(header: FrameHeader, where: str) -> None:
+    span = header.last_offset_delta + 1
+    count_min = 0 if header.compacted else span
     sane = (
         header.base_offset >= 0
-        and 1 <= header.record_count <= header.last_offset_delta + 1
+        and count_min <= header.record_count <= span
         and 0 < header.body_length <= BODY_SIZE_MAX
         and header.body_length % 8 == 0
     )

@@ -29,12 +29,15 @@ def split_frames(payload: memoryview, *, where: str = "") -> Iterator[Frame]:
 def slice_rows(
     header: FrameHeader, batch: pa.RecordBatch, start: int, end: int | None = None
 ) -> pa.RecordBatch:
-    """The rows of a frame's batch whose offsets lie in `start` (inclusive) to `end` (exclusive)."""
+    """The rows of a frame's batch whose offsets lie in `start` (inclusive) to `end` (exclusive).
+
+    The batch may have been sliced before.
+    """
     first = start - header.base_offset
     stop = header.last_offset_delta + 1 if end is None else end - header.base_offset
     if first <= 0 and stop > header.last_offset_delta:
         return batch
-    if header.record_count == header.last_offset_delta + 1:
+    if batch.num_rows == header.last_offset_delta + 1:
         first, stop = max(first, 0), max(stop, 0)
         return batch.slice(first, max(stop - first, 0))
     delta = batch.column("offset_delta")

@@ -1,7 +1,7 @@
 """Frames with the records of some subjects only: the copy path of a fetch.
 
-A filtered frame keeps its base offset and last offset delta, so records keep their offsets; a frame
-in which nothing matches is left out.
+A filtered frame keeps its range, so records keep their offsets; like a compacted one it says that
+records are missing from it on purpose. A frame in which nothing matches is left out.
 """
 
 from collections.abc import Iterable
@@ -44,6 +44,7 @@ def _filter_frame(header: FrameHeader, body: memoryview, subject: str) -> Iterab
         record_count=kept.num_rows,
         body_length=len(smaller),
         body_crc=crc32c(smaller),
+        compacted=True,
     )
     return (encode_header(changed), smaller)
 

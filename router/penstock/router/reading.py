@@ -123,7 +123,11 @@ class LogReading:
             yield _spark_batch(span, held, include_headers=include_headers)
 
     def _slices(self, span: Span, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
-        """The frames that hold the span, cut to it, with absolute offsets in column 0."""
+        """The frames that hold the span, cut to it, with absolute offsets in column 0.
+
+        Records are missing where no frame stands for their offsets; a frame may have fewer rows
+        than offsets, for compaction removes records and keeps the frames' ranges.
+        """
         position = span.start
         while position < span.end:
             at = position
@@ -144,7 +148,8 @@ class LogReading:
                     )
                 where = f"{span.stream}/{span.partition} offset {header.base_offset}"
                 rows = slice_rows(header, decode_body(body, where=where), position, span.end)
-                yield _with_offsets(rows, header.base_offset)
+                if rows.num_rows:  # of a compacted frame, all may have been removed
+                    yield _with_offsets(rows, header.base_offset)
                 position = header.next_offset
             position = max(position, fetched.next_offset)
 

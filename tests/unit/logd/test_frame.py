@@ -9,18 +9,20 @@ from penstock.logd.errors import CorruptError
 from penstock.logd.frame import (
     BODY_SIZE_MAX,
     HEADER_SIZE,
+    NO_TIMESTAMP,
     FrameHeader,
     check_body,
     crc32c,
     decode_header,
     encode_header,
+    version_not_known,
 )
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "logd" / "frame-header-1.bin"
+GOLDEN = Path(__file__).parents[2] / "golden" / "logd"
 HEADER = FrameHeader(
     base_offset=2**40 + 1,
     leader_epoch=7,
-    record_count=3,
+    record_count=6,
     last_offset_delta=5,
     body_length=64,
     body_crc=0xDEADBEEF,
@@ -30,12 +32,20 @@ HEADER = FrameHeader(
     producer_id=bytes(range(16)),
     producer_sequence=2**64 - 1,
 )
+COMPACTED = replace(HEADER, record_count=3, compacted=True)
+EMPTY = replace(
+    COMPACTED, record_count=0, first_timestamp_ns=NO_TIMESTAMP, max_timestamp_ns=NO_TIMESTAMP
+)
 headers = st.builds(
-    lambda count, gap, **fields: FrameHeader(
-        record_count=count, last_offset_delta=count - 1 + gap, **fields
+    lambda count, gap, rewritten, **fields: FrameHeader(
+        record_count=count,
+        last_offset_delta=count - 1 + gap,
+        compacted=rewritten or gap > 0,
+        **fields,
     ),
     count=st.integers(1, 2**31),
     gap=st.integers(0, 2**31 - 1),
+    rewritten=st.booleans(),
     base_offset=st.integers(0, 2**63 - 1),
     leader_epoch=st.integers(0, 2**63 - 1),
     body_length=st.integers(1, BODY_SIZE_MAX // 8).map(lambda words: words * 8),
@@ -56,9 +66,38 @@ def test_crc32c_is_the_one_of_rfc_3720(data: bytes, crc: int) -> None:
     assert crc32c(memoryview(data)) == crc
 
 
-def test_header_of_version_1_keeps_its_bytes() -> None:
-    assert encode_header(HEADER) == GOLDEN.read_bytes()
-    assert decode_header(GOLDEN.read_bytes()) == HEADER
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("frame-header-1-dense.bin", HEADER),
+        ("frame-header-1-compacted.bin", COMPACTED),
+        ("frame-header-1-empty.bin", EMPTY),
+    ],
+)
+def test_header_of_version_1_keeps_its_bytes(name: str, header: FrameHeader) -> None:
+    golden = (GOLDEN / name).read_bytes()
+    assert encode_header(header) == golden
+    assert decode_header(golden) == header
+
+
+def test_header_with_missing_records_that_does_not_say_why_is_refused() -> None:
+    """No writer ever made one: before compaction, offset deltas were checked to be dense."""
+    golden = (GOLDEN / "frame-header-1.bin").read_bytes()
+    assert encode_header(replace(COMPACTED, compacted=False)) == golden
+    with pytest.raises(CorruptError, match="out of range"):
+        decode_header(golden)
+
+
+@pytest.mark.parametrize(("position", "value"), [(6, 4), (7, 128), (44, 1), (47, 1)])
+def test_header_with_an_unknown_flag_or_reserved_byte_is_refused(position: int, value: int) -> None:
+    later = bytearray(encode_header(HEADER))
+    later[position] |= value
+    assert version_not_known(bytes(later)) == "", "without its CRC it is damage"
+    later[8:12] = crc32c(bytes(later[:8] + later[12:HEADER_SIZE])).to_bytes(4, "little")
+    with pytest.raises(CorruptError, match=r"flags .* are not known"):
+        decode_header(bytes(later))
+    assert version_not_known(bytes(later)).startswith("frame flags")
+    assert version_not_known(encode_header(HEADER)) == ""
 
 
 @given(headers)
@@ -112,7 +151,9 @@ def test_header_errors_say_what_is_wrong(position: int, data: bytes, message: st
     [
         {"base_offset": -1},
         {"record_count": 0},
+        {"record_count": 5},
         {"record_count": 7},
+        {"record_count": 7, "compacted": True},
         {"body_length": 0},
         {"body_length": 63},
         {"body_length": BODY_SIZE_MAX + 8},

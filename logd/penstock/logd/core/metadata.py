@@ -36,6 +36,8 @@ class StreamConfig:
         retention: How much is kept.
         discard: What makes room when a limit in bytes or messages is reached: `old` deletes the
             oldest records, `new` refuses new ones.
+        compact: Whether of each key only the last record is kept.
+        tombstone_retention_s: Seconds a tombstone is kept after what it deletes is gone.
     """
 
     name: str
@@ -49,6 +51,8 @@ class StreamConfig:
     producer_expiry_s: int = 7 * 24 * 3600
     retention: Retention = NO_LIMITS
     discard: Discard = "old"
+    compact: bool = False
+    tombstone_retention_s: int = 86_400
 
     @property
     def deleting(self) -> Retention:

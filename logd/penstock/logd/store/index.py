@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.frame import crc32c
+from penstock.logd.frame import NO_TIMESTAMP, crc32c
 
 OFFSET_MAGIC: Final = b"PNSI"
 TIME_MAGIC: Final = b"PNST"
@@ -44,7 +44,6 @@ FORMAT_VERSION: Final = 1
 FLAG_DAMAGED: Final = 1
 HEADER_SIZE: Final = 48
 ENTRY_SIZE: Final = 16
-NO_TIMESTAMP: Final = -(2**63)
 
 _HEADER: Final = struct.Struct("<4sBBHqqqqII")
 assert _HEADER.size == HEADER_SIZE

@@ -21,9 +21,9 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from penstock.logd.frame import crc32c
+from penstock.logd.frame import NO_TIMESTAMP, crc32c
 from penstock.logd.store.disk import Disk, File
-from penstock.logd.store.index import NO_TIMESTAMP, Claim
+from penstock.logd.store.index import Claim
 
 FILE_NAME: Final = "synced"
 MAGIC: Final = b"PNSM"

@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.logd.errors import CorruptError
+from penstock.logd.frame import NO_TIMESTAMP
 from penstock.logd.store.disk import Disk, File, make_directories, write_atomically
 from penstock.logd.store.index import (
-    NO_TIMESTAMP,
     Claim,
     SparseIndex,
     decode_index,

@@ -8,16 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import google_crc32c
-
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import (
-    FORMAT_VERSION,
     HEADER_SIZE,
     MAGIC,
     FrameHeader,
     check_body,
     decode_header,
+    version_not_known,
 )
 from penstock.logd.store.disk import File
 from penstock.logd.store.errors import CorruptFrameError
@@ -250,9 +248,7 @@ def _sound_frame(reader: FrameReader, position: int) -> Found | None:
 
 def _refuse_later_version(data: bytes, where: str) -> None:
     """Refuse a header that only a later version can have written: its CRC holds."""
-    if len(data) < HEADER_SIZE or data[:4] != MAGIC or data[4] <= FORMAT_VERSION:
-        return
-    crc = google_crc32c.extend(google_crc32c.extend(0, data[:8]), data[12:HEADER_SIZE])
-    if crc == int.from_bytes(data[8:12], "little"):
-        message = f"{where}: frame format version {data[4]} is not known"
+    unknown = version_not_known(data)
+    if unknown:
+        message = f"{where}: {unknown} is not known"
         raise RefusedError("UNKNOWN_FORMAT", message, version=data[4], file=where)

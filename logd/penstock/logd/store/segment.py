@@ -14,10 +14,10 @@ from typing import Final
 
 from penstock.logd.batch import SCHEMA_VERSION, decode_body
 from penstock.logd.errors import CorruptError
-from penstock.logd.frame import FrameHeader, encode_header
+from penstock.logd.frame import NO_TIMESTAMP, FrameHeader, encode_header
 from penstock.logd.segment_facts import SegmentFacts
 from penstock.logd.store.disk import Disk, File, write_atomically
-from penstock.logd.store.index import NO_TIMESTAMP, Claim, SparseIndex, empty_claim
+from penstock.logd.store.index import Claim, SparseIndex, empty_claim
 from penstock.logd.store.scan import (
     Damage,
     Found,

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from penstock.logd.batch import SCHEMA, build_batch, encode_body
 from penstock.logd.frame import HEADER_SIZE, crc32c, encode_header
 from penstock.logd.store import CommitLog, EpochFile, LogConfig
 from penstock.logd.store.inspection import Inspection, PartitionReport, Problem
@@ -12,7 +14,7 @@ from penstock.logd.store.mark import FILE_NAME as MARK
 from penstock.logd.store.repair import Deed, apply, plan
 from penstock.logd.store.segment import segment_path
 from tests.support.frames import make_frame
-from tests.support.logd_store import ROWS, state_of, write_log
+from tests.support.logd_store import ROWS, record, state_of, write_log
 
 FRAMES = 8
 SEALED = segment_path(Path(), 0)
@@ -291,15 +293,19 @@ def test_a_body_that_does_not_fit_its_header_is_damage(tmp_path: Path, harm: str
     (header, body), *_ = log.frames()
     header = header.at(base_offset=3, leader_epoch=1)
     if harm == "rows":
-        header = replace(header, record_count=2)
+        header = replace(header, record_count=2, last_offset_delta=1)
     elif harm == "deltas":
-        header = replace(header, last_offset_delta=3)
+        body = encode_body(
+            build_batch([record(3)]).set_column(0, SCHEMA.field(0), pa.array([7], pa.int32()))
+        )
+        header = replace(header, body_length=len(body), body_crc=crc32c(body), record_count=1)
+        header = replace(header, compacted=True)
     else:
         body = b"?" * len(body)
         header = replace(header, body_crc=crc32c(body))
     log.append([(header, body)])
     log.sync()
     log.close()
-    expected = {"rows": "3 rows", "deltas": "do not rise to 3", "bytes": "not an Arrow batch"}
+    expected = {"rows": "3 rows", "deltas": "do not rise to 2", "bytes": "not an Arrow batch"}
     assert expected[harm] in the_problem(tmp_path).reason
     assert (the_problem(tmp_path).offset, inspect(tmp_path).verdict) == (3, "damaged")
