@@ -21,8 +21,8 @@ sim: .venv/.installed ## Run the seeded simulations only; SEED=n repeats one
 soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SEED=n repeats one
 	@$(BIN)/python -m tests.soak $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-bench: .venv/.installed ## Measure acked publishing beside NATS JetStream, in one run
-	@$(BIN)/python -m tests.bench
+bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS="--quick --only a,b"
+	@$(BIN)/python -m tests.bench $(ARGS)
 
 constraints: ## Choose new exact versions and write constraints.txt
 	@$(PYTHON) deploy/bootstrap.py --constraints

@@ -1,90 +1,136 @@
-"""`make bench`: acked publishing into logd, beside NATS JetStream in the same run.
+"""`make bench`: logd beside NATS JetStream and beside what the machine can do, in one run.
 
-Both are given the same messages by the same publisher through servers on this host, and both answer
-each message. JetStream runs twice: with `sync_interval: always`, which promises what logd's default
-promises (on disk before the ack), and with its own default, which does not.
+    make bench                                     # everything; most of an hour
+    make bench ARGS="--quick"                      # a first look; minutes
+    make bench ARGS="--only b,c --rounds 5 --json bench.json"
+
+docs/BENCHMARKS.md says what each scenario measures and how to read the tables.
 """
 
-import asyncio
+import argparse
+import signal
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Final
 
-import nats
+from rich.console import Console
 
-from tests.bench.raw_publisher import Figures, publish_acked
-from tests.support.logd import Logd
-from tests.support.nats_server import running_nats_server
+from penstock.service.clock import SystemClock
+from tests.bench import (
+    acked,
+    batches,
+    footprint,
+    latency,
+    machine,
+    plain,
+    reading,
+    recovery,
+    subjects,
+    throughput,
+)
+from tests.bench.figures import Case
+from tests.bench.harness import Bench, Effort
+from tests.bench.report import (
+    ConsoleProgress,
+    make_console,
+    show_facts,
+    show_scenario,
+    write_json,
+)
 
-SUBJECT = "bench.acked"
-SIZE_BYTES = 256
-WINDOWS = {1: 1_000, 64: 8_000, 1000: 20_000}
-"""Messages in flight, and how many to send with that many in flight."""
+Scenario = tuple[str, Callable[[Bench], list[Case]]]
+
+SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
+    "a": ((plain.TITLE, plain.run),),
+    "b": ((acked.TITLE, acked.run),),
+    "c": ((batches.TITLE, batches.run),),
+    "d": ((latency.TITLE, latency.run),),
+    "e": ((throughput.TITLE, throughput.run),),
+    "f": ((reading.TITLE, reading.run),),
+    "g": ((recovery.TITLE, recovery.run), (footprint.TITLE, footprint.run)),
+    "h": ((subjects.TITLE, subjects.run),),
+}
 
 
-@contextmanager
-def logd(directory: Path) -> Iterator[str]:
-    """A server with a logd that stores the subject, fsync policy `commit`."""
-    streams = [{"name": "bench", "subject": "bench.>"}]
-    with running_nats_server(directory / "nats") as url, Logd(directory / "logd", url, streams):
-        yield url
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is asked for, show it, and write it down."""
+    options = _parse(arguments)
+    effort = Effort.SMOKE if options.smoke else Effort.QUICK if options.quick else Effort.FULL
+    console, terminal = make_console(), make_console(error=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    options.dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=options.dir, prefix="bench-") as name:
+        head: dict[str, Any] = {
+            "begun_unix_ns": SystemClock().unix_ns(),
+            "effort": effort.name.lower(),
+            "rounds": options.rounds or (3, 2, 1)[effort],
+            "machine": machine.facts(Path(name), mib=(1024, 256, 16)[effort]),
+        }
+        console.print(f"{head['effort']} run, {head['rounds']} rounds", style="bold")
+        show_facts(console, head["machine"])
+        progress = ConsoleProgress(terminal)
+        bench = Bench(Path(name), effort, head["rounds"], progress)
+        try:
+            _run(bench, options.only, console, options.json, head)
+        except KeyboardInterrupt:
+            terminal.print("interrupted; everything started has been ended")
+            return 130
+        finally:
+            progress.close()
+    return 0
 
 
-@contextmanager
-def jetstream(directory: Path, sync_interval: str) -> Iterator[str]:
-    """A server whose JetStream stores the subject in files."""
-    directory.mkdir()
-    config = directory / "jetstream.conf"
-    config.write_text(
-        f'jetstream {{ store_dir: "{directory}/store", sync_interval: "{sync_interval}" }}\n'
+def _run(
+    bench: Bench, letters: Sequence[str], console: Console, path: Path | None, head: dict[str, Any]
+) -> None:
+    """Run scenarios in order; the file is written after each, so that an end is no loss."""
+    found: list[Case] = []
+    head["load"] = {}
+    for letter in letters:
+        for title, run in SCENARIOS[letter]:
+            before = machine.load()
+            cases = run(bench)
+            head["load"][title] = {"before": before, "after": machine.load()}
+            found += cases
+            show_scenario(console, letter, title, cases, aims=bench.effort is not Effort.SMOKE)
+            console.print(f"  load average {before} before, {machine.load()} after\n", markup=False)
+            if path is not None:
+                write_json(path, head, found)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="make bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    with running_nats_server(directory / "nats", config=config) as url:
-        asyncio.run(_add_stream(url))
-        yield url
-
-
-async def _add_stream(url: str) -> None:
-    client = await nats.connect(url)
-    await client.jetstream().add_stream(name="bench", subjects=["bench.>"])
-    await client.close()
-
-
-def measure(url: str) -> list[Figures]:
-    """One run for each window."""
-    runs = [
-        publish_acked(url, SUBJECT, count=count, size_bytes=SIZE_BYTES, window=window)
-        for window, count in WINDOWS.items()
-    ]
-    return [asyncio.run(run) for run in runs]
-
-
-def main() -> None:
-    """Measure all three and print each figure, and logd's ratio to the others."""
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as name:
-        directory = Path(name)
-        peers = {}
-        with logd(directory / "logd") as url:
-            ours = measure(url)
-        for label, interval in (("always", "always"), ("default", "2m")):
-            with jetstream(directory / label, interval) as url:
-                peers[f"JetStream, sync {label}"] = measure(url)
-    print(f"acked publishing, {SIZE_BYTES} B messages, one publisher")
-    for index, window in enumerate(WINDOWS):
-        print(f"\n  {window} in flight")
-        _print_row("logd, fsync commit", ours[index], None)
-        for label, figures in peers.items():
-            _print_row(label, figures[index], ours[index].rate / figures[index].rate)
-
-
-def _print_row(label: str, figures: Figures, ratio: float | None) -> None:
-    assert figures.refused == 0, f"{label} refused {figures.refused}"
-    compared = "" if ratio is None else f"   logd is {ratio:.2f} times as fast"
-    print(
-        f"    {label:<24} {figures.rate:>9,.0f}/s   p50 {figures.p50_ms:7.2f} ms"
-        f"   p99 {figures.p99_ms:7.2f} ms{compared}"
+    parser.add_argument(
+        "--only", type=_letters, default=list(SCENARIOS), metavar="a,b,...",
+        help="\n".join(f"{key}  {titles[0][0]}" for key, titles in SCENARIOS.items()),
+    )  # fmt: skip
+    parser.add_argument("--rounds", type=int, help="turns that count, of each system; default 3")
+    parser.add_argument("--quick", action="store_true", help="fewer messages, shorter, 2 rounds")
+    parser.add_argument("--smoke", action="store_true", help="only show that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
+    parser.add_argument(
+        "--dir", type=Path, default=Path.cwd() / ".work", help="on the disk to measure"
     )
+    return parser.parse_args(arguments)
+
+
+def _letters(text: str) -> list[str]:
+    letters = text.split(",")
+    unknown = [letter for letter in letters if letter not in SCENARIOS]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}"
+        )
+    return letters
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

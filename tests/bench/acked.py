@@ -1,0 +1,58 @@
+"""b. Plain messages with an answer each, from one and from eight publishers, pipelined.
+
+logd `commit` promises what JetStream promises with `sync_interval: always`: on disk before the
+answer. `interval` is compared with JetStream's default, which syncs every two minutes. The limit is
+what the disk allows when each window is one fdatasync of 4 KiB.
+"""
+
+from tests.bench.figures import Aim, Case, percentile
+from tests.bench.harness import Bench, Limit
+from tests.bench.machine import sync_times_ns
+from tests.bench.systems import ALWAYS, COMMIT, DEFAULT, INTERVAL, System, running, settle
+
+TITLE = "plain 256 B messages with an answer each"
+DISK = "one fdatasync a window"
+SIZE_BYTES = 256
+WINDOWS = (1, 64, 1000)
+PUBLISHERS = (1, 8)
+SYSTEMS = (COMMIT, ALWAYS, INTERVAL, DEFAULT)
+
+
+def run(bench: Bench) -> list[Case]:
+    """Each number of publishers with each window."""
+    cases = []
+    with running(bench.directory / "b", SYSTEMS) as systems:
+        takers: list[System | Limit] = [*systems, Limit(DISK)]
+        for publishers in bench.some(PUBLISHERS):
+            for window in bench.some(WINDOWS):
+                case = _case(publishers, window)
+                count = _count(bench, publishers, window)
+                for system, counts in bench.turns(f"b, {case.name}", takers):
+                    if isinstance(system, Limit):
+                        syncs = sync_times_ns(bench.directory, 4096, bench.pick(50, 20, 3))
+                        value = publishers * window / percentile(syncs, 50) * 1e9
+                    else:
+                        settle(systems)
+                        job = {"count": count, "size_bytes": SIZE_BYTES, "window": window}
+                        ran = bench.publish("acked", system, publishers=publishers, **job)
+                        value = ran.rate("sent")
+                    if counts:
+                        case.add(system.name, value)
+                cases.append(case)
+    return cases
+
+
+def _case(publishers: int, window: int) -> Case:
+    return Case(
+        "b",
+        f"{publishers} publisher{'s' * (publishers > 1)}, {window} in flight each",
+        "acked/s",
+        compare={COMMIT: (ALWAYS, DISK), INTERVAL: (DEFAULT,)},
+        aims=(Aim(COMMIT, ALWAYS, 1.0), Aim(INTERVAL, DEFAULT, 1.0)),
+    )
+
+
+def _count(bench: Bench, publishers: int, window: int) -> int:
+    """Enough for a second or more of the slowest."""
+    full = {1: 500, 64: 20_000, 1000: 200_000}[window] * (1 if window == 1000 else publishers)
+    return bench.pick(full, full // 4, 2 * publishers * min(window, 100))

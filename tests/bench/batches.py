@@ -1,0 +1,84 @@
+"""c. Batches of 1,000 records of 256 B, from one and from four producers.
+
+Three peers, all of them JetStream with its default sync, which promises less than logd `commit`:
+one message per record with pipelined answers; atomic batches of 1,000; and fast ingest, the
+quickest publishing this nats-server has. The limit is a subscriber that only counts the same
+batches.
+"""
+
+from tests.bench.figures import Aim, Case
+from tests.bench.harness import Bench
+from tests.bench.systems import COMMIT, DEFAULT, INTERVAL, System, running, settle
+from tests.bench.worker import workers
+
+TITLE = "batches of 1,000 records of 256 B, acked"
+SIZE_BYTES = 256
+BATCH = 1000
+WINDOW = 8
+"""Batches that a producer has in flight."""
+
+RECORDS = "JetStream per record"
+ATOMIC = "JetStream atomic batches"
+FAST = "JetStream fast ingest"
+COUNTING = "counting subscriber"
+PEERS = {RECORDS: ("acked", 1000), ATOMIC: ("atomic", WINDOW), FAST: ("fast", 1)}
+"""Kind of publisher and its window."""
+
+
+def run(bench: Bench) -> list[Case]:
+    """One producer, then four."""
+    cases = []
+    options = {"allow_atomic": True, "allow_batched": True}
+    with running(bench.directory / "c", (COMMIT, INTERVAL, DEFAULT), **options) as systems:
+        names = [COMMIT, RECORDS, INTERVAL, ATOMIC, FAST, COUNTING]
+        for producers in bench.some((1, 4)):
+            case = _case(producers)
+            for name, counts in bench.turns(f"c, {case.name}", names):
+                settle(systems)
+                value = _measure(bench, systems, name, producers)
+                if counts:
+                    case.add(name, value)
+            cases.append(case)
+    return cases
+
+
+def _case(producers: int) -> Case:
+    peers = (RECORDS, ATOMIC, FAST, COUNTING)
+    return Case(
+        "c",
+        f"{producers} producer{'s' * (producers > 1)}",
+        "records/s",
+        compare={COMMIT: peers, INTERVAL: peers},
+        aims=(Aim(COMMIT, RECORDS, 10.0), Aim(COMMIT, None, 1_000_000)),
+    )
+
+
+def _measure(bench: Bench, systems: list[System], name: str, producers: int) -> float:
+    ours = {system.name: system for system in systems if system.name.startswith("logd")}
+    if name == COUNTING:
+        return _count(bench, systems[0], producers)
+    if name in ours:
+        count = bench.pick(2_000_000, 400_000, 8_000)
+        job = {"count": count, "window": WINDOW, "batch": BATCH, "size_bytes": SIZE_BYTES}
+        return bench.publish("batches", ours[name], publishers=producers, **job).rate("sent")
+    kind, window = PEERS[name]
+    count = bench.pick(400_000, 100_000, 4_000)
+    job = {"count": count, "window": window, "batch": BATCH, "size_bytes": SIZE_BYTES}
+    if kind == "acked":
+        job["batch"] = 1
+    return bench.publish(kind, systems[-1], publishers=producers, **job).rate("sent")
+
+
+def _count(bench: Bench, system: System, producers: int) -> float:
+    """Records a second that reach a subscriber which answers every batch, and stores nothing."""
+    count = bench.pick(2_000_000, 400_000, 8_000)
+    subject = f"nobody.{system.subject}"
+    job = {"kind": "counted", "address": system.url, "subject": subject, "count": count // BATCH}
+    with workers("reader", [job]) as reader:
+        reader.go()
+        run = bench.publish(
+            "batches", system, publishers=producers, subject=subject,
+            count=count, window=WINDOW, batch=BATCH, size_bytes=SIZE_BYTES,
+        )  # fmt: skip
+        reader.results()
+        return run.rate("sent")

@@ -1,0 +1,112 @@
+"""g. What streams cost while nothing happens: memory, processor time, and time to start.
+
+A system with 1, 100 and 1,000 streams is started, left alone, and looked at. logd counts together
+with the nats-server it needs. Cost per stream is what 1,000 take more than one, divided by 999.
+"""
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from time import perf_counter_ns
+
+from tests.bench.figures import Case
+from tests.bench.harness import Bench, Effort
+from tests.bench.machine import cpu_seconds, resident_bytes
+from tests.bench.systems import DEFAULT, JetStream, NatsServer
+from tests.support.logd import Logd
+from tests.support.waiting import wait_until
+
+TITLE = "cost of idle streams, and starting"
+LOGD = "logd and nats-server"
+COMPARE = {LOGD: (DEFAULT,)}
+
+
+class _Footprint:
+    """The cases, and the figures of one start."""
+
+    def __init__(self, bench: Bench, counts: tuple[int, ...]) -> None:
+        def cases(what: str, unit: str) -> dict[int, Case]:
+            return {
+                n: Case("g", f"{n:,} stream{'s' * (n > 1)}, {what}", unit, "lower", COMPARE)
+                for n in counts
+            }
+
+        self.idle_s = bench.pick(10, 3, 1)
+        self.start = cases("time to start", "ms")
+        self.memory = cases("memory", "MiB")
+        self.cpu = cases("processor", "% of a core")
+
+    def look(self, name: str, streams: int, pids: list[int], start_ns: int) -> None:
+        """Note one start that took `start_ns`; then leave the processes alone for a while."""
+        self.start[streams].add(name, start_ns / 1e6)
+        wait_idle(self.idle_s / 10)
+        begun_ns, used_s = perf_counter_ns(), sum(map(cpu_seconds, pids))
+        wait_idle(self.idle_s)
+        used_s = sum(map(cpu_seconds, pids)) - used_s
+        self.cpu[streams].add(name, used_s / (perf_counter_ns() - begun_ns) * 1e11)
+        self.memory[streams].add(name, sum(map(resident_bytes, pids)) / 2**20)
+
+    def cases(self) -> list[Case]:
+        found = [case for by in (self.memory, self.cpu, self.start) for case in by.values()]
+        fewest, most = min(self.memory), max(self.memory)
+        each = Case("g", "memory per idle stream", "KiB", "lower", COMPARE)
+        for name, values in self.memory[most].series.items():
+            for high, low in zip(values, self.memory[fewest].series[name], strict=True):
+                each.add(name, (high - low) * 1024 / (most - fewest))
+        return [*found, each]
+
+
+def wait_idle(seconds: float) -> None:
+    """Let time pass."""
+    until_ns = perf_counter_ns() + int(seconds * 1e9)
+    wait_until(lambda: perf_counter_ns() >= until_ns, within_s=seconds + 60)
+
+
+def run(bench: Bench) -> list[Case]:
+    """Both systems with each number of streams."""
+    counts = (1, 2) if bench.effort is Effort.SMOKE else (1, 100, 1000)
+    found = _Footprint(bench, counts)
+    for streams in counts:
+        with ExitStack() as stack:
+            directory = bench.directory / "g"
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            logd, server = _logd(stack, directory, streams)
+            peer = _jetstream(stack, directory, streams)
+            for name, _ in bench.turns(f"g, {streams} streams", (LOGD, DEFAULT), warm_up=False):
+                begun_ns = perf_counter_ns()
+                if name == LOGD:
+                    logd.daemon.start(within_s=120)
+                    start_ns = perf_counter_ns() - begun_ns
+                    found.look(name, streams, [logd.daemon.pid, server.pid], start_ns)
+                    assert logd.daemon.stop(within_s=120) == 0, logd.daemon.log()[-3000:]
+                else:
+                    peer.start()
+                    start_ns = perf_counter_ns() - begun_ns
+                    found.look(name, streams, [peer.pid], start_ns)
+                    peer.stop()
+    return found.cases()
+
+
+def _logd(stack: ExitStack, directory: Path, streams: int) -> tuple[Logd, NatsServer]:
+    """A logd that has its streams already, stopped."""
+    server = NatsServer(directory / "nats")
+    stack.callback(server.stop)
+    server.start()
+    config = [{"name": f"s{n}", "subject": f"bench.{n}.>"} for n in range(streams)]
+    logd = Logd(directory / "logd", server.url, config)
+    stack.callback(logd.daemon.close)
+    logd.daemon.start(within_s=300)
+    assert logd.daemon.stop(within_s=120) == 0, logd.daemon.log()[-3000:]
+    return logd, server
+
+
+def _jetstream(stack: ExitStack, directory: Path, streams: int) -> NatsServer:
+    """A nats-server that has its streams already, stopped."""
+    server = NatsServer(directory / "peer", jetstream="2m")
+    stack.callback(server.stop)
+    server.start()
+    for number in range(streams):
+        subject = f"bench.{number}.>"
+        JetStream(DEFAULT, server.url, subject, server, f"s{number}").create()
+    server.stop()
+    return server

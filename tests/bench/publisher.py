@@ -1,0 +1,231 @@
+"""One publisher, a process of its own: `python -m tests.bench.publisher`.
+
+It reads its job as a line of JSON, makes everything it will send, says "ready", waits for a line,
+publishes, and answers with a line of JSON: when it began and ended (monotonic nanoseconds, the same
+for all processes of a host), how many it sent, and how many answers were refusals.
+
+Messages are made before the clock starts, and answers are counted, not parsed, so that the server
+is what is measured. All kinds but the batches of logd are the same bytes for both systems.
+"""
+
+import select
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any, Final
+
+from tests.bench.fast_ingest import FastIngest
+from tests.bench.nats_wire import Answers, Connection, inbox
+from tests.bench.worker import work
+
+BLOCK_BYTES: Final = 64 * 1024
+"""Bytes of unanswered messages that go out in one write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a publisher is to do.
+
+    Attributes:
+        kind: A key of `KINDS`.
+        count: Messages; of the batched kinds, records.
+        window: Messages (or whole batches) that may be unanswered.
+        rate: Messages a second, of the kind `paced`.
+        batch: Records of a batch.
+        number: Tells publishers of one run apart.
+    """
+
+    kind: str
+    url: str
+    subject: str
+    count: int
+    size_bytes: int
+    window: int = 1
+    rate: float = 0.0
+    batch: int = 1000
+    number: int = 0
+
+
+Result = dict[str, Any]
+Prepared = Callable[[], Result]
+
+
+def payload(size_bytes: int) -> bytes:
+    """Printable bytes, the same for everyone."""
+    return (bytes(range(32, 127)) * (size_bytes // 95 + 1))[:size_bytes]
+
+
+def message(subject: str, size_bytes: int, reply: bytes = b"") -> bytes:
+    """A PUB as it goes over the wire."""
+    head = b" ".join(part for part in (b"PUB", subject.encode(), reply) if part)
+    return b"%b %d\r\n%b\r\n" % (head, size_bytes, payload(size_bytes))
+
+
+def _plain(job: Job) -> Prepared:
+    """As fast as the server reads, no answers."""
+    connection = Connection(job.url)
+    one = message(job.subject, job.size_bytes)
+    each = max(1, BLOCK_BYTES // len(one))
+    block = one * each
+
+    def run() -> Result:
+        whole, rest = divmod(job.count, each)
+        for _ in range(whole):
+            connection.send(block)
+        connection.send(one * rest)
+        connection.flush()
+        return {"sent": job.count, "refused": 0}
+
+    return run
+
+
+def _acked(job: Job) -> Prepared:
+    """At most `window` messages unanswered; each asks for an answer."""
+    connection = Connection(job.url)
+    answers = Answers(connection, job.number)
+    one = message(job.subject, job.size_bytes, inbox(job.number))
+    block = memoryview(one * job.window)
+
+    def run() -> Result:
+        sent = 0
+        while answers.count < job.count:
+            burst = min(job.window - (sent - answers.count), job.count - sent)
+            if burst:
+                connection.send(block[: burst * len(one)])
+                sent += burst
+            answers.wait()
+        return {"sent": sent, "refused": answers.refused, "refusal": answers.first_refusal}
+
+    return run
+
+
+def _paced(job: Job) -> Prepared:
+    """At a rate, whether answers come or not; the latency of each message.
+
+    The clock of a message starts when it is written, or when it should have been, if the write of
+    the one before was still blocked then.
+    """
+    connection = Connection(job.url)
+    answers = Answers(connection, job.number)
+    one = message(job.subject, job.size_bytes, inbox(job.number))
+    interval_ns = int(1e9 / job.rate)
+
+    def run() -> Result:
+        begun_ns: list[int] = []
+        latencies_ns: list[int] = []
+        due_ns = perf_counter_ns() + interval_ns
+        while len(latencies_ns) < job.count:
+            idle_s = max(0, due_ns - perf_counter_ns()) / 1e9
+            sending = len(begun_ns) < job.count
+            readable = select.select([connection.socket], [], [], idle_s if sending else None)[0]
+            if readable:
+                new, now_ns = answers.wait(), perf_counter_ns()
+                first = len(latencies_ns)
+                latencies_ns += [now_ns - at_ns for at_ns in begun_ns[first : first + new]]
+            now_ns = perf_counter_ns()
+            if sending and now_ns >= due_ns:
+                blocked = now_ns - due_ns > interval_ns
+                begun_ns.append(due_ns if blocked else now_ns)
+                connection.send(one)
+                due_ns += interval_ns
+        return {"sent": job.count, "refused": answers.refused, "latencies_ns": latencies_ns}
+
+    return run
+
+
+def _answered_each(job: Job, parts: Sequence[bytes]) -> Prepared:
+    """Parts that are answered once each, at most `window` of them unanswered."""
+    connection = Connection(job.url)
+    answers = Answers(connection, job.number)
+
+    def run() -> Result:
+        sent = 0
+        while answers.count < len(parts):
+            while sent < len(parts) and sent - answers.count < job.window:
+                connection.send(parts[sent])
+                sent += 1
+            answers.wait()
+        refusal = answers.first_refusal
+        return {"sent": sent * job.batch, "refused": answers.refused, "refusal": refusal}
+
+    return run
+
+
+def _batches(job: Job) -> Prepared:
+    """Arrow batches in logd's envelope, one message each."""
+    from penstock.logd.batch import SCHEMA_VERSION, Record, build_batch, encode_body
+    from penstock.logd.envelope import BatchPayload, encode_batch
+
+    records = [Record(job.subject, payload(job.size_bytes), perf_counter_ns())] * job.batch
+    body = encode_body(build_batch(records))
+    producer = b"%016d" % (perf_counter_ns() % 10**15 * 10 + job.number)
+    parts = []
+    for sequence in range(1, job.count // job.batch + 1):
+        data = encode_batch(
+            BatchPayload(
+                schema_version=SCHEMA_VERSION,
+                record_count=job.batch,
+                producer_id=producer,
+                previous_sequence=sequence - 1,
+                sequence=sequence,
+                body=body,
+            )
+        )
+        head = b"PUB %b %b %d" % (job.subject.encode(), inbox(job.number), len(data))
+        parts.append(b"%b\r\n%b\r\n" % (head, data))
+    return _answered_each(job, parts)
+
+
+def _atomic(job: Job) -> Prepared:
+    """JetStream's atomic batches (ADR-50, server 2.12): the last message of each is answered."""
+    body, subject, run_number = payload(job.size_bytes), job.subject.encode(), perf_counter_ns()
+    parts = []
+    for number in range(job.count // job.batch):
+        lines = []
+        for sequence in range(1, job.batch + 1):
+            last = sequence == job.batch
+            name = b"b%d-%d-%d" % (job.number, run_number, number)
+            headers = b"NATS/1.0\r\nNats-Batch-Id: %b\r\nNats-Batch-Sequence: %d\r\n%b\r\n" % (
+                name, sequence, b"Nats-Batch-Commit: 1\r\n" if last else b"",
+            )  # fmt: skip
+            reply = inbox(job.number) + b" " if last else b""
+            sizes = b"%d %d" % (len(headers), len(headers) + len(body))
+            lines.append(b"HPUB %b %b%b\r\n%b%b\r\n" % (subject, reply, sizes, headers, body))
+        parts.append(b"".join(lines))
+    return _answered_each(job, parts)
+
+
+def _fast(job: Job) -> Prepared:
+    """JetStream's fast ingest (ADR-50, server 2.14): its fastest publishing with any answer."""
+    ingest = FastIngest(Connection(job.url), job.subject, payload(job.size_bytes))
+    ingest.prepare(job.count)
+
+    def run() -> Result:
+        ingest.run()
+        return {"sent": job.count, "refused": 0, "flow": ingest.flow}
+
+    return run
+
+
+KINDS: Final[dict[str, Callable[[Job], Prepared]]] = {
+    "plain": _plain,
+    "acked": _acked,
+    "paced": _paced,
+    "batches": _batches,
+    "atomic": _atomic,
+    "fast": _fast,
+}
+
+
+def main() -> None:
+    """Do the job on standard input."""
+
+    def prepare(document: dict[str, Any]) -> Prepared:
+        job = Job(**document)
+        return KINDS[job.kind](job)
+
+    work(prepare)
+
+
+if __name__ == "__main__":
+    main()

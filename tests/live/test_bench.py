@@ -1,0 +1,75 @@
+"""The bench works: every scenario with a handful of messages, real servers. No figure is judged."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.bench.__main__ import SCENARIOS
+from tests.bench.worker import ROOT
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+
+def _start(directory: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.bench", "--smoke", "--dir", str(directory), *arguments],
+        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Where a bench works; nothing may be left there."""
+    yield tmp_path / "bench"
+    assert list((tmp_path / "bench").iterdir()) == []
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("letters", ["a,b,h", "c,f", "d,e", "g"])
+def test_every_scenario_measures_something(directory: Path, letters: str) -> None:
+    path = directory.parent / "bench.json"
+    bench = _start(directory, "--only", letters, "--json", str(path))
+    output, _ = bench.communicate(timeout=170)
+    assert bench.returncode == 0, output[-3000:]
+    document = json.loads(path.read_text())
+    assert {case["scenario"] for case in document["cases"]} == set(letters.split(","))
+    for case in document["cases"]:
+        for name, system in case["systems"].items():
+            assert len(system["rounds"]) == 1, (case["case"], name)
+            assert system["median"] >= 0 or case["unit"] == "KiB", (case["case"], name)
+    assert document["machine"]["cores"] == os.cpu_count()
+
+
+def test_the_tests_above_leave_no_scenario_out() -> None:
+    (mark,) = (
+        mark
+        for mark in test_every_scenario_measures_something.pytestmark  # type: ignore[attr-defined]
+        if mark.name == "parametrize"
+    )
+    assert sorted(",".join(mark.args[1]).split(",")) == sorted(SCENARIOS)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_it_ends_everything_it_started(directory: Path, how: signal.Signals) -> None:
+    bench = _start(directory, "--only", "b", "--rounds", "1000")
+    process = psutil.Process(bench.pid)
+
+    def started() -> list[psutil.Process]:
+        found = process.children(recursive=True)
+        names = {child.name() for child in found}
+        return found if "nats-server" in names and len(found) > 4 else []
+
+    children = wait_until(started, within_s=60, what="servers and a publisher")
+    bench.send_signal(how)
+    output, _ = bench.communicate(timeout=60)
+    assert bench.returncode == 130, output[-3000:]
+    assert [child for child in children if child.is_running()] == []
