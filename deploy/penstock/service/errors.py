@@ -24,9 +24,11 @@ class ServiceError(Exception):
         reason: What was wrong, and where.
         fix: What to do about it, as an instruction.
         exit_code: The code that a command ends with when nobody handles this error.
+        at_once: Whether a daemon ends without waiting for its threads, because one may hang.
     """
 
     exit_code = ExitCode.FAILURE
+    at_once = False
 
     def __init__(self, reason: str, *, fix: str) -> None:
         self.reason = reason

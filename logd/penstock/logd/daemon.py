@@ -48,6 +48,7 @@ class DrainCutShortError(ServiceError):
     """Stopping took longer than `drain_timeout_s` (exit code 75)."""
 
     exit_code = ExitCode.TEMPORARY
+    at_once = True  # a thread may hang in a write or sync that the disk never answers
 
 
 async def run_daemon(config: LogdConfig, config_path: Path, stop: asyncio.Event) -> None:
@@ -104,6 +105,8 @@ class _Daemon:
         admin_address = admin.start(config.admin)
         stack.callback(admin.close)
         fetch_address = self._server.listen(config.fetch)
+        for part in (self._server, self._ack_link, self._data_link):
+            stack.callback(part.close)
         await self._open_streams()
         try:
             await self._connect(self._ack_link)
@@ -148,16 +151,17 @@ class _Daemon:
             async with asyncio.timeout(self._config.drain_timeout_s):
                 self._streams.stop_listening()
                 await self._data_link.flush(1.0)
-                for partition in self._streams.partitions():
-                    await partition.wait_drained()
-                await asyncio.sleep(0)  # acks of the last commit are written at the turn's end
-                await self._ack_link.flush(1.0)
                 await self._streams.close()
         except TimeoutError:
+            waiting = ", ".join(self._streams.draining())
             raise DrainCutShortError(
-                f"stopping took longer than {self._config.drain_timeout_s:g} s",
-                fix="nothing acked is lost; raise drain_timeout_s if the disk is slow",
+                f"stopping took longer than {self._config.drain_timeout_s:g} s; still writing:"
+                f" {waiting or 'none'}",
+                fix="nothing acked is lost; see to the disk, or raise drain_timeout_s",
             ) from None
+        finally:
+            await asyncio.sleep(0)  # acks of the last commit are written at the turn's end
+            await self._ack_link.flush(1.0)
         _log.info("stopped")
 
     async def _open_streams(self) -> None:

@@ -96,6 +96,11 @@ class FetchServer:
                     self._connections.add(task)
                     task.add_done_callback(self._connections.discard)
         finally:
+            self.close()
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._socket is not None:
             self._socket.close()
 
     async def _serve(self, connection: socket.socket) -> None:

@@ -25,6 +25,7 @@ from penstock.logd.core.turn import (
     PendingAck,
     Refuse,
 )
+from penstock.logd.errors import CorruptError
 from penstock.logd.rebuild import Memory, rebuild_intake
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog, EpochFile, LogConfig
@@ -55,6 +56,7 @@ class Partition:
         retainer: For its counters; it works on the committer's thread.
         failure: Why it takes no writes; empty while it does.
         closed: Whether it serves nobody any more.
+        finished: Whether everything accepted has been dealt with and its log is closed.
         lost: Records that were accepted and then not stored, because the storage failed.
         first_offset_of_epoch: Where this process began to append.
     """
@@ -68,6 +70,7 @@ class Partition:
         self.intake = intake
         self.failure = ""
         self.closed = False
+        self.finished = False
         self.lost = 0
         self.first_offset_of_epoch = log.end_offset
         self._around = around
@@ -169,9 +172,12 @@ class Partition:
         Raises:
             LogFailedError: The last sync failed.
         """
-        self._committer.close()
-        if not self._committer.failed:
-            Memory.of(self.intake).save(self.log.directory)
+        try:
+            self._committer.close()
+            if not self._committer.failed:
+                Memory.of(self.intake).save(self.log.directory)
+        finally:
+            self.finished = True
 
     def _stream_room(self) -> tuple[int | None, int]:
         """Bytes the stream itself has room for (None: no limit), and below which offset."""
@@ -271,6 +277,10 @@ def _recover(stream: Stream, directory: Path, around: Surroundings) -> tuple[Com
     )
     log = CommitLog.open(directory, log_config)
     epochs = EpochFile(directory / "epochs")
+    for number, begun in epochs.entries[-1:]:
+        if begun > log.end_offset:  # what lay below was durable when the epoch began
+            message = f"epoch {number} began at offset {begun}, the log ends at {log.end_offset}"
+            raise CorruptError(f"{message}: records have been lost", where=str(directory))
     epoch = epochs.latest + 1
     epochs.begin(epoch, log.end_offset)
     intake = Intake(config, next_offset=log.end_offset, epoch=epoch, streams_for=around.streams_for)

@@ -114,8 +114,8 @@ class Retainer:
             case DeleteBefore(offset):
                 self._doomed.extend(facts for facts in segments if facts.next_offset <= offset)
             case Seal():
-                self._log.roll()
-                self._due_ns = now_ns  # it may be deletable at once
+                if self._log.roll():  # else there is no room; it is tried again in an interval
+                    self._due_ns = now_ns  # it may be deletable at once
             case None:
                 pass
 

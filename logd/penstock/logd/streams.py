@@ -177,9 +177,12 @@ class StreamSet:
             self._link.unsubscribe(sid)
 
     async def close(self) -> None:
-        """Close every partition; what was accepted is on disk then."""
-        for partition in self.partitions():
-            await _finish(partition)
+        """Commit what was accepted and close every partition; none waits for another's disk."""
+        await asyncio.gather(*(_drain(partition) for partition in self.partitions()))
+
+    def draining(self) -> list[str]:
+        """Streams that `close` still waits for."""
+        return [partition.name for partition in self.partitions() if not partition.finished]
 
     async def _open(self, stream: Stream) -> None:
         name = stream.config.name
@@ -254,6 +257,11 @@ def describe_partition(partition: Partition) -> dict[str, Any]:
         "epoch": partition.epoch,
         "size_bytes": partition.log.size_bytes,
     }
+
+
+async def _drain(partition: Partition) -> None:
+    await partition.wait_drained()
+    await _finish(partition)
 
 
 async def _finish(partition: Partition) -> None:

@@ -9,10 +9,10 @@ from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.envelope import BatchPayload, encode_batch
-from penstock.logd.errors import UnavailableError
+from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.fetch_api import FetchApi
 from penstock.logd.partition import Partition
-from penstock.logd.store import LogFailedError
+from penstock.logd.store import EpochFile, LogFailedError
 from tests.support.surroundings import make_surroundings
 
 PRODUCER = b"p" * 16
@@ -143,3 +143,14 @@ class OneStream:
 
     def partition(self, *_: object) -> Partition:
         return self._partition
+
+
+async def test_a_log_that_ends_before_its_last_epoch_began_is_damaged(tmp_path: Path) -> None:
+    EpochFile(make(tmp_path / "0") / "epochs").begin(3, 7)
+    with pytest.raises(CorruptError, match="epoch 3 began at offset 7, the log ends at 0"):
+        await open_partition(tmp_path / "0")
+
+
+def make(directory: Path) -> Path:
+    directory.mkdir()
+    return directory

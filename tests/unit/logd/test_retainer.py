@@ -1,5 +1,6 @@
 """Retention carried out on a real log: when it looks, what it waits for, what is remembered."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from penstock.logd.nats_headers import format_headers
 from penstock.logd.rebuild import Memory, rebuild_intake
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.store.disk import File, RealDisk
 from tests.support.frames import make_frame, make_frames
 
 SECOND = 1_000_000_000
@@ -189,3 +191,23 @@ def store(log: CommitLog, intake: Intake, message: Message, clock: ManualClock) 
     (append, *_) = [effect for effect in effects if isinstance(effect, Append)]
     log.append(list(build_frames(append.items, epoch=1)))
     log.sync()
+
+
+def test_a_full_disk_delays_the_sealing_of_an_idle_stream_and_does_not_fail_it(
+    log: CommitLog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append(make_frames(0, [b"x"] * 4))
+    log.sync()
+    retainer = make_retainer(log, clock)
+
+    def full(path: Path) -> File:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealDisk, "create", lambda _, path: full(path))
+        assert not retainer.step()
+    assert (log.failure, log.segment_count) == ("", 1)
+    assert retainer.wait_s() == 30, "not at once again"
+    clock.now_ns += 30 * SECOND
+    assert not retainer.step()
+    assert log.segment_count == 2

@@ -1,6 +1,12 @@
 """What the store raises besides the errors of `penstock.logd.errors`."""
 
+import errno
+from typing import Final
+
 from penstock.logd.errors import CorruptError, UnavailableError
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+"""Errors of making a file that say nothing of the files there are: space, quota, descriptors."""
 
 
 class LogFailedError(UnavailableError):

@@ -29,11 +29,11 @@ from penstock.logd.segment_facts import SegmentFacts
 from penstock.logd.store.clock import now_ns as system_now_ns
 from penstock.logd.store.config import LogConfig
 from penstock.logd.store.disk import REAL_DISK, Disk, File
-from penstock.logd.store.errors import LogFailedError
+from penstock.logd.store.errors import NO_ROOM, LogFailedError
 from penstock.logd.store.mark import SyncedMark
 from penstock.logd.store.ranges import gather_ranges
 from penstock.logd.store.recovery import Recovery, RecoveryReport
-from penstock.logd.store.segment import FileRange, Segment
+from penstock.logd.store.segment import FileRange, Segment, segment_path
 
 OPEN_FILES_MAX: Final = 8
 """Sealed segments of one log whose files stay open between reads."""
@@ -171,9 +171,8 @@ class CommitLog:
         try:
             file.sync()
         except OSError as error:
-            self._fail(
-                "sync", error, cut_to=self._synced_size if file is self._active_file else None
-            )
+            cut_to = self._synced_size if file is self._active_file else None
+            self._fail("sync", error, cut_to=cut_to)
         with self._lock:
             if active is self._active:
                 self._synced_offset = max(self._synced_offset, end_offset)
@@ -181,8 +180,10 @@ class CommitLog:
         self._mark_synced()
         return end_offset
 
-    def roll(self) -> None:
-        """Seal the active segment and begin the next; does nothing when it is empty.
+    def roll(self) -> bool:
+        """Seal the active segment and begin the next, if it is not empty and there is room for one.
+
+        Without room (`NO_ROOM`) nothing is lost: the segment stays active, and grows.
 
         Raises:
             LogFailedError: The log failed; everything synced before stays.
@@ -190,24 +191,26 @@ class CommitLog:
         self._check_writable()
         sealed = self._active
         if sealed.size == 0:
-            return
+            return False
         self.sync()
+        base, interval_bytes = sealed.end_offset, self._config.index_interval_bytes
         try:
             sealed.save_index()
             segment, file = Segment.create(
-                self.directory,
-                sealed.end_offset,
-                interval_bytes=self._config.index_interval_bytes,
-                disk=self._disk,
+                self.directory, base, interval_bytes=interval_bytes, disk=self._disk
             )
         except OSError as error:
-            self._fail("roll", error, cut_to=sealed.size)
+            made = self._disk.exists(segment_path(self.directory, base))
+            if made or error.errno not in NO_ROOM:
+                self._fail("roll", error, cut_to=sealed.size)
+            return False
         with self._lock:
             self._recent_files.append(self._active_file)
             self._segments = [*self._segments, segment]
             self._active_file = file
             self._synced_size = 0
         self._begun_ns = self._now_ns()
+        return True
 
     def truncate_to(self, offset: int) -> None:
         """Remove every frame that holds records at or above an offset; durable on return.

@@ -1,0 +1,44 @@
+"""What goes wrong within the process: threads that hang, descriptors, memory, the clock."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import nats
+import nats.errors
+import pytest
+
+from tests.support.logd import Logd
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+
+LOGS = {"name": "logs", "subject": "telemetry.logs.>"}
+AUDIT = {"name": "audit", "subject": "telemetry.audit.>"}
+
+
+def faulty(directory: Path) -> list[str]:
+    return [sys.executable, "-m", "tests.support.faulty_logd", str(directory)]
+
+
+async def test_a_disk_that_never_answers_does_not_keep_the_process_from_ending(
+    tmp_path: Path, nats_url: str
+) -> None:
+    lazy = {"name": "logs-lazy", "subject": "telemetry.lazy.>", "fsync": "never"}
+    streams, program = [LOGS, lazy, AUDIT], faulty(tmp_path)
+    with Logd(tmp_path / "logd", nats_url, streams, program=program, drain_timeout_s=1) as logd:
+        client = await nats.connect(nats_url)
+        js = client.jetstream()
+        for name in ("logs", "lazy", "audit"):
+            await js.publish(f"telemetry.{name}.a", b"acked")
+        (tmp_path / "hang").write_text("/logs-")
+        with pytest.raises(nats.errors.TimeoutError):
+            await js.publish("telemetry.logs.a", b"not acked", timeout=0.2)
+        assert await asyncio.to_thread(logd.daemon.stop) == 75
+        assert "still writing: logs, logs-lazy\n" in logd.daemon.log()
+        (tmp_path / "hang").unlink()
+        logd.daemon.start()
+        assert logd.values("audit") == logd.values("logs-lazy") == [b"acked"]
+        assert logd.values("logs") in ([b"acked"], [b"acked", b"not acked"])
+        wait_until(lambda: logd.daemon.status()["health"] == "ready")
+        await client.close()
