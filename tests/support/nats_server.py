@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.support.waiting import wait_until
 
@@ -20,23 +21,68 @@ def nats_server_binary() -> str:
     return found
 
 
+class NatsServer:
+    """A running server.
+
+    Attributes:
+        url: Of its port for clients.
+        routes: Of its port for other servers of a cluster; empty without one.
+    """
+
+    def __init__(
+        self, directory: Path, *arguments: str, port: int = -1, config: Path | None = None
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._process = subprocess.Popen(
+            [
+                nats_server_binary(), "-a", "127.0.0.1", "-p", str(port),
+                "--ports_file_dir", str(directory), "-l", str(directory / "nats-server.log"),
+                *(() if config is None else ("-c", str(config))), *arguments,
+            ]
+        )  # fmt: skip
+        ports = directory / f"nats-server_{self._process.pid}.ports"
+        wait_until(lambda: ports.exists() and ports.read_text().strip(), what="nats-server ports")
+        listening = json.loads(ports.read_text())
+        self.url = str(listening["nats"][0])
+        self.routes = str(listening.get("cluster", [""])[0])
+
+    @property
+    def port(self) -> int:
+        """For clients."""
+        return urlsplit(self.url).port or 0
+
+    def signal(self, name: str) -> None:
+        """Send a signal by nats-server's own name for it: `ldm`, `reload`, ..."""
+        command = [nats_server_binary(), "--signal", f"{name}={self._process.pid}"]
+        subprocess.run(command, check=True)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait(timeout=10)
+
+    def close(self) -> None:
+        """Stop it, if it still runs."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(timeout=10)
+
+
+@contextmanager
+def nats_server(
+    directory: Path, *arguments: str, port: int = -1, config: Path | None = None
+) -> Iterator[NatsServer]:
+    """Run a server with its files in `directory` until the block ends."""
+    server = NatsServer(directory, *arguments, port=port, config=config)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
 @contextmanager
 def running_nats_server(
     directory: Path, *, port: int = -1, config: Path | None = None
 ) -> Iterator[str]:
     """Run a server with its files in `directory` until the block ends; yields its URL."""
-    directory.mkdir(parents=True, exist_ok=True)
-    process = subprocess.Popen(
-        [
-            nats_server_binary(), "-a", "127.0.0.1", "-p", str(port),
-            "--ports_file_dir", str(directory), "-l", str(directory / "nats-server.log"),
-            *(() if config is None else ("-c", str(config))),
-        ]
-    )  # fmt: skip
-    try:
-        ports = directory / f"nats-server_{process.pid}.ports"
-        wait_until(lambda: ports.exists() and ports.read_text().strip(), what="nats-server ports")
-        yield json.loads(ports.read_text())["nats"][0]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=10)
+    with nats_server(directory, port=port, config=config) as server:
+        yield server.url

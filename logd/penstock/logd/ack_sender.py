@@ -64,6 +64,9 @@ class AckSender:
             self.dropped += len(out)
 
     def _put(self, reply: bytes, body: bytes) -> None:
+        if len(body) > self._link.max_payload:  # the server would hang up
+            self.dropped += 1
+            return
         if not self._out:
             asyncio.get_running_loop().call_soon(self.flush)
         self._out.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body))

@@ -3,14 +3,11 @@
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SecretStr,
-    field_serializer,
     field_validator,
     model_validator,
 )
@@ -19,7 +16,7 @@ from penstock.logd.core.metadata import FsyncPolicy, StreamConfig, check_stream_
 from penstock.logd.core.retention import Discard, Retention
 from penstock.logd.core.subjects import check_stream_subject
 from penstock.logd.errors import RefusedError
-from penstock.logd.nats_link import NatsAddress
+from penstock.logd.nats_config import NatsSettings
 from penstock.service import HostPort
 
 _MIB = 1024 * 1024
@@ -27,49 +24,6 @@ _MIB = 1024 * 1024
 
 class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class NatsSettings(_Settings):
-    """Where messages come from.
-
-    Attributes:
-        url: `nats://HOST:PORT`; user and password or a token may stand in it.
-        user: With `password`, instead of those in the URL.
-        token: Instead of user and password.
-    """
-
-    url: str = "nats://127.0.0.1:4222"
-    user: str | None = None
-    password: SecretStr | None = None
-    token: SecretStr | None = None
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, url: str) -> str:
-        try:
-            parts = urlsplit(url)
-            sound = parts.scheme == "nats" and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            sound = False
-        if not sound:
-            msg = "must be nats://HOST:PORT (TLS is not offered yet)"
-            raise ValueError(msg)
-        return url
-
-    @field_serializer("url", when_used="json")
-    def _hide_credentials(self, url: str) -> str:
-        parts = urlsplit(url)
-        place = parts.netloc.rpartition("@")[2]
-        return url if place == parts.netloc else f"{parts.scheme}://**********@{place}"
-
-    def address(self) -> NatsAddress:
-        """What the connection needs."""
-        return NatsAddress(
-            url=self.url,
-            user=self.user,
-            password=None if self.password is None else self.password.get_secret_value(),
-            token=None if self.token is None else self.token.get_secret_value(),
-        )
 
 
 class RetentionSettings(_Settings):

@@ -19,7 +19,8 @@ from penstock.logd.core.turn import Message
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.fetch_api import FetchApi
 from penstock.logd.fetch_server import FetchServer
-from penstock.logd.nats_link import NatsLink, NatsRefusedError
+from penstock.logd.nats_errors import NatsRefusedError, NatsSetupError
+from penstock.logd.nats_link import NatsLink
 from penstock.logd.partition import Surroundings
 from penstock.logd.store import DirectoryLock
 from penstock.logd.streams import StreamSet
@@ -73,11 +74,13 @@ class _Daemon:
         self._config = config
         self._config_path = config_path
         rng = random.Random()  # noqa: S311 - jitter, not a secret
-        address = config.nats.address()
+        clock, access = SystemClock(), config.nats.access()
         self._data_link = NatsLink(
-            address, name=f"{config.node}/data", on_messages=self._on_messages, rng=rng
+            access, name=f"{config.node}/data", on_messages=self._on_messages, rng=rng, clock=clock
         )
-        self._ack_link = NatsLink(address, name=f"{config.node}/acks", on_messages=_ignore, rng=rng)
+        self._ack_link = NatsLink(
+            access, name=f"{config.node}/acks", on_messages=_ignore, rng=rng, clock=clock
+        )
         self._budget = ByteBudget(config.intake_bytes_max)
         self._acks = AckSender(self._ack_link)
         self._streams = StreamSet(
@@ -111,6 +114,7 @@ class _Daemon:
         try:
             await self._connect(self._ack_link)
             await self._connect(self._data_link)
+            self._check_permitted()
         except BaseException:
             await self._streams.close()
             raise
@@ -123,7 +127,7 @@ class _Daemon:
             node=config.node,
             fetch=fetch_address,
             admin=admin_address,
-            nats=self._data_link.address.shown(),
+            nats=self._data_link.shown(),
             streams=[partition.name for partition in self._streams.partitions()],
         )
 
@@ -150,7 +154,7 @@ class _Daemon:
         try:
             async with asyncio.timeout(self._config.drain_timeout_s):
                 self._streams.stop_listening()
-                await self._data_link.flush(1.0)
+                await self._data_link.flush(self._config.drain_timeout_s / 2)
                 await self._streams.close()
         except TimeoutError:
             waiting = ", ".join(self._streams.draining())
@@ -195,18 +199,33 @@ class _Daemon:
                         await asyncio.sleep(_RETRY_S)
                     else:
                         return
+        except NatsSetupError as error:
+            raise ConfigError(f"{self._config_path}: {error.key}: {error}", fix=error.fix) from None
         except NatsRefusedError as error:
             raise ConfigError(
-                f"{self._config_path}: nats: {link.address.shown()} refuses: {error}",
-                fix="correct nats.url, nats.user and nats.password, or nats.token; the user must"
-                " be permitted to subscribe to the streams' subjects",
+                f"{self._config_path}: nats: {link.shown()} refuses: {error}",
+                fix="correct nats.url, or what logd logs in with: nats.user and nats.password,"
+                " nats.token, nats.nkey_seed_file, nats.credentials_file or nats.tls",
             ) from None
         except TimeoutError:
             raise UnavailableError(
-                f"{self._config_path}: nats.url: {link.address.shown()} cannot be reached:"
-                f" {problem}",
+                f"{self._config_path}: nats.url: {link.shown()} cannot be reached: {problem}",
                 fix="start nats-server there, or correct nats.url",
             ) from None
+
+    def _check_permitted(self) -> None:
+        """Refuse to start when the server does not permit a stream of the configuration.
+
+        Other streams may have lost their permission since they were made; they are reported.
+        """
+        denied = self._streams.denied()
+        for settings in self._config.streams:
+            if settings.name in denied:
+                raise ConfigError(
+                    f"{self._config_path}: streams: {settings.name}: {self._data_link.shown()}"
+                    f" refuses: {denied[settings.name]}",
+                    fix="permit logd's user to subscribe to the stream's subject",
+                )
 
     def _surroundings(self, streams_for: Callable[[str], tuple[str, ...]]) -> Surroundings:
         return Surroundings(

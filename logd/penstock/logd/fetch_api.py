@@ -13,7 +13,7 @@ from penstock.logd.core.subjects import check_filter
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.fetch_wire import Document
 from penstock.logd.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
-from penstock.logd.nats_link import NatsRefusedError
+from penstock.logd.nats_errors import NatsRefusedError
 from penstock.logd.partition import Partition
 from penstock.logd.store import FileRange
 from penstock.logd.streams import StreamSet, describe_partition

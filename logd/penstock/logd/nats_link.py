@@ -1,136 +1,146 @@
-"""One lasting connection to a NATS server: connect, subscribe, reconnect, publish.
+"""One lasting connection to a NATS cluster: connect, subscribe, move, reconnect, publish.
 
 logd keeps two: one brings messages in, the other takes acks out, so that neither delays the other.
 The socket is never left unread, because nats-server cuts off whoever does not read.
+
+A server that is about to shut down says so (`ldm`). Then another one is dialled first, the
+subscriptions leave the old one, and when it has confirmed that, they begin on the new one: what is
+published in the round trip between is missed, but nothing comes twice.
 """
 
 import asyncio
 import contextlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
-import orjson
 import structlog
-from typing_extensions import override
 
-from penstock.logd.core.turn import Message
-from penstock.logd.errors import CorruptError, LogdError
-from penstock.logd.nats_parser import NatsParser, Parsed
+from penstock.logd.core.servers import NatsServer, ServerPool
+from penstock.logd.errors import LogdError
+from penstock.logd.nats_dial import NatsAccess, dial
+from penstock.logd.nats_errors import ErrorKind, NatsRefusedError, NatsSetupError, ServerError
+from penstock.logd.nats_subscriptions import LinkEvent, LinkState, Subscriptions
+from penstock.logd.nats_wire import Answer, OnMessages, Wire
+from penstock.service.clock import Clock
 
-OnMessages = Callable[[dict[bytes, list[Message]]], None]
-
-_HANDSHAKE_S: Final = 5.0
+_CONFIRM_S: Final = 5.0
 _PING_INTERVAL_S: Final = 20.0
-_BACKOFF_FIRST_S: Final = 0.05
-_BACKOFF_MAX_S: Final = 2.0
-_REFUSALS: Final = ("authorization", "permissions violation for subscription")
+_MOVE_RETRY_S: Final = 0.5
+_MAX_PAYLOAD: Final = 1024 * 1024
 _WRITE_BUFFER_MAX: Final = 16 * 1024 * 1024
 """Bytes that may wait in the socket's buffer before publishing is refused."""
 
 _log = structlog.get_logger()
 
 
-class NatsRefusedError(LogdError):
-    """The NATS server does not want this client: credentials or permissions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NatsAddress:
-    """Where a NATS server is and who we are to it."""
-
-    url: str
-    user: str | None = None
-    password: str | None = None
-    token: str | None = None
-
-    def host_port(self) -> tuple[str, int]:
-        """What to connect to; 4222 is NATS's port."""
-        parts = urlsplit(self.url)
-        return parts.hostname or "127.0.0.1", parts.port or 4222
-
-    def credentials(self) -> dict[str, str]:
-        """The fields of CONNECT; those in the URL give way to those of the configuration."""
-        parts = urlsplit(self.url)
-        found: dict[str, str] = {}
-        if parts.username and parts.password is None:
-            found["auth_token"] = unquote(parts.username)
-        elif parts.username:
-            found = {"user": unquote(parts.username), "pass": unquote(parts.password or "")}
-        if self.token is not None:
-            found = {"auth_token": self.token}
-        if self.user is not None:
-            found = {"user": self.user, "pass": self.password or ""}
-        return found
-
-    def shown(self) -> str:
-        """The address without secrets."""
-        host, port = self.host_port()
-        return f"{host}:{port}"
-
-
 class NatsLink:
     """Keeps a connection and its subscriptions alive until it is closed.
 
     Args:
-        address: Of the server.
+        access: To the servers.
         name: Shown in the server's monitoring.
         on_messages: Called with what one read brought, by subscription id.
-        rng: For the jitter of reconnecting.
+        rng: For the order of servers and the jitter of reconnecting.
+        clock: To see whether credentials have expired.
+        on_event: Called when what can arrive changes.
+
+    Attributes:
+        problem: Why it is not connected; empty while it is.
+        reconnects: How often it came back, moves included.
+        moves: How often it left a server before that shut down.
+        publishes_denied: Messages that the server did not let us publish.
+        info: The last INFO.
     """
 
     def __init__(
-        self, address: NatsAddress, *, name: str, on_messages: OnMessages, rng: random.Random
+        self,
+        access: NatsAccess,
+        *,
+        name: str,
+        on_messages: OnMessages,
+        rng: random.Random,
+        clock: Clock,
+        on_event: Callable[[LinkEvent], None] = lambda _: None,
     ) -> None:
-        self.address = address
         self.name = name
         self.problem = "not connected yet"
         self.reconnects = 0
+        self.moves = 0
+        self.publishes_denied = 0
         self.info: dict[str, Any] = {}
+        self._access = access
         self._on_messages = on_messages
+        self._on_event = on_event
         self._rng = rng
-        self._wire: _Wire | None = None
-        self._subscriptions: dict[bytes, str] = {}
-        self._last_sid = 0
+        self._clock = clock
+        self._pool = ServerPool(access.servers, rng.shuffle)
+        self._server = access.servers[0]
+        self._wire: Wire | None = None
+        self._subscriptions = Subscriptions(on_event)
+        self._moving = asyncio.Event()
         self._closing = False
 
     @property
     def connected(self) -> bool:
-        """Whether the server has us and our subscriptions."""
+        """Whether a server has us."""
         return self._wire is not None
 
+    @property
+    def max_payload(self) -> int:
+        """Bytes of the largest message the server takes."""
+        limit = self.info.get("max_payload")
+        return limit if isinstance(limit, int) and limit > 0 else _MAX_PAYLOAD
+
+    @property
+    def servers(self) -> tuple[NatsServer, ...]:
+        """Every server that would be tried."""
+        return self._pool.servers
+
+    def shown(self) -> str:
+        """The server in use, or those to begin with, without secrets."""
+        return self._server.shown() if self.connected else self._access.shown()
+
+    def denials(self) -> dict[bytes, str]:
+        """Why which subscriptions are refused."""
+        return self._subscriptions.denials()
+
     async def connect(self) -> None:
-        """Connect once and subscribe.
+        """Try each server once, until one has us and has answered to every subscription.
 
         Raises:
-            NatsRefusedError: Credentials or permissions.
-            OSError: The server cannot be reached, or broke off.
+            NatsSetupError: The configuration cannot work; of several servers, with none of them.
+            NatsRefusedError: Every server refuses us.
+            OSError: No server can be reached, or the only one broke off.
         """
-        host, port = self.address.host_port()
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(_HANDSHAKE_S):
-            _, wire = await loop.create_connection(
-                lambda: _Wire(self._on_messages, self._note_error), host, port
-            )
+        failures: list[OSError | LogdError] = []
+        for _ in self._pool.servers:
+            server = self._pool.take()
             try:
-                await self._handshake(wire)
-            except BaseException:
-                wire.abort()
-                raise
-        self._wire = wire
-        self.problem = ""
+                wire = await self._dial(server)
+            except (OSError, LogdError) as error:
+                failures.append(error)
+                continue
+            self._pool.connected()
+            await self._confirm(self._adopt(server, wire))
+            return
+        unreachable = [error for error in failures if isinstance(error, OSError)]
+        if unreachable and len(failures) > 1:
+            raise ConnectionError("; ".join(_explain(error) for error in failures))
+        raise failures[0]
 
     async def run(self) -> None:
         """Watch the connection and reconnect as often as needed, until `close`."""
         while not self._closing:
-            if self._wire is None:
+            wire = self._wire
+            if wire is None:
                 await self._reconnect()
+            elif self._moving.is_set() and not wire.closed.done():
+                await self._move(wire)
             else:
-                await self._watch(self._wire)
-                self._wire = None
-                self._note_loss()
+                await self._watch(wire)
+            if wire is not None and wire is self._wire and wire.closed.done():
+                self._note_loss(wire)
 
     async def subscribe(self, subject: str) -> bytes:
         """Subscribe now and after each reconnect; returns the subscription's id.
@@ -140,26 +150,27 @@ class NatsLink:
         Raises:
             NatsRefusedError: The server does not permit it.
         """
-        self._last_sid += 1
-        sid = str(self._last_sid).encode()
-        self._subscriptions[sid] = subject
-        if self._wire is not None:
-            self._wire.write(_sub_line(sid, subject))
+        sid, answer = self._subscriptions.add(subject)
+        if answer is not None:
             try:
-                async with asyncio.timeout(_HANDSHAKE_S):
-                    await self._wire.flush_checked()
-            except NatsRefusedError:
-                del self._subscriptions[sid]
-                raise
-            except OSError as error:  # the reconnect will subscribe
+                async with asyncio.timeout(_CONFIRM_S):
+                    await asyncio.shield(answer)
+            except (OSError, NatsRefusedError) as error:  # the reconnect will subscribe
                 _log.warning("nats subscription delayed", subject=subject, reason=str(error))
+            self._subscriptions.check(sid)
         return sid
 
     def unsubscribe(self, sid: bytes) -> None:
         """End a subscription; messages under way may still come."""
-        self._subscriptions.pop(sid, None)
-        if self._wire is not None:
-            self._wire.write(b"UNSUB %b\r\n" % sid)
+        self._subscriptions.remove(sid)
+
+    def pause(self, sid: bytes) -> None:
+        """Leave a subject for a while; messages under way may still come."""
+        self._subscriptions.pause(sid)
+
+    def resume(self, sid: bytes) -> None:
+        """Take a paused or refused subscription up again; an event says what came of it."""
+        self._subscriptions.resume(sid)
 
     def write(self, data: bytes) -> bool:
         """Send protocol bytes; False when they cannot be sent now and are not kept."""
@@ -174,7 +185,7 @@ class NatsLink:
         if self._wire is not None:
             with contextlib.suppress(OSError, NatsRefusedError):
                 async with asyncio.timeout(timeout_s):
-                    await self._wire.flush()
+                    await self._wire.ask()
 
     def close(self) -> None:
         """Disconnect for good."""
@@ -182,170 +193,143 @@ class NatsLink:
         if self._wire is not None:
             self._wire.abort()
 
-    async def _handshake(self, wire: "_Wire") -> None:
-        self.info = await wire.info
-        if self.info.get("tls_required"):
-            raise NatsRefusedError(f"{self.address.shown()} demands TLS, which is not offered yet")
-        connect = {
-            "verbose": False,
-            "pedantic": False,
-            "lang": "python",
-            "version": "0.1.0",
-            "protocol": 1,
-            "echo": False,
-            "headers": True,
-            "no_responders": True,
-            "name": self.name,
-        } | self.address.credentials()
-        subscriptions = [_sub_line(sid, subject) for sid, subject in self._subscriptions.items()]
-        wire.write(b"CONNECT %b\r\n%b" % (orjson.dumps(connect), b"".join(subscriptions)))
-        await wire.flush_checked()
+    async def _dial(self, server: NatsServer) -> Wire:
+        return await dial(
+            self._access, server, name=self.name, on_messages=self._on_messages, clock=self._clock
+        )
 
-    async def _watch(self, wire: "_Wire") -> None:
-        """Ping an idle server; return when the connection is gone."""
-        while not wire.closed.done():
-            seen = wire.reads
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PING_INTERVAL_S):
-                    await asyncio.shield(wire.closed)
-            if not wire.closed.done() and wire.reads == seen:
-                try:
-                    async with asyncio.timeout(_HANDSHAKE_S):
-                        await wire.flush()
-                except (OSError, NatsRefusedError) as error:
-                    self.problem = f"no answer to a ping: {error}"
-                    wire.abort()
+    def _adopt(self, server: NatsServer, wire: Wire) -> list[Answer]:
+        """Make a connection ours, and ask for every subscription on it, in one turn."""
+        self._wire, self._server = wire, server
+        self.problem = ""
+        self._moving.clear()
+        wire.on_info = self._take_info
+        wire.on_error = self._take_error
+        self._take_info(wire.last_info)
+        return self._subscriptions.attach(wire)
+
+    async def _confirm(self, answers: list[Answer]) -> None:
+        try:
+            for answer in answers:
+                await answer
+        except BaseException:
+            self._subscriptions.detach()
+            if self._wire is not None:
+                self._wire.abort()
+                self._wire = None
+            raise
+
+    def _take_info(self, info: dict[str, Any]) -> None:
+        self.info = info
+        urls = info.get("connect_urls")
+        self._pool.learn(urls if isinstance(urls, list) else (), self._server)
+        if info.get("ldm") is True and not self._moving.is_set():
+            _log.warning("nats server shuts down", link=self.name, server=self._server.shown())
+            self._moving.set()
+
+    def _take_error(self, error: ServerError) -> None:
+        match error.kind:
+            case ErrorKind.PUBLISH:
+                self.publishes_denied += 1
+                if self.publishes_denied == 1:  # each further one is counted only
+                    _log.error("nats refuses a publish", link=self.name, error=error.text)
+            case ErrorKind.SUBSCRIPTION:
+                if error.sid is not None:  # permissions changed on the server
+                    self._subscriptions.deny(error.sid, error.text)
+            case ErrorKind.LOGIN | ErrorKind.FATAL:
+                _log.error("nats error", link=self.name, error=error.text)
+
+    async def _watch(self, wire: Wire) -> None:
+        """Ping an idle server; return when the connection is gone or is to be left."""
+        moving = asyncio.ensure_future(self._moving.wait())
+        try:
+            while not wire.closed.done() and not moving.done():
+                seen = wire.reads
+                await asyncio.wait(
+                    (wire.closed, moving),
+                    timeout=_PING_INTERVAL_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if wire.reads == seen and not wire.closed.done() and not moving.done():
+                    await self._ping(wire)
+        finally:
+            moving.cancel()
+
+    async def _ping(self, wire: Wire) -> None:
+        try:
+            async with asyncio.timeout(_CONFIRM_S):
+                await wire.ask()
+        except (OSError, NatsRefusedError):
+            wire.problem = wire.problem or "no answer to a ping"
+            wire.abort()
 
     async def _reconnect(self) -> None:
-        delay_s = _BACKOFF_FIRST_S
         while not self._closing:
+            server = self._pool.take()
             try:
-                await self.connect()
+                wire = await self._dial(server)
             except (OSError, LogdError) as error:
-                self.problem = str(error) or type(error).__name__
+                self.problem = _explain(error)
                 _log.warning("nats connect failed", link=self.name, reason=self.problem)
-                await asyncio.sleep(delay_s * self._rng.uniform(0.5, 1.0))
-                delay_s = min(2 * delay_s, _BACKOFF_MAX_S)
-            else:
-                self.reconnects += 1
-                _log.info("nats connected again", link=self.name, server=self.address.shown())
-                return
-
-    def _note_loss(self) -> None:
-        if not self._closing:
-            self.problem = self.problem or "connection lost"
-            _log.warning("nats connection lost", link=self.name, reason=self.problem)
-
-    def _note_error(self, text: str) -> None:
-        self.problem = f"nats-server says: {text}"
-        _log.error("nats error", link=self.name, error=text)
-
-
-class _Wire(asyncio.BufferedProtocol):
-    """One connection's bytes."""
-
-    def __init__(self, on_messages: OnMessages, on_error: Callable[[str], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self.info: asyncio.Future[dict[str, Any]] = loop.create_future()
-        self.closed: asyncio.Future[None] = loop.create_future()
-        self.reads = 0
-        self._on_messages = on_messages
-        self._on_error = on_error
-        self._parser = NatsParser()
-        self._pongs: list[asyncio.Future[None]] = []
-        self._transport: asyncio.Transport | None = None
-        self._refusal = ""
-
-    def write(self, data: bytes) -> None:
-        """Send, without waiting."""
-        assert self._transport is not None
-        self._transport.write(data)
-
-    def unsent_bytes(self) -> int:
-        """Bytes the socket has not taken yet."""
-        assert self._transport is not None
-        return self._transport.get_write_buffer_size()
-
-    def abort(self) -> None:
-        """Close at once."""
-        assert self._transport is not None
-        self._transport.abort()
-
-    async def flush(self) -> None:
-        """Wait until the server has processed everything written so far.
-
-        Raises:
-            NatsRefusedError: It is gone, for it refuses us.
-            ConnectionError: It is gone.
-        """
-        pong = asyncio.get_running_loop().create_future()
-        self._pongs.append(pong)
-        self.write(b"PING\r\n")
-        await pong
-
-    async def flush_checked(self) -> None:
-        """Flush, and see whether something was refused: for whoever has just asked for it.
-
-        Raises:
-            NatsRefusedError: The server refused some of what was written.
-            ConnectionError: It is gone.
-        """
-        await self.flush()
-        if self._refusal:
-            refusal, self._refusal = self._refusal, ""
-            raise NatsRefusedError(refusal)
-
-    @override
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    @override
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._parser.writable()
-
-    @override
-    def buffer_updated(self, nbytes: int) -> None:
-        self.reads += 1
-        try:
-            parsed = self._parser.written(nbytes)
-        except CorruptError as error:
-            self._on_error(f"malformed input: {error}")
-            self.abort()
+                await asyncio.sleep(self._pool.failed() * self._rng.uniform(0.5, 1.0))
+                continue
+            self._pool.connected()
+            self._arrive(server, wire)
             return
-        if parsed.messages:
-            self._on_messages(parsed.messages)
-        if parsed.pings or parsed.pongs or parsed.errors or parsed.info is not None:
-            self._take_controls(parsed)
 
-    @override
-    def connection_lost(self, exc: Exception | None) -> None:
-        reason = self._refusal or (str(exc) if exc else "closed by the server")
-        error: Exception = (
-            NatsRefusedError(self._refusal) if self._refusal else ConnectionError(reason)
-        )
-        waiters: list[asyncio.Future[Any]] = [self.info, *self._pongs]
-        for waiting in waiters:
-            if not waiting.done():
-                waiting.set_exception(error)
-                waiting.exception()  # nobody may be waiting any more
-        if not self.closed.done():
-            self.closed.set_result(None)
+    async def _move(self, old: Wire) -> None:
+        """Go to another server while this one still serves; return when that is done or failed."""
+        here = self.info.get("server_id")
+        for _ in self._pool.servers:
+            server = self._pool.take()
+            if server.place == self._server.place or old.closed.done():
+                continue
+            try:
+                wire = await self._dial(server)
+            except (OSError, LogdError) as error:
+                _log.info("nats move failed", link=self.name, reason=_explain(error))
+                continue
+            if wire.last_info.get("server_id") == here or wire.last_info.get("ldm") is True:
+                wire.abort()
+                continue
+            await self._leave(old)
+            old.abort()  # before the new one: what came from both would come twice
+            self.moves += 1
+            self._arrive(server, wire)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MOVE_RETRY_S * self._rng.uniform(0.5, 1.0)):
+                await asyncio.shield(old.closed)
 
-    def _take_controls(self, parsed: Parsed) -> None:
-        if parsed.pings:
-            self.write(b"PONG\r\n" * parsed.pings)
-        for text in parsed.errors:
-            if any(word in text.lower() for word in _REFUSALS):
-                self._refusal = text
-            self._on_error(text)
-        if parsed.info is not None and not self.info.done():
-            self.info.set_result(parsed.info)
-        for _ in range(min(parsed.pongs, len(self._pongs))):
-            pong = self._pongs.pop(0)
-            if not pong.done():
-                pong.set_result(None)
+    async def _leave(self, old: Wire) -> None:
+        """End every subscription there, and take what is under way; then nothing more comes."""
+        leave = self._subscriptions.detach()
+        self._on_event(LinkEvent(LinkState.LOST, reason="the server shuts down"))
+        with contextlib.suppress(OSError, NatsRefusedError):
+            async with asyncio.timeout(_CONFIRM_S):
+                await old.ask(leave)
+
+    def _arrive(self, server: NatsServer, wire: Wire) -> None:
+        self.reconnects += 1
+        answers = self._adopt(server, wire)
+        _log.info("nats connected again", link=self.name, server=server.shown())
+        last = answers[-1] if answers else wire.ask()
+        last.add_done_callback(lambda done: self._note_restored(wire, done))
+
+    def _note_restored(self, wire: Wire, answer: Answer) -> None:
+        """The last subscription was answered, so every one was."""
+        if wire is self._wire and not answer.cancelled() and answer.exception() is None:
+            self._on_event(LinkEvent(LinkState.RESTORED))
+
+    def _note_loss(self, wire: Wire) -> None:
+        self._wire = None
+        self._subscriptions.detach()
+        if not self._closing:
+            self.problem = wire.problem or "connection lost"
+            _log.warning("nats connection lost", link=self.name, reason=self.problem)
+            self._on_event(LinkEvent(LinkState.LOST, reason=self.problem))
 
 
-def _sub_line(sid: bytes, subject: str) -> bytes:
-    return b"SUB %b %b\r\n" % (subject.encode(), sid)
+def _explain(error: OSError | LogdError) -> str:
+    key = f"{error.key}: " if isinstance(error, NatsSetupError) else ""
+    return key + (str(error) or type(error).__name__)

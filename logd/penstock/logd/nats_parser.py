@@ -1,7 +1,11 @@
 """The NATS client protocol, server to client: bytes in, messages and control lines out; no I/O.
 
-The socket is read straight into the parser's buffer, and each payload is copied out of it once.
-What follows a subscription's id in MSG and HMSG is documented in the NATS client protocol.
+The socket is read straight into the parser's buffer, and each payload is copied out of it once;
+only the one item that the end of a read cuts is moved besides, to the buffer's front. What follows
+a subscription's id in MSG and HMSG is documented in the NATS client protocol.
+
+The buffer grows for a message or an INFO that is larger than it, by as much as is missing and never
+beyond `message_size_max` plus a line, and is given back when it is empty.
 """
 
 import re
@@ -35,15 +39,16 @@ class Parsed:
         messages: By subscription id, in order of arrival.
         info: The last INFO, if any came.
         pings: PINGs to answer.
-        pongs: PONGs that came.
-        errors: Texts of -ERR lines.
+        answers: PONGs (None) and texts of -ERR lines, in order: an error that comes before a PONG
+            is about what was sent before its PING.
+        damage: Why what follows cannot be parsed; the parser is of no more use then.
     """
 
     messages: dict[bytes, list[Message]] = field(default_factory=lambda: defaultdict(list))
     info: dict[str, Any] | None = None
     pings: int = 0
-    pongs: int = 0
-    errors: list[str] = field(default_factory=list)
+    answers: list[str | None] = field(default_factory=list)
+    damage: CorruptError | None = None
 
 
 class NatsParser:
@@ -60,6 +65,16 @@ class NatsParser:
         self._end = 0
         self._missing = 0
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left that is not parsed."""
+        return self._end == 0
+
+    @property
+    def buffer_size(self) -> int:
+        """Bytes the buffer has."""
+        return len(self._buffer)
+
     def writable(self) -> memoryview:
         """Where the next bytes go; never empty."""
         if self._end + self._missing > len(self._buffer) or self._end == len(self._buffer):
@@ -69,15 +84,15 @@ class NatsParser:
         return self._view[self._end :]
 
     def written(self, count: int) -> Parsed:
-        """Parse, `count` bytes having been put into `writable()`.
-
-        Raises:
-            CorruptError: They do not follow the protocol; the parser is of no more use.
-        """
+        """Parse, `count` bytes having been put into `writable()`."""
         self._end += count
         self._missing = 0
         parsed = Parsed()
-        rest = self._parse(parsed)
+        try:
+            rest = self._parse(parsed)
+        except CorruptError as error:  # what came before it is as good as ever
+            parsed.damage = error
+            return parsed
         left = self._end - rest
         if left and rest:
             self._view[:left] = self._view[rest : self._end]
@@ -154,11 +169,11 @@ class NatsParser:
         if line == b"PING":
             parsed.pings += 1
         elif line == b"PONG":
-            parsed.pongs += 1
+            parsed.answers.append(None)
         elif line.startswith(b"INFO "):
             parsed.info = _decode_info(line[5:])
         elif line.startswith(b"-ERR"):
-            parsed.errors.append(line[4:].decode("utf-8", "replace").strip(" '"))
+            parsed.answers.append(line[4:].decode("utf-8", "replace").strip(" '"))
         elif line != b"+OK":
             raise CorruptError(f"not a line of the NATS protocol: {line[:80]!r}")
 

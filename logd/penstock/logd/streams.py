@@ -21,7 +21,7 @@ import structlog
 from penstock.logd.core.metadata import Metadata, Stream, StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.nats_link import NatsRefusedError
+from penstock.logd.nats_errors import NatsRefusedError
 from penstock.logd.partition import Partition, Surroundings
 from penstock.logd.store import Checkpoint, LogFailedError
 
@@ -30,6 +30,10 @@ _log = structlog.get_logger()
 
 class Link(Protocol):
     """What brings messages: a NATS connection, or a test's stand-in."""
+
+    def denials(self) -> dict[bytes, str]:
+        """Why which subscriptions are refused."""
+        ...
 
     async def subscribe(self, subject: str) -> bytes:
         """Begin to receive; returns the subscription's id."""
@@ -97,6 +101,11 @@ class StreamSet:
             partition = self._by_sid.get(sid)
             if partition is not None:  # else the stream was deleted a moment ago
                 partition.take(arrived)
+
+    def denied(self) -> dict[str, str]:
+        """Why the NATS server does not permit which streams' subjects."""
+        denials = self._link.denials()
+        return {name: denials[sid] for name, sid in self._sids.items() if sid in denials}
 
     async def start(self, configured: Iterable[StreamConfig]) -> None:
         """Open every stream there is, and create those configured that there are not.

@@ -56,11 +56,12 @@ class Telemetry:
             reasons=reasons,
             stages=tuple(stage(partition) for partition in self.streams.partitions()),
             info={
-                "nats": self.data_link.address.shown(),
+                "nats": self.data_link.shown(),
                 "nats_reconnects": self.data_link.reconnects,
                 "intake_bytes_held": self.budget.held,
                 "acks_sent": self.acks.sent,
                 "acks_dropped": self.acks.dropped,
+                "acks_denied": self.ack_link.publishes_denied,
                 "connections": self.server.connections,
                 "requests": self.server.requests,
                 "fetched_bytes": self.server.bytes_sent,
@@ -77,6 +78,8 @@ class Telemetry:
         for what, link in (("data", self.data_link), ("acks", self.ack_link)):
             if not link.connected or link.problem:
                 yield f"nats ({what}): {link.problem or 'not connected'}"
+        for name, denial in sorted(self.streams.denied().items()):
+            yield f"stream {name}: nats-server says: {denial}"
         for partition in self.streams.partitions():
             if partition.failure:
                 yield f"stream {partition.name}: {partition.failure}"
@@ -171,6 +174,7 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
     for name, text, value in (
         ("acks_sent", "Acks and refusals sent", telemetry.acks.sent),
         ("acks_dropped", "Acks and refusals that NATS did not take", telemetry.acks.dropped),
+        ("acks_denied", "Acks and refusals not permitted", telemetry.ack_link.publishes_denied),
         ("fetch_requests", "Fetch and control requests", telemetry.server.requests),
         ("fetch_requests_refused", "Requests refused", telemetry.server.refused),
         ("fetch_bytes", "Payload bytes sent to readers", telemetry.server.bytes_sent),

@@ -27,7 +27,11 @@ def load(directory: Path, **changes: Any) -> LogdConfig:
         ({"streams": [{**LOGS, "message_bytes_max": 1}]}, "streams.0.message_bytes_max"),
         ({"streams": [LOGS, LOGS]}, "named twice"),
         ({"nats": {"url": "http://127.0.0.1"}}, "nats.url"),
-        ({"nats": {"url": "tls://127.0.0.1:4222"}}, "nats.url"),
+        ({"nats": {"url": "nats://127.0.0.1:1,http://b:2"}}, "nats.url"),
+        ({"nats": {"url": []}}, "nats.url"),
+        ({"nats": {"token": "t", "nkey_seed_file": "f"}}, "token and nkey_seed_file"),
+        ({"nats": {"password": "p"}}, "password needs user"),
+        ({"nats": {"tls": {"key_file": "f"}}}, "key_file needs cert_file"),
         ({"nats": {"url": "nats://127.0.0.1:x"}}, "nats.url"),
         ({"fetch": "9293"}, "fetch"),
         ({"intake_bytes_max": 5}, "intake_bytes_max"),
@@ -53,16 +57,29 @@ def test_a_mistake_is_named_with_its_key(tmp_path: Path, changes: dict[str, Any]
 def test_credentials_of_the_file_go_before_those_of_the_url(
     tmp_path: Path, nats: dict[str, str], credentials: dict[str, str]
 ) -> None:
-    address = load(tmp_path, nats=nats).nats.address()
-    assert address.credentials() == credentials
-    assert address.shown() in ("h:1", "h:4222")
+    access = load(tmp_path, nats=nats).nats.access()
+    assert access.login.fields(access.servers[0], "", 0) == credentials
+    assert access.shown() in ("h:1", "h:4222")
+
+
+def test_several_servers_are_a_list_or_separated_by_commas(tmp_path: Path) -> None:
+    for url in ("nats://a:1, tls://b", ["nats://a:1", "tls://b"]):
+        access = load(tmp_path, nats={"url": url}).nats.access()
+        assert [(s.shown(), s.tls) for s in access.servers] == [("a:1", False), ("b:4222", True)]
 
 
 def test_no_secret_is_shown(tmp_path: Path) -> None:
-    secrets = {"url": "nats://t0m:0ne@h:1", "password": "two", "token": "three"}
-    shown = show_config(load(tmp_path, nats=secrets))
-    assert not [secret for secret in ("t0m", "0ne", "two", "three") if secret in shown]
-    assert "h:1" in shown
+    for url in ("nats://t0m:0ne@h:1,nats://f0ur@i:1", ["nats://t0m:0ne@h:1", "nats://f0ur@i:1"]):
+        secrets = {"url": url, "user": "u", "password": "two"}
+        config = load(tmp_path, nats=secrets)
+        shown = (
+            show_config(config) + repr(config.nats.access().login) + config.nats.access().shown()
+        )
+        assert not [secret for secret in ("t0m", "0ne", "two", "f0ur") if secret in shown]
+        assert "h:1" in shown
+        assert "i:1" in shown
+    shown = show_config(load(tmp_path, nats={"token": "three"}))
+    assert "three" not in shown
 
 
 def test_the_sample_configuration_is_valid_and_the_readme_has_every_key() -> None:

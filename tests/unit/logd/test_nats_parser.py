@@ -35,10 +35,12 @@ def feed(parser: NatsParser, data: bytes) -> Parsed:
         part, data = data[: len(space)], data[len(space) :]
         space[: len(part)] = part
         parsed = parser.written(len(part))
+        if parsed.damage is not None:
+            raise parsed.damage
         for sid, messages in parsed.messages.items():
             everything.messages[sid] += messages
         everything.pings += parsed.pings
-        everything.errors += parsed.errors
+        everything.answers += parsed.answers
         everything.info = parsed.info or everything.info
     return everything
 
@@ -105,7 +107,7 @@ def test_what_is_not_the_protocol_is_refused(data: bytes) -> None:
 
 def test_control_lines_are_reported() -> None:
     parsed = feed(NatsParser(), b"INFO {\"max_payload\":7}\r\n+OK\r\nPING\r\n-ERR 'Stale'\r\n")
-    assert (parsed.info, parsed.pings, parsed.errors) == ({"max_payload": 7}, 1, ["Stale"])
+    assert (parsed.info, parsed.pings, parsed.answers) == ({"max_payload": 7}, 1, ["Stale"])
 
 
 @given(st.binary(min_size=1, max_size=12).filter(lambda raw: not set(raw) & set(b" \t\r\n")))

@@ -25,6 +25,9 @@ class QuietLink:
     def __init__(self) -> None:
         self.sids = itertools.count()
 
+    def denials(self) -> dict[bytes, str]:
+        return {}
+
     async def subscribe(self, subject: str) -> bytes:
         return b"%d" % next(self.sids)
 

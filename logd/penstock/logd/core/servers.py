@@ -1,0 +1,179 @@
+"""NATS servers: what their URLs say, and which one to try next.
+
+A configured list and what a cluster's INFO adds to it (`connect_urls`). A learned server is dropped
+when the cluster does not name it any more; a configured one never is. Servers are tried in turn;
+when every one has failed, the caller waits, longer each time.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+DEFAULT_PORT: Final = 4222
+SERVERS_MAX: Final = 256
+"""Servers of one pool; what a cluster names beyond that is not learned."""
+
+_BACKOFF_FIRST_S: Final = 0.05
+_BACKOFF_MAX_S: Final = 2.0
+_HOST: Final = re.compile(r"[^\s/@\[\]]+")
+
+
+@dataclass(frozen=True, slots=True)
+class NatsServer:
+    """Where a NATS server is, and what its URL says besides.
+
+    Attributes:
+        tls: Whether the URL demands TLS.
+        user: In the URL; alone (without `password`) it is a token.
+        learned: Whether a cluster named it, not the configuration.
+        tls_name: What its certificate must say; empty: its host.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+    user: str | None = None
+    password: str | None = None
+    learned: bool = False
+    tls_name: str = ""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """What to connect to."""
+        return self.host, self.port
+
+    def shown(self) -> str:
+        """The address without secrets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_servers(urls: str | Iterable[str]) -> tuple[NatsServer, ...]:
+    """Read URLs, separated by commas or as a list.
+
+    Raises:
+        ValueError: Which of them is wrong, without its credentials, or there is none.
+    """
+    listed = urls.split(",") if isinstance(urls, str) else list(urls)
+    servers = tuple(_parse_url(url.strip()) for url in listed)
+    if not 0 < len(servers) <= SERVERS_MAX:
+        msg = f"there must be 1 to {SERVERS_MAX} servers"
+        raise ValueError(msg)
+    return servers
+
+
+def hide_credentials(url: str) -> str:
+    """A URL as it may be shown."""
+    scheme, separator, rest = url.strip().partition("://")
+    place = rest.rpartition("@")[2]
+    return f"{scheme}{separator}**********@{place}" if "@" in rest else f"{scheme}{separator}{rest}"
+
+
+class ServerPool:
+    """The servers to try, in order.
+
+    Args:
+        configured: At least one.
+        shuffle: Puts a list into a random order, so that a fleet spreads over a cluster.
+    """
+
+    def __init__(
+        self, configured: Iterable[NatsServer], shuffle: Callable[[list[NatsServer]], None]
+    ) -> None:
+        self._shuffle = shuffle
+        self._servers = list(dict.fromkeys(configured))
+        shuffle(self._servers)
+        self._failures = 0
+
+    @property
+    def servers(self) -> tuple[NatsServer, ...]:
+        """Every one, in the order in which they will be tried."""
+        return tuple(self._servers)
+
+    def take(self) -> NatsServer:
+        """The next to try; it goes to the end of the line."""
+        server = self._servers.pop(0)
+        self._servers.append(server)
+        return server
+
+    def failed(self) -> float:
+        """The one taken last could not be used; seconds to wait, before jitter, until the next."""
+        self._failures += 1
+        rounds, rest = divmod(self._failures, len(self._servers))
+        if rest or not rounds:
+            return 0.0
+        return float(min(_BACKOFF_FIRST_S * 2 ** min(rounds - 1, 16), _BACKOFF_MAX_S))
+
+    def connected(self) -> None:
+        """The one taken last works."""
+        self._failures = 0
+
+    def learn(self, connect_urls: Iterable[object], via: NatsServer) -> None:
+        """Take what a server's INFO names; `via` is that server.
+
+        A learned server is spoken to as `via` is: with its credentials, and TLS where it has that.
+        An address is no host name to hold a certificate against: then the name of `via` is.
+        """
+        name = via.tls_name or ("" if _is_address(via.host) else via.host)
+        named: dict[tuple[str, int], NatsServer] = {}
+        for text in connect_urls:
+            found = _parse_place(text)
+            if found is None or len(named) >= SERVERS_MAX:
+                continue
+            host, port = found
+            tls_name = name if _is_address(host) else ""
+            named[found] = replace(via, host=host, port=port, learned=True, tls_name=tls_name)
+        self._servers = [
+            known
+            for known in self._servers
+            if not known.learned or known.place in named or known.place == via.place
+        ]
+        known_places = {known.place for known in self._servers}
+        fresh = [server for place, server in named.items() if place not in known_places]
+        fresh = fresh[: max(SERVERS_MAX - len(self._servers), 0)]
+        self._shuffle(fresh)
+        # The one in use is last in the line; it is tried again after the others.
+        self._servers[-1:-1] = fresh
+
+
+def _parse_url(url: str) -> NatsServer:
+    try:
+        parts = urlsplit(url)
+        if _is_sound(parts):
+            return NatsServer(
+                host=parts.hostname or "",
+                port=parts.port or DEFAULT_PORT,
+                tls=parts.scheme == "tls",
+                user=None if parts.username is None else unquote(parts.username),
+                password=None if parts.password is None else unquote(parts.password),
+            )
+    except ValueError:  # of the port
+        pass
+    msg = f"{hide_credentials(url)!r} must be nats://HOST:PORT or tls://HOST:PORT"
+    raise ValueError(msg)
+
+
+def _is_sound(parts: SplitResult) -> bool:
+    known = parts.scheme in ("nats", "tls") and bool(parts.hostname) and parts.port != 0
+    return known and parts.path in ("", "/") and not parts.query and not parts.fragment
+
+
+def _parse_place(text: object) -> tuple[str, int] | None:
+    """`HOST:PORT` of a `connect_urls` entry; None when it is something else."""
+    if not isinstance(text, str):
+        return None
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not _HOST.fullmatch(host) or not port.isascii() or not port.isdigit():
+        return None
+    return (host.lower(), int(port)) if 0 < int(port) < 65_536 else None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

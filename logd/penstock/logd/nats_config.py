@@ -1,0 +1,93 @@
+"""The section `nats` of logd's configuration."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, SecretStr, field_serializer, field_validator
+from pydantic import model_validator as check_model
+
+from penstock.logd.core.servers import hide_credentials, parse_servers
+from penstock.logd.nats_dial import NatsAccess
+from penstock.logd.nats_login import Login
+from penstock.logd.nats_tls import TlsFiles
+
+
+class NatsTlsSettings(BaseModel):
+    """TLS, as in `penstock.logd.nats_tls.TlsFiles`; with this section nothing goes without it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    server_name: str | None = None
+    handshake_first: bool = False
+
+    @check_model(mode="after")
+    def _check_key(self) -> Self:
+        if self.key_file is not None and self.cert_file is None:
+            msg = "key_file needs cert_file"
+            raise ValueError(msg)
+        return self
+
+
+class NatsSettings(BaseModel):
+    """Where messages come from, and who logd is there.
+
+    Attributes:
+        url: `nats://HOST:PORT` or `tls://HOST:PORT`, of one server or several: a list, or separated
+            by commas. User and password or a token may stand in it.
+        user: With `password`, instead of those in the URL; so are the next three.
+        token: As the server's configuration has it.
+        nkey_seed_file: Holds a user's seed.
+        credentials_file: Holds a user's JWT and seed.
+        tls: Required when given; else only where a URL or a server demands it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | tuple[str, ...] = "nats://127.0.0.1:4222"
+    user: str | None = None
+    password: SecretStr | None = None
+    token: SecretStr | None = None
+    nkey_seed_file: Path | None = None
+    credentials_file: Path | None = None
+    tls: NatsTlsSettings | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        parse_servers(url)
+        return url
+
+    @check_model(mode="after")
+    def _check_login(self) -> Self:
+        ways = ("user", "token", "nkey_seed_file", "credentials_file")
+        given = [way for way in ways if getattr(self, way) is not None]
+        if len(given) > 1:
+            msg = f"{' and '.join(given)} exclude each other"
+            raise ValueError(msg)
+        if self.password is not None and self.user is None:
+            msg = "password needs user"
+            raise ValueError(msg)
+        return self
+
+    @field_serializer("url", when_used="json")
+    def _hide_credentials(self, url: str | tuple[str, ...]) -> str | list[str]:
+        if isinstance(url, str):
+            return ",".join(hide_credentials(one) for one in url.split(","))
+        return [hide_credentials(one) for one in url]
+
+    def access(self) -> NatsAccess:
+        """What the connections need."""
+        return NatsAccess(
+            servers=parse_servers(self.url),
+            login=Login(
+                user=self.user,
+                password=None if self.password is None else self.password.get_secret_value(),
+                token=None if self.token is None else self.token.get_secret_value(),
+                nkey_seed_file=self.nkey_seed_file,
+                credentials_file=self.credentials_file,
+            ),
+            tls=None if self.tls is None else TlsFiles(**self.tls.model_dump()),
+        )

@@ -1,0 +1,142 @@
+"""The subscriptions of one link to NATS, through pauses, refusals and changes of the connection.
+
+Each keeps its id for its life, and is confirmed by a PONG of its own: what the server refuses is
+known by its place. A refused one is reported, may be tried again, and keeps no other one waiting.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+import structlog
+
+from penstock.logd.nats_errors import ErrorKind, NatsRefusedError
+from penstock.logd.nats_wire import Answer, Wire
+
+_log = structlog.get_logger()
+
+
+class LinkState(Enum):
+    """What happened to a link or to one of its subscriptions."""
+
+    LOST = "lost"
+    RESTORED = "restored"
+    DENIED = "denied"
+    CONFIRMED = "confirmed"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvent:
+    """Something that decides what can arrive.
+
+    Attributes:
+        sid: With `DENIED` and `CONFIRMED`.
+        reason: With `LOST` and `DENIED`.
+    """
+
+    state: LinkState
+    sid: bytes = b""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Subscription:
+    subject: str
+    paused: bool = False
+    denial: str = ""
+
+
+class Subscriptions:
+    """What is to be subscribed, and what of it the server has.
+
+    Args:
+        notify: Told what came of each.
+    """
+
+    def __init__(self, notify: Callable[[LinkEvent], None]) -> None:
+        self._notify = notify
+        self._wire: Wire | None = None
+        self._found: dict[bytes, _Subscription] = {}
+        self._last_sid = 0
+
+    def denials(self) -> dict[bytes, str]:
+        """Why which of them are refused."""
+        return {sid: found.denial for sid, found in self._found.items() if found.denial}
+
+    def attach(self, wire: Wire) -> list[Answer]:
+        """Ask for every one on a new connection; they are answered in order."""
+        self._wire = wire
+        return [self._begin(wire, sid) for sid, found in self._found.items() if not found.paused]
+
+    def detach(self) -> bytes:
+        """Forget the connection; returns the lines that end every one on it."""
+        self._wire = None
+        return b"".join(b"UNSUB %b\r\n" % sid for sid in self._found)
+
+    def add(self, subject: str) -> tuple[bytes, Answer | None]:
+        """Begin a new one; its id, and the server's answer to come, if there is a connection."""
+        self._last_sid += 1
+        sid = str(self._last_sid).encode()
+        self._found[sid] = _Subscription(subject)
+        return sid, None if self._wire is None else self._begin(self._wire, sid)
+
+    def check(self, sid: bytes) -> None:
+        """See what came of a new one, and forget it if it was refused.
+
+        Raises:
+            NatsRefusedError: The server does not permit it.
+        """
+        denial = self._found[sid].denial
+        if denial:
+            del self._found[sid]
+            raise NatsRefusedError(denial)
+
+    def remove(self, sid: bytes) -> None:
+        """End one for good."""
+        self.pause(sid)
+        self._found.pop(sid, None)
+
+    def pause(self, sid: bytes) -> None:
+        """Leave the subject for a while."""
+        found = self._found.get(sid)
+        if found is not None and not found.paused:
+            found.paused = True
+            if self._wire is not None:
+                self._wire.write(b"UNSUB %b\r\n" % sid)
+
+    def resume(self, sid: bytes) -> None:
+        """Take a paused or refused one up again."""
+        found = self._found.get(sid)
+        if found is not None and (found.paused or found.denial):
+            found.paused = False
+            if self._wire is not None:
+                self._begin(self._wire, sid)
+
+    def deny(self, sid: bytes, reason: str) -> None:
+        """The server refuses one, or took it away."""
+        found = self._found.get(sid)
+        if found is None:
+            return
+        if not found.denial:
+            _log.error("nats subscription refused", subject=found.subject, reason=reason)
+        found.denial = reason
+        self._notify(LinkEvent(LinkState.DENIED, sid, reason))
+
+    def _begin(self, wire: Wire, sid: bytes) -> Answer:
+        subject = self._found[sid].subject
+        answer = wire.ask(b"SUB %b %b\r\n" % (subject.encode(), sid))
+        answer.add_done_callback(lambda done: self._settle(wire, sid, done))
+        return answer
+
+    def _settle(self, wire: Wire, sid: bytes, answer: Answer) -> None:
+        """A SUB was answered, or its connection is gone."""
+        found = self._found.get(sid)
+        gone = answer.cancelled() or answer.exception() is not None or wire is not self._wire
+        if found is None or gone or found.paused:
+            return
+        denials = [error for error in answer.result() if error.kind is ErrorKind.SUBSCRIPTION]
+        if denials:
+            self.deny(sid, denials[0].text)
+        else:
+            found.denial = ""
+            self._notify(LinkEvent(LinkState.CONFIRMED, sid))

@@ -1,0 +1,57 @@
+"""A NatsLink on the test's event loop, and what it brought."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from penstock.logd.core.turn import Message
+from penstock.logd.nats_config import NatsSettings
+from penstock.logd.nats_link import NatsLink
+from penstock.logd.nats_subscriptions import LinkEvent, LinkState
+from penstock.service.clock import SystemClock
+
+
+class LinkUnderTest(NatsLink):
+    """A link that remembers what came of it."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.messages: list[Message] = []
+        self.events: list[LinkEvent] = []
+        super().__init__(
+            NatsSettings.model_validate(settings).access(),
+            name="test",
+            on_messages=self._keep,
+            rng=random.Random(1),
+            clock=SystemClock(),
+            on_event=self.events.append,
+        )
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """Of everything that came."""
+        return [message.payload for message in self.messages]
+
+    def states(self) -> list[LinkState]:
+        """What happened, in order."""
+        return [event.state for event in self.events]
+
+    def _keep(self, messages: dict[bytes, list[Message]]) -> None:
+        for arrived in messages.values():
+            self.messages.extend(arrived)
+
+
+@asynccontextmanager
+async def running_link(settings: dict[str, Any], *subjects: str) -> AsyncIterator[LinkUnderTest]:
+    """A link that is connected, subscribed and kept up until the block ends."""
+    link = LinkUnderTest(settings)
+    for subject in subjects:
+        await link.subscribe(subject)
+    await link.connect()
+    running = asyncio.create_task(link.run())
+    try:
+        yield link
+    finally:
+        link.close()
+        await asyncio.wait_for(running, 20)
