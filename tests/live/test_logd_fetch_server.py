@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.logd.client import LogClient
+from penstock.logd.client.decoder import ResponseDecoder
 from penstock.logd.fetch_api import Response
 from penstock.logd.fetch_server import FetchServer
 from penstock.logd.fetch_wire import Document
@@ -67,16 +68,14 @@ async def test_running_out_of_descriptors_does_not_end_the_server(
 async def test_a_call_after_an_interrupted_one_gets_its_own_answer() -> None:
     def interrupt_and_ask(address: str) -> list[Any]:
         with LogClient(address) as log:
-            receive, parts = log._receive, list[int]()
+            filled = ResponseDecoder.filled
 
-            def receive_twice(length: int) -> memoryview:
-                if len(parts) == 1:
+            def interrupted(decoder: ResponseDecoder, count: int) -> None:
+                if filled(decoder, count) is None:
                     raise Interrupted
-                parts.append(length)
-                return receive(length)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(log, "_receive", receive_twice)
+                patch.setattr(ResponseDecoder, "filled", interrupted)
                 with pytest.raises(Interrupted):
                     log.streams()
             return log.streams()

@@ -16,7 +16,7 @@ VIOLATIONS = [
     ("layers", "logd/penstock/logd/limits.py", "import penstock.collector.limits"),
     ("layers", "collector/penstock/collector/limits.py", "import penstock.router.errors"),
     ("log-knows-no-telemetry", "logd/penstock/logd/limits.py", "import penstock.specs.kinds"),
-    ("client-is-light", "logd/penstock/logd/client.py", "import penstock.service"),
+    ("client-is-light", "logd/penstock/logd/client/blocking.py", "import penstock.service"),
     ("log-store-is-protected", "router/penstock/router/errors.py", "import penstock.logd.store"),
     ("cores-are-pure", "logd/penstock/logd/core/intake.py", "import time"),
     ("cores-are-pure", "deploy/penstock/deploy/core/reconcile.py", "import asyncio"),

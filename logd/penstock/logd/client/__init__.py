@@ -1,0 +1,66 @@
+"""Read a logd's streams and manage them, over its framed TCP protocol; no daemon's code.
+
+Blocking, for scripts and Spark executors (needs pyarrow, google-crc32c and orjson only):
+
+    with LogClient("127.0.0.1:9293") as log:
+        start, end = log.offsets("logs")
+        for offset, record in log.records("logs", start, end):      # what is there now
+            print(offset, record.value)
+        for header, batch in log.follow_batches("logs", "latest"):  # Arrow, for ever
+            print(header.base_offset, batch.num_rows)
+
+The same on an event loop, with many calls at a time over one connection:
+
+    async with AsyncLogClient("127.0.0.1:9293") as log:
+        only_shop = FollowOptions(subject="telemetry.*.shop", out_of_range="earliest")
+        async for offset, record in log.follow("logs", "earliest", only_shop):
+            print(offset, record.value)
+
+A consumer that goes on where it stopped; each record is seen at least once:
+
+    with LogClient("127.0.0.1:9293") as log:
+        cursor = log.cursor("billing", "logs")
+        for offset, record in cursor.follow(commit=CommitPolicy(records=1000, seconds=5)):
+            print(offset, record.value)
+
+Publishing needs NATS, not this connection: `penstock.logd.publisher`.
+
+`follow` and `follow_batches` go on by themselves after logd was away. They never pass anything
+over on their own: an offset that is gone is an error unless `out_of_range` says where to go on, and
+a stream that was deleted and made again always is one.
+"""
+
+from penstock.logd.client.answers import (
+    Cursor,
+    Fetched,
+    OffsetRange,
+    PartitionInfo,
+    StreamInfo,
+)
+from penstock.logd.client.async_cursor import AsyncCursorHandle
+from penstock.logd.client.asynchronous import AsyncLogClient
+from penstock.logd.client.blocking import LogClient
+from penstock.logd.client.committing import CommitPolicy
+from penstock.logd.client.cursor import CursorHandle
+from penstock.logd.client.following import FollowOptions, OutOfRange, Position
+from penstock.logd.rows import Frame, batch_records, slice_rows, split_frames
+
+__all__ = [
+    "AsyncCursorHandle",
+    "AsyncLogClient",
+    "CommitPolicy",
+    "Cursor",
+    "CursorHandle",
+    "Fetched",
+    "FollowOptions",
+    "Frame",
+    "LogClient",
+    "OffsetRange",
+    "OutOfRange",
+    "PartitionInfo",
+    "Position",
+    "StreamInfo",
+    "batch_records",
+    "slice_rows",
+    "split_frames",
+]

@@ -1,0 +1,99 @@
+"""What a logd answers, as the client's callers see it."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from penstock.logd.rows import Frame
+
+
+class OffsetRange(NamedTuple):
+    """Records that can be read: `start` inclusive, `end` exclusive (high watermark plus one)."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionInfo:
+    """Where one partition stands.
+
+    Attributes:
+        start_offset: The first record that can be read.
+        high_watermark: The last record that can be read; -1 when there is none.
+        end_offset: The next one to be written.
+        epoch: The leader epoch.
+        size_bytes: Of its frames on disk.
+    """
+
+    partition: int
+    start_offset: int
+    high_watermark: int
+    end_offset: int
+    epoch: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamInfo:
+    """One stream.
+
+    Attributes:
+        incarnation: Differs between a stream and a later one of the same name.
+        options: The stream's options by name.
+    """
+
+    name: str
+    subject: str
+    incarnation: str
+    partitions: tuple[PartitionInfo, ...]
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """The answer of one fetch.
+
+    Attributes:
+        frames: Whole frames, their CRCs checked; the first may begin before the offset asked for.
+        range: What can be read of the partition now.
+        high_watermark: The last record that can be read; -1 when there is none.
+        next_offset: Where to go on.
+        epoch: The leader epoch of the server.
+        incarnation: Of the stream.
+    """
+
+    frames: list[Frame]
+    range: OffsetRange
+    high_watermark: int
+    next_offset: int
+    epoch: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """How far a consumer has come in a partition.
+
+    Attributes:
+        offset: Of the next record it wants.
+        incarnation: Of the stream it was committed for.
+        current: Whether that stream still exists; if not, the offset means nothing any more.
+    """
+
+    consumer: str
+    stream: str
+    partition: int
+    offset: int
+    incarnation: str
+    current: bool = True
+
+
+def stream_info(document: dict[str, Any]) -> StreamInfo:
+    """A stream's description as the protocol carries it."""
+    return StreamInfo(
+        name=document["name"],
+        subject=document["subject"],
+        incarnation=document["incarnation"],
+        partitions=tuple(PartitionInfo(**item) for item in document["partitions"]),
+        options=document["options"],
+    )

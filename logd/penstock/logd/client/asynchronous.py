@@ -1,0 +1,269 @@
+"""The asyncio client."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from penstock.logd.batch import Record
+from penstock.logd.client import calls
+from penstock.logd.client.address import split_address
+from penstock.logd.client.answers import Cursor, Fetched, OffsetRange, StreamInfo
+from penstock.logd.client.async_cursor import AsyncCursorHandle
+from penstock.logd.client.calls import Call
+from penstock.logd.client.clock import monotonic_ns
+from penstock.logd.client.connection import Connection
+from penstock.logd.client.decoder import Response
+from penstock.logd.client.following import (
+    FETCH_BYTES,
+    Following,
+    FollowOptions,
+    Patience,
+    Position,
+    Rows,
+)
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.fetch_wire import raise_error
+from penstock.logd.rows import batch_records
+
+Answer = TypeVar("Answer")
+
+OUTSTANDING_MAX: Final = 32
+"""Calls of one client under way at a time; half of what a logd takes of a connection by default."""
+
+_DEFAULT: Final = FollowOptions()
+
+
+class AsyncLogClient:
+    """One connection to a logd, made when first needed and again after it broke.
+
+    Any number of tasks may call at once: their requests share the connection and wait for nobody
+    else's answer. Methods are those of `LogClient` and raise what those raise.
+
+    Args:
+        server: The address of logd's fetch endpoint, ``HOST:PORT``.
+        timeout_s: Seconds to wait for a connection, and without a byte for an answer that is due.
+        outstanding_max: Calls under way at a time; further ones wait their turn.
+        rng: For the jitter of pauses between tries.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        timeout_s: float = 10.0,
+        outstanding_max: int = OUTSTANDING_MAX,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.server = server
+        self._address = split_address(server)
+        self._timeout_s = timeout_s
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._outstanding = asyncio.Semaphore(outstanding_max)
+
+    async def __aenter__(self) -> Self:
+        """Nothing is connected yet."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; calls under way fail, the next one opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # Streams.
+
+    async def streams(self, *, internal: bool = False) -> list[StreamInfo]:
+        """Every stream of the server, by name; `internal` adds logd's own."""
+        return await self._call(calls.streams(internal=internal))
+
+    async def stream(self, name: str) -> StreamInfo:
+        """One stream."""
+        return await self._call(calls.stream(name))
+
+    async def match(self, subject: str) -> list[str]:
+        """Names of the streams that store what is published on a subject."""
+        return await self._call(calls.match(subject))
+
+    async def create_stream(self, name: str, subject: str, **options: Any) -> StreamInfo:
+        """Create a stream, or find it as asked for."""
+        return await self._call(calls.create_stream(name, subject, options))
+
+    async def delete_stream(self, name: str) -> None:
+        """Delete a stream with its data."""
+        await self._call(calls.delete_stream(name))
+
+    # Reading.
+
+    async def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
+        """What can be read of a partition now."""
+        return await self._call(calls.offsets(stream, partition))
+
+    async def offset_for_timestamp(self, stream: str, timestamp_ns: int, partition: int = 0) -> int:
+        """The first record at or after a time; the end of what can be read when there is none."""
+        return await self._call(calls.offset_at(stream, partition, timestamp_ns))
+
+    async def fetch(  # noqa: PLR0913 - a request of many optional parts
+        self,
+        stream: str,
+        offset: int,
+        *,
+        partition: int = 0,
+        bytes_max: int = FETCH_BYTES,
+        bytes_min: int = 1,
+        wait_ms: int = 0,
+        subject: str | None = None,
+        incarnation: str | None = None,
+    ) -> Fetched:
+        """Read whole frames from an offset on; see `LogClient.fetch`."""
+        request = {
+            "stream": stream,
+            "partition": partition,
+            "offset": offset,
+            "bytes_max": bytes_max,
+            "bytes_min": bytes_min,
+            "wait_ms_max": wait_ms,
+            "subject": subject,
+            "incarnation": incarnation,
+        }
+        return await self._call(calls.fetch(request, where=self.server))
+
+    async def follow_batches(
+        self, stream: str, start: Position, options: FollowOptions = _DEFAULT
+    ) -> AsyncIterator[Rows]:
+        """Read a partition for ever, as Arrow batches; see `LogClient.follow_batches`."""
+        async with aclosing(self.following(stream, start, options)) as following:
+            async for rows in following:
+                if rows is not None:
+                    yield rows
+
+    async def follow(
+        self, stream: str, start: Position, options: FollowOptions = _DEFAULT
+    ) -> AsyncIterator[tuple[int, Record]]:
+        """`follow_batches` one by one, as (offset, record)."""
+        async with aclosing(self.following(stream, start, options)) as following:
+            async for rows in following:
+                for item in () if rows is None else batch_records(*rows):
+                    yield item
+
+    async def following(
+        self, stream: str, start: Position, options: FollowOptions = _DEFAULT
+    ) -> AsyncGenerator[Rows | None, None]:
+        """`follow_batches` that also yields None after each answer, to look at the clock."""
+        reading = Following(self.server, stream, start, options)
+        patience = Patience(options.retry_s, self._rng)
+        while True:
+            try:
+                try:
+                    answer = await self._call(reading.next_call())
+                except RefusedError as refusal:
+                    reading.refused(refusal)
+                    continue
+            except UnavailableError as error:
+                await asyncio.sleep(patience.pause(error, monotonic_ns()))
+                continue
+            patience.succeeded()
+            for rows in reading.take(answer):
+                yield rows
+            yield None
+
+    # Cursors.
+
+    def cursor(self, consumer: str, stream: str, partition: int = 0) -> AsyncCursorHandle:
+        """A consumer's position in a partition."""
+        return AsyncCursorHandle(self, consumer, stream, partition)
+
+    async def cursors(
+        self, *, consumer: str | None = None, stream: str | None = None
+    ) -> list[Cursor]:
+        """The committed cursors, of one consumer or stream if named."""
+        found: list[Cursor] = []
+        more = True
+        while more:
+            after = found[-1] if found else None
+            call = calls.cursors(consumer=consumer, stream=stream, after=after)
+            part, more = await self._call(call)
+            found += part
+        return found
+
+    async def get_cursor(self, consumer: str, stream: str, partition: int = 0) -> Cursor | None:
+        """A committed cursor; None where there is none."""
+        return await self._call(calls.get_cursor(consumer, stream, partition))
+
+    async def set_cursors(self, wanted: Iterable[Cursor], *, rewind: bool = False) -> list[Cursor]:
+        """Commit cursors, all of them or none; see `LogClient.set_cursors`."""
+        items: Sequence[Cursor] = list(wanted)
+        return await self._call(calls.set_cursors(items, rewind=rewind))
+
+    async def delete_cursor(self, consumer: str, stream: str, partition: int = 0) -> bool:
+        """Delete a cursor, durably; whether there was one."""
+        return await self._call(calls.delete_cursor(consumer, stream, partition))
+
+    # The connection.
+
+    async def _call(self, call: Call[Answer]) -> Answer:
+        async with self._outstanding:
+            try:
+                header, payload = await self._exchange(call)
+            except TimeoutError:
+                self.close()
+                raise UnavailableError(
+                    f"logd at {self.server} did not answer within"
+                    f" {self._timeout_s + call.wait_s:g} s"
+                ) from None
+            except OSError as error:
+                raise UnavailableError(
+                    f"logd at {self.server} cannot be reached: {error.strerror or error}"
+                ) from None
+        raise_error(header)
+        return call.read(header, payload)
+
+    async def _exchange(self, call: Call[Any]) -> Response:
+        connection, reused = await self._connected()
+        try:
+            return await self._answered(connection, call)
+        except TimeoutError:
+            raise
+        except OSError:
+            if not (reused and call.repeatable):
+                raise
+        connection, _ = await self._connected()
+        return await self._answered(connection, call)
+
+    async def _connected(self) -> tuple[Connection, bool]:
+        """The connection, and whether it was there before."""
+        async with self._connecting:
+            present = self._connection
+            if present is not None and not present.closed:
+                return present, True
+            async with asyncio.timeout(self._timeout_s):
+                self._connection = await Connection.open(self._address, self.server)
+            return self._connection, False
+
+    async def _answered(self, connection: Connection, call: Call[Any]) -> Response:
+        """An answer, as long as the server is not silent for longer than it may be."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + call.wait_s
+        answer = connection.request(call.request)
+        try:
+            while not answer.done():
+                silent_until = max(due, connection.received_at) + self._timeout_s
+                if silent_until <= loop.time():
+                    raise TimeoutError
+                await asyncio.wait({answer}, timeout=silent_until - loop.time())
+            return answer.result()
+        finally:
+            answer.cancel()

@@ -1,0 +1,338 @@
+"""The blocking client."""
+
+import random
+import socket
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import pyarrow as pa
+
+from penstock.logd.batch import Record, decode_body
+from penstock.logd.client import calls
+from penstock.logd.client.address import split_address
+from penstock.logd.client.answers import Cursor, Fetched, OffsetRange, StreamInfo
+from penstock.logd.client.calls import Call
+from penstock.logd.client.clock import monotonic_ns
+from penstock.logd.client.cursor import CursorHandle
+from penstock.logd.client.decoder import Response, ResponseDecoder
+from penstock.logd.client.following import (
+    FETCH_BYTES,
+    Following,
+    FollowOptions,
+    Patience,
+    Position,
+    Rows,
+)
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.fetch_wire import encode_request, raise_error
+from penstock.logd.frame import FrameHeader
+from penstock.logd.rows import batch_records, slice_rows
+
+Answer = TypeVar("Answer")
+
+_DEFAULT: Final = FollowOptions()
+
+
+class LogClient:
+    """One connection to a logd, made when first needed and again after it broke.
+
+    A call that finds the connection it used before broken is tried once more on a new one. Not for
+    use by several threads at once.
+
+    Args:
+        server: The address of logd's fetch endpoint, ``HOST:PORT``.
+        timeout_s: Seconds to wait for a connection and for each answer, beyond a fetch's own wait.
+        rng: For the jitter of pauses between tries.
+    """
+
+    def __init__(
+        self, server: str, *, timeout_s: float = 10.0, rng: random.Random | None = None
+    ) -> None:
+        self.server = server
+        self._address = split_address(server)
+        self._timeout_s = timeout_s
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._socket: socket.socket | None = None
+        self._last_id = 0
+
+    def __enter__(self) -> Self:
+        """Nothing is connected yet."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    # Streams.
+
+    def streams(self, *, internal: bool = False) -> list[StreamInfo]:
+        """Every stream of the server, by name; `internal` adds logd's own."""
+        return self._call(calls.streams(internal=internal))
+
+    def stream(self, name: str) -> StreamInfo:
+        """One stream.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+        return self._call(calls.stream(name))
+
+    def match(self, subject: str) -> list[str]:
+        """Names of the streams that store what is published on a subject."""
+        return self._call(calls.match(subject))
+
+    def create_stream(self, name: str, subject: str, **options: Any) -> StreamInfo:
+        """Create a stream, or find it as asked for.
+
+        Raises:
+            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_REQUEST`.
+        """
+        return self._call(calls.create_stream(name, subject, options))
+
+    def delete_stream(self, name: str) -> None:
+        """Delete a stream with its data.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+        self._call(calls.delete_stream(name))
+
+    # Reading.
+
+    def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
+        """What can be read of a partition now."""
+        return self._call(calls.offsets(stream, partition))
+
+    def offset_for_timestamp(self, stream: str, timestamp_ns: int, partition: int = 0) -> int:
+        """The first record at or after a time; the end of what can be read when there is none."""
+        return self._call(calls.offset_at(stream, partition, timestamp_ns))
+
+    def fetch(  # noqa: PLR0913 - a request of many optional parts
+        self,
+        stream: str,
+        offset: int,
+        *,
+        partition: int = 0,
+        bytes_max: int = FETCH_BYTES,
+        bytes_min: int = 1,
+        wait_ms: int = 0,
+        subject: str | None = None,
+        incarnation: str | None = None,
+    ) -> Fetched:
+        """Read whole frames from an offset on.
+
+        Args:
+            stream: The stream's name.
+            offset: Of the first record wanted; the end of the range waits for what comes.
+            partition: Of the stream.
+            bytes_max: Bytes of frames wanted at most; one frame is sent even if larger.
+            bytes_min: With fewer bytes to send the server waits, up to `wait_ms`.
+            wait_ms: Milliseconds the server may wait; 0 answers at once.
+            subject: A filter; records on other subjects are left out.
+            incarnation: Of the stream; any other is refused.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE` with `earliest` and `latest` (exclusive), `UNKNOWN_STREAM`,
+                `STREAM_RECREATED` with the `incarnation` there is.
+            CorruptError: A frame's CRC does not match.
+            UnavailableError: The server cannot be reached or does not answer in time.
+        """
+        request = {
+            "stream": stream,
+            "partition": partition,
+            "offset": offset,
+            "bytes_max": bytes_max,
+            "bytes_min": bytes_min,
+            "wait_ms_max": wait_ms,
+            "subject": subject,
+            "incarnation": incarnation,
+        }
+        return self._call(calls.fetch(request, where=self.server))
+
+    def batches(
+        self,
+        stream: str,
+        start: int,
+        end: int | None = None,
+        *,
+        partition: int = 0,
+        bytes_max: int = FETCH_BYTES,
+    ) -> Iterator[Rows]:
+        """Read the frames that hold offsets from `start` to `end`, as Arrow batches.
+
+        The first and the last batch may hold rows outside the range: see `slice_rows`. Records
+        below `end` that are not there yet are waited for. No row comes twice, though compaction may
+        move rows between frames meanwhile; offsets may be missing within frames that it rewrote.
+
+        Args:
+            stream: The stream's name.
+            start: The first offset, inclusive.
+            end: Exclusive; by default the end of what can be read at the time of the call.
+            partition: Of the stream.
+            bytes_max: Bytes of frames to fetch at a time.
+        """
+        upto = self.offsets(stream, partition).end if end is None else end
+        offset = start
+        while offset < upto:
+            fetched = self.fetch(
+                stream, offset, partition=partition, bytes_max=bytes_max, wait_ms=1000
+            )
+            for header, body in fetched.frames:
+                if header.base_offset >= upto:
+                    return
+                batch = decode_body(body, where=f"{stream}/{header.base_offset}")
+                if start < offset and header.base_offset < offset:  # rewritten since the last fetch
+                    batch = slice_rows(header, batch, offset)
+                yield header, batch
+            offset = fetched.next_offset
+
+    def records(
+        self, stream: str, start: int, end: int | None = None, *, partition: int = 0
+    ) -> Iterator[tuple[int, Record]]:
+        """Read records one by one as (offset, record); for people and tests, not for bulk."""
+        for header, batch in self.batches(stream, start, end, partition=partition):
+            yield from batch_records(header, slice_rows(header, batch, start, end))
+
+    def follow_batches(
+        self, stream: str, start: Position, options: FollowOptions = _DEFAULT
+    ) -> Iterator[Rows]:
+        """Read a partition for ever, as Arrow batches; goes on after logd was away.
+
+        Yields:
+            A frame's header, and those of its rows that are at `start` or above; at least one.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`, unless the options say where to go on; `UNKNOWN_STREAM`;
+                `STREAM_RECREATED`: the stream was deleted and made again meanwhile.
+            CorruptError: Damaged or missing frames.
+            UnavailableError: logd was away for longer than the options allow.
+        """
+        return (rows for rows in self.following(stream, start, options) if rows is not None)
+
+    def follow(
+        self, stream: str, start: Position, options: FollowOptions = _DEFAULT
+    ) -> Iterator[tuple[int, Record]]:
+        """`follow_batches` one by one, as (offset, record)."""
+        for header, rows in self.follow_batches(stream, start, options):
+            yield from batch_records(header, rows)
+
+    def following(
+        self, stream: str, start: Position, options: FollowOptions = _DEFAULT
+    ) -> Iterator[tuple[FrameHeader, pa.RecordBatch] | None]:
+        """`follow_batches` that also yields None after each answer, to look at the clock."""
+        reading = Following(self.server, stream, start, options)
+        patience = Patience(options.retry_s, self._rng)
+        while True:
+            try:
+                try:
+                    answer = self._call(reading.next_call())
+                except RefusedError as refusal:
+                    reading.refused(refusal)
+                    continue
+            except UnavailableError as error:
+                time.sleep(patience.pause(error, monotonic_ns()))
+                continue
+            patience.succeeded()
+            yield from reading.take(answer)
+            yield None
+
+    # Cursors.
+
+    def cursor(self, consumer: str, stream: str, partition: int = 0) -> CursorHandle:
+        """A consumer's position in a partition."""
+        return CursorHandle(self, consumer, stream, partition)
+
+    def cursors(self, *, consumer: str | None = None, stream: str | None = None) -> list[Cursor]:
+        """The committed cursors, of one consumer or stream if named."""
+        found: list[Cursor] = []
+        more = True
+        while more:
+            after = found[-1] if found else None
+            part, more = self._call(calls.cursors(consumer=consumer, stream=stream, after=after))
+            found += part
+        return found
+
+    def get_cursor(self, consumer: str, stream: str, partition: int = 0) -> Cursor | None:
+        """A committed cursor; None where there is none."""
+        return self._call(calls.get_cursor(consumer, stream, partition))
+
+    def set_cursors(self, wanted: Iterable[Cursor], *, rewind: bool = False) -> list[Cursor]:
+        """Commit cursors, all of them or none; durable on return.
+
+        Args:
+            wanted: One per consumer and partition. One without an incarnation is taken for the
+                stream as it is now.
+            rewind: Allows an offset below the committed one.
+
+        Raises:
+            RefusedError: `CURSOR_BEHIND`, `STREAM_RECREATED`, `UNKNOWN_STREAM`, `OUT_OF_RANGE`
+                (beyond the end of the log), `TOO_MANY_CURSORS`, `BAD_CONSUMER`.
+        """
+        items: Sequence[Cursor] = list(wanted)
+        return self._call(calls.set_cursors(items, rewind=rewind))
+
+    def delete_cursor(self, consumer: str, stream: str, partition: int = 0) -> bool:
+        """Delete a cursor, durably; whether there was one."""
+        return self._call(calls.delete_cursor(consumer, stream, partition))
+
+    # The connection.
+
+    def _call(self, call: Call[Answer]) -> Answer:
+        reused = self._socket is not None
+        try:
+            try:
+                response = self._exchange(call)
+            except (ConnectionError, OSError) as error:
+                if not (reused and call.repeatable) or isinstance(error, TimeoutError):
+                    raise
+                self.close()
+                response = self._exchange(call)
+        except TimeoutError:
+            self.close()
+            raise UnavailableError(
+                f"logd at {self.server} did not answer within {self._timeout_s + call.wait_s:g} s"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise UnavailableError(
+                f"logd at {self.server} cannot be reached: {error.strerror or error}"
+            ) from None
+        except BaseException:  # also an interrupt: what is left of the answer must not be read
+            self.close()
+            raise
+        header, payload = response
+        raise_error(header)
+        return call.read(header, payload)
+
+    def _exchange(self, call: Call[Any]) -> Response:
+        if self._socket is None:
+            self._socket = socket.create_connection(self._address, self._timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = self._socket
+        self._last_id += 1
+        connection.settimeout(self._timeout_s + call.wait_s)
+        connection.sendall(encode_request(call.request | {"id": self._last_id}))
+        decoder = ResponseDecoder(self.server)
+        while True:
+            count = connection.recv_into(decoder.room())
+            if count == 0:
+                raise ConnectionResetError("the server closed the connection")
+            response = decoder.filled(count)
+            if response is not None:
+                break
+        if response[0].get("id") not in (self._last_id, 0):
+            raise CorruptError(f"answer to request {response[0].get('id')}", where=self.server)
+        return response

@@ -1,0 +1,147 @@
+"""Each call on a logd as data: the request, and how its answer is read. No I/O.
+
+The blocking and the asyncio client send the same calls and differ only in how they wait.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.logd.client.answers import Cursor, Fetched, OffsetRange, StreamInfo, stream_info
+from penstock.logd.fetch_wire import Document
+from penstock.logd.rows import split_frames
+
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer_co]):
+    """One request.
+
+    Attributes:
+        request: Without its id.
+        read: Makes the answer of the response's header and payload.
+        wait_s: Seconds the server may take on purpose.
+        repeatable: Whether it may be sent again when it is not known whether it was done.
+    """
+
+    request: Document
+    read: Callable[[Document, memoryview], Answer_co]
+    wait_s: float = 0.0
+    repeatable: bool = True
+
+
+def streams(*, internal: bool = False) -> Call[list[StreamInfo]]:
+    """Every stream of the server, by name."""
+    request: Document = {"api": "streams"}
+    if internal:
+        request["internal"] = True
+    return Call(request, lambda header, _: [stream_info(item) for item in header["streams"]])
+
+
+def stream(name: str) -> Call[StreamInfo]:
+    """One stream."""
+    request = {"api": "streams", "stream": name}
+    return Call(request, lambda header, _: stream_info(header["streams"][0]))
+
+
+def match(subject: str) -> Call[list[str]]:
+    """Names of the streams that store what is published on a subject."""
+    return Call({"api": "match", "subject": subject}, lambda header, _: list(header["streams"]))
+
+
+def create_stream(name: str, subject: str, options: dict[str, Any]) -> Call[StreamInfo]:
+    """Create a stream, or find it as asked for."""
+    config = {"name": name, "subject": subject} | options
+    request = {"api": "create_stream", "config": config}
+    return Call(request, lambda header, _: stream_info(header["stream"]))
+
+
+def delete_stream(name: str) -> Call[None]:
+    """Delete a stream with its data."""
+    request = {"api": "delete_stream", "stream": name}
+    return Call(request, lambda *_: None, repeatable=False)
+
+
+def offsets(stream: str, partition: int) -> Call[OffsetRange]:
+    """What can be read of a partition now."""
+    request = {"api": "offsets", "stream": stream, "partition": partition, "at": "latest"}
+    return Call(request, lambda header, _: _range(header))
+
+
+def offset_at(stream: str, partition: int, at: str | int) -> Call[int]:
+    """The offset at `earliest`, `latest` or a timestamp in nanoseconds."""
+    request = {"api": "offsets", "stream": stream, "partition": partition, "at": at}
+    return Call(request, lambda header, _: int(header["offset"]))
+
+
+def fetch(request: Document, *, where: str) -> Call[Fetched]:
+    """Read whole frames; parts of `request` that are None are left out."""
+    where = f"{where} {request['stream']}/{request['partition']}"
+
+    def read(header: Document, payload: memoryview) -> Fetched:
+        return Fetched(
+            frames=list(split_frames(payload, where=where)),
+            range=_range(header),
+            high_watermark=header["high_watermark"],
+            next_offset=header["next_offset"],
+            epoch=header["epoch"],
+            incarnation=header["incarnation"],
+        )
+
+    document = {name: value for name, value in request.items() if value is not None}
+    return Call({"api": "fetch"} | document, read, wait_s=request["wait_ms_max"] / 1000)
+
+
+def cursors(
+    *, consumer: str | None = None, stream: str | None = None, after: Cursor | None = None
+) -> Call[tuple[list[Cursor], bool]]:
+    """Cursors in order, of one consumer or stream if named, and whether there are more."""
+    request: Document = {"api": "list_cursors"}
+    if consumer is not None:
+        request["consumer"] = consumer
+    if stream is not None:
+        request["stream"] = stream
+    if after is not None:
+        request["after"] = [after.consumer, after.stream, after.partition]
+    return Call(request, lambda header, _: (_cursors(header), bool(header["more"])))
+
+
+def get_cursor(consumer: str, stream: str, partition: int) -> Call[Cursor | None]:
+    """One cursor; None where there is none."""
+    request = {
+        "api": "get_cursor", "consumer": consumer, "stream": stream, "partition": partition,
+    }  # fmt: skip
+    return Call(request, lambda header, _: next(iter(_cursors(header)), None))
+
+
+def set_cursors(wanted: Sequence[Cursor], *, rewind: bool) -> Call[list[Cursor]]:
+    """Commit cursors, all of them or none; `rewind` allows to go back."""
+    items = [
+        {
+            "consumer": cursor.consumer,
+            "stream": cursor.stream,
+            "partition": cursor.partition,
+            "offset": cursor.offset,
+        }
+        | ({"incarnation": cursor.incarnation} if cursor.incarnation else {})
+        for cursor in wanted
+    ]
+    request = {"api": "set_cursor", "cursors": items, "rewind": rewind}
+    return Call(request, lambda header, _: _cursors(header))
+
+
+def delete_cursor(consumer: str, stream: str, partition: int) -> Call[bool]:
+    """Delete one cursor; whether it was there."""
+    request = {
+        "api": "delete_cursor", "consumer": consumer, "stream": stream, "partition": partition,
+    }  # fmt: skip
+    return Call(request, lambda header, _: bool(header["deleted"]))
+
+
+def _cursors(header: Document) -> list[Cursor]:
+    return [Cursor(**item) for item in header["cursors"]]
+
+
+def _range(header: Document) -> OffsetRange:
+    return OffsetRange(header["start_offset"], header["high_watermark"] + 1)

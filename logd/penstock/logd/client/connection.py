@@ -1,0 +1,117 @@
+"""One asyncio connection that carries many requests at a time; answers find theirs by id."""
+
+import asyncio
+import socket
+from typing import Final, Self
+
+from typing_extensions import override
+
+from penstock.logd.client.decoder import Response, ResponseDecoder
+from penstock.logd.errors import CorruptError
+from penstock.logd.fetch_wire import Document, encode_request
+
+_CLOSED: Final = "the server closed the connection"
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by `open`; of no more use once `closed`.
+
+    Attributes:
+        received_at: When the last bytes came, in the event loop's time.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._decoder = ResponseDecoder(where)
+        self._where = where
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._last_id = 0
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self.received_at = self._loop.time()
+        self.closed = False
+
+    @classmethod
+    async def open(cls, address: tuple[str, int], where: str) -> Self:
+        """Connect.
+
+        Raises:
+            OSError: It cannot be connected to.
+        """
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: cls(where), *address
+        )
+        return connection
+
+    def request(self, request: Document) -> asyncio.Future[Response]:
+        """Send a request; the future gets its answer, and may be cancelled.
+
+        The future fails with OSError when the connection breaks, and with CorruptError when what
+        comes is no answer of logd's.
+
+        Raises:
+            OSError: The connection is closed.
+        """
+        if self.closed or self._transport is None:
+            raise ConnectionResetError(_CLOSED)
+        self._last_id += 1
+        future = self._waiting[self._last_id] = self._loop.create_future()
+        self._transport.write(encode_request(request | {"id": self._last_id}))
+        return future
+
+    def close(self) -> None:
+        """Close; calls that wait are told that the connection broke."""
+        self._end(ConnectionAbortedError("the client closed the connection"))
+
+    # What asyncio calls.
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        raw = transport.get_extra_info("socket")
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @override
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.room()
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received_at = self._loop.time()
+        try:
+            response = self._decoder.filled(nbytes)
+            if response is not None:
+                self._deliver(response)
+        except CorruptError as error:
+            self._end(error)
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc if isinstance(exc, OSError) else ConnectionResetError(_CLOSED))
+
+    # Parts.
+
+    def _deliver(self, response: Response) -> None:
+        number = response[0].get("id")
+        if number == 0:  # a refusal of the connection as a whole; the server closes it
+            answered = list(self._waiting.values())
+            self._waiting.clear()
+        else:
+            found = self._waiting.pop(number, None) if isinstance(number, int) else None
+            if found is None:
+                raise CorruptError(f"answer to request {number}", where=self._where)
+            answered = [found]
+        for future in answered:
+            if not future.done():  # else cancelled: the answer is for nobody
+                future.set_result(response)
+
+    def _end(self, error: Exception) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()

@@ -1,0 +1,195 @@
+"""An endless read of one partition: where it stands, what to ask next, what may go wrong. No I/O.
+
+The driver of a client asks for `next_call`, makes the call, and hands over what came of it:
+
+    an answer      `take` gives its frames, cut to what has not been given yet
+    a refusal      `refused` moves on where the caller allowed it, and raises where not
+    unavailable    `Patience.pause` says how long to wait, and raises when it has been too long
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from penstock.logd.batch import decode_body
+from penstock.logd.client import calls
+from penstock.logd.client.answers import Fetched
+from penstock.logd.client.calls import Call
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.frame import FrameHeader
+from penstock.logd.rows import slice_rows
+
+Position = int | Literal["earliest", "latest"] | datetime
+"""An offset, an end of the log, or the first record at or after a time (with its zone)."""
+
+OutOfRange = Literal["raise", "earliest", "latest"]
+"""What an endless read does when its offset is gone: raise the refusal, or go on from an end."""
+
+FETCH_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of frames asked for at a time, where the caller does not say."""
+
+FETCH_WAIT_S: Final = 5.0
+"""Seconds the server may wait for records; a connection that broke unnoticed shows after that."""
+
+PAUSE_FIRST_S: Final = 0.05
+PAUSE_MAX_S: Final = 5.0
+"""Seconds between tries double from the first to this, each cut at random to half or more."""
+
+_BUSY: Final = frozenset({"TOO_MANY_CONNECTIONS", "TOO_MANY_REQUESTS", "UNAVAILABLE"})
+"""Refusals that pass; anything else would be refused again."""
+
+Rows = tuple[FrameHeader, pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowOptions:
+    """How to read on and on.
+
+    Attributes:
+        partition: Of the stream.
+        subject: A filter; records on other subjects are left out.
+        out_of_range: What to do when the next offset cannot be read any more.
+        incarnation: Of the stream, when the position is only good for that one.
+        retry_s: Seconds that logd may be away at a time; None: for ever.
+        bytes_max: Of frames, asked for at a time.
+        wait_s: How long the server may wait for records before it answers that there are none.
+    """
+
+    partition: int = 0
+    subject: str | None = None
+    out_of_range: OutOfRange = "raise"
+    incarnation: str | None = None
+    retry_s: float | None = None
+    bytes_max: int = FETCH_BYTES
+    wait_s: float = FETCH_WAIT_S
+
+
+class Following:
+    """One endless read.
+
+    Args:
+        server: For errors.
+        stream: The stream's name.
+        start: Where it begins.
+        options: How it goes on.
+
+    Attributes:
+        offset: Of the next record to read; -1 until the server has said where `start` is.
+        incarnation: Of the stream, once known.
+        skipped: Offsets passed over because `out_of_range` allowed it.
+    """
+
+    def __init__(self, server: str, stream: str, start: Position, options: FollowOptions) -> None:
+        if isinstance(start, datetime) and start.tzinfo is None:
+            msg = f"start {start} has no time zone"
+            raise ValueError(msg)
+        self.stream = stream
+        self.offset = start if isinstance(start, int) else -1
+        self.incarnation = options.incarnation
+        self.skipped = 0
+        self._server = server
+        self._start = start
+        self._options = options
+
+    def next_call(self) -> Call[int | Fetched]:
+        """What to ask the server now."""
+        options = self._options
+        if self.offset < 0:
+            return calls.offset_at(self.stream, options.partition, _at(self._start))
+        request = {
+            "stream": self.stream,
+            "partition": options.partition,
+            "offset": self.offset,
+            "bytes_max": options.bytes_max,
+            "wait_ms_max": int(options.wait_s * 1000),
+            "subject": options.subject,
+            "incarnation": self.incarnation,
+        }
+        return calls.fetch(request, where=self._server)
+
+    def take(self, answer: int | Fetched) -> Iterator[Rows]:
+        """The frames of an answer, in order, without rows that were given before.
+
+        Raises:
+            CorruptError: Offsets are missing between the frames, or a body is damaged.
+        """
+        if isinstance(answer, int):
+            self.offset = answer
+            return
+        self.incarnation = answer.incarnation
+        for header, body in answer.frames:
+            where = f"{self._server} {self.stream}/{self._options.partition}"
+            if header.base_offset > self.offset and self._options.subject is None:
+                missing = f"offsets {self.offset} to {header.base_offset - 1} are missing"
+                raise CorruptError(missing, where=where)
+            batch = decode_body(body, where=f"{where} offset {header.base_offset}")
+            rows = slice_rows(header, batch, self.offset)
+            self.offset = max(self.offset, header.next_offset)
+            if rows.num_rows:
+                yield header, rows
+        self.offset = max(self.offset, answer.next_offset)
+
+    def refused(self, error: RefusedError) -> None:
+        """Go on where `out_of_range` says.
+
+        Raises:
+            UnavailableError: The refusal passes; wait and ask again.
+            RefusedError: Any other refusal: the same.
+        """
+        if error.code in _BUSY:
+            raise UnavailableError(str(error)) from None
+        policy = self._options.out_of_range
+        if error.code != "OUT_OF_RANGE" or policy == "raise":
+            raise error
+        position = int(error.detail["earliest" if policy == "earliest" else "latest"])
+        self.skipped += max(position - self.offset, 0)
+        self.offset = position
+
+
+class Patience:
+    """How long to wait for a server that is away: doubling pauses with jitter, up to a deadline.
+
+    Args:
+        retry_s: Seconds from the first failure on; None: for ever.
+        rng: For the jitter.
+    """
+
+    def __init__(self, retry_s: float | None, rng: random.Random) -> None:
+        self._retry_s = retry_s
+        self._rng = rng
+        self._pause_s = PAUSE_FIRST_S
+        self._since_ns: int | None = None
+
+    def succeeded(self) -> None:
+        """The server is there."""
+        self._pause_s = PAUSE_FIRST_S
+        self._since_ns = None
+
+    def pause(self, error: Exception, now_ns: int) -> float:
+        """Seconds to wait before the next try.
+
+        Args:
+            error: Why the last one failed; raised when the deadline has passed.
+            now_ns: Monotonic.
+        """
+        if self._since_ns is None:
+            self._since_ns = now_ns
+        waited_s = (now_ns - self._since_ns) / 1e9
+        if self._retry_s is not None and waited_s >= self._retry_s:
+            raise error
+        pause_s = self._rng.uniform(self._pause_s / 2, self._pause_s)
+        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+        if self._retry_s is None:
+            return pause_s
+        return min(pause_s, self._retry_s - waited_s)
+
+
+def _at(start: Any) -> str | int:
+    if isinstance(start, datetime):
+        since = start - datetime(1970, 1, 1, tzinfo=UTC)
+        return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
+    return str(start)
