@@ -11,7 +11,7 @@ import pytest
 
 from penstock.logd.client import LogClient
 from penstock.logd.client.decoder import ResponseDecoder
-from penstock.logd.fetch_api import Response
+from penstock.logd.fetch_connection import FetchLimits, Response, SendingTurn
 from penstock.logd.fetch_server import FetchServer
 from penstock.logd.fetch_wire import Document
 
@@ -25,13 +25,13 @@ class Interrupted(BaseException):
 class NoStreams:
     """Answers every request with the empty list of streams."""
 
-    async def answer(self, _: Document) -> Response:
+    async def answer(self, request: Document, turn: SendingTurn) -> Response:
         return Response({"streams": []})
 
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[str]:
-    server = FetchServer(NoStreams(), connections_max=4)  # type: ignore[arg-type]
+    server = FetchServer(NoStreams(), FetchLimits(connections_max=4))
     address = server.listen("127.0.0.1:0")
     running = asyncio.create_task(server.run())
     try:

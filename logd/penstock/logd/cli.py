@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from penstock.logd.cli_cursors import cursors
 from penstock.logd.cli_offline import check as check_offline
 from penstock.logd.cli_offline import dump, repair
 from penstock.logd.cli_records import fetch, tail
@@ -42,5 +43,5 @@ def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
     run_until_stopped(lambda stop: run_daemon(config, config_path, stop))
 
 
-for _command in (streams, match, tail, fetch, check_offline, repair, dump):
+for _command in (streams, match, tail, fetch, cursors, check_offline, repair, dump):
     cli.add_command(_command)

@@ -17,6 +17,8 @@ _FIXES = {
     "UNKNOWN_STREAM": "list the streams: penstock logd streams list",
     "OUT_OF_RANGE": "ask for an offset in that range, or earliest or latest",
     "STREAM_DIFFERS": "use the same options, or delete the stream first",
+    "RESERVED_NAME": "choose a name that does not begin with __",
+    "CURSOR_BEHIND": "another consumer of that name has gone further; use another name",
     "BAD_SUBJECT": "choose a subject such as telemetry.logs.>",
 }
 

@@ -16,12 +16,13 @@ def streams() -> None:
 
 
 @streams.command("list", epilog="Example: penstock logd streams list --json")
+@click.option("--internal", is_flag=True, help="Also logd's own.")
 @server_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def list_streams(server: str, as_json: bool) -> None:
+def list_streams(internal: bool, server: str, as_json: bool) -> None:
     """List the streams."""
     with asking(server) as log:
-        found = log.streams()
+        found = log.streams(internal=internal)
     if as_json:
         for stream in found:
             click.echo(orjson.dumps(asdict(stream)))

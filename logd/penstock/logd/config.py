@@ -16,6 +16,7 @@ from penstock.logd.core.metadata import FsyncPolicy, StreamConfig, check_stream_
 from penstock.logd.core.retention import Discard, Retention
 from penstock.logd.core.subjects import check_stream_subject
 from penstock.logd.errors import RefusedError
+from penstock.logd.fetch_connection import FetchLimits
 from penstock.logd.nats_config import NatsSettings
 from penstock.service import HostPort
 
@@ -94,6 +95,10 @@ class LogdConfig(_Settings):
         streams: Made at start when missing; their options follow the file, their subject cannot.
         intake_bytes_max: Bytes of accepted messages that may wait for the disk, over all streams.
         connections_max: Connections to `fetch` at a time.
+        fetches_outstanding_max: Requests under way on one connection.
+        fetches_outstanding_total_max: Requests under way on all connections.
+        fetch_stall_s: How long a reader may take nothing of an answer before it is cut off.
+        cursors_max: Consumers' cursors at a time.
         retention_interval_s: Seconds between looks at what may be deleted.
         connect_timeout_s: How long NATS may be away at start.
         drain_timeout_s: How long stopping may take.
@@ -107,10 +112,23 @@ class LogdConfig(_Settings):
     streams: tuple[StreamSettings, ...] = ()
     intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 64 * _MIB
     connections_max: Annotated[int, Field(ge=1, le=65_536)] = 256
+    fetches_outstanding_max: Annotated[int, Field(ge=1, le=65_536)] = 64
+    fetches_outstanding_total_max: Annotated[int, Field(ge=1, le=1_048_576)] = 4096
+    fetch_stall_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    cursors_max: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
     retention_interval_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
     connect_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
     drain_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def fetch_limits(self) -> FetchLimits:
+        """What readers may ask."""
+        return FetchLimits(
+            connections_max=self.connections_max,
+            outstanding_max=self.fetches_outstanding_max,
+            outstanding_total_max=self.fetches_outstanding_total_max,
+            stall_s=self.fetch_stall_s,
+        )
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:

@@ -16,6 +16,7 @@ from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.config import LogdConfig
 from penstock.logd.core.replica import NodeId
 from penstock.logd.core.turn import Message
+from penstock.logd.cursors import CursorStore
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.fetch_api import FetchApi
 from penstock.logd.fetch_server import FetchServer
@@ -89,8 +90,9 @@ class _Daemon:
             make_surroundings=self._surroundings,
             new_incarnation=lambda: secrets.token_hex(8),
         )
-        api = FetchApi(self._streams)
-        self._server = FetchServer(api, connections_max=config.connections_max)
+        self._cursors = CursorStore(self._streams, cursors_max=config.cursors_max)
+        api = FetchApi(self._streams, self._cursors)
+        self._server = FetchServer(api, config.fetch_limits())
         self._telemetry = Telemetry(
             node=config.node,
             streams=self._streams,
@@ -99,6 +101,7 @@ class _Daemon:
             data_link=self._data_link,
             ack_link=self._ack_link,
             server=self._server,
+            cursors=self._cursors,
         )
 
     async def start(self, stack: ExitStack) -> None:
@@ -172,6 +175,7 @@ class _Daemon:
         configured = [settings.stream_config() for settings in self._config.streams]
         try:
             await self._streams.start(configured)
+            await self._cursors.start()
         except RefusedError as error:
             raise ConfigError(
                 f"{self._config_path}: streams: {error}",

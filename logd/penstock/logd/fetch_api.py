@@ -1,42 +1,28 @@
 """What each fetch and control request does; `penstock.logd.fetch_wire` says what they look like."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from penstock.logd.config import StreamSettings
+from penstock.logd.core.cursors import CursorKey
+from penstock.logd.core.metadata import is_internal
 from penstock.logd.core.subjects import check_filter
-from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.cursors import CursorStore
+from penstock.logd.errors import RefusedError
+from penstock.logd.fetch_connection import Response, SendingTurn
+from penstock.logd.fetch_reading import FetchReading, FetchRequest, partition_standing
 from penstock.logd.fetch_wire import Document
-from penstock.logd.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
+from penstock.logd.limits import CURSORS_PER_REQUEST_MAX
 from penstock.logd.nats_errors import NatsRefusedError
-from penstock.logd.partition import Partition
-from penstock.logd.store import FileRange
-from penstock.logd.streams import StreamSet, describe_partition
-from penstock.logd.subject_filter import filter_ranges
+from penstock.logd.streams import StreamSet
 
 Request = TypeVar("Request", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """A response's header, and its payload: byte ranges of files, or bytes."""
-
-    header: Document
-    ranges: list[FileRange] = field(default_factory=list)
-    payload: bytes = b""
-
-    @property
-    def payload_length(self) -> int:
-        """Bytes after the header."""
-        return len(self.payload) + sum(part.length for part in self.ranges)
-
-
-_Api = Callable[[Document], Awaitable[Response]]
+_Api = Callable[[Document, SendingTurn], Awaitable[Response]]
 
 
 class _Request(BaseModel):
@@ -51,20 +37,13 @@ class _OnPartition(_Request):
     partition: int = 0
 
 
-class _Fetch(_OnPartition):
-    offset: Annotated[int, Field(ge=0)]
-    bytes_max: Annotated[int, Field(ge=1)] = 4 * 1024 * 1024
-    bytes_min: Annotated[int, Field(ge=0)] = 1
-    wait_ms_max: Annotated[int, Field(ge=0)] = 0
-    subject: str | None = None
-
-
 class _Offsets(_OnPartition):
     at: Literal["earliest", "latest"] | int
 
 
 class _Streams(_Request):
     stream: str | None = None
+    internal: bool = False
 
 
 class _Match(_Request):
@@ -79,11 +58,44 @@ class _DeleteStream(_Request):
     stream: str
 
 
+class _Cursor(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    consumer: str
+    stream: str
+    partition: Annotated[int, Field(ge=0)] = 0
+    offset: Annotated[int, Field(ge=0, lt=1 << 63)]
+    incarnation: str | None = None
+
+
+class _SetCursor(_Request):
+    cursors: Annotated[list[_Cursor], Field(min_length=1, max_length=CURSORS_PER_REQUEST_MAX)]
+    rewind: bool = False
+
+
+class _OneCursor(_Request):
+    consumer: str
+    stream: str
+    partition: Annotated[int, Field(ge=0)] = 0
+
+    def key(self) -> CursorKey:
+        """Whose cursor."""
+        return CursorKey(self.consumer, self.stream, self.partition)
+
+
+class _ListCursors(_Request):
+    consumer: str | None = None
+    stream: str | None = None
+    after: list[str | int] | None = None
+
+
 class FetchApi:
     """Answers requests about the streams of one daemon."""
 
-    def __init__(self, streams: StreamSet) -> None:
+    def __init__(self, streams: StreamSet, cursors: CursorStore) -> None:
         self._streams = streams
+        self._cursors = cursors
+        self._reading = FetchReading()
         self._apis: dict[str, _Api] = {
             "fetch": self._fetch,
             "offsets": self._offsets,
@@ -91,9 +103,13 @@ class FetchApi:
             "match": self._match,
             "create_stream": self._create,
             "delete_stream": self._delete,
+            "set_cursor": self._set_cursor,
+            "get_cursor": self._get_cursor,
+            "list_cursors": self._list_cursors,
+            "delete_cursor": self._delete_cursor,
         }
 
-    async def answer(self, request: Document) -> Response:
+    async def answer(self, request: Document, turn: SendingTurn) -> Response:
         """Do what a request asks.
 
         Raises:
@@ -104,45 +120,14 @@ class FetchApi:
         if api is None:
             known = ", ".join(self._apis)
             raise RefusedError("UNKNOWN_API", f"there is no api {request['api']!r}; known: {known}")
-        return await api(request)
+        return await api(request, turn)
 
-    async def _fetch(self, document: Document) -> Response:
-        request = _parse(_Fetch, document)
-        if request.subject is not None:
-            check_filter(request.subject)
+    async def _fetch(self, document: Document, turn: SendingTurn) -> Response:
+        request = _parse(FetchRequest, document)
         partition = self._streams.partition(request.stream, request.partition)
-        ranges = await self._read(partition, request)
-        if request.wait_ms_max and _length(ranges) < request.bytes_min:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(request.wait_ms_max, FETCH_WAIT_MS_MAX) / 1000):
-                    while _length(ranges) < request.bytes_min and not partition.closed:
-                        seen = ranges[-1].next_offset if ranges else request.offset
-                        await partition.wait_until(max(seen, partition.high_watermark + 1))
-                        ranges = await self._read(partition, request)
-        header = _standing(partition)
-        header["next_offset"] = ranges[-1].next_offset if ranges else request.offset
-        if request.subject is None:
-            return Response(header, ranges)
-        payload = await asyncio.to_thread(filter_ranges, ranges, request.subject)
-        return Response(header, payload=payload)
+        return await self._reading.fetch(partition, request, turn)
 
-    async def _read(self, partition: Partition, request: _Fetch) -> list[FileRange]:
-        end = partition.high_watermark + 1
-        if not partition.log.start_offset <= request.offset <= end:
-            raise _out_of_range(partition, request)
-        if request.offset == end:
-            return []
-        bytes_max = min(request.bytes_max, FETCH_BYTES_MAX)
-        try:
-            ranges = await asyncio.to_thread(
-                partition.log.read, request.offset, bytes_max=bytes_max, upto=end
-            )
-        except RefusedError:  # deleted meanwhile; the log's own range is that of its writer
-            raise _out_of_range(partition, request) from None
-        _check_not_taken_back(partition, request.offset, ranges)
-        return ranges
-
-    async def _offsets(self, document: Document) -> Response:
+    async def _offsets(self, document: Document, _: SendingTurn) -> Response:
         request = _parse(_Offsets, document)
         partition = self._streams.partition(request.stream, request.partition)
         end = partition.high_watermark + 1
@@ -154,22 +139,24 @@ class FetchApi:
             case timestamp_ns:
                 found = await asyncio.to_thread(partition.log.offset_for_timestamp, timestamp_ns)
                 offset = min(found, end)
-        return Response(_standing(partition) | {"offset": offset})
+        return Response(partition_standing(partition) | {"offset": offset})
 
-    async def _list(self, document: Document) -> Response:
+    async def _list(self, document: Document, _: SendingTurn) -> Response:
         request = _parse(_Streams, document)
         if request.stream is not None:
             wanted = [self._streams.partition(request.stream)]
         else:
-            wanted = list(self._streams.partitions())
+            wanted = [
+                p for p in self._streams.partitions() if request.internal or not is_internal(p.name)
+            ]
         return Response({"streams": [self._streams.describe(partition) for partition in wanted]})
 
-    async def _match(self, document: Document) -> Response:
+    async def _match(self, document: Document, _: SendingTurn) -> Response:
         request = _parse(_Match, document)
         check_filter(request.subject)
         return Response({"streams": sorted(self._streams.match(request.subject))})
 
-    async def _create(self, document: Document) -> Response:
+    async def _create(self, document: Document, _: SendingTurn) -> Response:
         request = _parse(_CreateStream, document)
         settings = _parse(StreamSettings, request.config)
         try:
@@ -179,10 +166,43 @@ class FetchApi:
             raise RefusedError("NATS_REFUSED", message, subject=settings.subject) from None
         return Response({"stream": self._streams.describe(partition), "created": created})
 
-    async def _delete(self, document: Document) -> Response:
+    async def _delete(self, document: Document, _: SendingTurn) -> Response:
         request = _parse(_DeleteStream, document)
         await self._streams.delete(request.stream)
+        await self._cursors.forget_stream(request.stream)
         return Response({})
+
+    async def _set_cursor(self, document: Document, _: SendingTurn) -> Response:
+        request = _parse(_SetCursor, document)
+        wanted = [
+            (CursorKey(item.consumer, item.stream, item.partition), item.offset, item.incarnation)
+            for item in request.cursors
+        ]
+        return Response({"cursors": await self._cursors.commit(wanted, rewind=request.rewind)})
+
+    async def _get_cursor(self, document: Document, _: SendingTurn) -> Response:
+        return Response({"cursors": self._cursors.get(_parse(_OneCursor, document).key())})
+
+    async def _list_cursors(self, document: Document, _: SendingTurn) -> Response:
+        request = _parse(_ListCursors, document)
+        found, more = self._cursors.page(
+            consumer=request.consumer, stream=request.stream, after=_after(request.after)
+        )
+        return Response({"cursors": found, "more": more})
+
+    async def _delete_cursor(self, document: Document, _: SendingTurn) -> Response:
+        deleted = await self._cursors.delete(_parse(_OneCursor, document).key())
+        return Response({"deleted": deleted})
+
+
+def _after(key: list[str | int] | None) -> CursorKey | None:
+    match key:
+        case None:
+            return None
+        case [str(consumer), str(stream), int(partition)]:
+            return CursorKey(consumer, stream, partition)
+        case _:
+            raise RefusedError("BAD_REQUEST", "after: [consumer, stream, partition]", key="after")
 
 
 def _parse(model: type[Request], document: Document) -> Request:
@@ -192,26 +212,3 @@ def _parse(model: type[Request], document: Document) -> Request:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "request"
         raise RefusedError("BAD_REQUEST", f"{key}: {first['msg']}", key=key) from None
-
-
-def _out_of_range(partition: Partition, request: _Fetch) -> RefusedError:
-    start, end = partition.log.start_offset, partition.high_watermark + 1
-    where = f"{request.stream}/{request.partition}"
-    message = f"offset {request.offset} of {where} is not in {start} to {end}"
-    return RefusedError("OUT_OF_RANGE", message, earliest=start, latest=end)
-
-
-def _check_not_taken_back(partition: Partition, offset: int, ranges: list[FileRange]) -> None:
-    """Tell a reader of a failed log what it will never get: committed, but not synced."""
-    if not ranges and partition.log.failure:
-        raise UnavailableError(f"offset {offset} of {partition.name}: {partition.log.failure}")
-
-
-def _length(ranges: list[FileRange]) -> int:
-    return sum(part.length for part in ranges)
-
-
-def _standing(partition: Partition) -> Document:
-    standing = describe_partition(partition)
-    del standing["size_bytes"]
-    return standing | {"stream": partition.name, "incarnation": partition.stream.incarnation}

@@ -1,6 +1,10 @@
 """The framed TCP protocol of fetch and control requests, as both ends speak it.
 
-Integers are little-endian. A connection carries requests and their responses in order.
+Integers are little-endian. A connection carries any number of requests at a time, up to the limits of
+the server; responses come whole, in the order in which they become ready, and say by `id` what they
+answer. An `id` is the client's choice; 0, the default, is also that of a refusal which is about the
+connection and ends it. A client that closes its side, or takes nothing for too long, loses what it
+has asked for.
 
     request    u32 length         of the JSON, at most `limits.REQUEST_SIZE_MAX`
                JSON               {"api": "fetch", "id": 1, ...}
@@ -11,17 +15,27 @@ Integers are little-endian. A connection carries requests and their responses in
 
 | api | request | response |
 |---|---|---|
-| fetch | stream, partition, offset, bytes_max, bytes_min, wait_ms_max, subject? | stream, partition, start_offset, high_watermark, end_offset, epoch, incarnation, next_offset |
+| fetch | stream, partition, offset, bytes_max, bytes_min, wait_ms_max, subject?, incarnation? | stream, partition, start_offset, high_watermark, end_offset, epoch, incarnation, next_offset |
 | offsets | stream, partition, at: "earliest", "latest" or a timestamp in ns | offset and the same |
-| streams | | streams: a list of stream descriptions |
+| streams | stream?, internal? | streams: a list of stream descriptions |
 | match | subject | streams: a list of names |
 | create_stream | config: name, subject, options | stream: its description, created: bool |
 | delete_stream | stream | |
+| set_cursor | cursors: a list of consumer, stream, partition, offset, incarnation?; rewind? | cursors: as committed, durable |
+| get_cursor | consumer, stream, partition | cursors: one or none, with incarnation, current |
+| list_cursors | consumer?, stream?, after?: [consumer, stream, partition] | cursors, more: bool |
+| delete_cursor | consumer, stream, partition | deleted: bool |
 
 `start_offset` is the first record that can be read, `high_watermark` the last (-1: none),
 `end_offset` the next one to be written. `next_offset` is where a reader goes on: without a subject
 filter the offset after the payload's last record; with one, the offset after the last record looked
-at, so that a reader passes records that do not match.
+at, so that a reader passes records that do not match. A fetch with a filter looks at no more than
+`bytes_max` bytes; it answers when something matches, when it has looked at those, or when its wait
+is over, and does not heed `bytes_min`. Without a filter, less than `bytes_min` is answered at once
+when there is more than fits into `bytes_max`.
+
+A cursor's `offset` is that of the next record its consumer wants. It goes back only with `rewind`.
+`current` is false when the stream it was committed for is no more.
 """  # noqa: E501 - a table
 
 import struct
@@ -39,8 +53,13 @@ Document = dict[str, Any]
 
 
 def encode_request(request: Document) -> bytes:
-    """Encode a request, its length included."""
+    """Encode a request, its length included.
+
+    Raises:
+        RefusedError: `BAD_REQUEST`: longer than a server takes.
+    """
     body = orjson.dumps(request)
+    check_request_size(len(body))
     return REQUEST_HEAD.pack(len(body)) + body
 
 

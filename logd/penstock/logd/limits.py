@@ -41,6 +41,11 @@ RESPONSE_HEADER_SIZE_MAX: Final = 16 * 1024 * 1024
 FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes a fetch may ask for; a larger wish is cut to this. One frame may exceed it."""
 
+FILTER_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes a fetch with a subject filter looks at, and sends; a larger wish is cut to this. It bounds
+what a connection's payload takes in memory, and how long others that filter wait. One frame may
+exceed it."""
+
 FETCH_WAIT_MS_MAX: Final = 60_000
 """Milliseconds a fetch may wait for records; a longer wish is cut to this."""
 
@@ -60,3 +65,12 @@ RETENTION_SEGMENTS_PER_S_MAX: Final = 100
 """Segments of one stream that retention deletes a second. The smallest limit in bytes makes
 segments of 256 KiB, so that it keeps up with 25 MiB/s; deleting a large file takes the disk longer.
 """
+
+CONSUMER_LENGTH_MAX: Final = 128
+"""Characters of a consumer's name."""
+
+CURSORS_PER_REQUEST_MAX: Final = 200
+"""Cursors committed by one request: with the longest names they fit into `REQUEST_SIZE_MAX`."""
+
+CURSORS_PER_ANSWER_MAX: Final = 10_000
+"""Cursors in one answer to `list_cursors`: at most 4 MiB of JSON."""

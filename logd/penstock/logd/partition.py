@@ -17,6 +17,7 @@ from penstock.logd.core.intake import Arrived, Intake, StorageFailed
 from penstock.logd.core.metadata import Stream
 from penstock.logd.core.replica import NodeId, Replica, Synced
 from penstock.logd.core.turn import (
+    FRAME_OVERHEAD,
     OFFSET_MAX,
     AckLater,
     Append,
@@ -25,7 +26,7 @@ from penstock.logd.core.turn import (
     PendingAck,
     Refuse,
 )
-from penstock.logd.errors import CorruptError
+from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.rebuild import Memory, rebuild_intake
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog, EpochFile, LogConfig
@@ -148,6 +149,41 @@ class Partition:
         arrived = Arrived(messages, room, *self._stream_room())
         self._execute(self.intake.handle(arrived, now_ns))
         self._send_acks()
+
+    def store(self, messages: list[Message]) -> int:
+        """Take messages of logd's own, all of them or none; `wait_committed` for what it returns.
+
+        Args:
+            messages: Without reply subjects; together far below what a frame may hold, so that a
+                crash leaves all or none, too.
+
+        Returns:
+            The offset of the last one.
+
+        Raises:
+            UnavailableError: None is stored.
+        """
+        self._check_serving()
+        if FRAME_OVERHEAD + sum(m.size_bytes() for m in messages) > self._around.budget.room:
+            raise UnavailableError(f"stream {self.name}: too many bytes wait for the disk")
+        last = self.intake.next_offset + len(messages) - 1
+        self.take(messages)
+        assert self.intake.next_offset == last + 1, (self.name, self.intake.counts)
+        return last
+
+    async def wait_committed(self, offset: int) -> None:
+        """Wait until the high watermark is at or above an offset.
+
+        Raises:
+            UnavailableError: It may never be: the storage failed, or the partition is closed.
+        """
+        while self.high_watermark < offset:
+            self._check_serving()
+            await self._woken()
+
+    def _check_serving(self) -> None:
+        if self.failure or self.closed:
+            raise UnavailableError(f"stream {self.name}: {self.failure or 'it is closed'}")
 
     async def wait_until(self, offset: int) -> None:
         """Wait until the high watermark is at or above an offset, or the partition is closed."""

@@ -18,7 +18,13 @@ from typing import Any, Protocol
 
 import structlog
 
-from penstock.logd.core.metadata import Metadata, Stream, StreamConfig
+from penstock.logd.core.metadata import (
+    Metadata,
+    Stream,
+    StreamConfig,
+    check_not_internal,
+    is_internal,
+)
 from penstock.logd.core.turn import Message
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.nats_errors import NatsRefusedError
@@ -163,8 +169,9 @@ class StreamSet:
         """Delete a stream and its data; readers that wait for it are let go.
 
         Raises:
-            RefusedError: `UNKNOWN_STREAM`.
+            RefusedError: `UNKNOWN_STREAM`, `RESERVED_NAME`.
         """
+        check_not_internal(name)
         async with self._changing:
             await self._delete(name)
 
@@ -197,6 +204,8 @@ class StreamSet:
         name = stream.config.name
         partition = await Partition.open(stream, self._directory(stream) / "0", self._around)
         self._partitions[name] = partition
+        if is_internal(name):
+            return
         sid = self._sids[name] = await self._link.subscribe(stream.config.subject)
         self._by_sid[sid] = partition
 

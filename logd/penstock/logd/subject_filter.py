@@ -4,7 +4,7 @@ A filtered frame keeps its range, so records keep their offsets; like a compacte
 records are missing from it on purpose. A frame in which nothing matches is left out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,31 +13,54 @@ import pyarrow.compute as pc
 from penstock.logd.batch import decode_body, encode_body
 from penstock.logd.core.subjects import matches
 from penstock.logd.frame import FrameHeader, crc32c, encode_header
-from penstock.logd.rows import split_frames
+from penstock.logd.rows import Frame, split_frames
 from penstock.logd.store import FileRange
 
 
-def filter_ranges(ranges: Iterable[FileRange], subject: str) -> bytes:
+def filter_ranges(
+    ranges: Iterable[FileRange], subject: str, *, bytes_max: int
+) -> tuple[bytes, int]:
     """Read frames and keep the records whose subjects a filter matches.
+
+    One frame is decoded at a time, so that memory is bounded by what one may decode to.
+
+    Args:
+        ranges: What to read; not empty.
+        subject: The filter.
+        bytes_max: Of what is kept; what goes beyond it is left for the next fetch, after one frame.
+
+    Returns:
+        Whole frames, and the offset after the last one looked at.
 
     Raises:
         CorruptError: A frame is damaged.
     """
     parts: list[bytes] = []
+    size, next_offset = 0, 0
+    for header, body in _frames(ranges):
+        kept = _filter_frame(header, body, subject)
+        length = sum(len(part) for part in kept)
+        if size and size + length > bytes_max:
+            break
+        parts.extend(kept)
+        size += length
+        next_offset = header.next_offset
+    return b"".join(parts), next_offset
+
+
+def _frames(ranges: Iterable[FileRange]) -> Iterator[Frame]:
     for part in ranges:
         data = memoryview(part.file.read(part.position, part.length))
-        for header, body in split_frames(data, where=f"offset {part.base_offset}"):
-            parts.extend(_filter_frame(header, body, subject))
-    return b"".join(parts)
+        yield from split_frames(data, where=f"offset {part.base_offset}")
 
 
-def _filter_frame(header: FrameHeader, body: memoryview, subject: str) -> Iterable[bytes]:
+def _filter_frame(header: FrameHeader, body: memoryview, subject: str) -> tuple[bytes, ...]:
     batch = decode_body(body, where=f"offset {header.base_offset}")
     kept = batch.filter(_matching(batch.column("subject"), subject))
-    if kept.num_rows == batch.num_rows:
-        return (encode_header(header), bytes(body))
     if kept.num_rows == 0:
         return ()
+    if kept.num_rows == batch.num_rows:
+        return (encode_header(header), bytes(body))
     smaller = encode_body(kept)
     changed = replace(
         header,

@@ -8,7 +8,8 @@ A stage per stream, named `stream/<name>`, counts records since the process star
     errors     refused for any reason, or accepted and then lost to a failed disk
 
 and received = sent + duplicates + errors + lag. The counters are plain integers that only the event
-loop changes; the admin thread may read a turn that is half counted.
+loop changes; the admin thread may read a turn that is half counted. It goes over copies of what
+grows: CPython copies or lists a dict without letting another thread in between.
 """
 
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from typing_extensions import override
 
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
+from penstock.logd.cursors import CursorStore
 from penstock.logd.fetch_server import FetchServer
 from penstock.logd.nats_link import NatsLink
 from penstock.logd.partition import Partition
@@ -40,6 +42,7 @@ class Telemetry:
     data_link: NatsLink
     ack_link: NatsLink
     server: FetchServer
+    cursors: CursorStore
     health: Health = Health.STARTING
 
     def status(self) -> Status:
@@ -62,9 +65,13 @@ class Telemetry:
                 "acks_sent": self.acks.sent,
                 "acks_dropped": self.acks.dropped,
                 "acks_denied": self.ack_link.publishes_denied,
+                "cursors": len(self.cursors),
                 "connections": self.server.connections,
-                "requests": self.server.requests,
-                "fetched_bytes": self.server.bytes_sent,
+                "requests_outstanding": self.server.counts.outstanding,
+                "requests_refused": sum(dict(self.server.counts.refused).values()),
+                "readers_stalled": self.server.counts.stalled,
+                "requests": self.server.counts.requests,
+                "fetched_bytes": self.server.counts.bytes_sent,
             },
         )
 
@@ -88,7 +95,7 @@ class Telemetry:
 def stage(partition: Partition) -> Stage:
     """One stream's stage, as the module says."""
     counts = partition.intake.counts
-    refused = {nack.name.lower(): count for nack, count in counts.refused.items()}
+    refused = {nack.name.lower(): count for nack, count in dict(counts.refused).items()}
     return Stage(
         name=f"stream/{partition.name}",
         received=counts.received,
@@ -150,7 +157,7 @@ def _stream_metrics(partitions: list[Partition]) -> Iterable[Metric]:
         received_bytes.add_metric(name, counts.received_bytes)
         committed.add_metric(name, _committed(partition))
         duplicates.add_metric(name, counts.duplicates)
-        for nack, count in list(counts.refused.items()):
+        for nack, count in dict(counts.refused).items():
             refused.add_metric([*name, nack.name.lower()], count)
         lost.add_metric(name, partition.lost)
         deleted.add_metric(name, partition.retainer.records_deleted)
@@ -171,13 +178,18 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
     links.add_metric(["data"], int(telemetry.data_link.connected))
     links.add_metric(["acks"], int(telemetry.ack_link.connected))
     yield links
+    refused = _counter("fetch_requests_refused", "Requests refused", ["code"])
+    for code, count in dict(telemetry.server.counts.refused).items():
+        refused.add_metric([code.lower()], count)
+    yield refused
     for name, text, value in (
         ("acks_sent", "Acks and refusals sent", telemetry.acks.sent),
         ("acks_dropped", "Acks and refusals that NATS did not take", telemetry.acks.dropped),
         ("acks_denied", "Acks and refusals not permitted", telemetry.ack_link.publishes_denied),
-        ("fetch_requests", "Fetch and control requests", telemetry.server.requests),
-        ("fetch_requests_refused", "Requests refused", telemetry.server.refused),
-        ("fetch_bytes", "Payload bytes sent to readers", telemetry.server.bytes_sent),
+        ("fetch_requests", "Fetch and control requests", telemetry.server.counts.requests),
+        ("fetch_bytes", "Payload bytes sent to readers", telemetry.server.counts.bytes_sent),
+        ("fetch_readers_stalled", "Readers cut off", telemetry.server.counts.stalled),
+        ("cursor_commits", "Cursors committed or deleted", telemetry.cursors.commits),
         ("nats_reconnects", "Times the data link came back", telemetry.data_link.reconnects),
     ):
         counter = _counter(name, text, [])
@@ -186,6 +198,8 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
     for name, text, value in (
         ("intake_bytes_held", "Bytes that wait for the disk", telemetry.budget.held),
         ("fetch_connections", "Connections of readers", telemetry.server.connections),
+        ("cursors", "Consumers' cursors", len(telemetry.cursors)),
+        ("fetch_outstanding", "Requests under way", telemetry.server.counts.outstanding),
     ):
         gauge = _gauge(name, text, [])
         gauge.add_metric([], value)

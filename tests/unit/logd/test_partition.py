@@ -10,7 +10,8 @@ from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError, UnavailableError
-from penstock.logd.fetch_api import FetchApi
+from penstock.logd.fetch_connection import SendingTurn
+from penstock.logd.fetch_reading import FetchReading, FetchRequest
 from penstock.logd.partition import Partition
 from penstock.logd.store import EpochFile, LogFailedError
 from tests.support.surroundings import make_surroundings
@@ -130,19 +131,10 @@ async def test_reading_what_a_failed_sync_took_back_is_refused_and_does_not_wait
     with pytest.raises(LogFailedError):
         partition.log.sync()
     monkeypatch.undo()
-    api = FetchApi(OneStream(partition))  # type: ignore[arg-type]
-    request = {"api": "fetch", "stream": "logs", "offset": 0, "wait_ms_max": 60_000}
+    request = FetchRequest(api="fetch", stream="logs", offset=0, wait_ms_max=60_000)
     with pytest.raises(UnavailableError, match="I/O error"):
-        await api.answer(request)
+        await FetchReading().fetch(partition, request, SendingTurn(asyncio.Lock()))
     await finish(partition)
-
-
-class OneStream:
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-
-    def partition(self, *_: object) -> Partition:
-        return self._partition
 
 
 async def test_a_log_that_ends_before_its_last_epoch_began_is_damaged(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """`CursorHandle` for the asyncio client."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -59,7 +59,7 @@ class AsyncCursorHandle:
         *,
         commit: CommitPolicy = _AT_CLOSE,
         options: FollowOptions = _DEFAULT,
-    ) -> AsyncIterator[Rows]:
+    ) -> AsyncGenerator[Rows, None]:
         """As `CursorHandle.follow_batches`; close it (`contextlib.aclosing`) to commit the rest."""
         return self._follow(start, commit, options, whole)
 
@@ -69,13 +69,13 @@ class AsyncCursorHandle:
         *,
         commit: CommitPolicy = _AT_CLOSE,
         options: FollowOptions = _DEFAULT,
-    ) -> AsyncIterator[tuple[int, Record]]:
+    ) -> AsyncGenerator[tuple[int, Record], None]:
         """`follow_batches` one by one, as (offset, record)."""
         return self._follow(start, commit, options, single)
 
     async def _follow(
         self, start: Position, policy: CommitPolicy, options: FollowOptions, explode: Explode[Item]
-    ) -> AsyncIterator[Item]:
+    ) -> AsyncGenerator[Item, None]:
         found, info = await self.get(), await self._client.stream(self._at.stream)
         position, options, cursor = begin(self._at, found, info, start, options)
         committing = Committing(cursor, policy)

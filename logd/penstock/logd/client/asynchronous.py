@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -143,7 +143,7 @@ class AsyncLogClient:
 
     async def follow_batches(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
-    ) -> AsyncIterator[Rows]:
+    ) -> AsyncGenerator[Rows, None]:
         """Read a partition for ever, as Arrow batches; see `LogClient.follow_batches`."""
         async with aclosing(self.following(stream, start, options)) as following:
             async for rows in following:
@@ -152,7 +152,7 @@ class AsyncLogClient:
 
     async def follow(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
-    ) -> AsyncIterator[tuple[int, Record]]:
+    ) -> AsyncGenerator[tuple[int, Record], None]:
         """`follow_batches` one by one, as (offset, record)."""
         async with aclosing(self.following(stream, start, options)) as following:
             async for rows in following:

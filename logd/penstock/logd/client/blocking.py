@@ -3,11 +3,9 @@
 import random
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
-
-import pyarrow as pa
 
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.client import calls
@@ -27,7 +25,6 @@ from penstock.logd.client.following import (
 )
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.fetch_wire import encode_request, raise_error
-from penstock.logd.frame import FrameHeader
 from penstock.logd.rows import batch_records, slice_rows
 
 Answer = TypeVar("Answer")
@@ -208,7 +205,7 @@ class LogClient:
 
     def follow_batches(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
-    ) -> Iterator[Rows]:
+    ) -> Generator[Rows, None, None]:
         """Read a partition for ever, as Arrow batches; goes on after logd was away.
 
         Yields:
@@ -224,14 +221,14 @@ class LogClient:
 
     def follow(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
-    ) -> Iterator[tuple[int, Record]]:
+    ) -> Generator[tuple[int, Record], None, None]:
         """`follow_batches` one by one, as (offset, record)."""
         for header, rows in self.follow_batches(stream, start, options):
             yield from batch_records(header, rows)
 
     def following(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
-    ) -> Iterator[tuple[FrameHeader, pa.RecordBatch] | None]:
+    ) -> Generator[Rows | None, None, None]:
         """`follow_batches` that also yields None after each answer, to look at the clock."""
         reading = Following(self.server, stream, start, options)
         patience = Patience(options.retry_s, self._rng)

@@ -1,6 +1,6 @@
 """A consumer's position in one partition: get it, commit it, read on from it."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -60,7 +60,7 @@ class CursorHandle:
         *,
         commit: CommitPolicy = _AT_CLOSE,
         options: FollowOptions = _DEFAULT,
-    ) -> Iterator[Rows]:
+    ) -> Generator[Rows, None, None]:
         """`LogClient.follow_batches` from the committed cursor on, committing on the way.
 
         What was yielded counts as done with when the next is asked for; what is done with is
@@ -83,13 +83,13 @@ class CursorHandle:
         *,
         commit: CommitPolicy = _AT_CLOSE,
         options: FollowOptions = _DEFAULT,
-    ) -> Iterator[tuple[int, Record]]:
+    ) -> Generator[tuple[int, Record], None, None]:
         """`follow_batches` one by one, as (offset, record)."""
         return self._follow(start, commit, options, single)
 
     def _follow(
         self, start: Position, policy: CommitPolicy, options: FollowOptions, explode: Explode[Item]
-    ) -> Iterator[Item]:
+    ) -> Generator[Item, None, None]:
         found, info = self.get(), self._client.stream(self._at.stream)
         position, options, cursor = begin(self._at, found, info, start, options)
         committing = Committing(cursor, policy)

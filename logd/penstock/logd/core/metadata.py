@@ -17,6 +17,9 @@ from penstock.logd.limits import STREAM_NAME_LENGTH_MAX, STREAMS_MAX
 
 FsyncPolicy = Literal["commit", "interval", "never"]
 
+INTERNAL_PREFIX: Final = "__"
+"""Names that begin so are logd's own streams: they store no subject."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -140,14 +143,18 @@ class Metadata:
     def create(self, config: StreamConfig, incarnation: str) -> tuple[Stream, bool]:
         """Create a stream, or find one created with the same configuration.
 
+        An internal stream has a name with `INTERNAL_PREFIX` and no subject; whoever takes names
+        from users checks them with `check_stream_name`.
+
         Returns:
             The stream and whether it is new.
 
         Raises:
             RefusedError: `BAD_NAME`, `BAD_SUBJECT`, `STREAM_DIFFERS`, `TOO_MANY_STREAMS`.
         """
-        check_stream_name(config.name)
-        check_stream_subject(config.subject)
+        if not is_internal(config.name):
+            check_stream_name(config.name)
+            check_stream_subject(config.subject)
         present = self._streams.get(config.name)
         if present is not None:
             if present.config == config and _is_open(present):
@@ -187,7 +194,8 @@ class Metadata:
             RefusedError: `UNKNOWN_STREAM`.
         """
         stream = self.get(name)
-        self._trie.remove(stream.config.subject, name)
+        if not is_internal(name):
+            self._trie.remove(stream.config.subject, name)
         self._streams[name] = replace(stream, state=StreamState.DELETING)
         return self._streams[name]
 
@@ -198,21 +206,38 @@ class Metadata:
 
     def _put(self, stream: Stream) -> None:
         self._streams[stream.config.name] = stream
-        if _is_open(stream):
+        if _is_open(stream) and not is_internal(stream.config.name):
             self._trie.insert(stream.config.subject, stream.config.name)
 
 
+def is_internal(name: str) -> bool:
+    """Whether a stream of this name is logd's own."""
+    return name.startswith(INTERNAL_PREFIX)
+
+
 def check_stream_name(name: str) -> None:
-    """Check a stream's name; it becomes part of a path and of subjects.
+    """Check the name of a user's stream; it becomes part of a path and of subjects.
 
     Raises:
-        RefusedError: `BAD_NAME`.
+        RefusedError: `BAD_NAME`, `RESERVED_NAME`.
     """
     if not _NAME.fullmatch(name) or len(name) > STREAM_NAME_LENGTH_MAX:
         raise RefusedError(
             "BAD_NAME",
             f"stream name {name[:80]!r}: 1 to {STREAM_NAME_LENGTH_MAX} of A-Z a-z 0-9 _ -",
         )
+    check_not_internal(name)
+
+
+def check_not_internal(name: str) -> None:
+    """Refuse to let users touch what is logd's own.
+
+    Raises:
+        RefusedError: `RESERVED_NAME`.
+    """
+    if is_internal(name):
+        message = f"stream {name!r}: names that begin with {INTERNAL_PREFIX} are logd's own"
+        raise RefusedError("RESERVED_NAME", message, stream=name)
 
 
 def _is_open(stream: Stream) -> bool:

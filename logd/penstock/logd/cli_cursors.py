@@ -1,0 +1,95 @@
+"""`penstock logd cursors ...`: how far consumers have come, and to put that right."""
+
+from dataclasses import asdict
+
+import click
+import orjson
+
+from penstock.logd.cli_server import asking, server_option, table
+from penstock.logd.client import Cursor, LogClient
+
+
+@click.group(epilog="Example: penstock logd cursors list")
+def cursors() -> None:
+    """List, set and delete the cursors of consumers."""
+
+
+@cursors.command("list", epilog="Example: penstock logd cursors list --stream logs --json")
+@click.option("--consumer", help="Only this consumer's.")
+@click.option("--stream", help="Only those of this stream.")
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def list_cursors(consumer: str | None, stream: str | None, server: str, as_json: bool) -> None:
+    """List cursors: the next record each consumer wants, and how many it has before it."""
+    with asking(server) as log:
+        found = log.cursors(consumer=consumer, stream=stream)
+        ends = _ends(log)
+    if as_json:
+        for cursor in found:
+            click.echo(orjson.dumps(asdict(cursor) | {"lag": _lag(cursor, ends)}))
+        return
+    click.echo(
+        table(
+            ("CONSUMER", "STREAM", "PARTITION", "OFFSET", "LAG"),
+            [
+                (
+                    cursor.consumer,
+                    cursor.stream,
+                    cursor.partition,
+                    cursor.offset,
+                    "stream deleted" if (lag := _lag(cursor, ends)) is None else lag,
+                )
+                for cursor in found
+            ],
+        )
+    )
+
+
+@cursors.command("set", epilog="Example: penstock logd cursors set billing logs 1200")
+@click.argument("consumer")
+@click.argument("stream")
+@click.argument("offset", type=click.IntRange(min=0))
+@click.option("--partition", type=int, default=0, show_default=True)
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def set_cursor(
+    consumer: str, stream: str, offset: int, partition: int, server: str, as_json: bool
+) -> None:
+    """Set the cursor of CONSUMER in STREAM to OFFSET, forwards or back; durable on return."""
+    with asking(server) as log:
+        cursor = log.cursor(consumer, stream, partition).commit(offset, rewind=True)
+    if as_json:
+        click.echo(orjson.dumps(asdict(cursor)))
+    else:
+        click.echo(f"{consumer} reads {stream}/{partition} from {cursor.offset} on")
+
+
+@cursors.command(epilog="Example: penstock logd cursors delete billing logs")
+@click.argument("consumer")
+@click.argument("stream")
+@click.option("--partition", type=int, default=0, show_default=True)
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def delete(consumer: str, stream: str, partition: int, server: str, as_json: bool) -> None:
+    """Delete the cursor of CONSUMER in STREAM; without one, nothing changes."""
+    with asking(server) as log:
+        deleted = log.delete_cursor(consumer, stream, partition)
+    if as_json:
+        click.echo(orjson.dumps({"deleted": deleted}))
+    else:
+        what = "is deleted" if deleted else "was not there"
+        click.echo(f"the cursor of {consumer} in {stream}/{partition} {what}")
+
+
+def _ends(log: LogClient) -> dict[tuple[str, str, int], int]:
+    """The ends of the logs by stream, incarnation and partition."""
+    return {
+        (info.name, info.incarnation, part.partition): part.high_watermark + 1
+        for info in log.streams()
+        for part in info.partitions
+    }
+
+
+def _lag(cursor: Cursor, ends: dict[tuple[str, str, int], int]) -> int | None:
+    end = ends.get((cursor.stream, cursor.incarnation, cursor.partition))
+    return None if end is None else max(end - cursor.offset, 0)

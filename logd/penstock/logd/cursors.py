@@ -1,0 +1,216 @@
+"""Consumers' cursors, kept in the internal stream `__cursors`.
+
+A commit is answered when its record is synced. The table in memory is built from the log at start;
+the stream is made with the first cursor. Cursors go with their stream: those of one that is deleted
+are deleted after it, at the next start if need be, and until then they carry the incarnation of a
+stream that is no more, so that nobody uses them for the next one of the name.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from penstock.logd.batch import decode_body
+from penstock.logd.core.cursors import Change, CursorKey, CursorPosition, CursorTable, decode_change
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.turn import Message
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.limits import CURSORS_PER_ANSWER_MAX, CURSORS_PER_REQUEST_MAX
+from penstock.logd.nats_headers import format_headers
+from penstock.logd.store import CommitLog, CorruptFrameError
+from penstock.logd.streams import StreamSet
+
+if TYPE_CHECKING:
+    from penstock.logd.partition import Partition
+
+CURSORS_STREAM: Final = StreamConfig(
+    name="__cursors",
+    subject="",
+    ack_on_reply=False,
+    segment_bytes_max=16 * 1024 * 1024,
+    dedup_window_s=0,
+)
+
+_log = structlog.get_logger()
+
+
+class CursorStore:
+    """Answers consumers. Used on the event loop.
+
+    Args:
+        streams: The daemon's; `start` it first.
+        cursors_max: Further cursors are refused.
+
+    Attributes:
+        commits: Changes of cursors that were committed.
+    """
+
+    def __init__(self, streams: StreamSet, *, cursors_max: int) -> None:
+        self.commits = 0
+        self._streams = streams
+        self._table = CursorTable(cursors_max)
+        self._partition: Partition | None = None
+        self._making = asyncio.Lock()
+        self._pending: deque[tuple[int, Sequence[Change]]] = deque()
+
+    def __len__(self) -> int:
+        """Committed cursors."""
+        return len(self._table)
+
+    async def start(self) -> None:
+        """Read what is committed, and forget the cursors of streams that are no more."""
+        try:
+            self._partition = self._streams.partition(CURSORS_STREAM.name)
+        except RefusedError:
+            return  # nobody has committed one yet
+        changes = await asyncio.to_thread(_read_changes, self._partition.log)
+        self._table.append(changes)
+        self._table.commit(changes)
+        stale = [key for key, position in self._table.walk() if not self._is_current(key, position)]
+        await self._delete(stale)
+
+    def get(self, key: CursorKey) -> list[dict[str, Any]]:
+        """One committed cursor, or none."""
+        position = self._table.get(key)
+        return [] if position is None else [self._describe(key, position)]
+
+    def page(
+        self, *, consumer: str | None, stream: str | None, after: CursorKey | None
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """Committed cursors in order, those of one consumer or stream if named; and if more."""
+        found: list[dict[str, Any]] = []
+        if after is None and consumer is not None:
+            after = CursorKey(consumer, "", -1)
+        for key, position in self._table.walk(after):
+            if consumer is not None and key.consumer != consumer:
+                break
+            if stream is not None and key.stream != stream:
+                continue
+            if len(found) == CURSORS_PER_ANSWER_MAX:
+                return found, True
+            found.append(self._describe(key, position))
+        return found, False
+
+    async def commit(
+        self, wanted: Sequence[tuple[CursorKey, int, str | None]], *, rewind: bool
+    ) -> list[dict[str, Any]]:
+        """Commit cursors, all of them or none.
+
+        Args:
+            wanted: Key, offset, and the stream's incarnation where the consumer knows it.
+            rewind: Whether a cursor may go back.
+
+        Raises:
+            RefusedError: As `CursorTable.check`; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`,
+                `STREAM_RECREATED`, `OUT_OF_RANGE` beyond the end of the log.
+            UnavailableError: They may not be durable.
+        """
+        changes = [(key, self._position(key, offset, inc)) for key, offset, inc in wanted]
+        self._table.check(changes, rewind=rewind)
+        if self._partition is None:
+            await self._make()
+            self._table.check(changes, rewind=rewind)  # others may have been faster
+        await self._store(changes)
+        return [self._describe(key, position) for key, position in changes]
+
+    async def delete(self, key: CursorKey) -> bool:
+        """Delete a cursor; whether there was one.
+
+        Raises:
+            UnavailableError: It may not be durable.
+        """
+        present = self._table.appended(key)
+        if present:
+            await self._delete([key])
+        return present
+
+    async def forget_stream(self, stream: str) -> None:
+        """Delete the cursors of a stream that has been deleted.
+
+        Raises:
+            UnavailableError: They are deleted at the next start.
+        """
+        await self._delete(self._table.keys_of(stream))
+
+    async def _delete(self, keys: Sequence[CursorKey]) -> None:
+        for first in range(0, len(keys), CURSORS_PER_REQUEST_MAX):
+            part = keys[first : first + CURSORS_PER_REQUEST_MAX]
+            await self._store([(key, None) for key in part])
+
+    async def _store(self, changes: Sequence[Change]) -> None:
+        """Write and wait. From the caller's check to `append` nothing else gets a turn."""
+        partition = self._partition
+        assert partition is not None
+        last = partition.store([_message(key, position) for key, position in changes])
+        self._table.append(changes)
+        self._pending.append((last, changes))
+        await partition.wait_committed(last)
+        while self._pending and self._pending[0][0] <= last:  # in order, whoever wakes first
+            self._table.commit(self._pending.popleft()[1])
+        self.commits += len(changes)
+
+    async def _make(self) -> None:
+        async with self._making:
+            if self._partition is None:
+                self._partition, _ = await self._streams.create(CURSORS_STREAM)
+
+    def _position(self, key: CursorKey, offset: int, incarnation: str | None) -> CursorPosition:
+        partition = self._streams.partition(key.stream, key.partition)
+        present = partition.stream.incarnation
+        if incarnation not in (None, present):
+            message = f"stream {key.stream!r} was deleted and made again"
+            raise RefusedError("STREAM_RECREATED", message, incarnation=present)
+        start, end = partition.log.start_offset, partition.high_watermark + 1
+        if offset > end:
+            message = f"cursor at offset {offset}: the log of {key.stream!r} ends at {end}"
+            raise RefusedError("OUT_OF_RANGE", message, earliest=start, latest=end)
+        return CursorPosition(offset, present)
+
+    def _is_current(self, key: CursorKey, position: CursorPosition) -> bool:
+        try:
+            partition = self._streams.partition(key.stream, key.partition)
+        except RefusedError:
+            return False
+        return partition.stream.incarnation == position.incarnation
+
+    def _describe(self, key: CursorKey, position: CursorPosition) -> dict[str, Any]:
+        current = self._is_current(key, position)
+        return key._asdict() | asdict(position) | {"current": current}
+
+
+def _message(key: CursorKey, position: CursorPosition | None) -> Message:
+    pairs = [("Penstock-Key", key.encode())]
+    if position is None:
+        pairs.append(("Penstock-Tombstone", b"true"))
+    subject = CURSORS_STREAM.name.encode()
+    payload = b"" if position is None else position.encode()
+    return Message(subject, b"", format_headers(tuple(pairs)), payload)
+
+
+def _read_changes(log: CommitLog) -> list[Change]:
+    """The last change of each cursor; damage is passed over and said."""
+    latest: dict[CursorKey, CursorPosition | None] = {}
+    offset = log.start_offset
+    while offset < log.end_offset:
+        try:
+            for header, body in log.frames(offset):
+                batch = decode_body(body, where=f"{log.directory} offset {header.base_offset}")
+                latest |= dict(_changes(batch))
+                offset = header.next_offset
+        except CorruptFrameError as error:
+            _log.error("cursors are lost to damage; older ones may count again", error=str(error))
+            offset = max(error.next_offset, offset + 1)
+    return list(latest.items())
+
+
+def _changes(batch: Any) -> Iterable[Change]:
+    columns = [batch.column(name).to_pylist() for name in ("key", "value")]
+    for key, value in zip(*columns, strict=True):
+        try:
+            yield decode_change(key, value)
+        except CorruptError as error:
+            _log.error("a record of __cursors is passed over", error=str(error))

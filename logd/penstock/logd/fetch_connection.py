@@ -1,0 +1,215 @@
+"""One connection of a reader: many requests under way, each answer sent whole when it is ready.
+
+Requests are read as they come, up to a limit that are not answered yet; one that waits for records
+holds up none behind it. Answers carry their request's id and go out in the order they become ready.
+A connection sends one answer at a time, and only the one that has the sending turn may hold a
+payload in memory: a reader that stalls costs that one buffer. When the reader goes away, or takes
+nothing for too long, everything it has asked for ends.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from penstock.logd.errors import RefusedError
+from penstock.logd.fetch_sending import send, send_range
+from penstock.logd.fetch_wire import (
+    REQUEST_HEAD,
+    Document,
+    check_request_size,
+    decode_request,
+    encode_response,
+    error_document,
+)
+from penstock.logd.store import FileRange
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response's header, and its payload: byte ranges of files, or bytes."""
+
+    header: Document
+    ranges: list[FileRange] = field(default_factory=list)
+    payload: bytes = b""
+
+    @property
+    def payload_length(self) -> int:
+        """Bytes after the header."""
+        return len(self.payload) + sum(part.length for part in self.ranges)
+
+
+class SendingTurn:
+    """A request's turn to send on its connection; taken before a payload is made in memory."""
+
+    def __init__(self, connection: asyncio.Lock) -> None:
+        self._connection = connection
+        self._held = False
+
+    async def take(self) -> None:
+        """Wait for the turn; does nothing when it is held already."""
+        if not self._held:
+            await self._connection.acquire()
+            self._held = True
+
+    def give_back(self) -> None:
+        """Let others send; does nothing when the turn is not held."""
+        if self._held:
+            self._held = False
+            self._connection.release()
+
+
+Answer = Callable[[Document, SendingTurn], Awaitable[Response]]
+
+
+@dataclass(slots=True)
+class FetchCounts:
+    """What the connections of a server have done.
+
+    Attributes:
+        refused: Requests refused, by code.
+        outstanding: Requests under way now.
+        stalled: Connections given up because the reader took or sent nothing for too long.
+    """
+
+    requests: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    bytes_sent: int = 0
+    outstanding: int = 0
+    stalled: int = 0
+
+    def count_refusal(self, code: str) -> None:
+        """One more request was refused."""
+        self.refused[code] = self.refused.get(code, 0) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """What readers may ask of a server.
+
+    Attributes:
+        connections_max: Connections at a time.
+        outstanding_max: Requests under way on one connection.
+        outstanding_total_max: Requests under way on all connections.
+        stall_s: Seconds a request may take to arrive once begun, and a reader may take nothing.
+    """
+
+    connections_max: int = 256
+    outstanding_max: int = 64
+    outstanding_total_max: int = 4096
+    stall_s: float = 60.0
+
+
+class _GoneError(Exception):
+    """The reader closed the connection, or sent what cannot be followed."""
+
+
+class FetchConnection:
+    """Serves one connection until it ends.
+
+    Args:
+        connection: Non-blocking; the caller closes it.
+        answer: Answers a request or raises a refusal.
+        limits: Of the server.
+        counts: Of the server.
+    """
+
+    def __init__(
+        self, connection: socket.socket, answer: Answer, limits: FetchLimits, counts: FetchCounts
+    ) -> None:
+        self._connection = connection
+        self._answer = answer
+        self._limits = limits
+        self._counts = counts
+        self._sending = asyncio.Lock()
+        self._outstanding = 0
+
+    async def serve(self) -> None:
+        """Answer requests until the reader goes, stalls or sends rubbish; then all of it ends."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await self._take_request(group)
+        except* TimeoutError:
+            self._counts.stalled += 1
+        except* (OSError, EOFError, _GoneError):
+            pass
+
+    async def refuse(self, number: int, error: RefusedError) -> None:
+        """Tell the reader that a request (0: the connection) is refused."""
+        self._counts.count_refusal(error.code)
+        document = {"id": number, "error": error_document(error)}
+        async with self._sending:
+            data = encode_response(document)
+            await send(self._connection, data, stall_s=self._limits.stall_s)
+
+    async def _take_request(self, group: asyncio.TaskGroup) -> None:
+        head = await self._receive(REQUEST_HEAD.size)
+        (size,) = REQUEST_HEAD.unpack(head)
+        self._counts.requests += 1
+        try:
+            check_request_size(size)
+        except RefusedError as error:
+            await self.refuse(0, error)
+            raise _GoneError from None
+        async with asyncio.timeout(self._limits.stall_s):
+            body = await self._receive(size)
+        number = 0
+        try:
+            request = decode_request(body)
+            number = request.get("id", 0)
+            self._check_room()
+        except RefusedError as error:
+            await self.refuse(number, error)
+            return
+        self._outstanding += 1
+        self._counts.outstanding += 1
+        task = group.create_task(self._exchange(request, number))
+        task.add_done_callback(self._ended)
+
+    def _check_room(self) -> None:
+        limits = self._limits
+        for present, limit, where in (
+            (self._outstanding, limits.outstanding_max, "this connection"),
+            (self._counts.outstanding, limits.outstanding_total_max, "all connections"),
+        ):
+            if present >= limit:
+                message = f"{limit} requests are under way on {where}; ask again when some are done"
+                raise RefusedError("TOO_MANY_REQUESTS", message, limit=limit)
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        self._outstanding -= 1
+        self._counts.outstanding -= 1
+
+    async def _exchange(self, request: Document, number: int) -> None:
+        turn = SendingTurn(self._sending)
+        try:
+            try:
+                response = await self._answer(request, turn)
+            except RefusedError as error:
+                turn.give_back()
+                await self.refuse(number, error)
+                return
+            await turn.take()
+            await self._send(response, number)
+        finally:
+            turn.give_back()
+
+    async def _send(self, response: Response, number: int) -> None:
+        length, stall_s = response.payload_length, self._limits.stall_s
+        head = encode_response(response.header | {"id": number}, length)
+        await send(self._connection, head + response.payload, stall_s=stall_s)
+        for part in response.ranges:
+            await send_range(self._connection, part, stall_s=stall_s)
+        self._counts.bytes_sent += length
+
+    async def _receive(self, size: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        view = memoryview(bytearray(size))
+        filled = 0
+        while filled < size:
+            count = await loop.sock_recv_into(self._connection, view[filled:])
+            if count == 0:
+                raise _GoneError
+            filled += count
+        return bytes(view)

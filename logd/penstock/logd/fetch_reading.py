@@ -1,0 +1,150 @@
+"""What a fetch reads: byte ranges of files, or, with a subject filter, frames made for it."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from penstock.logd.core.subjects import check_filter
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.fetch_connection import Response, SendingTurn
+from penstock.logd.fetch_wire import Document
+from penstock.logd.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, FILTER_BYTES_MAX
+from penstock.logd.partition import Partition
+from penstock.logd.store import FileRange
+from penstock.logd.streams import describe_partition
+from penstock.logd.subject_filter import filter_ranges
+
+_FILTER_THREADS: Final = 2
+"""Threads that decode and filter; fetches that filter wait for one another, and for nobody else."""
+
+
+class FetchRequest(BaseModel):
+    """A fetch, as `penstock.logd.fetch_wire` describes it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    api: str
+    id: int = 0
+    stream: str
+    partition: int = 0
+    offset: Annotated[int, Field(ge=0)]
+    bytes_max: Annotated[int, Field(ge=1)] = 4 * 1024 * 1024
+    bytes_min: Annotated[int, Field(ge=0)] = 1
+    wait_ms_max: Annotated[int, Field(ge=0)] = 0
+    subject: str | None = None
+    incarnation: str | None = None
+
+
+class FetchReading:
+    """Answers the fetches of one daemon."""
+
+    def __init__(self) -> None:
+        self._filters = ThreadPoolExecutor(_FILTER_THREADS, thread_name_prefix="filter")
+
+    async def fetch(
+        self, partition: Partition, request: FetchRequest, turn: SendingTurn
+    ) -> Response:
+        """Read from an offset on; wait for records if asked to.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`, `STREAM_RECREATED`, `BAD_SUBJECT`.
+            CorruptError: The first frame is damaged.
+            UnavailableError: The log failed, and what is asked for was taken back.
+        """
+        _check_incarnation(partition, request)
+        wait_s = min(request.wait_ms_max, FETCH_WAIT_MS_MAX) / 1000
+        until = asyncio.get_running_loop().time() + wait_s
+        if request.subject is None:
+            return await self._plain(partition, request, until)
+        check_filter(request.subject)
+        return await self._filtered(partition, request, turn, until)
+
+    async def _plain(self, partition: Partition, request: FetchRequest, until: float) -> Response:
+        bytes_max = min(request.bytes_max, FETCH_BYTES_MAX)
+        while True:
+            ranges = await _read(partition, request, request.offset, bytes_max)
+            next_offset = ranges[-1].next_offset if ranges else request.offset
+            length = sum(part.length for part in ranges)
+            enough = length >= request.bytes_min or next_offset <= partition.high_watermark
+            if enough or not await _wait_for(partition, next_offset, until):
+                return Response(_standing(partition, next_offset), ranges)
+
+    async def _filtered(
+        self, partition: Partition, request: FetchRequest, turn: SendingTurn, until: float
+    ) -> Response:
+        """Look at no more than `bytes_max` bytes; say how far, though nothing may match."""
+        assert request.subject is not None
+        bytes_max = min(request.bytes_max, FILTER_BYTES_MAX)
+        left, position = bytes_max, request.offset
+        while True:
+            ranges = await _read(partition, request, position, left)
+            payload = b""
+            if ranges:
+                await turn.take()  # a connection holds one payload in memory at a time
+                work = self._filters.submit(
+                    filter_ranges, ranges, request.subject, bytes_max=bytes_max
+                )
+                payload, position = await asyncio.wrap_future(work)
+                left -= sum(part.length for part in ranges)
+            if payload or left <= 0 or position <= partition.high_watermark:
+                break
+            turn.give_back()
+            if not await _wait_for(partition, position, until):
+                break
+        return Response(_standing(partition, position), payload=payload)
+
+
+async def _read(
+    partition: Partition, request: FetchRequest, offset: int, bytes_max: int
+) -> list[FileRange]:
+    end = partition.high_watermark + 1
+    if not partition.log.start_offset <= offset <= end:
+        raise _out_of_range(partition, request, offset)
+    if offset == end:
+        return []
+    try:
+        ranges = await asyncio.to_thread(partition.log.read, offset, bytes_max=bytes_max, upto=end)
+    except RefusedError:  # deleted meanwhile; the log's own range is that of its writer
+        raise _out_of_range(partition, request, offset) from None
+    if not ranges and partition.log.failure:  # committed, but not synced: it will never be there
+        raise UnavailableError(f"offset {offset} of {partition.name}: {partition.log.failure}")
+    return ranges
+
+
+async def _wait_for(partition: Partition, offset: int, until: float) -> bool:
+    """Wait for a record at an offset; False when there is none in time, or never will be."""
+    if partition.closed or asyncio.get_running_loop().time() >= until:
+        return False
+    try:
+        async with asyncio.timeout_at(until):
+            await partition.wait_until(max(offset, partition.high_watermark + 1))
+    except TimeoutError:
+        return False
+    return not partition.closed
+
+
+def _check_incarnation(partition: Partition, request: FetchRequest) -> None:
+    present = partition.stream.incarnation
+    if request.incarnation not in (None, present):
+        message = f"stream {request.stream!r} was deleted and made again"
+        raise RefusedError("STREAM_RECREATED", message, incarnation=present)
+
+
+def _out_of_range(partition: Partition, request: FetchRequest, offset: int) -> RefusedError:
+    start, end = partition.log.start_offset, partition.high_watermark + 1
+    where = f"{request.stream}/{request.partition}"
+    message = f"offset {offset} of {where} is not in {start} to {end}"
+    return RefusedError("OUT_OF_RANGE", message, earliest=start, latest=end)
+
+
+def _standing(partition: Partition, next_offset: int) -> Document:
+    return partition_standing(partition) | {"next_offset": next_offset}
+
+
+def partition_standing(partition: Partition) -> Document:
+    """Where a partition stands, as answers to readers say it."""
+    standing = describe_partition(partition)
+    del standing["size_bytes"]
+    return standing | {"stream": partition.name, "incarnation": partition.stream.incarnation}
