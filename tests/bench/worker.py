@@ -81,13 +81,14 @@ class Workers:
 
     def __init__(self, module: str, jobs: Sequence[dict[str, Any]], *, timeout_s: int) -> None:
         command = [sys.executable, "-m", f"tests.bench.{module}"]
-        self._processes = [
-            subprocess.Popen(
-                command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-            for _ in jobs
-        ]
+        self._processes: list[subprocess.Popen[str]] = []
         try:
+            for _ in jobs:
+                self._processes.append(
+                    subprocess.Popen(
+                        command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                    )
+                )
             for process, job in zip(self._processes, jobs, strict=True):
                 self._write(process, json_line(job | {"timeout_s": timeout_s}))
             for process in self._processes:
