@@ -21,6 +21,9 @@ FETCH_BYTES: Final = 8 * 1024 * 1024
 
 _BUFFER: Final = 1024 * 1024
 
+_QUIET_S: Final = 2.0
+"""Seconds without a message, after which a counting subscriber expects no more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -172,7 +175,6 @@ def _counted(job: Job) -> Prepared:
     connection.subscribe(job.subject.encode())
     begin = b"MSG %b 1 " % job.subject.encode()
     with_reply = re.compile(re.escape(begin) + rb"([^ ]+) \d+\r\n")
-    connection.socket.settimeout(2.0)
 
     def run() -> Result:
         records = taken = 0
@@ -188,6 +190,7 @@ def _counted(job: Job) -> Prepared:
             if replies:
                 connection.send(b"".join(b"PUB %b 2\r\n{}\r\n" % reply for reply in replies))
             last_ns = perf_counter_ns()
+            connection.socket.settimeout(_QUIET_S)
         return {"records": records, "bytes": taken, "ended_ns": last_ns}
 
     return run

@@ -3,12 +3,12 @@
 Cold: every subject is new. Warm: 1,000 subjects over and over, which the trie's cache holds. The
 naive scan compares each subject with every subscription. Published for Go on one core, with as many
 subscriptions: naive map 4,053, trie 248,762, concurrent trie 340,910, inverted bitmap 1,052,315
-lookups/s; the aim is the concurrent trie.
+lookups/s; the aim is the concurrent trie. Seconds are of processor time: nothing here waits.
 """
 
 import random
 from collections.abc import Callable, Sequence
-from time import perf_counter_ns
+from time import process_time_ns
 
 from penstock.logd.core.subjects import SubjectTrie, matches
 from tests.bench.figures import Aim, Case
@@ -81,7 +81,7 @@ def _scan(filters: Sequence[str], subject: str) -> list[int]:
 
 
 def _rate(lookup: Callable[[str], object], subjects: Sequence[str]) -> float:
-    begun = perf_counter_ns()
+    begun = process_time_ns()
     for subject in subjects:
         lookup(subject)
-    return len(subjects) / (perf_counter_ns() - begun) * 1e9
+    return len(subjects) / (process_time_ns() - begun) * 1e9

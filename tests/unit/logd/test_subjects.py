@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.logd.core import subjects as subjects_module
 from penstock.logd.core.subjects import (
     SubjectTrie,
     check_filter,
@@ -48,6 +49,35 @@ def test_trie_agrees_with_brute_force_through_inserts_and_removals(
         for subject in subjects:
             expected = sorted(n for n, f in held.items() if by_regex(f, subject))
             assert sorted(trie.match(subject)) == expected
+
+
+@given(st.lists(FILTERS, max_size=8), st.lists(SUBJECTS, max_size=12))
+def test_a_trie_that_forgets_all_the_time_finds_the_same(
+    filters: list[str], subjects: list[str]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subjects_module, "_STATES_MAX", 2)
+        patch.setattr(subjects_module, "_CACHE_SIZE_MAX", 1)
+        trie: SubjectTrie[int] = SubjectTrie()
+        for number, subject_filter in enumerate(filters):
+            trie.insert(subject_filter, number)
+        for subject in subjects:
+            expected = sorted(n for n, f in enumerate(filters) if by_regex(f, subject))
+            assert sorted(trie.match(subject)) == expected
+
+
+def test_what_a_trie_remembers_of_the_way_does_not_grow_with_what_is_published() -> None:
+    trie: SubjectTrie[str] = SubjectTrie()
+    trie.insert("a.*.c", "x")
+    trie.insert("a.b.>", "y")
+    for number in range(1_000):
+        assert trie.match(f"a.n{number}.c") == ("x",)
+        assert trie.match(f"n{number}.a.c") == ()
+    states = trie._states
+    assert states <= 4
+    for number in range(1_000):
+        trie.match(f"a.m{number}.c")
+    assert trie._states == states
 
 
 def test_removing_what_is_not_there_is_a_key_error() -> None:

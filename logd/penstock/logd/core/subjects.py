@@ -1,11 +1,20 @@
 """NATS subjects: which are valid, which a stream may bind, and which streams match one.
 
 A subject is tokens joined by dots. In a filter, `*` matches one token and a final `>` matches one
-or more. `SubjectTrie` finds every value whose filter matches a subject in one walk.
+or more. `SubjectTrie` finds every value whose filter matches a subject.
+
+Following the trie token by token means following several nodes at once, because each node may have
+a child for the token and one for `*`. That is a nondeterministic automaton, and it is made
+deterministic while it is used, state by state, as regular expression engines do (K. Thompson,
+"Regular Expression Search Algorithm", CACM 11(6), 1968): a `_State` is the set of nodes that some
+tokens lead to, and remembers where the next ones lead. Only tokens that occur in filters are
+remembered; all others share one way on, so that what is remembered depends on the filters and not
+on what is published.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 from penstock.logd.errors import RefusedError
@@ -15,7 +24,10 @@ Value = TypeVar("Value")
 
 _TOKEN: Final = re.compile(r"[^\s.\x00-\x20\x7f]+")
 _RESERVED_ROOTS: Final = ("_INBOX", "_R_", "_GR_", "_PENSTOCK")
+_WILDCARDS: Final = ("*", ">")
 _CACHE_SIZE_MAX: Final = 8192
+_STATES_MAX: Final = 16_384
+"""States of one trie, each a few hundred bytes; beyond it they are made anew as they are needed."""
 
 
 def check_filter(subject: str) -> None:
@@ -69,12 +81,15 @@ def matches(subject_filter: str, subject: str) -> bool:
 class SubjectTrie(Generic[Value]):
     """Values by subject filter; several values may share a filter.
 
-    Lookups are cached by subject; a change of the trie empties the cache, which is bounded.
+    Lookups are cached by subject, and ways through the trie by their tokens. Both caches are
+    bounded, and a change of the trie empties them.
     """
 
     def __init__(self) -> None:
         self._root: _Node[Value] = _Node()
         self._cache: dict[str, tuple[Value, ...]] = {}
+        self._start = _State([self._root], ())
+        self._states = 0
 
     def insert(self, subject_filter: str, value: Value) -> None:
         """Add a value under a filter that `check_filter` accepts."""
@@ -82,7 +97,7 @@ class SubjectTrie(Generic[Value]):
         for token in subject_filter.split("."):
             node = node.children.setdefault(token, _Node())
         node.values.append(value)
-        self._cache.clear()
+        self._forget()
 
     def remove(self, subject_filter: str, value: Value) -> None:
         """Remove one value from under a filter.
@@ -101,16 +116,52 @@ class SubjectTrie(Generic[Value]):
             child = parent.children[token]
             if not child.values and not child.children:
                 del parent.children[token]
-        self._cache.clear()
+        self._forget()
 
     def match(self, subject: str) -> tuple[Value, ...]:
         """The values whose filters match a subject, in no particular order."""
         found = self._cache.get(subject)
-        if found is None:
-            if len(self._cache) >= _CACHE_SIZE_MAX:
-                self._cache.clear()
-            found = self._cache[subject] = tuple(_walk(self._root, subject.split("."), 0))
+        if found is not None:
+            return found
+        *tokens, last = subject.split(".")
+        state = self._start
+        for token in tokens:
+            state = state.edges.get(token) or self._follow(state, token)
+        values = [*state.values]
+        if last not in _WILDCARDS:
+            for children in state.children:
+                child = children.get(last)
+                if child is not None:
+                    values += child.values
+        if len(self._cache) >= _CACHE_SIZE_MAX:
+            self._cache.clear()
+        found = self._cache[subject] = tuple(values)
         return found
+
+    def _follow(self, state: "_State[Value]", token: str) -> "_State[Value]":
+        """Find where a token leads that `state` does not remember, and remember it."""
+        nodes = []
+        if token not in _WILDCARDS:
+            for children in state.children:
+                child = children.get(token)
+                if child is not None:
+                    nodes.append(child)
+        if not nodes and state.others is not None:
+            return state.others
+        following = _State([*nodes, *state.stars], state.rest)
+        self._states += 1
+        if self._states >= _STATES_MAX:
+            self._start, self._states = _State([self._root], ()), 0
+        if nodes:
+            state.edges[token] = following
+        else:
+            state.others = following
+        return following
+
+    def _forget(self) -> None:
+        self._cache.clear()
+        self._start = _State([self._root], ())
+        self._states = 0
 
 
 class _Node(Generic[Value]):
@@ -121,19 +172,31 @@ class _Node(Generic[Value]):
         self.values: list[Value] = []
 
 
-def _walk(node: _Node[Value], tokens: list[str], position: int) -> Iterator[Value]:
-    if position == len(tokens):
-        yield from node.values
-        return
-    children = node.children
-    rest = children.get(">")
-    if rest is not None:
-        yield from rest.values
-    token = tokens[position]
-    for name in (token, "*") if token not in ("*", ">") else ("*",):
-        child = children.get(name)
-        if child is not None:
-            yield from _walk(child, tokens, position + 1)
+class _State(Generic[Value]):
+    """The nodes that a subject's first tokens lead to. At least one more token follows.
+
+    Attributes:
+        children: Of those nodes that have any.
+        stars: The nodes that any next token leads to.
+        rest: Values of filters that end in `>`, here or on the way here: any more tokens match.
+        values: Those, and what matches if one more token follows, whatever it is.
+        edges: Where tokens lead that some node has a child for, as far as known.
+        others: Where any other token leads, if known.
+    """
+
+    __slots__ = ("children", "edges", "others", "rest", "stars", "values")
+
+    def __init__(self, nodes: Sequence[_Node[Value]], rest: tuple[Value, ...]) -> None:
+        self.children = [node.children for node in nodes if node.children]
+        self.stars = [found for node in nodes if (found := node.children.get("*")) is not None]
+        for children in self.children:
+            tail = children.get(">")
+            if tail is not None:
+                rest += tuple(tail.values)
+        self.rest = rest
+        self.values = (*rest, *chain.from_iterable(star.values for star in self.stars))
+        self.edges: dict[str, _State[Value]] = {}
+        self.others: _State[Value] | None = None
 
 
 def _refuse(subject: str, reason: str) -> None:
