@@ -5,6 +5,8 @@ answer. `interval` is compared with JetStream's default, which syncs every two m
 what the disk allows when each window is one fdatasync of 4 KiB.
 """
 
+from dataclasses import replace
+
 from tests.bench.figures import Aim, Case, percentile
 from tests.bench.harness import Bench, Limit
 from tests.bench.machine import sync_times_ns
@@ -15,6 +17,7 @@ DISK = "one fdatasync a window"
 SIZE_BYTES = 256
 WINDOWS = (1, 64, 1000)
 PUBLISHERS = (1, 8)
+COMPARE = {COMMIT: (ALWAYS,), INTERVAL: (DEFAULT,)}
 SYSTEMS = (COMMIT, ALWAYS, INTERVAL, DEFAULT)
 
 
@@ -26,6 +29,8 @@ def run(bench: Bench) -> list[Case]:
         for publishers in bench.some(PUBLISHERS):
             for window in bench.some(WINDOWS):
                 case = _case(publishers, window)
+                cost = replace(case, unit="µs/record", better="lower", aims=(), series={})
+                cost = replace(cost, name=f"{case.name}: processor time", compare=COMPARE)
                 count = _count(bench, publishers, window)
                 for system, counts in bench.turns(f"b, {case.name}", takers):
                     if isinstance(system, Limit):
@@ -36,9 +41,11 @@ def run(bench: Bench) -> list[Case]:
                         job = {"count": count, "size_bytes": SIZE_BYTES, "window": window}
                         ran = bench.publish("acked", system, publishers=publishers, **job)
                         value = ran.rate("sent")
+                        if counts:
+                            cost.add(system.name, ran.processor_us("sent"))
                     if counts:
                         case.add(system.name, value)
-                cases.append(case)
+                cases += [case, cost]
     return cases
 
 

@@ -9,7 +9,7 @@ batches.
 from tests.bench.figures import Aim, Case
 from tests.bench.harness import Bench
 from tests.bench.systems import COMMIT, DEFAULT, INTERVAL, System, running, settle
-from tests.bench.worker import workers
+from tests.bench.worker import Run, workers
 
 TITLE = "batches of 1,000 records of 256 B, acked"
 SIZE_BYTES = 256
@@ -32,13 +32,14 @@ def run(bench: Bench) -> list[Case]:
     with running(bench.directory / "c", (COMMIT, INTERVAL, DEFAULT), **options) as systems:
         names = [COMMIT, RECORDS, INTERVAL, ATOMIC, FAST, COUNTING]
         for producers in bench.some((1, 4)):
-            case = _case(producers)
+            case, cost = _case(producers), _cost(producers)
             for name, counts in bench.turns(f"c, {case.name}", names):
                 settle(systems)
-                value = _measure(bench, systems, name, producers)
+                run = _measure(bench, systems, name, producers)
                 if counts:
-                    case.add(name, value)
-            cases.append(case)
+                    case.add(name, run.rate("sent"))
+                    cost.add(name, run.processor_us("sent"))
+            cases += [case, cost]
     return cases
 
 
@@ -46,30 +47,39 @@ def _case(producers: int) -> Case:
     peers = (RECORDS, ATOMIC, FAST, COUNTING)
     return Case(
         "c",
-        f"{producers} producer{'s' * (producers > 1)}",
+        _who(producers),
         "records/s",
         compare={COMMIT: peers, INTERVAL: peers},
         aims=(Aim(COMMIT, RECORDS, 10.0), Aim(COMMIT, None, 1_000_000)),
     )
 
 
-def _measure(bench: Bench, systems: list[System], name: str, producers: int) -> float:
+def _cost(producers: int) -> Case:
+    name = f"{_who(producers)}: processor time"
+    return Case("c", name, "µs/record", "lower", {COMMIT: tuple(PEERS), INTERVAL: tuple(PEERS)})
+
+
+def _who(producers: int) -> str:
+    return f"{producers} producer{'s' * (producers > 1)}"
+
+
+def _measure(bench: Bench, systems: list[System], name: str, producers: int) -> Run:
     ours = {system.name: system for system in systems if system.name.startswith("logd")}
     if name == COUNTING:
         return _count(bench, systems[0], producers)
     if name in ours:
         count = bench.pick(2_000_000, 400_000, 8_000)
         job = {"count": count, "window": WINDOW, "batch": BATCH, "size_bytes": SIZE_BYTES}
-        return bench.publish("batches", ours[name], publishers=producers, **job).rate("sent")
+        return bench.publish("batches", ours[name], publishers=producers, **job)
     kind, window = PEERS[name]
     count = bench.pick(400_000, 100_000, 4_000)
     job = {"count": count, "window": window, "batch": BATCH, "size_bytes": SIZE_BYTES}
     if kind == "acked":
         job["batch"] = 1
-    return bench.publish(kind, systems[-1], publishers=producers, **job).rate("sent")
+    return bench.publish(kind, systems[-1], publishers=producers, **job)
 
 
-def _count(bench: Bench, system: System, producers: int) -> float:
+def _count(bench: Bench, system: System, producers: int) -> Run:
     """Records a second that reach a subscriber which answers every batch, and stores nothing."""
     count = bench.pick(2_000_000, 400_000, 8_000)
     subject = f"nobody.{system.subject}"
@@ -81,4 +91,4 @@ def _count(bench: Bench, system: System, producers: int) -> float:
             count=count, window=WINDOW, batch=BATCH, size_bytes=SIZE_BYTES,
         )  # fmt: skip
         reader.results()
-        return run.rate("sent")
+        return run

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from tests.bench.machine import cpu_seconds
 from tests.bench.systems import System
 from tests.bench.worker import Run, run_workers
 
@@ -99,7 +100,9 @@ class Bench:
         count = job.pop("count") // publishers
         target = {"kind": kind, "url": system.url, "subject": system.subject}
         jobs = [target | {"count": count, "number": n} | job for n in range(publishers)]
+        before_s = sum(map(cpu_seconds, system.pids()))
         run = run_workers("publisher", jobs)
+        run = replace(run, processor_s=sum(map(cpu_seconds, system.pids())) - before_s)
         refused = run.total("refused")
         assert not refused, f"{system.name} refused {refused}: {run.results[0].get('refusal')}"
         return run

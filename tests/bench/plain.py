@@ -9,6 +9,7 @@ from time import perf_counter_ns
 
 from tests.bench.figures import Aim, Case
 from tests.bench.harness import Bench, Limit
+from tests.bench.machine import cpu_seconds
 from tests.bench.systems import COMMIT, DEFAULT, System, await_stored, running, settle
 from tests.bench.worker import workers
 
@@ -26,6 +27,7 @@ def run(bench: Bench) -> list[Case]:
         "a", f"stored, of {count:,}", "records/s",
         compare={COMMIT: (DEFAULT, COUNTING)}, aims=(Aim(COMMIT, DEFAULT, 1.5),),
     )  # fmt: skip
+    cost = Case("a", "processor time", "µs/record", "lower", {COMMIT: (DEFAULT,)})
     lost = Case("a", "lost", "records", "lower")
     silent = Case("a", "lost silently", "records", "lower", aims=(Aim(COMMIT, None, 0),))
     with running(bench.directory / "a", (COMMIT, DEFAULT)) as systems:
@@ -38,6 +40,7 @@ def run(bench: Bench) -> list[Case]:
                 continue
             settle(systems)
             before, reported = system.stored(), system.reported()
+            used_s = sum(map(cpu_seconds, system.pids()))
             published = bench.publish("plain", system, count=count, size_bytes=SIZE_BYTES)
             ended_ns = await_stored(system, before + count, quiet_s=QUIET_S, clock=perf_counter_ns)
             stored = system.stored() - before
@@ -46,12 +49,14 @@ def run(bench: Bench) -> list[Case]:
             said = {name: n - reported[name] for name, n in system.reported().items()}
             rate.add(system.name, stored / (ended_ns - published.begun_ns) * 1e9)
             rate.notes[system.name] = f"published at {published.rate('sent'):,.0f}/s"
+            used_s = sum(map(cpu_seconds, system.pids())) - used_s
+            cost.add(system.name, used_s * 1e6 / max(1, stored))
             lost.add(system.name, count - stored)
             silent.add(system.name, count - stored - said.get("refused or lost", 0))
             if stored < count:
                 told = ", ".join(f"{name}: {n}" for name, n in said.items())
                 lost.notes[system.name] = f"the system says: {told}"
-    return [rate, lost, silent]
+    return [rate, cost, lost, silent]
 
 
 def _count(bench: Bench, system: System, count: int) -> float:

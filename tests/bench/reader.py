@@ -190,7 +190,8 @@ def _counted(job: Job) -> Prepared:
             if replies:
                 connection.send(b"".join(b"PUB %b 2\r\n{}\r\n" % reply for reply in replies))
             last_ns = perf_counter_ns()
-            connection.socket.settimeout(_QUIET_S)
+            if records:  # not after the server's first PING
+                connection.socket.settimeout(_QUIET_S)
         return {"records": records, "bytes": taken, "ended_ns": last_ns}
 
     return run

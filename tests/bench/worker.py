@@ -44,9 +44,14 @@ def work(prepare: Callable[[dict[str, Any]], Callable[[], Result]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What workers that ran together did."""
+    """What workers that ran together did.
+
+    Attributes:
+        processor_s: Processor time that the system they worked with used, where it was looked at.
+    """
 
     results: list[Result]
+    processor_s: float = 0.0
 
     @property
     def begun_ns(self) -> int:
@@ -66,6 +71,10 @@ class Run:
     def total(self, key: str) -> int:
         """The sum of a field of the results."""
         return sum(int(result[key]) for result in self.results)
+
+    def processor_us(self, key: str) -> float:
+        """Microseconds of processor time for each unit of that sum."""
+        return self.processor_s * 1e6 / self.total(key)
 
     def rate(self, key: str) -> float:
         """That sum a second."""
