@@ -68,11 +68,11 @@ def _measure(bench: Bench, systems: list[System], name: str, producers: int) -> 
     if name == COUNTING:
         return _count(bench, systems[0], producers)
     if name in ours:
-        count = bench.pick(2_000_000, 400_000, 8_000)
+        count = bench.pick(1_000_000, 400_000, 8_000)
         job = {"count": count, "window": WINDOW, "batch": BATCH, "size_bytes": SIZE_BYTES}
         return bench.publish("batches", ours[name], publishers=producers, **job)
     kind, window = PEERS[name]
-    count = bench.pick(400_000, 100_000, 4_000)
+    count = bench.pick(200_000, 100_000, 4_000)
     job = {"count": count, "window": window, "batch": BATCH, "size_bytes": SIZE_BYTES}
     if kind == "acked":
         job["batch"] = 1
@@ -81,7 +81,7 @@ def _measure(bench: Bench, systems: list[System], name: str, producers: int) -> 
 
 def _count(bench: Bench, system: System, producers: int) -> Run:
     """Records a second that reach a subscriber which answers every batch, and stores nothing."""
-    count = bench.pick(2_000_000, 400_000, 8_000)
+    count = bench.pick(1_000_000, 400_000, 8_000)
     subject = f"nobody.{system.subject}"
     job = {"kind": "counted", "address": system.url, "subject": subject, "count": count // BATCH}
     with workers("reader", [job]) as reader:
