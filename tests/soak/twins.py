@@ -125,7 +125,7 @@ def _offsets_skipped() -> Patches:
 
     def skip(*args: Any) -> Any:
         log, intake = recover(*args)
-        segment = log._segments[-1]
+        segment = log._active
         if segment.size:
             segment.end_offset += 1
             intake.next_offset += 1

@@ -1,4 +1,4 @@
-"""What the store tells of a segment, and retention decides by."""
+"""What the store tells of a segment, and retention and compaction decide by."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,13 @@ class SegmentFacts:
         size_bytes: Of its log file.
         newest_ns: Unix time of its newest record, or when it was last written if that is earlier:
             a record from the future counts as of its arrival, one read from disk at the latest as
-            of the opening. Of a damaged segment: when it was last written or opened.
+            of the opening. Of a damaged segment: when it was last written or opened; of one that
+            compaction left no record in: long ago.
+        damaged: Some of its bytes are known not to be sound frames.
     """
 
     base_offset: int
     next_offset: int
     size_bytes: int
     newest_ns: int
+    damaged: bool = False

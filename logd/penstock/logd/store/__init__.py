@@ -8,6 +8,8 @@ from penstock.logd.store.errors import CorruptFrameError, LogFailedError
 from penstock.logd.store.lock import DirectoryLock
 from penstock.logd.store.log import CommitLog
 from penstock.logd.store.recovery import Finding, RecoveryReport
+from penstock.logd.store.repacker import Repacker
+from penstock.logd.store.rewriting import Rewriting
 from penstock.logd.store.segment import FileRange
 
 __all__ = [
@@ -25,4 +27,6 @@ __all__ = [
     "LogFailedError",
     "RealDisk",
     "RecoveryReport",
+    "Repacker",
+    "Rewriting",
 ]

@@ -41,6 +41,8 @@ _LEFTOVERS: Final = {
         "writes torn by a power loss, with sound frames among them",
         "nothing here is known to have been durable; the next start sets a copy aside and cuts",
     ),
+    "N": ("rewritten segment not in its place yet", "nothing to readers: the next start puts it"),
+    "O": ("damaged copy of segments that are whole", "nothing to readers"),
 }
 
 

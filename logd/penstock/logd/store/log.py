@@ -2,9 +2,10 @@
 
 Thread model. One writer thread at a time calls `append`, `roll`, `truncate_to`, `delete_before` and
 `close`; `sync` may run in another thread beside `append`, so that frames gather while a sync runs.
-Any thread calls the rest, at any time. Two locks, both held for memory operations only, never
-across a write or a sync: the log's guards the list of segments and the synced offset, each
-segment's guards its size and index.
+One more thread may rewrite sealed segments beside both: `begin_rewriting`, `swap_in`. Any thread
+calls the rest, at any time. Two locks are held for memory operations only, never across a write or
+a sync: the list's guards the list of segments and the synced offset, each segment's guards its size
+and index. A third keeps those apart who remove sealed segments; no append waits for it.
 
 Durability. `append` reaches the page cache; `sync` makes everything appended before durable. A
 segment is synced before the next one's file is made, and a new file's name is durable before
@@ -18,12 +19,10 @@ log again recovers it (`penstock.logd.store.recovery`).
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import NoReturn
 
-from penstock.logd.errors import RefusedError
 from penstock.logd.frame import FrameHeader
 from penstock.logd.segment_facts import SegmentFacts
 from penstock.logd.store.clock import now_ns as system_now_ns
@@ -33,10 +32,9 @@ from penstock.logd.store.errors import NO_ROOM, LogFailedError
 from penstock.logd.store.mark import SyncedMark
 from penstock.logd.store.ranges import gather_ranges
 from penstock.logd.store.recovery import Recovery, RecoveryReport
+from penstock.logd.store.rewriting import Rewriting, SwapCutShortError
 from penstock.logd.store.segment import FileRange, Segment, segment_path
-
-OPEN_FILES_MAX: Final = 8
-"""Sealed segments of one log whose files stay open between reads."""
+from penstock.logd.store.segments import SegmentList
 
 
 class CommitLog:
@@ -58,16 +56,16 @@ class CommitLog:
         self._config = config
         self._disk = disk
         self._now_ns = now_ns
-        self._segments, self._active_file = recovery.run()
+        self._list = SegmentList(*recovery.run())
+        self._lock = self._list.lock
         self.recovery: RecoveryReport = recovery.report
-        self._lock = threading.Lock()
-        self._recent_files: deque[File] = deque(maxlen=OPEN_FILES_MAX)
+        self._removing = threading.Lock()
         self._synced_offset = self.end_offset
         self._synced_size = self._active.size
         self._mark = SyncedMark.open(directory, disk)
         self._mark_synced()
         self._begun_ns = now_ns()
-        for segment in self._segments:
+        for segment in self._list.all:
             segment.written_ns = self._begun_ns
         self._failure = ""
         self._closed = False
@@ -94,7 +92,7 @@ class CommitLog:
     @property
     def start_offset(self) -> int:
         """First offset that is kept."""
-        return self._segments[0].base_offset
+        return self._list.all[0].base_offset
 
     @property
     def end_offset(self) -> int:
@@ -109,16 +107,16 @@ class CommitLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of all log files."""
-        return sum(segment.size for segment in self._segments)
+        return sum(segment.size for segment in self._list.all)
 
     @property
     def segment_count(self) -> int:
         """Segments, the active one included."""
-        return len(self._segments)
+        return len(self._list.all)
 
     def segments(self) -> list[SegmentFacts]:
         """Every segment as it stands, in order, the active one last."""
-        return [segment.facts() for segment in self._segments]
+        return [segment.facts() for segment in self._list.all]
 
     @property
     def failure(self) -> str:
@@ -205,9 +203,7 @@ class CommitLog:
                 self._fail("roll", error, cut_to=sealed.size)
             return False
         with self._lock:
-            self._recent_files.append(self._active_file)
-            self._segments = [*self._segments, segment]
-            self._active_file = file
+            self._list.begin(segment, file)
             self._synced_size = 0
         self._begun_ns = self._now_ns()
         return True
@@ -224,8 +220,9 @@ class CommitLog:
         if offset == self.end_offset:
             return
         try:
-            self._mark.lower()
-            self._remove_above(offset)
+            with self._removing:
+                self._mark.lower()
+                self._remove_above(offset)
         except OSError as error:
             self._fail("truncate", error, cut_to=None)
 
@@ -239,14 +236,41 @@ class CommitLog:
             LogFailedError: The disk failed on the way; opening the log again recovers.
         """
         self._check_writable()
-        while len(self._segments) > 1 and self._segments[0].end_offset <= offset:
-            with self._lock:
-                oldest, self._segments = self._segments[0], self._segments[1:]
-            try:
-                oldest.unlink()
-            except OSError as error:
-                self._fail("delete", error, cut_to=None)
+        with self._removing:
+            while self.segment_count > 1 and self._list.all[0].end_offset <= offset:
+                try:
+                    self._list.drop_first().unlink()
+                except OSError as error:
+                    self._fail("delete", error, cut_to=None)
         return self.start_offset
+
+    def begin_rewriting(self, base_offset: int, end_offset: int) -> Rewriting:
+        """Begin a segment that is to replace the sealed ones of a range.
+
+        Raises:
+            OSError: The disk failed or is full; the log goes on.
+        """
+        interval_bytes = self._config.index_interval_bytes
+        return Rewriting(
+            self.directory, base_offset, end_offset, interval_bytes=interval_bytes, disk=self._disk
+        )
+
+    def swap_in(self, rewriting: Rewriting) -> bool:
+        """Put a finished rewriting in the place of the segments it was made from; durable then.
+
+        Returns:
+            Whether it was; False if they are not all there any more. Then nothing was changed.
+
+        Raises:
+            OSError: The disk failed; the log is as it was, and goes on.
+            LogFailedError: It failed half way; opening the log again completes it.
+        """
+        with self._removing:
+            self._check_writable()
+            try:
+                return rewriting.take_place(self._list)
+            except SwapCutShortError as error:
+                self._fail("swap", error, cut_to=None)
 
     def close(self) -> None:
         """Sync, and save the index so that the next opening is quick.
@@ -266,8 +290,7 @@ class CommitLog:
             self._fail("close", error, cut_to=None)
         finally:
             self._closed = True
-            with self._lock:
-                self._recent_files.clear()
+            self._list.forget_files()
             self._mark.close()
 
     # The readers' side.
@@ -286,7 +309,8 @@ class CommitLog:
         """
         upto = min(upto, self._readable_end())
         self._check_range(offset)
-        return gather_ranges(self._pinned(offset, upto), offset, bytes_max=bytes_max, upto=upto)
+        pinned = self._list.pinned(offset, upto)
+        return gather_ranges(pinned, offset, bytes_max=bytes_max, upto=upto)
 
     def frames(
         self, offset: int = 0, *, upto: int | None = None
@@ -299,7 +323,7 @@ class CommitLog:
         """
         self._check_range(offset)
         end = self._readable_end() if upto is None else min(upto, self._readable_end())
-        for segment, file in self._pinned(offset, end):
+        for segment, file in self._list.pinned(offset, end):
             yield from segment.frames(file, max(offset, segment.base_offset), end)
 
     def headers(self, offset: int = 0) -> Iterator[FrameHeader]:
@@ -311,25 +335,22 @@ class CommitLog:
         """
         self._check_range(offset)
         end = self._readable_end()
-        for segment, file in self._pinned(offset, end):
+        for segment, file in self._list.pinned(offset, end):
             yield from segment.headers(file, max(offset, segment.base_offset), end)
 
     def offset_for_timestamp(self, timestamp_ns: int) -> int:
         """First offset whose record is not earlier than a time; `end_offset` if there is none."""
-        end = self._readable_end()
-        while True:
-            with contextlib.suppress(RefusedError):  # deleted meanwhile: a later start now
-                for segment, file in self._pinned(self.start_offset, end):
-                    found = segment.offset_for_timestamp(file, timestamp_ns)
-                    if found is not None:
-                        return min(found, end)
-                return end
+        return self._list.offset_for_timestamp(timestamp_ns, self._readable_end())
 
     # Parts.
 
     @property
     def _active(self) -> Segment:
-        return self._segments[-1]
+        return self._list.active
+
+    @property
+    def _active_file(self) -> File:
+        return self._list.active_file
 
     def _readable_end(self) -> int:
         """Exclusive; a failed log vouches only for what was synced."""
@@ -337,28 +358,7 @@ class CommitLog:
         return min(self._synced_offset, end_offset) if self._failure else end_offset
 
     def _check_range(self, offset: int) -> None:
-        earliest, latest = self.start_offset, self.end_offset
-        if not earliest <= offset <= latest:
-            message = f"offset {offset} is not in {earliest} to {latest}"
-            raise RefusedError("OUT_OF_RANGE", message, earliest=earliest, latest=latest)
-
-    def _pinned(self, offset: int, end: int) -> Iterator[tuple[Segment, File]]:
-        """Segments with records in [offset, end), in order, each with its file held open."""
-        segments = self._segments
-        if offset < segments[0].base_offset:  # deleted since the caller looked
-            self._check_range(offset)
-        for segment in segments:
-            if segment.end_offset <= offset or segment.base_offset >= end:
-                continue
-            try:
-                file = segment.pin()
-            except FileNotFoundError:
-                self._check_range(segment.base_offset)
-                raise
-            with self._lock:
-                if segment is not self._active and file not in self._recent_files:
-                    self._recent_files.append(file)
-            yield segment, file
+        self._list.check_range(offset)
 
     def _check_writable(self) -> None:
         if self._failure or self._closed:
@@ -382,11 +382,8 @@ class CommitLog:
         raise LogFailedError(f"{self.directory}: {self._failure}") from error
 
     def _remove_above(self, offset: int) -> None:
-        while len(self._segments) > 1 and self._active.base_offset >= offset:
-            with self._lock:
-                newest, self._segments = self._segments[-1], self._segments[:-1]
-                self._active_file = self._active.pin()
-            newest.unlink()
+        while self.segment_count > 1 and self._active.base_offset >= offset:
+            self._list.drop_last().unlink()
         active = self._active
         if active.end_offset > offset:
             active.cut(self._active_file, offset)

@@ -22,11 +22,17 @@ at `end offset`. A log with a following segment was synced whole before that seg
     K   earlier segment ends after the next one begins     opening refused
     L   last segment empty                                 it takes appends
     M   sound frame or index of a later format version     opening refused, logs unchanged
+    N   swap file, sound                                   takes the place of what it replaces
+    O   swap file that is damaged, what it was to          removed
+        replace still whole
+    P   swap file that is damaged, what it replaces not    takes its place; its damage is row I
+        whole any more
 
 Rows H, I and J are damage: records are lost unless a replica or a backup has them, and readers are
-told which. Nothing but torn tails, temporary files and orphaned index files is ever removed. The
-claims come from index files (`penstock.logd.store.index`) and from the synced mark
-(`penstock.logd.store.mark`), whichever claims more.
+told which. Nothing is ever removed but torn tails, temporary files, orphaned index files, and what
+a sound rewritten segment stands for (`penstock.logd.store.swap`). The claims come from index files
+(`penstock.logd.store.index`) and from the synced mark (`penstock.logd.store.mark`), whichever
+claims more.
 """
 
 from collections.abc import Callable
@@ -52,6 +58,7 @@ from penstock.logd.store.segment import (
     Segment,
     segment_path,
 )
+from penstock.logd.store.swap import Swap, find_swaps, is_sound, is_whole
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 _NAME_DIGITS: Final = 20
@@ -171,7 +178,10 @@ class Recovery:
     def _tidy(self) -> list[int]:
         """Remove leftovers; the base offsets of what is there."""
         names = self._disk.list_directory(self._directory)
-        bases = sorted(base for name in names if (base := _base_offset(name, LOG_SUFFIX)) >= 0)
+        for swap in find_swaps(self._directory, names):
+            self._settle(swap, bases_of(names))
+            names = self._disk.list_directory(self._directory)
+        bases = bases_of(names)
         for name in names:
             if name.endswith(TEMPORARY_SUFFIX):
                 self._remove("C", name, "temporary file removed")
@@ -181,6 +191,26 @@ class Recovery:
                 if base >= 0 and base not in bases:
                     self._remove("D", name, "index without a log removed")
         return bases
+
+    def _settle(self, swap: Swap, bases: list[int]) -> None:
+        """Complete a swap that was interrupted, or undo it."""
+        sound = is_sound(swap, self._disk)
+        if not sound and is_whole(swap, self._disk, bases):
+            self._remove("O", swap.path.name, "damaged copy removed; what it replaces is whole")
+            return
+        swap.complete(self._disk, bases)
+        row, what = ("N", "a rewritten") if sound else ("P", "a damaged rewritten")
+        action = f"{what} segment took the place of offsets {swap.base_offset} to"
+        self.report.findings.append(
+            Finding(
+                row,
+                str(swap.path),
+                0,
+                swap.base_offset,
+                swap.base_offset if sound else swap.end_offset,
+                f"{action} {swap.end_offset - 1}",
+            )
+        )
 
     def _remove(self, row: str, name: str, action: str) -> None:
         path = self._directory / name
@@ -350,6 +380,11 @@ class _Rebuild:
 
 def _nothing_at(offset: int) -> Damage:
     return Damage(0, 0, offset, offset, "")
+
+
+def bases_of(names: list[str]) -> list[int]:
+    """The base offsets of the log files among a directory's names."""
+    return sorted(base for name in names if (base := _base_offset(name, LOG_SUFFIX)) >= 0)
 
 
 def _base_offset(name: str, suffix: str) -> int:

@@ -1,15 +1,16 @@
 """Repair: what can safely be put right in a log's directory while no process uses it.
 
-Three things, each decided by an inspection:
+Four things, each decided by an inspection:
 
-- temporary files are removed (row C);
+- temporary files are removed (row C), and damaged copies of segments that are whole (row O);
+- a rewritten segment that is sound takes the place of those that it stands for (row N);
 - a torn tail is cut off (row F) when a sound synced mark shows that it was never durable, after a
   copy of it has been set aside as `<segment>.<position>.torn`;
 - index files that are missing or wrong are made again (row E), the log file synced before, for an
   index is also a claim that it was.
 
-Everything else stays as it is: damage (rows H to K), index files without a log (row D), and writes
-torn by a power loss with sound frames among them (row G), which opening the log decides.
+Everything else stays as it is: damage (rows H to K and P), index files without a log (row D), and
+writes torn by a power loss with sound frames among them (row G), which opening the log decides.
 """
 
 from collections.abc import Iterator
@@ -21,13 +22,16 @@ from typing_extensions import override
 
 from penstock.logd.store.disk import REAL_DISK, write_atomically
 from penstock.logd.store.inspection import TORN_SUFFIX, Inspection
+from penstock.logd.store.recovery import bases_of
 from penstock.logd.store.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from penstock.logd.store.swap import SWAP_SUFFIX, find_swaps
 
 
 class Deed(StrEnum):
     """What a repair does to a file."""
 
     REMOVE = "remove"
+    SWAP = "swap"
     CUT = "cut"
     INDEX = "index"
 
@@ -51,7 +55,9 @@ class Action:
         """The change, for people."""
         match self.deed:
             case Deed.REMOVE:
-                return f"{self.path}: temporary file removed"
+                return f"{self.path}: {_kind(self.path)} removed"
+            case Deed.SWAP:
+                return f"{self.path}: put in the place of the segments it stands for"
             case Deed.CUT:
                 return f"{self.path}: cut at {self.position}, the tail copied to {_copy(self).name}"
             case Deed.INDEX:
@@ -65,12 +71,15 @@ def plan(inspection: Inspection) -> list[Action]:
     actions = [
         Action(Deed.REMOVE, Path(finding.file))
         for finding in inspection.findings
-        if finding.row == "C"
+        if finding.row in "CO"
     ]
+    swaps = [finding for finding in inspection.findings if finding.row == "N"]
+    actions += [Action(Deed.SWAP, Path(finding.file)) for finding in swaps]
     torn = [finding for finding in inspection.findings if finding.row in "FG"]
     safe = [finding for finding in torn if finding.row == "F" and inspection.marked]
     actions += [Action(Deed.CUT, Path(finding.file), finding.position) for finding in safe]
     left = {Path(finding.file).stem for finding in torn if finding not in safe}
+    left |= {Path(f.file).stem[:20] for f in inspection.findings if f.row == "P"}
     return [*actions, *_indexes(inspection, left)]
 
 
@@ -85,6 +94,8 @@ def apply(actions: list[Action]) -> None:
             case Deed.REMOVE:
                 REAL_DISK.unlink(action.path)
                 REAL_DISK.sync_directory(action.path.parent)
+            case Deed.SWAP:
+                _swap(action.path)
             case Deed.CUT:
                 _cut(action)
             case Deed.INDEX:
@@ -106,6 +117,16 @@ def _indexes(inspection: Inspection, left: set[str]) -> Iterator[Action]:
             continue
         if not path.exists() or path.read_bytes() != data:
             yield Action(Deed.INDEX, path, data=bytes(data))
+
+
+def _swap(path: Path) -> None:
+    names = REAL_DISK.list_directory(path.parent)
+    for swap in find_swaps(path.parent, [path.name]):
+        swap.complete(REAL_DISK, bases_of(names))
+
+
+def _kind(path: Path) -> str:
+    return "damaged copy" if path.suffix == SWAP_SUFFIX else "temporary file"
 
 
 def _cut(action: Action) -> None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.logd.batch import SCHEMA_VERSION, decode_body
 from penstock.logd.errors import CorruptError
 from penstock.logd.frame import NO_TIMESTAMP, FrameHeader, encode_header
 from penstock.logd.segment_facts import SegmentFacts
 from penstock.logd.store.disk import Disk, File, write_atomically
 from penstock.logd.store.index import Claim, SparseIndex, empty_claim
+from penstock.logd.store.rows import first_row_at
 from penstock.logd.store.scan import (
     Damage,
     Found,
@@ -98,6 +98,7 @@ class Segment:
         self._index = index
         self._unchecked: set[int] = set() if checked else set(range(len(index)))
         self._file: weakref.ref[File] | None = None
+        self._kept: File | None = None
 
     @classmethod
     def create(
@@ -110,6 +111,15 @@ class Segment:
         segment = cls(directory, index, empty_claim(base_offset), disk=disk, checked=True)
         segment._file = weakref.ref(file)
         return segment, file
+
+    @classmethod
+    def rewritten(
+        cls, directory: Path, index: SparseIndex, claim: Claim, *, file: File, disk: Disk
+    ) -> "Segment":
+        """A segment whose file has another name still; `release` when it has its own."""
+        segment = cls(directory, index, claim, disk=disk, checked=True)
+        segment._kept = file
+        return segment
 
     def claim(self) -> Claim:
         """What the segment holds now."""
@@ -124,12 +134,13 @@ class Segment:
     def facts(self) -> SegmentFacts:
         """What retention decides by."""
         with self.lock:
-            known = not self.damaged and self.max_timestamp_ns != NO_TIMESTAMP
+            known = not self.damaged and self.size > 0
             return SegmentFacts(
                 base_offset=self.base_offset,
                 next_offset=self.end_offset,
                 size_bytes=self.size,
                 newest_ns=min(self.max_timestamp_ns, self.written_ns) if known else self.written_ns,
+                damaged=self.damaged,
             )
 
     def pin(self) -> File:
@@ -139,11 +150,25 @@ class Segment:
             FileNotFoundError: The segment has been deleted.
         """
         with self.lock:
-            file = self._file() if self._file is not None else None
-            if file is None:
-                file = self._disk.open(self.path)
-                self._file = weakref.ref(file)
-            return file
+            return self._pin()
+
+    def keep(self) -> File:
+        """The open file, which stays open for as long as the segment is referred to.
+
+        From then on its name may be given to another file.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        with self.lock:
+            self._kept = self._pin()
+            return self._kept
+
+    def release(self) -> None:
+        """The file has the segment's own name now: it is kept open only while it is used."""
+        with self.lock:
+            if self._kept is not None:
+                self._file, self._kept = weakref.ref(self._kept), None
 
     # The writer's side.
 
@@ -295,12 +320,21 @@ class Segment:
         for item in walk(reader, position, offset, end_offset=end_offset):
             if isinstance(item, Found) and item.header.max_timestamp_ns >= timestamp_ns:
                 try:
-                    return _first_row_at(item.header, reader.body_of(item), timestamp_ns)
+                    return first_row_at(item.header, reader.body_of(item), timestamp_ns)
                 except CorruptError:
                     return item.header.base_offset
         return None
 
     # Parts.
+
+    def _pin(self) -> File:
+        file = self._kept
+        if file is None and self._file is not None:
+            file = self._file()
+        if file is None:
+            file = self._disk.open(self.path)
+            self._file = weakref.ref(file)
+        return file
 
     def _entry(self, number: int) -> tuple[int, int]:
         """Position and offset of an index entry."""
@@ -312,13 +346,8 @@ class Segment:
         self, file: File, reader: FrameReader, offset: int, upto: int
     ) -> Iterator[Found]:
         first = self.locate(file, offset)
-        walked = walk(
-            reader,
-            first.position,
-            first.header.base_offset,
-            end_offset=self.end_offset,
-        )
-        for item in walked:
+        base = first.header.base_offset
+        for item in walk(reader, first.position, base, end_offset=self.end_offset):
             if isinstance(item, Damage):
                 if item.offset >= upto:
                     return
@@ -367,19 +396,3 @@ class Segment:
                     position, offset = self._entry(block)
                     blocks.append((block, position, after[0], offset, after[1]))
             return blocks
-
-
-def _first_row_at(header: FrameHeader, body: bytes, timestamp_ns: int) -> int:
-    """Offset of a frame's first record that is not earlier than a time.
-
-    A body of another schema version is opaque here: its frame's base offset is the answer.
-    """
-    if header.first_timestamp_ns >= timestamp_ns or header.schema_version != SCHEMA_VERSION:
-        return header.base_offset
-    batch = decode_body(body)
-    times = batch.column("timestamp").cast("int64").to_pylist()
-    deltas = batch.column("offset_delta").to_pylist()
-    for delta, time in zip(deltas, times, strict=True):
-        if time >= timestamp_ns:
-            return header.base_offset + int(delta)
-    return header.base_offset

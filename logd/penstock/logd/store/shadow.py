@@ -18,19 +18,22 @@ class ShadowDisk:
     Attributes:
         made: Whole files that are new or other than on the real disk.
         cuts: Sizes that files of the real disk were cut to.
+        renamed: Files of the real disk under other names: by the new path, the real one.
         removed: Names of the real disk that were taken away.
     """
 
     def __init__(self) -> None:
         self.made: dict[Path, bytearray] = {}
         self.cuts: dict[Path, int] = {}
+        self.renamed: dict[Path, Path] = {}
         self.removed: set[Path] = set()
 
     def open(self, path: Path) -> "ShadowFile":
         """Open an existing file."""
         if path in self.removed:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        return ShadowFile(self, path, None if path in self.made else RealFile(path, os.O_RDONLY))
+        real = self.renamed.get(path, path)
+        return ShadowFile(self, path, None if path in self.made else RealFile(real, os.O_RDONLY))
 
     def create(self, path: Path) -> "ShadowFile":
         """Make a new file, or empty an old one, and open it."""
@@ -42,21 +45,31 @@ class ShadowDisk:
         """Names in a directory, sorted."""
         names = set(REAL_DISK.list_directory(path)) if REAL_DISK.exists(path) else set()
         names -= {gone.name for gone in self.removed if gone.parent == path}
-        return sorted(names | {made.name for made in self.made if made.parent == path})
+        changed = [*self.made, *self.renamed]
+        return sorted(names | {made.name for made in changed if made.parent == path})
 
     def exists(self, path: Path) -> bool:
         """Whether a name is taken."""
-        return path in self.made or (path not in self.removed and REAL_DISK.exists(path))
+        if path in self.made or path in self.renamed:
+            return True
+        return path not in self.removed and REAL_DISK.exists(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file that was made here another name."""
-        self.made[target] = self.made.pop(source)
+        """Give a file another name."""
+        made, real = self.made.get(source), self.renamed.get(source, source)
+        self.unlink(source)
+        self.unlink(target)
+        if made is None:
+            self.renamed[target] = real
+        else:
+            self.made[target] = made
         self.removed.discard(target)
 
     def unlink(self, path: Path) -> None:
         """Remove a file's name."""
         self.made.pop(path, None)
         self.cuts.pop(path, None)
+        self.renamed.pop(path, None)
         if REAL_DISK.exists(path):
             self.removed.add(path)
 

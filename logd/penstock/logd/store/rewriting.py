@@ -1,0 +1,144 @@
+"""Writing the segment that is to replace a run of sealed ones.
+
+One thread writes it, beside the log's writer. Nothing of the log is touched before it is whole and
+durable and `CommitLog.swap_in` puts it in its place (`penstock.logd.store.swap`).
+"""
+
+import contextlib
+from pathlib import Path
+from typing import Final
+
+from penstock.logd.frame import NO_TIMESTAMP, FrameHeader, encode_header
+from penstock.logd.store.disk import Disk
+from penstock.logd.store.index import Claim, SparseIndex
+from penstock.logd.store.segment import Segment
+from penstock.logd.store.segments import SegmentList
+from penstock.logd.store.swap import Swap
+
+_WRITE_BYTES: Final = 1024 * 1024
+"""Bytes gathered before they are written."""
+
+_SYNC_BYTES: Final = 8 * 1024 * 1024
+"""Bytes written before they are synced: one large sync would hold up the log's own."""
+
+
+class SwapCutShortError(OSError):
+    """The disk failed while a segment took the place of others: opening the log again goes on."""
+
+
+class Rewriting:
+    """A segment being written for the offsets `base_offset` to `end_offset`.
+
+    Args:
+        directory: Of the log.
+        base_offset: Of the run's first segment.
+        end_offset: After the run's last record.
+        interval_bytes: Of its index.
+        disk: The file system.
+
+    Attributes:
+        swap: Its file's names.
+        size: Bytes added.
+        next_offset: Where the next frame must begin.
+
+    Raises:
+        OSError: The file cannot be made.
+    """
+
+    def __init__(
+        self, directory: Path, base_offset: int, end_offset: int, *, interval_bytes: int, disk: Disk
+    ) -> None:
+        self.swap = Swap(directory, base_offset, end_offset)
+        self.size = 0
+        self.next_offset = base_offset
+        self._disk = disk
+        self._index = SparseIndex(interval_bytes)
+        self._max_timestamp_ns = NO_TIMESTAMP
+        self._file = disk.create(self.swap.temporary_path)
+        self._buffers: list[bytes] = []
+        self._buffered = self._unsynced = 0
+
+    def add(self, header: FrameHeader, body: bytes) -> None:
+        """Add the next frame.
+
+        Raises:
+            OSError: The disk failed or is full.
+        """
+        assert header.base_offset == self.next_offset, (header.base_offset, self.next_offset)
+        self._index.offer(header.base_offset, self.size, self._max_timestamp_ns)
+        self._max_timestamp_ns = max(self._max_timestamp_ns, header.max_timestamp_ns)
+        self._buffers += (encode_header(header), body)
+        self._buffered += header.frame_length
+        self.size += header.frame_length
+        self.next_offset = header.next_offset
+        if self._buffered >= _WRITE_BYTES:
+            self._write()
+        if self._unsynced >= _SYNC_BYTES:
+            self._file.sync()
+            self._unsynced = 0
+
+    def finish(self) -> None:
+        """Write and sync what is left: the file is whole and durable then.
+
+        Raises:
+            OSError: The disk failed or is full.
+        """
+        assert self.next_offset == self.swap.end_offset, (self.next_offset, self.swap)
+        self._write()
+        self._file.sync()
+
+    def take_place(self, segments: SegmentList) -> bool:
+        """Replace the run, once finished; False if it is not whole any more.
+
+        Nobody else may remove sealed segments meanwhile.
+
+        Raises:
+            OSError: The disk failed; nothing was changed.
+            SwapCutShortError: It failed later, and nothing must be removed or replaced any more.
+        """
+        run = segments.sealed_run(self.swap.base_offset, self.swap.end_offset)
+        if not run:
+            return False
+        segment = self._segment()
+        segment.written_ns = max(replaced.written_ns for replaced in run)
+        try:
+            self.swap.publish(self._disk)
+            segments.replace(run, segment)
+        except OSError:
+            self._withdraw()
+            raise
+        try:
+            self.swap.complete(self._disk, [replaced.base_offset for replaced in run])
+        except OSError as error:
+            raise SwapCutShortError(str(error)) from error
+        segment.release()
+        with contextlib.suppress(OSError):  # it can be made again from the log
+            segment.save_index()
+        return True
+
+    def discard(self) -> None:
+        """Remove the file; if the disk does not let it, the next opening of the log does."""
+        with contextlib.suppress(OSError):
+            self._disk.unlink(self.swap.temporary_path)
+
+    def _segment(self) -> Segment:
+        claim = Claim(
+            base_offset=self.swap.base_offset,
+            end_offset=self.swap.end_offset,
+            log_size=self.size,
+            max_timestamp_ns=self._max_timestamp_ns,
+        )
+        return Segment.rewritten(
+            self.swap.directory, self._index, claim, file=self._file, disk=self._disk
+        )
+
+    def _withdraw(self) -> None:
+        try:
+            self.swap.withdraw(self._disk)
+        except OSError as error:
+            raise SwapCutShortError(str(error)) from error
+
+    def _write(self) -> None:
+        self._file.write(self.size - self._buffered, self._buffers)
+        self._unsynced += self._buffered
+        self._buffers, self._buffered = [], 0

@@ -1,0 +1,114 @@
+"""Rewriting survives a power loss at every step; one that takes a short cut is found out.
+
+`PENSTOCK_SIM_SEEDS` sets how many seeds run, `PENSTOCK_SIM_SEED` the first of them.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from penstock.logd.errors import CorruptError
+from penstock.logd.store import recovery
+from penstock.logd.store.disk import Disk
+from penstock.logd.store.rewriting import Rewriting
+from penstock.logd.store.segment import Segment
+from penstock.logd.store.swap import Swap
+from tests.sim.disk import MemoryDisk
+from tests.sim.rewriting_world import run_seed
+
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "400"))
+FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
+TWIN_SEEDS = 300
+"""Within so many seeds one that takes a short cut must be caught."""
+
+
+def test_rewriting_survives_a_power_loss_at_every_step() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        counts.update(run_seed(seed))
+    if SEEDS >= 300:
+        rare = {"swapped", "power loss", "rewriting failed", "failed", "row N", "row C", "row E"}
+        assert {what for what in rare if counts[what] < 10} == set(), counts
+
+
+def is_caught() -> bool:
+    for seed in range(TWIN_SEEDS):
+        try:
+            run_seed(seed)
+        except (AssertionError, OSError, ValueError, CorruptError):
+            return True
+    return False
+
+
+def test_simulation_catches_a_swap_of_a_file_that_is_not_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    finish = Rewriting.finish
+
+    def finish_without_sync(rewriting: Rewriting) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("tests.sim.disk.MemoryFile.sync", lambda _: None)
+            finish(rewriting)
+
+    monkeypatch.setattr(Rewriting, "finish", finish_without_sync)
+    assert is_caught()
+
+
+def test_simulation_catches_removal_before_the_swap_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        Swap, "publish", lambda swap, disk: disk.rename(swap.temporary_path, swap.path)
+    )
+    assert is_caught()
+
+
+def test_simulation_catches_a_new_name_before_the_old_ones_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first log file is replaced while the others, which overlap the new one, may come back."""
+
+    class NoSyncBetween(MemoryDisk):
+        """Forgets to sync the directory between removal and renaming."""
+
+        skip = False
+
+        @override
+        def sync_directory(self, path: Path) -> None:
+            if not self.skip:
+                super().sync_directory(path)
+
+    complete = Swap.complete
+
+    def complete_at_once(swap: Swap, disk: Disk, bases: Iterable[int]) -> None:
+        assert isinstance(disk, NoSyncBetween)
+        disk.skip = True
+        complete(swap, disk, bases)
+        disk.skip = False
+        disk.sync_directory(swap.directory)
+
+    monkeypatch.setattr(Swap, "complete", complete_at_once)
+    monkeypatch.setattr("tests.sim.rewriting_world.MemoryDisk", NoSyncBetween)
+    assert is_caught()
+
+
+def test_simulation_catches_recovery_that_ignores_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "find_swaps", lambda *_: [])
+    assert is_caught()
+
+
+def test_simulation_catches_recovery_that_undoes_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "is_sound", lambda *_: False)
+    monkeypatch.setattr(recovery, "is_whole", lambda *_: True)
+    assert is_caught()
+
+
+def test_simulation_catches_readers_that_open_a_file_of_the_same_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Segment, "keep", Segment.pin)
+    assert is_caught()
