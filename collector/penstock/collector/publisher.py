@@ -15,9 +15,9 @@ from penstock.collector.config import NatsSection
 from penstock.collector.core.batch import Batch, LaneKey
 from penstock.collector.core.delivery import Behind, Failed, Publish, Refused, Stored
 from penstock.collector.limits import NATS_OVERHEAD_BYTES
-from penstock.logd.acks import Nack, PubAck, decode_ack
+from penstock.logd.acks import Nack, PubAck, decode_batch_ack
 from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, encode_body
-from penstock.logd.envelope import TYPE_BATCH_ACK, BatchPayload, decode_envelope, encode_batch
+from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError
 from penstock.service import UnavailableError
 
@@ -164,11 +164,8 @@ def encode_lines(subject: str, batch: Batch) -> bytes:
 def read_answer(request: int, data: bytes) -> Answer:
     """What a reply says of the request's batch."""
     try:
-        envelope = decode_envelope(data)
-        if envelope is None or envelope.type != TYPE_BATCH_ACK:
-            return Failed(request, "reply_is_not_from_logd")
-        ack = decode_ack(bytes(envelope.payload))
-    except (CorruptError, ValueError, KeyError, TypeError):
+        ack = decode_batch_ack(data)
+    except (CorruptError, ValueError):
         return Failed(request, "reply_is_not_from_logd")
     return _read_ack(request, ack)
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import orjson
 
+from penstock.logd.envelope import TYPE_BATCH_ACK, decode_envelope
+
 
 class Nack(Enum):
     """Why a message was refused: HTTP-like code, error code, may a retry succeed."""
@@ -117,6 +119,20 @@ def decode_ack(data: bytes) -> PubAck:
     except (AttributeError, KeyError, TypeError):
         msg = f"not an ack: {data[:80]!r}"
         raise ValueError(msg) from None
+
+
+def decode_batch_ack(data: bytes) -> PubAck:
+    """Decode the answer to a batch: an envelope with an ack.
+
+    Raises:
+        CorruptError: An envelope that is damaged.
+        ValueError: Not an answer of logd's to a batch.
+    """
+    envelope = decode_envelope(data)
+    if envelope is None or envelope.type != TYPE_BATCH_ACK:
+        msg = f"not the ack of a batch: {data[:80]!r}"
+        raise ValueError(msg)
+    return decode_ack(bytes(envelope.payload))
 
 
 def _ack(body: dict[str, Any]) -> PubAck:

@@ -169,6 +169,11 @@ class Patience:
         self._pause_s = PAUSE_FIRST_S
         self._since_ns = None
 
+    def failed(self, now_ns: int) -> None:
+        """The deadline counts from here, unless it does already."""
+        if self._since_ns is None:
+            self._since_ns = now_ns
+
     def pause(self, error: Exception, now_ns: int) -> float:
         """Seconds to wait before the next try.
 
@@ -176,8 +181,8 @@ class Patience:
             error: Why the last one failed; raised when the deadline has passed.
             now_ns: Monotonic.
         """
-        if self._since_ns is None:
-            self._since_ns = now_ns
+        self.failed(now_ns)
+        assert self._since_ns is not None
         waited_s = (now_ns - self._since_ns) / 1e9
         if self._retry_s is not None and waited_s >= self._retry_s:
             raise error

@@ -1,0 +1,45 @@
+"""Publish to logd's streams over NATS and know that it is stored.
+
+    async with connected("nats://127.0.0.1:4222") as publisher:
+        ack = await publisher.publish("telemetry.logs.shop", b"hello")
+        print(ack.stream, ack.offset)
+        await publisher.publish("prices.tea", b"3.20", key=b"tea")       # compaction keeps the last
+        await publisher.delete("prices.tea", key=b"tea")                 # a tombstone
+        records = [Record("telemetry.logs.shop", b"%d" % n, time.time_ns()) for n in range(1000)]
+        await publisher.publish_batch("telemetry.logs.shop", records)    # one frame, one ack
+
+Pipelined: `submit` returns once the message may be sent, with a task that ends with the ack.
+
+        acks = [await publisher.submit("telemetry.logs.shop", line) for line in lines]
+        await asyncio.gather(*acks)
+
+From threads, without an event loop of one's own:
+
+    with BlockingPublisher("nats://127.0.0.1:4222") as publisher:
+        publisher.publish("telemetry.logs.shop", b"hello")
+
+An ack means stored by the stream's policy. What is not acked is sent again, under the same message
+id or batch sequence, until `PublishOptions.retry_s` is over: it is stored once.
+
+Order. Messages are sent in the order of the calls. Batches of a subject are stored in that order,
+whatever fails. So are plain messages while nothing fails: when one has to be sent again, what was
+sent after it (`in_flight_max` less one at most) may be stored before it; nothing further is sent
+until it has an answer. With `in_flight_max=1` they are stored in order, one at a time.
+"""
+
+from penstock.logd.acks import Nack, PubAck
+from penstock.logd.batch import Record
+from penstock.logd.publisher.asynchronous import Publisher, PublishOptions, connected
+from penstock.logd.publisher.blocking import BlockingPublisher
+from penstock.logd.publisher.outgoing import PublishRefusedError
+
+__all__ = [
+    "BlockingPublisher",
+    "Nack",
+    "PubAck",
+    "PublishOptions",
+    "PublishRefusedError",
+    "Publisher",
+    "Record",
+    "connected",
+]

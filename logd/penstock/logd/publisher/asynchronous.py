@@ -1,0 +1,335 @@
+"""The asyncio publisher."""
+
+import asyncio
+import random
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+import nats
+import pyarrow as pa
+from nats.errors import Error, MaxPayloadError, NoRespondersError
+from nats.errors import TimeoutError as NatsTimeoutError
+
+from penstock.logd.acks import PubAck
+from penstock.logd.batch import SCHEMA, Compression, Record, build_batch, encode_body
+from penstock.logd.client.clock import monotonic_ns
+from penstock.logd.client.following import Patience
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.publisher.outgoing import Again, Batched, Outgoing, Plain, plain_headers
+
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishOptions:
+    """How to publish.
+
+    Attributes:
+        in_flight_max: Messages and batches sent and not answered; further calls wait.
+        ack_timeout_s: Seconds until a message without an answer is sent again.
+        retry_s: Seconds from the first failure of a message until it is given up. Keep it below the
+            streams' `dedup_window_s`, in which logd knows a message id; batches have no such limit.
+        connect_timeout_s: Seconds to find a NATS server at first; afterwards it is looked for until
+            the publisher is closed.
+        stream: Only this stream's answer counts, where several store a subject.
+        compression: Of batches.
+    """
+
+    in_flight_max: int = 256
+    ack_timeout_s: float = 5.0
+    retry_s: float = 60.0
+    connect_timeout_s: float = 10.0
+    stream: str | None = None
+    compression: Compression | None = None
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What is stored in the order it is sent: the plain messages, or the batches of a subject."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    window: deque[asyncio.Task[PubAck]] = field(default_factory=deque)
+    clear: asyncio.Event = field(default_factory=asyncio.Event)
+    troubled: int = 0
+    sequence: int = 0
+    producer_id: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+
+    async def room(self, limit: int) -> None:
+        """Wait until the message `limit` before is settled; by so many others overtake at most."""
+        while self.window and (len(self.window) >= limit or self.window[0].done()):
+            await asyncio.wait({self.window[0]})
+            self.window.popleft()
+
+    def trouble(self, change: int) -> None:
+        """One more message, or one less, has to be sent again."""
+        self.troubled += change
+        if self.troubled:
+            self.clear.clear()
+        else:
+            self.clear.set()
+
+
+class Publisher:
+    """Publishes over a NATS connection; for any number of tasks of one event loop.
+
+    Args:
+        client: Connected; it stays the caller's to close, after `close`.
+        options: How.
+        rng: For the jitter of pauses between tries.
+    """
+
+    def __init__(
+        self,
+        client: "nats.NATS",
+        options: PublishOptions | None = None,
+        *,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._client: Any = client
+        self._options = options or PublishOptions()
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._slots = asyncio.Semaphore(self._options.in_flight_max)
+        self._plain = _lane()
+        self._lanes: dict[str, _Lane] = {}
+        self._under_way: set[asyncio.Task[PubAck]] = set()
+        self._id = secrets.token_hex(8)
+        self._count = 0
+
+    async def __aenter__(self) -> Self:
+        """Ready as it is."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the answers; give them up when the block failed."""
+        if kind is None:
+            await self.flush()
+        await self.close()
+
+    async def publish(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        message_id: str | None = None,
+    ) -> PubAck:
+        """Publish one record and wait until it is stored.
+
+        Args:
+            subject: Without wildcards; a stream must store it.
+            value: The payload.
+            key: For compaction; UTF-8 without white space around it.
+            headers: Further NATS headers, stored with the record.
+            message_id: What makes a repeat one; chosen when None.
+
+        Raises:
+            PublishRefusedError: A stream will not store it, or would not within `retry_s`.
+            RefusedError: `NATS_MAX_PAYLOAD`: NATS does not carry so much.
+            UnavailableError: No answer within `retry_s`; it may be stored or not.
+            ValueError: The key cannot stand in a header.
+        """
+        task = await self.submit(subject, value, key=key, headers=headers, message_id=message_id)
+        return await task
+
+    async def submit(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        message_id: str | None = None,
+    ) -> asyncio.Task[PubAck]:
+        """`publish` without waiting for the answer: the task ends with it.
+
+        Returns when the message's turn has come: at most `in_flight_max` have no answer.
+        """
+        extra = dict(headers) | self._expected_stream()
+        made = plain_headers(message_id or self._next_id(), key=key, tombstone=False, extra=extra)
+        return await self._submit(self._plain, Plain(subject=subject, value=value, headers=made))
+
+    async def delete(self, subject: str, *, key: bytes) -> PubAck:
+        """Publish a tombstone: compaction removes the key's records, and in time the tombstone.
+
+        Raises:
+            LogdError: As `publish`.
+        """
+        extra = self._expected_stream()
+        made = plain_headers(self._next_id(), key=key, tombstone=True, extra=extra)
+        message = Plain(subject=subject, value=b"", headers=made)
+        return await (await self._submit(self._plain, message))
+
+    async def publish_batch(
+        self, subject: str, records: Sequence[Record] | pa.RecordBatch
+    ) -> PubAck:
+        """Publish many records as one batch: one message, one frame, one ack.
+
+        Args:
+            subject: That of every record.
+            records: Not empty; or an Arrow batch of `penstock.logd.batch.SCHEMA` with offset deltas
+                from 0. Any key will do; a value that is null is a tombstone.
+
+        Returns:
+            The ack; its `offset` is that of the last record.
+
+        Raises:
+            LogdError: As `publish`.
+        """
+        return await (await self.submit_batch(subject, records))
+
+    async def submit_batch(
+        self, subject: str, records: Sequence[Record] | pa.RecordBatch
+    ) -> asyncio.Task[PubAck]:
+        """`publish_batch` without waiting for the answer, as `submit`."""
+        batch = records if isinstance(records, pa.RecordBatch) else build_batch(records)
+        if batch.num_rows == 0 or not batch.schema.equals(SCHEMA):
+            msg = "a batch has at least one record, and the schema penstock.logd.batch.SCHEMA"
+            raise ValueError(msg)
+        body = encode_body(batch, compression=self._options.compression)
+        lane = self._lanes.get(subject)
+        if lane is None:
+            lane = self._lanes[subject] = _lane()
+        message = Batched(
+            subject=subject,
+            body=body,
+            count=batch.num_rows,
+            producer_id=lane.producer_id,
+            previous=0,
+            sequence=0,
+            headers=self._expected_stream(),
+        )
+        return await self._submit(lane, message)
+
+    async def flush(self) -> None:
+        """Wait until everything submitted has its answer or is given up; tasks hold which."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def close(self) -> None:
+        """Give up what has no answer yet."""
+        for task in list(self._under_way):
+            task.cancel()
+        await self.flush()
+
+    # Parts.
+
+    async def _submit(self, lane: _Lane, message: Plain | Batched) -> asyncio.Task[PubAck]:
+        async with lane.turn:
+            await lane.room(self._options.in_flight_max)
+            await self._slots.acquire()
+            await lane.clear.wait()
+            if isinstance(message, Batched):
+                message = message.numbered(lane.sequence)
+                lane.sequence += 1
+            before = lane.window[-1] if lane.window else None
+            task = asyncio.create_task(self._deliver(lane, message, before))
+            lane.window.append(task)
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[PubAck]) -> None:
+        self._under_way.discard(task)
+        self._slots.release()
+
+    async def _deliver(
+        self, lane: _Lane, message: Outgoing, before: asyncio.Task[PubAck] | None
+    ) -> PubAck:
+        outcome = await self._attempt(message)
+        if isinstance(outcome, PubAck):
+            return outcome
+        patience = Patience(self._options.retry_s, self._rng)
+        patience.failed(monotonic_ns())
+        lane.trouble(1)
+        try:
+            if before is not None and not before.done():
+                await asyncio.wait({before})
+            while True:
+                await asyncio.sleep(patience.pause(outcome.error, monotonic_ns()))
+                message = message.after(outcome)
+                outcome = await self._attempt(message)
+                if isinstance(outcome, PubAck):
+                    return outcome
+        finally:
+            lane.trouble(-1)
+
+    async def _attempt(self, message: Outgoing) -> PubAck | Again:
+        client, options = self._client, self._options
+        if client.is_closed:
+            raise UnavailableError("the NATS connection is closed")
+        if not client.is_connected:
+            return Again(UnavailableError("not connected to NATS"))
+        try:
+            reply = await client.request(
+                message.subject,
+                message.payload(),
+                timeout=options.ack_timeout_s,
+                headers=message.headers or None,
+            )
+        except NoRespondersError:
+            text = f"nobody listens on {message.subject!r}: no stream stores it, or logd is away"
+            return Again(UnavailableError(text))
+        except (NatsTimeoutError, TimeoutError):
+            text = f"no answer on {message.subject!r} within {options.ack_timeout_s:g} s"
+            return Again(UnavailableError(text))
+        except MaxPayloadError:
+            text = f"the NATS server takes messages of at most {client.max_payload} bytes"
+            raise RefusedError("NATS_MAX_PAYLOAD", text, limit=client.max_payload) from None
+        except (Error, OSError) as error:
+            return Again(UnavailableError(f"NATS: {error or type(error).__name__}"))
+        return message.read(reply.data)
+
+    def _expected_stream(self) -> dict[str, str]:
+        stream = self._options.stream
+        return {} if stream is None else {"Nats-Expected-Stream": stream}
+
+    def _next_id(self) -> str:
+        self._count += 1
+        return f"{self._id}-{self._count}"
+
+
+@asynccontextmanager
+async def connected(
+    url: str, options: PublishOptions | None = None, **login: Any
+) -> AsyncIterator[Publisher]:
+    """A publisher with a NATS connection of its own, which is kept up until the block ends.
+
+    Args:
+        url: ``nats://HOST:PORT``, or several of them joined by commas.
+        options: How to publish.
+        login: What `nats.connect` takes: `user`, `password`, `token`, `user_credentials`, `tls`.
+
+    Raises:
+        UnavailableError: No NATS server can be reached.
+    """
+    options = options or PublishOptions()
+    client = nats.NATS()
+    try:
+        async with asyncio.timeout(options.connect_timeout_s):
+            await client.connect(servers=url.split(","), max_reconnect_attempts=-1, **login)
+    except (Error, OSError) as error:
+        await client.close()
+        shown = ",".join(one.rpartition("@")[2] for one in url.split(","))
+        raise UnavailableError(f"NATS at {shown}: {error or type(error).__name__}") from None
+    try:
+        async with Publisher(client, options) as publisher:
+            yield publisher
+    finally:
+        await client.close()
+
+
+def _lane() -> _Lane:
+    lane = _Lane()
+    lane.clear.set()
+    return lane

@@ -1,0 +1,170 @@
+"""The publisher for threads: an event loop in one thread of its own does the work."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import pyarrow as pa
+
+from penstock.logd.acks import PubAck
+from penstock.logd.batch import Record
+from penstock.logd.errors import UnavailableError
+from penstock.logd.publisher.asynchronous import PublishOptions, connected
+
+Result = TypeVar("Result")
+
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+class BlockingPublisher:
+    """`Publisher` for any number of threads; each thread's messages are sent in its order.
+
+    Not for use after a fork: make it in the process that publishes.
+
+    Args:
+        url: Of the NATS server.
+        options: How to publish.
+        login: As for `connected`.
+
+    Raises:
+        UnavailableError: No NATS server can be reached.
+    """
+
+    def __init__(self, url: str, options: PublishOptions | None = None, **login: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="penstock-publisher", daemon=True)
+        self._thread.start()
+        self._stack = AsyncExitStack()
+        self._closed = False
+        try:
+            entering = self._stack.enter_async_context(connected(url, options, **login))
+            self._publisher = self._await(entering)
+        except BaseException:
+            self._stop()
+            raise
+
+    def __enter__(self) -> Self:
+        """Connected."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for the answers and disconnect; give them up when the block failed."""
+        self.close(flush=kind is None)
+
+    def publish(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        message_id: str | None = None,
+    ) -> PubAck:
+        """Publish one record and wait until it is stored; see `Publisher.publish`."""
+        return self._await(
+            self._publisher.publish(subject, value, key=key, headers=headers, message_id=message_id)
+        )
+
+    def submit(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        message_id: str | None = None,
+    ) -> Future[PubAck]:
+        """`publish` without waiting for the answer; waits while `in_flight_max` have none."""
+        return self._await(
+            _start(
+                self._publisher.submit(
+                    subject, value, key=key, headers=headers, message_id=message_id
+                )
+            )
+        )
+
+    def delete(self, subject: str, *, key: bytes) -> PubAck:
+        """Publish a tombstone; see `Publisher.delete`."""
+        return self._await(self._publisher.delete(subject, key=key))
+
+    def publish_batch(self, subject: str, records: Sequence[Record] | pa.RecordBatch) -> PubAck:
+        """Publish many records as one batch; see `Publisher.publish_batch`."""
+        return self._await(self._publisher.publish_batch(subject, records))
+
+    def submit_batch(
+        self, subject: str, records: Sequence[Record] | pa.RecordBatch
+    ) -> Future[PubAck]:
+        """`publish_batch` without waiting for the answer, as `submit`."""
+        return self._await(_start(self._publisher.submit_batch(subject, records)))
+
+    def flush(self) -> None:
+        """Wait until everything submitted has its answer or is given up; futures hold which."""
+        self._await(self._publisher.flush())
+
+    def close(self, *, flush: bool = True) -> None:
+        """Disconnect, after everything has its answer or, without `flush`, giving it up."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._wait_for(self._end(flush=flush))
+        finally:
+            self._stop()
+
+    async def _end(self, *, flush: bool) -> None:
+        if flush:
+            await self._publisher.flush()
+        await self._publisher.close()
+        await self._stack.aclose()
+
+    def _await(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self._closed:
+            work.close()
+            raise UnavailableError("the publisher is closed")
+        return self._wait_for(work)
+
+    def _wait_for(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # also an interrupt of this thread: nobody waits any more
+            future.cancel()
+            raise
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _start(submitting: Coroutine[Any, Any, asyncio.Task[PubAck]]) -> Future[PubAck]:
+    """The answer's task as a future for threads."""
+    task = await submitting
+    future: Future[PubAck] = Future()
+    future.set_running_or_notify_cancel()
+    task.add_done_callback(lambda done: _copy(done, future))
+    return future
+
+
+def _copy(task: asyncio.Task[PubAck], future: Future[PubAck]) -> None:
+    if task.cancelled():
+        future.set_exception(UnavailableError("the publisher was closed before the answer came"))
+        return
+    error = task.exception()
+    if error is None:
+        future.set_result(task.result())
+    else:
+        future.set_exception(error)

@@ -1,0 +1,167 @@
+"""What a publisher sends, and what the answer means. No I/O."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from penstock.logd.acks import Nack, PubAck, decode_ack, decode_batch_ack
+from penstock.logd.batch import SCHEMA_VERSION
+from penstock.logd.envelope import BatchPayload, encode_batch
+from penstock.logd.errors import CorruptError, LogdError, RefusedError, UnavailableError
+
+_RESYNC: Final = (Nack.SEQUENCE_GAP, Nack.UNKNOWN_PRODUCER)
+
+
+class PublishRefusedError(RefusedError):
+    """Logd answered that it does not store a message; `code` is the name of the `nack`.
+
+    Attributes:
+        nack: Why.
+        stream: Which stream says so.
+    """
+
+    def __init__(self, ack: PubAck) -> None:
+        assert ack.nack is not None
+        self.nack = ack.nack
+        self.stream = ack.stream
+        super().__init__(ack.nack.name, f"stream {ack.stream!r}: {ack.description}")
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Send it again later.
+
+    Attributes:
+        error: To raise when there is no time left.
+        last_sequence: The producer's last sequence that is stored, where the answer says it.
+    """
+
+    error: LogdError
+    last_sequence: int | None = None
+
+
+class Outgoing(Protocol):
+    """A message on its way; sent again it is the same to logd."""
+
+    @property
+    def subject(self) -> str:
+        """The NATS subject."""
+        ...
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The NATS headers."""
+        ...
+
+    def payload(self) -> bytes:
+        """The NATS payload."""
+        ...
+
+    def read(self, data: bytes) -> PubAck | Again:
+        """What an answer means.
+
+        Raises:
+            PublishRefusedError: It will never be stored.
+        """
+        ...
+
+    def after(self, again: Again) -> "Outgoing":
+        """What to send next."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """A plain message; its headers have a message id."""
+
+    subject: str
+    value: bytes
+    headers: dict[str, str]
+
+    def payload(self) -> bytes:
+        """The value."""
+        return self.value
+
+    def read(self, data: bytes) -> PubAck | Again:
+        """What an answer means; see `Outgoing`."""
+        return _judge(decode_ack, data)
+
+    def after(self, again: Again) -> "Plain":
+        """The same."""
+        del again
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batched:
+    """A batch with a producer's sequence."""
+
+    subject: str
+    body: bytes
+    count: int
+    producer_id: bytes
+    previous: int
+    sequence: int
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def payload(self) -> bytes:
+        """The envelope."""
+        return encode_batch(
+            BatchPayload(
+                schema_version=SCHEMA_VERSION,
+                record_count=self.count,
+                producer_id=self.producer_id,
+                previous_sequence=self.previous,
+                sequence=self.sequence,
+                body=self.body,
+            )
+        )
+
+    def read(self, data: bytes) -> PubAck | Again:
+        """What an answer means; see `Outgoing`."""
+        return _judge(decode_batch_ack, data)
+
+    def numbered(self, previous: int) -> "Batched":
+        """Behind the batch with this sequence."""
+        return replace(self, previous=previous, sequence=previous + 1)
+
+    def after(self, again: Again) -> "Batched":
+        """Behind what is stored; called when every batch before this one is settled."""
+        last = again.last_sequence
+        return self if last is None or last >= self.sequence else replace(self, previous=last)
+
+
+def plain_headers(
+    message_id: str, *, key: bytes | None, tombstone: bool, extra: dict[str, str]
+) -> dict[str, str]:
+    """The headers of a plain message.
+
+    Raises:
+        ValueError: The key cannot be written in a header: it is not UTF-8, or has line ends or
+            white space around it. A batch takes any bytes.
+    """
+    headers = dict(extra) | {"Nats-Msg-Id": message_id}
+    if key is not None:
+        text = key.decode("utf-8", "replace")
+        if text.encode() != key or text != text.strip() or set("\r\n") & set(text) or not text:
+            msg = f"key {key[:40]!r} cannot stand in a NATS header; publish a batch"
+            raise ValueError(msg)
+        headers["Penstock-Key"] = text
+    if tombstone:
+        headers["Penstock-Tombstone"] = "true"
+    return headers
+
+
+def _judge(decode: Callable[[bytes], PubAck], data: bytes) -> PubAck | Again:
+    try:
+        ack = decode(data)
+    except (CorruptError, ValueError):
+        return Again(UnavailableError(f"the answer is not logd's: {data[:60]!r}"))
+    if ack.nack is None:
+        return ack
+    error = PublishRefusedError(ack)
+    if ack.nack in _RESYNC and ack.sequence is not None:
+        return Again(error, ack.sequence)
+    if ack.nack.retryable:
+        return Again(error)
+    raise error

@@ -1,0 +1,161 @@
+"""Publishing from Python through a real nats-server to a real logd, also when it is killed."""
+
+import asyncio
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.publisher import (
+    BlockingPublisher,
+    Nack,
+    PublishOptions,
+    PublishRefusedError,
+    Record,
+    connected,
+)
+from tests.support.logd import Logd
+
+pytestmark = pytest.mark.live
+
+LOGS = {"name": "logs", "subject": "t.>", "message_bytes_max": 200_000}
+
+
+@pytest.fixture
+def logd(tmp_path: Path, nats_url: str) -> Iterator[Logd]:
+    with Logd(tmp_path / "logd", nats_url, [LOGS]) as running:
+        yield running
+
+
+def records(subject: str, first: int, count: int) -> list[Record]:
+    return [Record(subject, b"%s %d" % (subject.encode(), first + n), n) for n in range(count)]
+
+
+async def test_each_way_of_publishing_is_stored_as_it_was_meant(logd: Logd, nats_url: str) -> None:
+    async with connected(nats_url, PublishOptions(stream="logs", compression="zstd")) as publisher:
+        plain = await publisher.publish("t.a", b"plain", headers={"Trace": "1"}, message_id="m1")
+        again = await publisher.publish("t.a", b"plain", message_id="m1")
+        assert (plain.offset, plain.duplicate, again.offset, again.duplicate) == (0, False, 0, True)
+        await publisher.publish("t.a", b"keyed", key="schlüssel".encode())
+        await publisher.delete("t.a", key="schlüssel".encode())
+        ack = await publisher.publish_batch("t.b", records("t.b", 0, 100))
+        assert (ack.stream, ack.offset, ack.count) == ("logs", 102, 100)
+    with logd.client() as log:
+        stored = [record for _, record in log.records("logs", 0)]
+    found = [(record.key, record.value) for record in stored[:3]]
+    key = "schlüssel".encode()
+    assert found == [(None, b"plain"), (key, b"keyed"), (key, None)]
+    assert ("Trace", b"1") in stored[0].headers
+    assert [record.value for record in stored[3:]] == [r.value for r in records("t.b", 0, 100)]
+
+
+async def test_refusals_say_why_and_what_nobody_stores_is_given_up(
+    logd: Logd, nats_url: str
+) -> None:
+    async with connected(nats_url, PublishOptions(retry_s=0.2)) as publisher:
+        with pytest.raises(PublishRefusedError) as raised:
+            await publisher.publish("t.a", bytes(300_000))
+        assert (raised.value.nack, raised.value.stream) == (Nack.MESSAGE_TOO_LARGE, "logs")
+        with pytest.raises(RefusedError) as refused:
+            await publisher.publish("t.a", bytes(2_000_000))
+        assert refused.value.code == "NATS_MAX_PAYLOAD"
+        with pytest.raises(UnavailableError, match="nobody listens"):
+            await publisher.publish("nowhere", b"x")
+    assert logd.values("logs") == []
+    with pytest.raises(UnavailableError, match=r"NATS at 127\.0\.0\.1:1:"):
+        async with connected("nats://u:secret@127.0.0.1:1", PublishOptions(connect_timeout_s=0.2)):
+            pass
+
+
+async def test_over_kills_of_logd_nothing_is_lost_and_nothing_stored_twice(
+    logd: Logd, nats_url: str
+) -> None:
+    total = 2000
+    options = PublishOptions(in_flight_max=32, ack_timeout_s=1)
+    async with connected(nats_url, options) as publisher:
+
+        async def plain() -> list[int]:
+            tasks = [await publisher.submit("t.p", b"t.p %d" % n) for n in range(total)]
+            return [ack.offset for ack in await asyncio.gather(*tasks)]
+
+        async def batches() -> None:
+            for first in range(0, total, 10):
+                await publisher.submit_batch("t.b", records("t.b", first, 10))
+
+        publishing = asyncio.gather(plain(), batches())
+        for _ in range(3):
+            await asyncio.to_thread(_wait_for_more, logd)
+            await asyncio.to_thread(logd.restart, kill=True)
+        offsets, _ = await publishing
+        await publisher.flush()
+    values = logd.values("logs")
+    assert [values[offset] for offset in offsets] == [b"t.p %d" % n for n in range(total)]
+    assert [v for v in values if v and v.startswith(b"t.b")] == [
+        record.value for record in records("t.b", 0, total)
+    ]
+    assert len(values) == 2 * total
+
+
+def _wait_for_more(logd: Logd) -> None:
+    with logd.client() as log:
+        log.fetch("logs", log.offsets("logs").end, wait_ms=5_000)
+
+
+async def test_a_busy_logd_is_asked_again(tmp_path: Path, nats_url: str) -> None:
+    with Logd(tmp_path / "small", nats_url, [LOGS], intake_bytes_max=65_536) as logd:
+        async with connected(nats_url) as publisher:
+            tasks = [await publisher.submit("t.a", b"%d" % n + bytes(30_000)) for n in range(60)]
+            await asyncio.gather(*tasks)
+        refused = logd.stage("logs")["detail"].get("refused_busy", 0)
+        values = logd.values("logs")
+    assert refused > 0
+    assert sorted(int(v.rstrip(b"\0")) for v in values if v) == list(range(60))
+
+
+def test_threads_share_a_publisher_and_each_keeps_its_order(logd: Logd, nats_url: str) -> None:
+    with BlockingPublisher(nats_url) as publisher:
+
+        def work(number: int) -> None:
+            subject = f"t.{number}"
+            for first in range(0, 40, 10):
+                publisher.submit_batch(subject, records(subject, first, 10))
+            publisher.publish(subject, b"plain", key=b"k")
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(work, range(4)))
+        publisher.delete("t.0", key=b"k")
+        late = publisher.submit("t.0", b"late")
+        publisher.flush()
+        assert late.result(0).offset == 165
+    with pytest.raises(UnavailableError, match="closed"):
+        publisher.publish("t.0", b"x")
+    with logd.client() as log:
+        stored = [record for _, record in log.records("logs", 0)]
+    for number in range(4):
+        subject = f"t.{number}"
+        expected = [r.value for r in records(subject, 0, 40)] + [b"plain"]
+        mine = [record.value for record in stored if record.subject == subject]
+        assert list(itertools.islice(mine, 41)) == expected
+
+
+def run_example(nats_url: str, server: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "examples/04_publish_and_consume.py", nats_url, server],
+        capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return str(done.stdout).splitlines()
+
+
+def test_the_example_goes_on_where_it_stopped(tmp_path: Path, nats_url: str) -> None:
+    prices = {"name": "prices", "subject": "prices.>"}
+    with Logd(tmp_path / "prices", nats_url, [prices]) as running:
+        first = run_example(nats_url, running.fetch)
+        assert first == ["stored in prices at 0", "0 tea 3.20", "1 tea deleted"]
+        second = run_example(nats_url, running.fetch)
+        assert second == ["stored in prices at 2", "2 tea 3.20", "3 tea deleted"]

@@ -1,0 +1,231 @@
+"""The publisher against a log that loses messages and answers: nothing lost, nothing twice."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NatsTimeoutError
+
+from penstock.logd.acks import Nack, PubAck, encode_ack
+from penstock.logd.batch import Record, decode_body
+from penstock.logd.client import following
+from penstock.logd.core.producers import Accept, Duplicate, ProducerTable
+from penstock.logd.envelope import (
+    TYPE_BATCH_ACK,
+    decode_batch,
+    decode_envelope,
+    encode_envelope,
+)
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.publisher import Publisher, PublishOptions, PublishRefusedError
+
+
+class Reply:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class FakeLog:
+    """A NATS connection with a logd at its end, which loses what `rng` says.
+
+    Attributes:
+        values: What is stored, in order.
+        waiting: Requests under way.
+    """
+
+    is_closed = False
+    is_connected = True
+    max_payload = 1024 * 1024
+
+    def __init__(self, rng: random.Random, trouble: float) -> None:
+        self.rng = rng
+        self.trouble = trouble
+        self.values: list[bytes] = []
+        self.ids: dict[str, int] = {}
+        self.producers = ProducerTable(expiry_ns=10**18)
+        self.under_way = self.most_under_way = 0
+        self.nack: Nack | None = None
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout: float,  # noqa: ASYNC109 - nats-py's
+        headers: dict[str, str] | None,
+    ) -> Reply:
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            return await self._request(payload, headers or {})
+        finally:
+            self.under_way -= 1
+
+    async def _request(self, payload: bytes, headers: dict[str, str]) -> Reply:
+        fate = self.rng.random() / self.trouble if self.trouble else 9.0
+        if fate < 0.2:
+            raise NoRespondersError
+        lost, busy, unheard = fate < 0.4, fate < 0.6, fate < 0.8
+        if lost:
+            raise NatsTimeoutError
+        envelope = decode_envelope(payload)
+        if self.nack is not None or busy:
+            ack = PubAck(stream="s", nack=self.nack or Nack.BUSY, description="no")
+        elif envelope is None:
+            ack = self._plain(payload, headers["Nats-Msg-Id"])
+        else:
+            ack = self._batch(envelope.payload)
+        await asyncio.sleep(0)
+        if unheard:
+            raise NatsTimeoutError
+        data = encode_ack(ack)
+        return Reply(data if envelope is None else encode_envelope(TYPE_BATCH_ACK, data))
+
+    def _plain(self, payload: bytes, message_id: str) -> PubAck:
+        known = message_id in self.ids
+        offset = self.ids.setdefault(message_id, len(self.values))
+        if not known:
+            self.values.append(payload)
+        return PubAck(stream="s", offset=offset, duplicate=known)
+
+    def _batch(self, payload: memoryview) -> PubAck:
+        batch = decode_batch(payload)
+        match self.producers.check(batch.producer_id, batch.previous_sequence, batch.sequence, 0):
+            case Accept():
+                self.values += decode_body(batch.body).column("value").to_pylist()
+                last = len(self.values) - 1
+                self.producers.record(batch.producer_id, batch.sequence, last, 0)
+                return PubAck(stream="s", offset=last, count=batch.record_count)
+            case Duplicate(offset):
+                return PubAck(stream="s", offset=offset, duplicate=True)
+            case gap:
+                nack = Nack.SEQUENCE_GAP if gap.last else Nack.UNKNOWN_PRODUCER
+                return PubAck(stream="s", nack=nack, description="gap", sequence=gap.last)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "PAUSE_FIRST_S", 1e-5)
+    monkeypatch.setattr(following, "PAUSE_MAX_S", 1e-4)
+
+
+def make(log: FakeLog, **options: Any) -> Publisher:
+    return Publisher(log, PublishOptions(**options), rng=log.rng)
+
+
+def record(number: int) -> Record:
+    return Record("t.a", b"%d" % number, number)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_batches_are_stored_once_and_in_order_whatever_is_lost(seed: int) -> None:
+    log = FakeLog(random.Random(seed), trouble=0.7)
+    async with make(log, in_flight_max=7) as publisher:
+        tasks = [
+            await publisher.submit_batch("t.a", [record(2 * n), record(2 * n + 1)])
+            for n in range(30)
+        ]
+    assert [int(value) for value in log.values] == list(range(60))
+    assert all(task.result().nack is None for task in tasks)
+    assert log.most_under_way <= 7
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_plain_messages_are_stored_once_and_almost_in_order(seed: int) -> None:
+    log = FakeLog(random.Random(seed), trouble=0.7)
+    async with make(log, in_flight_max=5) as publisher:
+        tasks = [await publisher.submit("t.a", b"%d" % n) for n in range(60)]
+    numbers = [int(value) for value in log.values]
+    assert sorted(numbers) == list(range(60))
+    assert [numbers[task.result().offset] for task in tasks] == list(range(60))
+    for position, number in enumerate(numbers):
+        assert all(number - earlier < 5 for earlier in numbers[position:])
+    alone = FakeLog(random.Random(seed), trouble=0.7)
+    async with make(alone, in_flight_max=1) as publisher:
+        for n in range(20):
+            await publisher.submit("t.a", b"%d" % n)
+    assert [int(value) for value in alone.values] == list(range(20))
+
+
+async def test_a_producer_that_logd_has_forgotten_goes_on() -> None:
+    log = FakeLog(random.Random(1), trouble=0)
+    async with make(log) as publisher:
+        await publisher.publish_batch("t.a", [record(0)])
+        log.producers = ProducerTable(expiry_ns=10**18)
+        ack = await publisher.publish_batch("t.a", [record(1)])
+        assert (ack.offset, log.values) == (1, [b"0", b"1"])
+
+
+async def test_a_batch_that_is_refused_for_good_does_not_stop_those_behind_it() -> None:
+    log = FakeLog(random.Random(1), trouble=0)
+    async with make(log) as publisher:
+        await publisher.publish_batch("t.a", [record(0)])
+        log.nack = Nack.BAD_BATCH
+        with pytest.raises(PublishRefusedError) as raised:
+            await publisher.publish_batch("t.a", [record(1)])
+        assert (raised.value.nack, raised.value.code) == (Nack.BAD_BATCH, "BAD_BATCH")
+        log.nack = None
+        await publisher.publish_batch("t.a", [record(2)])
+    assert log.values == [b"0", b"2"]
+
+
+async def test_what_stays_refused_or_unanswered_is_given_up_at_the_deadline() -> None:
+    log = FakeLog(random.Random(1), trouble=0)
+    async with make(log, retry_s=0.005) as publisher:
+        log.nack = Nack.STREAM_FULL
+        with pytest.raises(PublishRefusedError) as raised:
+            await publisher.publish("t.a", b"x")
+        assert raised.value.nack is Nack.STREAM_FULL
+        log.is_connected = False
+        with pytest.raises(UnavailableError, match="not connected"):
+            await publisher.publish("t.a", b"x")
+        log.is_closed = True
+        with pytest.raises(UnavailableError, match="closed"):
+            await publisher.publish("t.a", b"x")
+
+
+async def test_an_answer_of_somebody_else_is_no_ack() -> None:
+    log = FakeLog(random.Random(1), trouble=0)
+
+    async def request(*_: Any, **__: Any) -> Reply:
+        return Reply(b'{"hello": 1}')
+
+    log.request = request  # type: ignore[method-assign]
+    async with make(log, retry_s=0.001) as publisher:
+        for publishing in (
+            publisher.publish("t.a", b"x"),
+            publisher.publish_batch("t.a", [record(1)]),
+        ):
+            with pytest.raises(UnavailableError, match="not logd's"):
+                await publishing
+
+
+@pytest.mark.parametrize("key", [b"", b" a", b"a\r\nX: y", b"\xff"])
+async def test_a_key_that_a_header_would_change_is_refused_before_it_is_sent(key: bytes) -> None:
+    log = FakeLog(random.Random(1), trouble=0)
+    async with make(log) as publisher:
+        with pytest.raises(ValueError, match="cannot stand in a NATS header"):
+            await publisher.publish("t.a", b"x", key=key)
+    assert log.values == []
+
+
+async def test_no_more_than_allowed_are_under_way_and_closing_gives_them_up() -> None:
+    log = FakeLog(random.Random(1), trouble=0)
+    silent = asyncio.Event()
+
+    async def request(*_: Any, **__: Any) -> Reply:
+        await silent.wait()
+        raise RefusedError("NONE", "never")
+
+    log.request = request  # type: ignore[method-assign]
+    publisher = make(log, in_flight_max=2)
+    tasks = [await publisher.submit("t.a", b"x") for _ in range(2)]
+    third = asyncio.create_task(publisher.submit("t.a", b"x"))
+    await asyncio.wait({third}, timeout=0.05)
+    assert not third.done()
+    await publisher.close()
+    assert all(task.cancelled() for task in tasks)
+    (await third).cancel()
+    await publisher.flush()
