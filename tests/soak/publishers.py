@@ -25,7 +25,7 @@ _ACK_WAIT_S = 1.0
 _PAUSE_S = 0.1
 _REPEAT_ONE_IN = 10
 _REPEAT_WITHIN_S = 60
-"""Half of the window of message ids: a repeat within it must be known whatever happened."""
+"""Half of the window of message ids, so that one which is under way for long is still known."""
 
 _FAILED = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
 
@@ -183,11 +183,11 @@ class WithId(_Numbered):
 
     async def _repeat(self, client: Client, ledger: Ledger) -> None:
         item, offset, acked_ns = self.rng.choice(self._recent)
+        if self.clock.monotonic_ns() - acked_ns > _REPEAT_WITHIN_S * 1_000_000_000:
+            return
         try:
             stored = await self._publish(client, item)
         except _FAILED:
-            return
-        if self.clock.monotonic_ns() - acked_ns > _REPEAT_WITHIN_S * 1_000_000_000:
             return
         ledger.counts["repeats known"] += 1
         if stored != (offset, True):
