@@ -1,6 +1,7 @@
 """What goes wrong within the process: threads that hang, descriptors, memory, the clock."""
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import nats
 import nats.errors
 import pytest
 
+from penstock.logd.errors import RefusedError
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
 
@@ -19,6 +21,30 @@ AUDIT = {"name": "audit", "subject": "telemetry.audit.>"}
 
 def faulty(directory: Path) -> list[str]:
     return [sys.executable, "-m", "tests.support.faulty_logd", str(directory)]
+
+
+async def test_open_files_are_enough_for_every_stream_or_it_is_said_how_many_it_takes(
+    tmp_path: Path, nats_url: str
+) -> None:
+    limited = ["prlimit", "--nofile=40:78", sys.executable, "-m", "penstock.logd"]
+    streams = [LOGS, AUDIT, {"name": "more", "subject": "more"}]
+    with (
+        Logd(tmp_path / "logd", nats_url, streams, program=limited, connections_max=8) as logd,
+        contextlib.ExitStack() as stack,
+    ):
+        readers = [stack.enter_context(logd.client()) for _ in range(8)]
+        with pytest.raises(RefusedError, match="need 80 open files, the limit is 78"):
+            readers[0].create_stream("fourth", "fourth")
+        client = await nats.connect(nats_url)
+        for name in ("logs", "audit"):
+            await client.jetstream().publish(f"telemetry.{name}.a", b"x")
+        assert [reader.offsets("logs").end for reader in readers] == [1] * 8
+        await client.close()
+        logd.config["streams"] = [*streams, {"name": "fourth", "subject": "fourth"}]
+        assert await asyncio.to_thread(logd.daemon.stop) == 0
+        logd.daemon.launch()
+        assert logd.daemon.wait(within_s=30) == 78
+        assert "need 80 open files" in logd.daemon.log()
 
 
 async def test_a_disk_that_never_answers_does_not_keep_the_process_from_ending(

@@ -5,6 +5,7 @@ import os
 import random
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from penstock.logd.config import LogdConfig
 from penstock.logd.core.replica import NodeId
 from penstock.logd.core.turn import Message
 from penstock.logd.cursors import CursorStore
+from penstock.logd.descriptors import Descriptors
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.fetch_api import FetchApi
 from penstock.logd.fetch_server import FetchServer
+from penstock.logd.limits import WORKERS_MAX
 from penstock.logd.nats_errors import NatsRefusedError, NatsSetupError
 from penstock.logd.nats_link import NatsLink
 from penstock.logd.partition import Surroundings
@@ -89,6 +92,7 @@ class _Daemon:
             self._data_link,
             make_surroundings=self._surroundings,
             new_incarnation=lambda: secrets.token_hex(8),
+            descriptors=Descriptors.raised(config.connections_max),
         )
         self._cursors = CursorStore(self._streams, cursors_max=config.cursors_max)
         api = FetchApi(self._streams, self._cursors)
@@ -110,6 +114,8 @@ class _Daemon:
         admin = AdminServer(self._telemetry.status, self._telemetry.registry())
         admin_address = admin.start(config.admin)
         stack.callback(admin.close)
+        workers = ThreadPoolExecutor(WORKERS_MAX, thread_name_prefix="worker")
+        asyncio.get_running_loop().set_default_executor(workers)
         fetch_address = self._server.listen(config.fetch)
         for part in (self._server, self._ack_link, self._data_link):
             stack.callback(part.close)
@@ -179,7 +185,9 @@ class _Daemon:
         except RefusedError as error:
             raise ConfigError(
                 f"{self._config_path}: streams: {error}",
-                fix="restore the stream's subject, or delete the stream and its data first",
+                fix="raise the limit, or lower connections_max"
+                if error.code == "TOO_MANY_STREAMS"
+                else "restore the stream's subject, or delete the stream and its data first",
             ) from None
         except CorruptError as error:
             raise DamagedDataError(

@@ -74,3 +74,8 @@ CURSORS_PER_REQUEST_MAX: Final = 200
 
 CURSORS_PER_ANSWER_MAX: Final = 10_000
 """Cursors in one answer to `list_cursors`: at most 4 MiB of JSON."""
+
+WORKERS_MAX: Final = 16
+"""Threads for what blocks besides the writing of streams: opening and closing them, checkpoints.
+They wait for the disk most of the time; file systems sync what several ask for together.
+"""

@@ -67,18 +67,20 @@ def rebuild_intake(intake: Intake, log: CommitLog, now_ns: int) -> None:
     window_ns = intake.config.dedup_window_s * 1_000_000_000
     window_start = log.offset_for_timestamp(now_ns - window_ns)
     bodies_from = max(min(window_start, log.end_offset - 1), log.start_offset)
-    headers_from = _restore(intake, log)
+    restored = _restore(intake, log)
+    headers_from = log.start_offset if restored is None else restored
     _recall_headers(intake, log, headers_from, now_ns)
     _recall_ids(intake, log, bodies_from, now_ns)
-    Memory.of(intake).save(log.directory)
+    if restored != log.end_offset:
+        Memory.of(intake).save(log.directory)
 
 
-def _restore(intake: Intake, log: CommitLog) -> int:
-    """Take what was written down last if it is sound; returns where to go on in the log."""
+def _restore(intake: Intake, log: CommitLog) -> int | None:
+    """Take what was written down last; where to go on in the log, None if it is of no use."""
     try:
         document = _checkpoint(log.directory).load()
         if document is None or not log.start_offset <= document["offset"] <= log.end_offset:
-            return log.start_offset
+            return None
         intake.dedup.producers.restore(_row(row) for row in document["producers"])
         intake.dedup.message_ids.restore(
             (bytes.fromhex(message_id), int(offset), int(seen_ns))
@@ -89,7 +91,7 @@ def _restore(intake: Intake, log: CommitLog) -> int:
         _log.warning("producers not restored", stream=intake.config.name, error=str(error))
         intake.dedup.producers.restore(())
         intake.dedup.message_ids.restore(())
-        return log.start_offset
+        return None
     return int(document["offset"])
 
 

@@ -26,6 +26,7 @@ from penstock.logd.core.metadata import (
     is_internal,
 )
 from penstock.logd.core.turn import Message
+from penstock.logd.descriptors import Descriptors
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.nats_errors import NatsRefusedError
 from penstock.logd.partition import Partition, Surroundings
@@ -58,6 +59,7 @@ class StreamSet:
         link: Subscriptions are made on it.
         make_surroundings: Given the lookup of streams by subject, what partitions share.
         new_incarnation: Makes the id of a new stream.
+        descriptors: No more streams are opened than it is enough for.
     """
 
     def __init__(
@@ -67,11 +69,13 @@ class StreamSet:
         *,
         make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
         new_incarnation: Callable[[], str],
+        descriptors: Descriptors | None = None,
     ) -> None:
         self._data_dir = data_dir
         self._link = link
         self._around = make_surroundings(self.match)
         self._new_incarnation = new_incarnation
+        self._descriptors = descriptors or Descriptors()
         self._checkpoint = Checkpoint(data_dir / "metadata")
         self._metadata = Metadata()
         self._partitions: dict[str, Partition] = {}
@@ -118,7 +122,8 @@ class StreamSet:
 
         Raises:
             CorruptError: Metadata or data is damaged or missing; nothing was removed.
-            RefusedError: A configured stream differs in what cannot be changed.
+            RefusedError: A configured stream differs in what cannot be changed, or
+                `TOO_MANY_STREAMS`.
             OSError: The disk failed.
         """
         for name in ("streams", "trash"):
@@ -126,18 +131,17 @@ class StreamSet:
         self._metadata = self._load()
         for stream in list(self._metadata.deleting()):
             await self._remove(stream)
-        for config in configured:
-            if any(stream.config.name == config.name for stream in self._metadata.streams()):
-                await self._alter(config)
+        await self._configure(configured)
         for stream in self._metadata.streams():
             if not (self._directory(stream) / "0").is_dir():
                 raise CorruptError(
                     f"stream {stream.config.name!r} has lost its data directory",
                     where=str(self._directory(stream)),
                 )
-            await self._open(stream)
-        for config in configured:
-            await self.create(config)
+        opening = [self._open(stream) for stream in self._metadata.streams()]
+        for result in await asyncio.gather(*opening, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
         await asyncio.to_thread(_empty, self._data_dir / "trash")
 
     async def create(self, config: StreamConfig) -> tuple[Partition, bool]:
@@ -154,6 +158,7 @@ class StreamSet:
             changed = Metadata.restore(self._metadata.snapshot())
             stream, created = changed.create(config, self._new_incarnation())
             if created:
+                self._descriptors.check(len(list(changed.streams())))
                 await asyncio.to_thread(_make_directories, self._directory(stream) / "0")
                 await self._save(changed)
                 _log.info("stream created", stream=config.name, subject=config.subject)
@@ -224,10 +229,24 @@ class StreamSet:
         await asyncio.to_thread(_empty, self._data_dir / "trash")
         _log.info("stream deleted", stream=name, incarnation=stream.incarnation)
 
-    async def _alter(self, config: StreamConfig) -> None:
+    async def _configure(self, configured: Iterable[StreamConfig]) -> None:
+        """Take over the options of streams there are, and add those there are not, all at once."""
         changed = Metadata.restore(self._metadata.snapshot())
-        if changed.alter(config):
+        present = {stream.config.name for stream in changed.streams()}
+        altered, added = False, list[Stream]()
+        for config in configured:
+            if config.name in present:
+                altered |= changed.alter(config)
+            else:
+                added.append(changed.create(config, self._new_incarnation())[0])
+        self._descriptors.check(len(list(changed.streams())))
+        if added:
+            paths = [self._directory(stream) / "0" for stream in added]
+            await asyncio.to_thread(_make_directories, *paths)
+        if altered or added:
             await self._save(changed)
+        for stream in added:
+            _log.info("stream created", stream=stream.config.name, subject=stream.config.subject)
 
     async def _remove(self, stream: Stream) -> None:
         """Move the data of a stream that is marked as deleted out of the way, and forget it."""
@@ -290,10 +309,12 @@ async def _finish(partition: Partition) -> None:
         _log.error("log failed while closing", stream=partition.name, error=str(error))
 
 
-def _make_directories(path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    for parent in (path.parent, path.parent.parent):
-        _sync_directory(parent)
+def _make_directories(*paths: Path) -> None:
+    for path in paths:
+        path.mkdir(parents=True, exist_ok=True)
+        _sync_directory(path.parent)
+    for streams in {path.parent.parent for path in paths}:
+        _sync_directory(streams)
 
 
 def _rename(source: Path, target: Path) -> None:

@@ -1,0 +1,49 @@
+"""How many files this process may have open, and for how many streams that is enough."""
+
+import resource
+import sys
+from dataclasses import dataclass
+from typing import Final, Self
+
+from penstock.logd.errors import RefusedError
+
+FILES_PER_STREAM: Final = 2
+"""Files that a stream holds open while nobody reads it: the active segment and the synced mark."""
+
+FILES_BESIDES: Final = 64
+"""Files and sockets besides those of streams and readers, and some for short uses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """The limit of open files.
+
+    Attributes:
+        limit: Files that may be open.
+        connections: Of readers, for which some are kept back.
+    """
+
+    limit: int = sys.maxsize
+    connections: int = 0
+
+    @classmethod
+    def raised(cls, connections: int) -> Self:
+        """Raise this process's soft limit to the hard one."""
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return cls(sys.maxsize if hard == resource.RLIM_INFINITY else hard, connections)
+
+    def check(self, streams: int) -> None:
+        """See whether there are enough for a number of streams.
+
+        Raises:
+            RefusedError: `TOO_MANY_STREAMS`, with `needed`.
+        """
+        needed = FILES_PER_STREAM * streams + self.connections + FILES_BESIDES
+        if needed > self.limit:
+            message = (
+                f"{streams} streams and {self.connections} connections of readers need {needed}"
+                f" open files, the limit is {self.limit}: raise LimitNOFILE of the service, or"
+                f" ulimit -Hn, to {needed}"
+            )
+            raise RefusedError("TOO_MANY_STREAMS", message, needed=needed)
