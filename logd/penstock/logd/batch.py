@@ -116,7 +116,7 @@ def describe_body(
 ) -> FrameHeader:
     """Make the header of a frame that has no place in a log yet (offset 0, epoch 0)."""
     assert 0 < len(body) <= BODY_SIZE_MAX, len(body)
-    timestamps = batch.column("timestamp").cast(pa.int64())
+    timestamps = batch.column("timestamp").view(pa.int64())
     return FrameHeader(
         base_offset=0,
         leader_epoch=0,

@@ -16,6 +16,8 @@ from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
 
 _TIMESTAMP = SCHEMA.field("timestamp").type
 _HEADERS = SCHEMA.field("headers").type
+_DELTAS = pa.array(range(FRAME_ROWS_MAX), pa.int32())
+"""Of any frame but that of a single longer run. Made once: counting in Python takes long."""
 
 
 def build_frames(
@@ -56,7 +58,7 @@ def _build(runs: Sequence[Run], epoch: int) -> tuple[FrameHeader, bytes]:
     keys, headers = _keys_and_headers(runs, values)
     batch = pa.RecordBatch.from_arrays(
         [
-            pa.array(range(count), pa.int32()),
+            _deltas(count),
             _timestamps(runs),
             _subjects([message[0] for message in messages]),
             keys,
@@ -81,9 +83,15 @@ def _build(runs: Sequence[Run], epoch: int) -> tuple[FrameHeader, bytes]:
     return header, body
 
 
+def _deltas(count: int) -> pa.Array:
+    return (
+        _DELTAS.slice(0, count) if count <= FRAME_ROWS_MAX else pa.array(range(count), pa.int32())
+    )
+
+
 def _timestamps(runs: Sequence[Run]) -> pa.Array:
-    parts = [pa.repeat(pa.scalar(run.timestamp_ns, pa.int64()), len(run.messages)) for run in runs]
-    return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)).cast(_TIMESTAMP)
+    parts = [pa.repeat(pa.scalar(run.timestamp_ns, _TIMESTAMP), len(run.messages)) for run in runs]
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
 def _subjects(subjects: Sequence[bytes | None]) -> pa.Array:

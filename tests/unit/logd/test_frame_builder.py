@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -5,7 +6,7 @@ from penstock.logd.batch import decode_body
 from penstock.logd.core.turn import FRAME_OVERHEAD, Message, RowExtras, Run
 from penstock.logd.frame import check_body
 from penstock.logd.frame_builder import build_frames
-from penstock.logd.limits import FRAME_BYTES_MAX
+from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
 from penstock.logd.nats_headers import parse_headers
 from penstock.logd.rows import batch_records
 
@@ -36,6 +37,15 @@ def test_a_frame_ends_where_its_limit_does() -> None:
     runs = [run(n, plain(b"x"), size=FRAME_BYTES_MAX // 2) for n in range(5)]
     frames = list(build_frames(runs, epoch=1))
     assert [header.record_count for header, _ in frames] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("rows", [1, 7, FRAME_ROWS_MAX, FRAME_ROWS_MAX + 1])
+def test_offset_deltas_count_up_in_a_frame_of_any_length(rows: int) -> None:
+    ((header, body),) = build_frames([run(3, *[plain(b"")] * rows)], epoch=1)
+    assert (header.base_offset, header.last_offset_delta) == (3, rows - 1)
+    batch = decode_body(body)
+    assert batch.column("offset_delta").to_pylist() == list(range(rows))
+    assert len(body) < 100 * rows + 2_000, "the slice was written whole"
 
 
 def test_keys_and_tombstones_of_several_runs_reach_their_rows() -> None:
