@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from tests.bench.figures import Aim, Case
 from tests.bench.harness import Bench, Limit
 from tests.bench.machine import cpu_seconds
-from tests.bench.systems import COMMIT, DEFAULT, System, await_stored, running, settle
+from tests.bench.systems import COMMIT, COUNTED, DEFAULT, System, await_stored, running, settle
 from tests.bench.worker import workers
 
 TITLE = "plain 256 B messages, no reply, publisher not held back"
@@ -21,53 +21,75 @@ QUIET_S = 3.0
 
 
 def run(bench: Bench) -> list[Case]:
-    """Publish, wait until nothing more is stored, compare with what was sent."""
+    """One publisher, then four: nats-server holds back each one that outruns its subscriber."""
     count = bench.pick(1_000_000, 200_000, 2_000)
-    rate = Case(
-        "a", f"stored, of {count:,}", "records/s",
-        compare={COMMIT: (DEFAULT, COUNTING)}, aims=(Aim(COMMIT, DEFAULT, 1.5),),
-    )  # fmt: skip
-    cost = Case("a", "processor time", "µs/record", "lower", {COMMIT: (DEFAULT,)})
-    lost = Case("a", "lost", "records", "lower")
-    silent = Case("a", "lost silently", "records", "lower", aims=(Aim(COMMIT, None, 0),))
+    cases: list[Case] = []
     with running(bench.directory / "a", (COMMIT, DEFAULT)) as systems:
         takers: list[System | Limit] = [*systems, Limit(COUNTING)]
-        for system, counts in bench.turns("a", takers):
-            if isinstance(system, Limit):
-                value = _count(bench, systems[0], count)
-                if counts:
-                    rate.add(COUNTING, value)
-                continue
-            settle(systems)
-            before, reported = system.stored(), system.reported()
-            used_s = sum(map(cpu_seconds, system.pids()))
-            published = bench.publish("plain", system, count=count, size_bytes=SIZE_BYTES)
-            ended_ns = await_stored(system, before + count, quiet_s=QUIET_S, clock=perf_counter_ns)
-            stored = system.stored() - before
-            if not counts:
-                continue
-            said = {name: n - reported[name] for name, n in system.reported().items()}
-            rate.add(system.name, stored / (ended_ns - published.begun_ns) * 1e9)
-            rate.notes[system.name] = f"published at {published.rate('sent'):,.0f}/s"
-            used_s = sum(map(cpu_seconds, system.pids())) - used_s
-            cost.add(system.name, used_s * 1e6 / max(1, stored))
-            lost.add(system.name, count - stored)
-            silent.add(system.name, count - stored - said.get("refused or lost", 0))
-            if stored < count:
-                told = ", ".join(f"{name}: {n}" for name, n in said.items())
-                lost.notes[system.name] = f"the system says: {told}"
-    return [rate, cost, lost, silent]
+        for publishers in bench.some((1, 4)):
+            found = _Cases(publishers, count)
+            for system, counts in bench.turns(f"a, {found.who}", takers):
+                settle(systems)
+                if isinstance(system, Limit):
+                    rate = _count(bench, systems[0], publishers, count)
+                    if counts:
+                        found.rate.add(system.name, rate)
+                else:
+                    found.measure(bench, system, counts=counts)
+            cases += found.all()
+    return cases
 
 
-def _count(bench: Bench, system: System, count: int) -> float:
+class _Cases:
+    """What is asked with one number of publishers."""
+
+    def __init__(self, publishers: int, count: int) -> None:
+        self.who = f"{publishers} publisher{'s' * (publishers > 1)}"
+        self._publishers = publishers
+        self._count = count
+        self.rate = Case(
+            "a", f"{self.who}, stored of {count:,}", "records/s",
+            compare={COMMIT: (DEFAULT, COUNTING)}, aims=(Aim(COMMIT, DEFAULT, 1.5),),
+        )  # fmt: skip
+        name = f"{self.who}, processor time"
+        self.cost = Case("a", name, "µs/record", "lower", {COMMIT: (DEFAULT,)})
+        self.lost = Case("a", f"{self.who}, lost", "records", "lower")
+        name = f"{self.who}, lost silently"
+        self.silent = Case("a", name, "records", "lower", aims=(Aim(COMMIT, None, 0),))
+
+    def all(self) -> list[Case]:
+        return [self.rate, self.cost, self.lost, self.silent]
+
+    def measure(self, bench: Bench, system: System, *, counts: bool) -> None:
+        """Publish, wait until nothing more is stored, compare with what was sent."""
+        before, reported = system.stored(), system.reported()
+        used_s = sum(map(cpu_seconds, system.pids()))
+        job = {"count": self._count, "size_bytes": SIZE_BYTES}
+        published = bench.publish("plain", system, publishers=self._publishers, **job)
+        sent = published.total("sent")
+        ended_ns = await_stored(system, before + sent, quiet_s=QUIET_S, clock=perf_counter_ns)
+        stored = system.stored() - before
+        used_s = sum(map(cpu_seconds, system.pids())) - used_s
+        if not counts:
+            return
+        said = {name: n - reported.get(name, 0) for name, n in system.reported().items()}
+        self.rate.add(system.name, stored / (ended_ns - published.begun_ns) * 1e9)
+        self.rate.notes[system.name] = f"published at {published.rate('sent'):,.0f}/s"
+        self.cost.add(system.name, used_s * 1e6 / max(1, stored))
+        self.lost.add(system.name, sent - stored)
+        self.silent.add(system.name, max(0, sent - stored - said.get(COUNTED, 0)))
+        if stored < sent:
+            told = ", ".join(f"{name}: {n}" for name, n in said.items())
+            self.lost.notes[system.name] = f"the system says: {told}"
+
+
+def _count(bench: Bench, system: System, publishers: int, count: int) -> float:
     """Records a second that reach a subscriber; on a subject that nobody stores."""
     subject = f"nobody.{system.subject}"
     job = {"kind": "counted", "address": system.url, "subject": subject, "count": count}
     with workers("reader", [job]) as reader:
         reader.go()
-        url = {"kind": "plain", "url": system.url, "subject": subject}
-        with workers("publisher", [url | {"count": count, "size_bytes": SIZE_BYTES}]) as publisher:
-            publisher.go()
-            begun_ns = publisher.results().begun_ns
+        job = {"subject": subject, "count": count, "size_bytes": SIZE_BYTES}
+        begun_ns = bench.publish("plain", system, publishers=publishers, **job).begun_ns
         result = reader.results()
         return result.total("records") / (result.ended_ns - begun_ns) * 1e9

@@ -26,6 +26,9 @@ NEVER: Final = "logd never"
 ALWAYS: Final = "JetStream always"
 DEFAULT: Final = "JetStream default"
 
+COUNTED: Final = "refused or lost"
+"""What a system says it did not store, record by record."""
+
 _START_S: Final = 600.0
 """Seconds a start may take: recovery is among what is measured."""
 
@@ -142,7 +145,7 @@ class LogdStream:
     def reported(self) -> dict[str, int]:
         """Its counters of refused and lost records, and of broken connections to NATS."""
         stage = self.logd.stage(self.stream)
-        found = {"refused or lost": int(stage["errors"])}
+        found = {COUNTED: int(stage["errors"])}
         found["NATS reconnects"] = int(self.logd.daemon.status()["info"]["nats_reconnects"])
         return found
 
