@@ -124,7 +124,13 @@ class World:
                 case Append(items):
                     self.unsynced += build_frames(items, epoch=self.epoch)
                 case AckLater(acks):
-                    self.pending += acks
+                    for ack in acks:
+                        if isinstance(ack, PendingAck):
+                            self.pending.append(ack)
+                        else:
+                            offsets = range(ack.base_offset, ack.release + 1)
+                            pairs = zip(offsets, ack.replies, strict=True)
+                            self.pending += [PendingAck(n, reply, n) for n, reply in pairs if reply]
                 case Refuse(_, ack):
                     self.coverage.add(f"refused {ack.nack}")
         self.release()

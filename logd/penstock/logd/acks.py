@@ -97,16 +97,6 @@ def encode_ack(ack: PubAck) -> bytes:
     return orjson.dumps(body)
 
 
-def encode_stored(stream: str, offset: int, epoch: int) -> bytes:
-    """`encode_ack` of one stored plain message: the ack that is made hundreds of thousand times."""
-    return b'{"stream":"%b","seq":%d,"offset":%d,"epoch":%d}' % (
-        stream.encode(),
-        offset + 1,
-        offset,
-        epoch,
-    )
-
-
 def decode_ack(data: bytes) -> PubAck:
     """Decode the JSON of an ack.
 

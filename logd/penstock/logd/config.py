@@ -12,11 +12,12 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.logd.core.metadata import FsyncPolicy, StreamConfig, check_stream_name
+from penstock.logd.core.metadata import AckPolicy, FsyncPolicy, StreamConfig, check_stream_name
 from penstock.logd.core.retention import Discard, Retention
 from penstock.logd.core.subjects import check_stream_subject
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch_connection import FetchLimits
+from penstock.logd.limits import STREAMS_MAX
 from penstock.logd.nats_config import NatsSettings
 from penstock.service import HostPort
 
@@ -41,12 +42,20 @@ class StreamSettings(_Settings):
     name: str
     subject: str
     ack_on_reply: bool = True
+    ack_policy: AckPolicy = "all"
     fsync: FsyncPolicy = "commit"
     fsync_interval_ms: Annotated[int, Field(ge=1, le=3_600_000)] = 1000
     message_bytes_max: Annotated[int, Field(ge=1024, le=32 * _MIB)] = 8 * _MIB
+    header_bytes_max: Annotated[int, Field(ge=256, le=_MIB)] = 64 * 1024
+    header_pairs_max: Annotated[int, Field(ge=1, le=4096)] = 256
+    key_bytes_max: Annotated[int, Field(ge=1, le=64 * 1024)] = 4096
+    batch_rows_max: Annotated[int, Field(ge=1, le=1 << 24)] = 131_072
+    batch_decoded_bytes_max: Annotated[int, Field(ge=1024, le=64 * _MIB)] = 64 * _MIB
     segment_bytes_max: Annotated[int, Field(ge=64 * 1024, le=1024 * _MIB)] = 256 * _MIB
     dedup_window_s: Annotated[int, Field(ge=0, le=86_400)] = 120
+    dedup_entries_max: Annotated[int, Field(ge=1, le=100_000_000)] = 1_000_000
     producer_expiry_s: Annotated[int, Field(ge=60, le=365 * 86_400)] = 7 * 86_400
+    producers_max: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
     retention: RetentionSettings = RetentionSettings()
     discard: Discard = "old"
     compact: bool = False
@@ -94,6 +103,7 @@ class LogdConfig(_Settings):
         admin: Where `/healthz`, `/metrics` and `/status` are served.
         streams: Made at start when missing; their options follow the file, their subject cannot.
         intake_bytes_max: Bytes of accepted messages that may wait for the disk, over all streams.
+        streams_max: Streams there may be, those configured included.
         connections_max: Connections to `fetch` at a time.
         fetches_outstanding_max: Requests under way on one connection.
         fetches_outstanding_total_max: Requests under way on all connections.
@@ -111,6 +121,7 @@ class LogdConfig(_Settings):
     admin: HostPort = "127.0.0.1:9294"
     streams: tuple[StreamSettings, ...] = ()
     intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 64 * _MIB
+    streams_max: Annotated[int, Field(ge=1, le=100_000)] = STREAMS_MAX
     connections_max: Annotated[int, Field(ge=1, le=65_536)] = 256
     fetches_outstanding_max: Annotated[int, Field(ge=1, le=65_536)] = 64
     fetches_outstanding_total_max: Annotated[int, Field(ge=1, le=1_048_576)] = 4096

@@ -93,6 +93,7 @@ class _Daemon:
             make_surroundings=self._surroundings,
             new_incarnation=lambda: secrets.token_hex(8),
             descriptors=Descriptors.raised(config.connections_max),
+            streams_max=config.streams_max,
         )
         self._cursors = CursorStore(self._streams, cursors_max=config.cursors_max)
         api = FetchApi(self._streams, self._cursors)

@@ -17,20 +17,8 @@ INFO_LINE_MAX: Final = 1024 * 1024
 MESSAGE_SIZE_MAX: Final = 64 * 1024 * 1024
 """Bytes of one NATS message; nats-server refuses a larger `max_payload`."""
 
-HEADER_PAIRS_MAX: Final = 256
-"""Header lines of one NATS message; more is refused as malformed."""
-
 MESSAGE_ID_LENGTH_MAX: Final = 256
 """Bytes of a `Nats-Msg-Id`; a bound on what one entry of the window can hold."""
-
-KEY_LENGTH_MAX: Final = 4096
-"""Bytes of a record's key; compaction keeps one of each in memory."""
-
-MESSAGE_IDS_MAX: Final = 1_000_000
-"""Message ids remembered per partition, whatever the window's time; the oldest go first."""
-
-PRODUCERS_MAX: Final = 100_000
-"""Producers remembered per partition; beyond it the one idle longest is forgotten."""
 
 REQUEST_SIZE_MAX: Final = 64 * 1024
 """Bytes of one fetch or control request; the largest, a stream's creation, is below 4 KiB."""
@@ -50,16 +38,13 @@ FETCH_WAIT_MS_MAX: Final = 60_000
 """Milliseconds a fetch may wait for records; a longer wish is cut to this."""
 
 STREAMS_MAX: Final = 10_000
-"""Streams of one logd; each holds open files and a thread."""
+"""Streams of one logd where the configuration is silent; each has open files and a thread."""
 
 FRAME_ROWS_MAX: Final = 16_384
 """Plain messages gathered into one frame."""
 
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
 """Payload bytes of plain messages gathered into one frame; one larger message has its own frame."""
-
-DECODED_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Bytes a batch may decode to, as many as a frame's body may have."""
 
 RETENTION_SEGMENTS_PER_S_MAX: Final = 100
 """Segments of one stream that retention deletes a second. The smallest limit in bytes makes

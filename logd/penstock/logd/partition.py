@@ -19,12 +19,14 @@ from penstock.logd.core.replica import NodeId, Replica, Synced
 from penstock.logd.core.turn import (
     FRAME_OVERHEAD,
     OFFSET_MAX,
+    Ack,
     AckLater,
+    AckRun,
     Append,
     Effect,
     Message,
-    PendingAck,
     Refuse,
+    ack_count,
 )
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.rebuild import Memory, rebuild_intake
@@ -56,6 +58,7 @@ class Partition:
         log: For readers; only the committer writes.
         retainer: For its counters; it works on the committer's thread.
         failure: Why it takes no writes; empty while it does.
+        pending_acks: Acks that wait for the high watermark.
         closed: Whether it serves nobody any more.
         finished: Whether everything accepted has been dealt with and its log is closed.
         lost: Records that were accepted and then not stored, because the storage failed.
@@ -79,7 +82,8 @@ class Partition:
         self._replica = Replica(
             isr=[around.node], epoch=intake.epoch, high_watermark=log.end_offset - 1
         )
-        self._pending: deque[PendingAck] = deque()
+        self._pending: deque[Ack] = deque()
+        self.pending_acks = 0
         self._held: deque[tuple[int, int]] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
         self.retainer = Retainer(
@@ -130,11 +134,6 @@ class Partition:
     def uncommitted(self) -> int:
         """Records accepted and not committed yet."""
         return self.intake.next_offset - self.high_watermark - 1 - self.lost
-
-    @property
-    def pending_acks(self) -> int:
-        """Acks that wait for the high watermark."""
-        return len(self._pending)
 
     def take(self, messages: list[Message]) -> None:
         """Take what arrived in one turn.
@@ -240,6 +239,7 @@ class Partition:
                     self._committer.submit(effect)
                 case AckLater():
                     self._pending.extend(effect.acks)
+                    self.pending_acks += sum([ack_count(ack) for ack in effect.acks])
                 case _:
                     assert_never(effect)
 
@@ -275,6 +275,7 @@ class Partition:
         due = []
         while pending and pending[0].release <= high_watermark:
             due.append(pending.popleft())
+        self.pending_acks -= sum([ack_count(ack) for ack in due])
         self._around.acks.send_acks(self.name, self.epoch, due)
 
     def _fail(self, reason: str) -> None:
@@ -285,8 +286,12 @@ class Partition:
         description = "the stream's storage failed; it takes no writes"
         ack = PubAck(stream=self.name, nack=Nack.STORAGE_FAILED, description=description)
         for pending in self._pending:
-            self._around.acks.send_refusal(Refuse(pending.reply, ack, pending.enveloped))
+            replies = pending.replies if isinstance(pending, AckRun) else [pending.reply]
+            enveloped = not isinstance(pending, AckRun) and pending.enveloped
+            for reply in filter(None, replies):
+                self._around.acks.send_refusal(Refuse(reply, ack, enveloped))
         self._pending.clear()
+        self.pending_acks = 0
         while self._held:
             self._around.budget.release(self._held.popleft()[1])
         self._wake()

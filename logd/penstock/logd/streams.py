@@ -28,6 +28,7 @@ from penstock.logd.core.metadata import (
 from penstock.logd.core.turn import Message
 from penstock.logd.descriptors import Descriptors
 from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.limits import STREAMS_MAX
 from penstock.logd.nats_errors import NatsRefusedError
 from penstock.logd.partition import Partition, Surroundings
 from penstock.logd.store import Checkpoint, LogFailedError
@@ -60,6 +61,7 @@ class StreamSet:
         make_surroundings: Given the lookup of streams by subject, what partitions share.
         new_incarnation: Makes the id of a new stream.
         descriptors: No more streams are opened than it is enough for.
+        streams_max: How many there may be.
     """
 
     def __init__(
@@ -70,12 +72,14 @@ class StreamSet:
         make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
         new_incarnation: Callable[[], str],
         descriptors: Descriptors | None = None,
+        streams_max: int = STREAMS_MAX,
     ) -> None:
         self._data_dir = data_dir
         self._link = link
         self._around = make_surroundings(self.match)
         self._new_incarnation = new_incarnation
         self._descriptors = descriptors or Descriptors()
+        self.streams_max = streams_max
         self._checkpoint = Checkpoint(data_dir / "metadata")
         self._metadata = Metadata()
         self._partitions: dict[str, Partition] = {}
@@ -83,7 +87,7 @@ class StreamSet:
         self._sids: dict[str, bytes] = {}
         self._changing = asyncio.Lock()
 
-    def partitions(self) -> Iterable[Partition]:
+    def partitions(self) -> list[Partition]:
         """Every partition, by stream name."""
         return [partition for _, partition in sorted(self._partitions.items())]
 
@@ -156,7 +160,9 @@ class StreamSet:
                 if left.config.name == config.name:  # the disk failed while it was deleted
                     await self._remove(left)
             changed = Metadata.restore(self._metadata.snapshot())
-            stream, created = changed.create(config, self._new_incarnation())
+            stream, created = changed.create(
+                config, self._new_incarnation(), streams_max=self.streams_max
+            )
             if created:
                 self._descriptors.check(len(list(changed.streams())))
                 await asyncio.to_thread(_make_directories, self._directory(stream) / "0")

@@ -116,6 +116,9 @@ def stage(partition: Partition) -> Stage:
             "segments_deleted": partition.retainer.segments_deleted,
             "bytes_deleted": partition.retainer.bytes_deleted,
             "acks_pending": partition.pending_acks,
+            "dedup_ids": len(partition.intake.dedup.message_ids),
+            "dedup_producers": len(partition.intake.dedup.producers),
+            "dedup_evicted": partition.intake.dedup.evicted,
         }
         | {f"refused_{name}": count for name, count in refused.items()},
     )
@@ -168,9 +171,28 @@ def _stream_metrics(partitions: list[Partition]) -> Iterable[Metric]:
         start.add_metric(name, partition.log.start_offset)
         size.add_metric(name, partition.log.size_bytes)
         failed.add_metric(name, int(bool(partition.failure)))
+    yield from _dedup_metrics(partitions)
     yield from (received, received_bytes, committed, duplicates, refused, lost, malformed)
     yield from (deleted, deleted_bytes)
     yield from (uncommitted, high_watermark, start, size, failed)
+
+
+def _dedup_metrics(partitions: list[Partition]) -> Iterable[Metric]:
+    label = ["stream", "what"]
+    entries = _gauge("dedup_entries", "Message ids and producers remembered", label)
+    most = _gauge("dedup_entries_max", "How many of them there may be", label)
+    evicted = _counter("dedup_evicted", "Forgotten before their time, for too many", label)
+    for partition in partitions:
+        dedup = partition.intake.dedup
+        for what, count, limit, lost in (
+            ("ids", len(dedup.message_ids), dedup.message_ids.ids_max, dedup.message_ids.evicted),
+            ("producers", len(dedup.producers), dedup.producers.producers_max,
+             dedup.producers.evicted),
+        ):  # fmt: skip
+            entries.add_metric([partition.name, what], count)
+            most.add_metric([partition.name, what], limit)
+            evicted.add_metric([partition.name, what], lost)
+    yield from (entries, most, evicted)
 
 
 def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
@@ -197,6 +219,9 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
         yield counter
     for name, text, value in (
         ("intake_bytes_held", "Bytes that wait for the disk", telemetry.budget.held),
+        ("intake_bytes_max", "How many of them there may be", telemetry.budget.bytes_max),
+        ("streams", "Streams", len(telemetry.streams.partitions())),
+        ("streams_max", "How many of them there may be", telemetry.streams.streams_max),
         ("fetch_connections", "Connections of readers", telemetry.server.connections),
         ("cursors", "Consumers' cursors", len(telemetry.cursors)),
         ("fetch_outstanding", "Requests under way", telemetry.server.counts.outstanding),

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.logd.acks import Nack, PubAck, decode_ack, encode_ack, encode_stored
+from penstock.logd.ack_sender import stored_lines
+from penstock.logd.acks import Nack, PubAck, decode_ack, encode_ack
+from penstock.logd.core.turn import AckRun
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "logd" / "acks-1.ndjson"
 ACKS = [
@@ -25,10 +27,14 @@ def test_acks_keep_their_bytes() -> None:
     assert [decode_ack(line) for line in lines] == ACKS
 
 
-@pytest.mark.parametrize("stream", ["logs", "a.b_c-1"])
-def test_quick_encoder_gives_the_same_bytes(stream: str) -> None:
-    ack = PubAck(stream=stream, offset=2**40, epoch=3)
-    assert encode_stored(stream, 2**40, 3) == encode_ack(ack)
+@pytest.mark.parametrize("first", [0, 1, 7, 8, 9, 10, 98, 99, 2**40, 10**12 - 3])
+def test_a_run_s_acks_are_those_of_its_messages_whatever_their_digits(first: int) -> None:
+    replies = [b"_INBOX.%d" % number if number % 3 else b"" for number in range(120)]
+    expected = []
+    for offset, reply in enumerate(replies, first):
+        body = encode_ack(PubAck(stream="a_b-1", offset=offset, epoch=3))
+        expected += [b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body)] if reply else []
+    assert stored_lines("a_b-1", 3, AckRun(first + 119, first, replies)) == expected
 
 
 def test_sequence_counts_from_one_as_jetstream_does() -> None:

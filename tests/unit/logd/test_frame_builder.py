@@ -87,7 +87,7 @@ def test_messages_are_charged_at_least_what_they_take_on_disk(messages: list[Mes
     extras = {}
     for number, message in enumerate(messages):
         if message.headers:
-            pairs = parse_headers(message.headers)
+            pairs = parse_headers(message.headers, 99)
             keys = [value for name, value in pairs if name == "key"]
             kept = tuple(pair for pair in pairs if pair[0] != "key")
             extras[number] = RowExtras(kept or None, keys[0] if keys else None)

@@ -18,6 +18,7 @@ from penstock.logd.core.turn import (
 )
 from penstock.logd.envelope import COOKIE, BatchPayload, encode_batch
 from penstock.logd.frame_builder import build_frames
+from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
 from penstock.logd.nats_headers import Pairs, format_headers
 from penstock.logd.rows import batch_records
 
@@ -60,7 +61,17 @@ def take(
 
 
 def acks(effects: list[Effect]) -> list[PendingAck]:
-    return [ack for effect in effects if isinstance(effect, AckLater) for ack in effect.acks]
+    """Each publisher's, in the order in which they are released."""
+    found: list[PendingAck] = []
+    for effect in effects:
+        for ack in effect.acks if isinstance(effect, AckLater) else ():
+            if isinstance(ack, PendingAck):
+                found.append(ack)
+            else:
+                offsets = range(ack.base_offset, ack.release + 1)
+                pairs = zip(offsets, ack.replies, strict=True)
+                found += [PendingAck(n, reply, n) for n, reply in pairs if reply]
+    return sorted(found, key=lambda ack: ack.release)
 
 
 def nacks(effects: list[Effect]) -> list[Nack | None]:
@@ -106,7 +117,7 @@ def test_a_message_id_is_a_duplicate_within_the_window_only() -> None:
 
 def test_a_duplicate_is_acked_only_when_the_original_is_committed() -> None:
     effects = take(make_intake(), message(Nats_Msg_Id="a"), message(), message(Nats_Msg_Id="a"))
-    duplicate = acks(effects)[-1]
+    (duplicate,) = [ack for ack in acks(effects) if ack.duplicate]
     assert (duplicate.offset, duplicate.release) == (0, 1)
 
 
@@ -222,6 +233,85 @@ def test_without_ack_on_reply_plain_publishers_hear_nothing_and_producers_do() -
     assert nacks(effects) == [Nack.SEQUENCE_GAP]
 
 
+@pytest.mark.parametrize("stream_policy", ["all", "leader", "none"])
+@pytest.mark.parametrize("own", [None, "all", "leader", "none"])
+def test_a_message_s_ack_policy_stands_above_its_stream_s(
+    stream_policy: str, own: str | None
+) -> None:
+    intake = make_intake(ack_policy=stream_policy, message_bytes_max=5000)
+    given = message() if own is None else message(Penstock_Ack_Policy=own)
+    effects = take(intake, given, message(Nats_Msg_Id="1", Penstock_Ack_Policy="all"), given)
+    expected = [] if (own or stream_policy) == "none" else [0, 2]
+    assert [ack.offset for ack in acks(effects)] == sorted([1, *expected])
+    effects = take(intake, given._replace(payload=b"x" * 6000))
+    assert nacks(effects) == [Nack.MESSAGE_TOO_LARGE], "refusals are told whatever the policy"
+
+
+def test_an_ack_policy_is_not_stored_and_an_unknown_one_is_refused() -> None:
+    intake = make_intake()
+    effects = take(intake, message(Penstock_Ack_Policy="all"), message(Penstock_Ack_Policy="some"))
+    assert nacks(effects) == [Nack.BAD_HEADER]
+    (run,) = items(effects)
+    assert isinstance(run, Run)
+    assert run.extras[0].headers is None
+
+
+def test_a_repeat_is_not_acked_either_under_the_policy_none() -> None:
+    given = message(Nats_Msg_Id="1", Penstock_Ack_Policy="none")
+    intake = make_intake()
+    assert acks(take(intake, given, given)) == []
+    assert intake.counts.duplicates == 1
+
+
+def test_only_its_own_header_silences_a_batch() -> None:
+    silent = message(Penstock_Ack_Policy="none").headers
+    intake = make_intake(ack_policy="none")
+    assert [ack.enveloped for ack in acks(take(intake, batch(0, 1)))] == [True]
+    assert acks(take(intake, batch(1, 2)._replace(headers=silent))) == []
+    assert nacks(take(intake, batch(7, 8)._replace(headers=silent))) == [Nack.SEQUENCE_GAP]
+
+
+def test_ack_on_reply_stands_above_the_policy() -> None:
+    intake = make_intake(ack_on_reply=False)
+    effects = take(intake, message(Penstock_Ack_Policy="all"), message(Nats_Rollup="all"))
+    assert (acks(effects), nacks(effects), intake.counts.refused.total()) == ([], [], 1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "given"),
+    [
+        ({"header_bytes_max": 30}, message(Other="x" * 30)),
+        ({"header_pairs_max": 2}, message(A="1", B="2", C="3")),
+        ({"key_bytes_max": 3}, message(Penstock_Key="1234")),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_is_beyond_a_limit_is_refused(limit: dict[str, int], given: Message) -> None:
+    assert nacks(take(make_intake(**limit), given)) == [Nack.BAD_HEADER]
+    assert nacks(take(make_intake(), given)) == []
+
+
+@pytest.mark.parametrize("limit", [{"batch_rows_max": 1}, {"batch_decoded_bytes_max": 64}], ids=str)
+def test_a_batch_beyond_a_limit_is_refused(limit: dict[str, int]) -> None:
+    intake = make_intake(**limit)
+    effects = take(intake, batch(0, 1))
+    assert nacks(effects) == [Nack.BAD_BATCH]
+    assert intake.dedup.producers.last(b"p" * 16) is None, "it may come again in smaller ones"
+
+
+def test_many_messages_are_split_into_runs_that_fit_a_frame() -> None:
+    intake = make_intake()
+    given = [message(b"x" * 1000)] * 9000 + [message(b"")] * 20_000
+    effects = take(intake, *given, room=1 << 30)
+    runs = [item for item in items(effects) if isinstance(item, Run)]
+    assert [run.next_offset for run in runs][-1] == len(given) == intake.next_offset
+    assert all(run.size <= FRAME_BYTES_MAX + 2000 for run in runs)
+    assert all(len(run.messages) <= FRAME_ROWS_MAX for run in runs)
+    assert len(acks(effects)) == len(given)
+    frames = list(build_frames(runs, epoch=1))
+    assert sum(header.record_count for header, _ in frames) == len(given)
+
+
 def test_a_failed_store_refuses_everything() -> None:
     intake = make_intake()
     intake.handle(StorageFailed("EIO"), 0)
@@ -235,6 +325,10 @@ def test_a_cookie_without_an_envelope_is_stored_plain() -> None:
     effects = take(intake, message(COOKIE), message(COOKIE + b"\x00\x08\x00\x00publish"))
     assert [ack.enveloped for ack in acks(effects)] == [False, False]
     assert (intake.counts.malformed_envelopes, intake.next_offset) == (2, 2)
+    broken = bytearray(batch(0, 1).payload)
+    broken[9] ^= 1
+    take(intake, message(bytes(broken)), message(COOKIE + b"\x00\xff\x01\x40" + bytes(60)))
+    assert (intake.counts.malformed_envelopes, intake.next_offset) == (4, 4), "CRC; length 255"
 
 
 def test_what_was_stored_rebuilds_ids_and_producers() -> None:

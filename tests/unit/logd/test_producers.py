@@ -7,8 +7,12 @@ ONE = b"1" * 16
 TWO = b"2" * 16
 
 
+def make_table(*, expiry_ns: int = 1 << 60, producers_max: int = 100) -> ProducerTable:
+    return ProducerTable(expiry_ns=expiry_ns, producers_max=producers_max)
+
+
 def test_a_chain_is_accepted_once_and_in_order() -> None:
-    table = ProducerTable()
+    table = make_table()
     assert table.check(ONE, 0, 5, 0) == Accept()
     table.record(ONE, 5, 100, 0)
     assert table.check(ONE, 5, 9, 0) == Accept()
@@ -21,7 +25,7 @@ def test_a_chain_is_accepted_once_and_in_order() -> None:
 
 
 def test_idle_producers_are_forgotten_and_live_ones_kept() -> None:
-    table = ProducerTable(expiry_ns=100)
+    table = make_table(expiry_ns=100)
     table.record(ONE, 1, 0, 0)
     table.record(TWO, 1, 1, 50)
     assert table.check(ONE, 1, 2, 100) == Accept()
@@ -30,18 +34,18 @@ def test_idle_producers_are_forgotten_and_live_ones_kept() -> None:
 
 
 def test_the_producer_idle_longest_goes_when_there_are_too_many() -> None:
-    table = ProducerTable(producers_max=2)
+    table = make_table(producers_max=2)
     for number, producer in enumerate((ONE, TWO, b"3" * 16)):
         table.record(producer, 1, number, number)
     assert table.last(ONE) is None
-    assert len(table) == 2
+    assert (len(table), table.evicted) == (2, 1)
 
 
 @given(st.lists(st.tuples(st.sampled_from([ONE, TWO]), st.integers(1, 9), st.integers(0, 99))))
 def test_a_snapshot_restores_the_same_table(rows: list[tuple[bytes, int, int]]) -> None:
-    table = ProducerTable()
+    table = make_table()
     for position, (producer, sequence, offset) in enumerate(rows):
         table.record(producer, sequence, offset, position)
-    copy = ProducerTable()
+    copy = make_table()
     copy.restore(table.snapshot())
     assert copy.snapshot() == table.snapshot()

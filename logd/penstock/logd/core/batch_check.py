@@ -1,44 +1,71 @@
 """A producer's batch against what its envelope says, before it may enter the log."""
 
+from array import array
+
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.logd.batch import SCHEMA_VERSION, decode_body, describe_body
-from penstock.logd.core.body_size import decoded_size
+from penstock.logd.core.body_claims import read_claims
+from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.envelope import BatchPayload
 from penstock.logd.errors import CorruptError
 from penstock.logd.frame import FrameHeader
-from penstock.logd.limits import DECODED_SIZE_MAX
 
 
-def describe_batch(batch: BatchPayload, subject: str) -> FrameHeader:
+def describe_batch(batch: BatchPayload, subject: str, limits: StreamConfig) -> FrameHeader:
     """Check a producer's batch against what its envelope says, and make its frame header.
+
+    What the body claims is held against the limits before anything is decoded.
 
     Args:
         batch: As the envelope has it.
         subject: That the envelope came on. Each record must name it, or who may publish on one
             subject could write records of another.
+        limits: Of the stream: `batch_rows_max`, `batch_decoded_bytes_max`, `key_bytes_max`.
 
     Raises:
-        CorruptError: The body is not an Arrow batch of the schema, or says something else.
+        CorruptError: The body is not an Arrow batch of the schema, says something else, or is
+            beyond a limit.
     """
     if batch.schema_version != SCHEMA_VERSION:
         raise CorruptError(f"batch schema version {batch.schema_version} is not known")
-    size = decoded_size(batch.body)
-    if size > DECODED_SIZE_MAX:
-        raise CorruptError(f"the batch claims {size} bytes; at most {DECODED_SIZE_MAX} are taken")
-    rows = decode_body(batch.body)
-    if rows.num_rows != batch.record_count:
-        raise CorruptError(f"the batch has {rows.num_rows} records, not {batch.record_count}")
-    for name in ("offset_delta", "timestamp", "subject"):
-        if rows.column(name).null_count:
-            raise CorruptError(f"the batch's column {name} holds nulls")
-    if not pc.all(pc.equal(rows.column("subject"), subject)).as_py():
-        raise CorruptError("the batch holds records of another subject than it was published on")
-    if rows.column("offset_delta").to_pylist() != list(range(rows.num_rows)):
-        raise CorruptError("the batch's offset deltas are not 0 to n-1")
+    rows, size = read_claims(batch.body)
+    if rows != batch.record_count:
+        raise CorruptError(f"the batch has {rows} records, not {batch.record_count}")
+    if rows > limits.batch_rows_max:
+        most = limits.batch_rows_max
+        raise CorruptError(f"the batch has {rows} records; at most {most} are taken")
+    if size > limits.batch_decoded_bytes_max:
+        most = limits.batch_decoded_bytes_max
+        raise CorruptError(f"the batch claims {size} bytes; at most {most} are taken")
+    decoded = decode_body(batch.body)
+    _check_columns(decoded, subject, limits.key_bytes_max)
     return describe_body(
         batch.body,
-        rows,
+        decoded,
         producer_id=batch.producer_id,
         producer_sequence=batch.sequence,
     )
+
+
+def _check_columns(batch: pa.RecordBatch, subject: str, key_bytes_max: int) -> None:
+    for name in ("offset_delta", "timestamp", "subject"):
+        if batch.column(name).null_count:
+            raise CorruptError(f"the batch's column {name} holds nulls")
+    if not pc.all(pc.equal(batch.column("subject"), subject)).as_py():
+        raise CorruptError("the batch holds records of another subject than it was published on")
+    if not _counts_up(batch.column("offset_delta")):
+        raise CorruptError("the batch's offset deltas are not 0 to n-1")
+    keys = batch.column("key")
+    if keys.null_count < batch.num_rows:
+        lengths = pc.min_max(pc.binary_length(keys)).as_py()
+        if not 0 < lengths["min"] <= lengths["max"] <= key_bytes_max:
+            raise CorruptError(f"the batch's keys are not of 1 to {key_bytes_max} bytes")
+
+
+def _counts_up(column: pa.Array) -> bool:
+    """Whether an int32 column without nulls holds 0 to n-1, compared as bytes: it may be long."""
+    begin = column.offset * 4
+    found: bytes = column.buffers()[1].to_pybytes()[begin : begin + len(column) * 4]
+    return found == array("i", range(len(column))).tobytes()

@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.logd.core.message_ids import MessageIds
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.producers import ProducerTable
-from penstock.logd.core.publish_options import PublishOptions, read_options
+from penstock.logd.core.publish_options import stored_message_id
 from penstock.logd.frame import FrameHeader
 
 
@@ -24,9 +24,18 @@ class Dedup:
     """
 
     def __init__(self, config: StreamConfig) -> None:
-        self.message_ids = MessageIds(window_ns=config.dedup_window_s * 1_000_000_000)
-        self.producers = ProducerTable(expiry_ns=config.producer_expiry_s * 1_000_000_000)
+        self.message_ids = MessageIds(
+            window_ns=config.dedup_window_s * 1_000_000_000, ids_max=config.dedup_entries_max
+        )
+        self.producers = ProducerTable(
+            expiry_ns=config.producer_expiry_s * 1_000_000_000, producers_max=config.producers_max
+        )
         self.last_message_id = b""
+
+    @property
+    def evicted(self) -> int:
+        """Ids and producers forgotten before their time, for there were too many."""
+        return self.message_ids.evicted + self.producers.evicted
 
     def recall_producer(self, header: FrameHeader, now_ns: int) -> None:
         """Rebuild what a stored frame says of its producer, oldest frame first."""
@@ -41,17 +50,17 @@ class Dedup:
         Args:
             header: Of the frame.
             batch: Its rows.
-            now_ns: The time; a frame of the future counts as of now.
+            now_ns: The time; a record of the future counts as of now.
         """
         self.last_message_id = b""
         column = batch.column("headers")
         if header.producer_sequence or column.null_count == batch.num_rows:
             return
-        seen_ns = min(header.max_timestamp_ns, now_ns)
         deltas = batch.column("offset_delta").to_pylist()
-        for delta, pairs in zip(deltas, column.to_pylist(), strict=True):
-            found = read_options(tuple(pairs or ()))
-            message_id = found.message_id if isinstance(found, PublishOptions) else None
+        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        for delta, time_ns, pairs in zip(deltas, times, column.to_pylist(), strict=True):
+            message_id = stored_message_id(pairs or ())
             self.last_message_id = message_id or b""
             if message_id is not None:
+                seen_ns = min(time_ns, now_ns)
                 self.message_ids.record(message_id, header.base_offset + delta, seen_ns)

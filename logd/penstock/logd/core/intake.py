@@ -30,18 +30,17 @@ from penstock.logd.core.publish_options import (
 from penstock.logd.core.turn import (
     FRAME_OVERHEAD,
     OFFSET_MAX,
+    RECORD_OVERHEAD,
     Effect,
     Message,
     PendingAck,
     Refuse,
     RowExtras,
-    Run,
     Turn,
     Whole,
 )
 from penstock.logd.envelope import COOKIE, TYPE_BATCH, BatchPayload, decode_batch, decode_envelope
 from penstock.logd.errors import CorruptError
-from penstock.logd.limits import FRAME_BYTES_MAX
 from penstock.logd.nats_headers import Pairs, parse_headers
 
 
@@ -114,6 +113,7 @@ class Intake:
         self.counts = IntakeCounts()
         self.dedup = Dedup(config)
         self._streams_for = streams_for
+        self._acks_plain = config.ack_on_reply and config.ack_policy != "none"
         self._state = _State.TAKING
         self._turn = Turn(0, 0)
 
@@ -134,42 +134,53 @@ class Intake:
 
     def _arrived(self, event: Arrived, now_ns: int) -> list[Effect]:
         turn = self._turn = _begin_turn(event, now_ns)
+        messages = event.messages
         taking = self._state is _State.TAKING
-        size_max = self.config.message_bytes_max
-        acking = self.config.ack_on_reply
-        for message in event.messages:
-            _, reply, headers, payload = message
-            size = message.size_bytes()
-            plain = not headers and not payload.startswith(COOKIE)
-            fits = size <= turn.room and self.next_offset < turn.offset_max
-            if plain and taking and fits and len(payload) <= size_max:
-                if reply and acking:
-                    turn.acks.append(PendingAck(self.next_offset, reply, self.next_offset))
-                self._store(message, size)
-            else:
-                self._inspect(message, now_ns)
-        self.counts.received_bytes += sum(len(message.payload) for message in event.messages)
+        position = 0
+        while position < len(messages):
+            if taking:
+                position += self._take_stretch(messages, position)
+            if position < len(messages):
+                self._inspect(messages[position], now_ns)
+                position += 1
+        self.counts.received_bytes += sum([len(message[3]) for message in messages])
         return turn.effects()
 
-    def _store(self, message: Message, size: int, extras: RowExtras | None = None) -> None:
-        """Put a plain message at the next offset."""
+    def _take_stretch(self, messages: Sequence[Message], start: int) -> int:
+        """Take the simply plain messages from `start` on that there is room for; returns how many.
+
+        This is where most messages pass, so it looks at each of them once. What it leaves is not
+        refused by that: `_inspect` decides.
+        """
+        if messages[start][2]:
+            return 0
         turn = self._turn
-        run = turn.run
-        if run is None or run.size >= FRAME_BYTES_MAX:
-            run = turn.run = Run(self.next_offset, turn.now_ns)
-            turn.items.append(run)
-            turn.room -= run.size
-            turn.size += run.size
-        if extras is not None:
-            run.extras[len(run.messages)] = extras
-        run.messages.append(message)
-        run.size += size
-        turn.room -= size
-        turn.size += size
-        self.next_offset += 1
+        room, rows = turn.stretch()
+        stop = start + min(rows, turn.offset_max - self.next_offset)
+        length_max = self.config.message_bytes_max
+        size = 0
+        count = 0
+        for subject, reply, headers, payload in messages[start:stop]:
+            length = len(payload)
+            if headers or length > length_max or payload.startswith(COOKIE):
+                break
+            length += len(subject) + len(reply) + RECORD_OVERHEAD
+            if size + length > room:
+                break
+            size += length
+            count += 1
+        if count:
+            taken = messages[start : start + count]
+            replies = [message[1] for message in taken] if self._acks_plain else [b""] * count
+            turn.put(taken, replies, size, self.next_offset)
+            self._count_stored(count)
+        return count
+
+    def _count_stored(self, count: int) -> None:
+        self.next_offset += count
         self.dedup.last_message_id = b""
-        self.counts.received += 1
-        self.counts.stored += 1
+        self.counts.received += count
+        self.counts.stored += count
 
     def _inspect(self, message: Message, now_ns: int) -> None:
         """Take or refuse a message that is not simply plain."""
@@ -182,11 +193,11 @@ class Intake:
         options = NO_OPTIONS
         if message.headers:
             try:
-                pairs = parse_headers(message.headers)
+                pairs = parse_headers(message.headers, self.config.header_pairs_max)
             except CorruptError as error:
                 self._refuse(message, Refusal(Nack.BAD_HEADER, str(error)))
                 return
-            found = read_options(pairs)
+            found = read_options(pairs, key_bytes_max=self.config.key_bytes_max)
             if isinstance(found, Refusal):
                 self._refuse(message, found)
                 return
@@ -198,14 +209,17 @@ class Intake:
             # The named stream answers; this one stores its own copy and stays silent.
             message = message._replace(reply=b"")
             options = options.without_expectations()
-        batch_payload = self._batch_payload(message.payload)
+        payload = message.payload
+        batch_payload = self._batch_payload(payload) if payload.startswith(COOKIE) else None
         if batch_payload is None:
-            self._take_plain(message, pairs, options, now_ns)
+            self._take_plain(message, size, pairs, options, now_ns)
         elif options.for_one_record:
             text = "a batch's records have their own keys, and its producer's sequence is its id"
             self._refuse(message, Refusal(Nack.BAD_HEADER, text))
         else:
-            self._take_batch(message, batch_payload, size, now_ns)
+            # Only its own header silences a batch: its producer goes on from the answer.
+            acked = bool(message.reply) and options.ack_policy != "none"
+            self._take_batch(message, batch_payload, size, acked=acked)
 
     def _refuse_unread(self, message: Message, size: int) -> Refusal | None:
         if self._state is _State.FAILED:
@@ -213,6 +227,9 @@ class Intake:
         if len(message.payload) + len(message.headers) > self.config.message_bytes_max:
             limit = self.config.message_bytes_max
             return Refusal(Nack.MESSAGE_TOO_LARGE, f"message size exceeds maximum of {limit} bytes")
+        if len(message.headers) > self.config.header_bytes_max:
+            limit = self.config.header_bytes_max
+            return Refusal(Nack.BAD_HEADER, f"headers of more than {limit} bytes")
         if size > self._turn.room + self._turn.spare:
             return Refusal(Nack.BUSY, "too many bytes wait to be stored; try again later")
         return None
@@ -229,35 +246,34 @@ class Intake:
         return stream in self._streams_for(message.subject.decode("utf-8", "replace"))
 
     def _batch_payload(self, payload: bytes) -> memoryview | None:
-        """The payload of a batch envelope; None for what is stored as a plain message."""
+        """The payload of a batch envelope; None when what begins like one is a plain message."""
         try:
             envelope = decode_envelope(payload)
         except CorruptError:
             self.counts.malformed_envelopes += 1
             return None
-        if envelope is None:
-            return None
+        assert envelope is not None
         if envelope.type != TYPE_BATCH:
             self.counts.malformed_envelopes += 1
             return None
         return envelope.payload
 
     def _take_plain(
-        self, message: Message, pairs: Pairs, options: PublishOptions, now_ns: int
+        self, message: Message, size: int, pairs: Pairs, options: PublishOptions, now_ns: int
     ) -> None:
         if options.tombstone and message.payload:
             text = f"a message with {TOMBSTONE} has a payload; its value would be lost"
             self._refuse(message, Refusal(Nack.BAD_HEADER, text))
             return
-        answered = bool(message.reply) and self.config.ack_on_reply
+        policy = options.ack_policy or self.config.ack_policy
+        answered = self.config.ack_on_reply and policy != "none"
         if options.message_id is not None:
             known = self.dedup.message_ids.offset(options.message_id, now_ns)
             if known is not None:
                 self._count_duplicates(1)
-                if answered:
+                if answered and message.reply:
                     self._ack_when_durable(PendingAck(0, message.reply, known, duplicate=True))
                 return
-        size = message.size_bytes()
         # After that: what a repeat expects has passed already, and it takes no room.
         refusal = self._refuse_position(options) or self._refuse_full(size)
         if refusal is not None:
@@ -265,9 +281,10 @@ class Intake:
             return
         if options.message_id is not None:
             self.dedup.message_ids.record(options.message_id, self.next_offset, now_ns)
-        if answered:
-            self._turn.acks.append(PendingAck(self.next_offset, message.reply, self.next_offset))
-        self._store(message, size, _extras(pairs, options))
+        reply = message.reply if answered else b""
+        extras = _extras(pairs, options)
+        self._turn.put([message], [reply], size, self.next_offset, extras)
+        self._count_stored(1)
         self.dedup.last_message_id = options.message_id or b""
 
     def _refuse_position(self, options: PublishOptions) -> Refusal | None:
@@ -280,24 +297,24 @@ class Intake:
             return Refusal(Nack.WRONG_LAST_MESSAGE_ID, f"wrong last msg ID: {shown}")
         return None
 
-    def _take_batch(self, message: Message, payload: memoryview, size: int, now_ns: int) -> None:
+    def _take_batch(self, message: Message, payload: memoryview, size: int, *, acked: bool) -> None:
         try:
             batch = decode_batch(payload)
         except CorruptError as error:
             self._refuse(message, Refusal(Nack.BAD_BATCH, str(error)))
             return
         verdict = self.dedup.producers.check(
-            batch.producer_id, batch.previous_sequence, batch.sequence, now_ns
+            batch.producer_id, batch.previous_sequence, batch.sequence, self._turn.now_ns
         )
         match verdict:
             case Accept():
-                self._place_batch(message, batch, size, now_ns)
+                self._place_batch(message, batch, size, acked=acked)
             case Duplicate(offset):
                 self._count_duplicates(batch.record_count)
                 ack = PendingAck(
                     0, message.reply, offset, batch.record_count, duplicate=True, enveloped=True
                 )
-                if message.reply:
+                if acked:
                     self._ack_when_durable(ack)
             case Gap(last):
                 nack = Nack.SEQUENCE_GAP if last else Nack.UNKNOWN_PRODUCER
@@ -307,9 +324,11 @@ class Intake:
             case _:
                 assert_never(verdict)
 
-    def _place_batch(self, message: Message, batch: BatchPayload, size: int, now_ns: int) -> None:
+    def _place_batch(
+        self, message: Message, batch: BatchPayload, size: int, *, acked: bool
+    ) -> None:
         try:
-            header = describe_batch(batch, message.subject.decode("utf-8", "replace"))
+            header = describe_batch(batch, message.subject.decode("utf-8", "replace"), self.config)
             header = header.at(base_offset=self.next_offset, leader_epoch=self.epoch)
         except CorruptError as error:
             refusal = Refusal(Nack.BAD_BATCH, str(error))
@@ -320,16 +339,12 @@ class Intake:
             self._refuse(message, full, count=batch.record_count)
             return
         turn = self._turn
-        turn.run = None
-        turn.items.append(Whole(header, batch.body))
-        turn.room -= size
-        turn.size += size
-        self.next_offset = header.next_offset
-        self.dedup.last_message_id = b""
-        self.dedup.producers.record(batch.producer_id, batch.sequence, header.last_offset, now_ns)
-        self.counts.received += batch.record_count
-        self.counts.stored += batch.record_count
-        if message.reply:
+        turn.put_whole(Whole(header, batch.body), size)
+        self.dedup.producers.record(
+            batch.producer_id, batch.sequence, header.last_offset, turn.now_ns
+        )
+        self._count_stored(batch.record_count)
+        if acked:
             last, count = header.last_offset, header.record_count
             turn.acks.append(PendingAck(last, message.reply, last, count, enveloped=True))
 
@@ -360,7 +375,9 @@ class Intake:
 def _extras(pairs: Pairs, options: PublishOptions) -> RowExtras | None:
     if not pairs:
         return None
-    return RowExtras(stored_pairs(pairs) or None, options.key, options.tombstone)
+    if options.key is not None or options.ack_policy is not None:
+        pairs = stored_pairs(pairs)
+    return RowExtras(pairs or None, options.key, options.tombstone)
 
 
 def _begin_turn(event: Arrived, now_ns: int) -> Turn:

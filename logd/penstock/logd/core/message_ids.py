@@ -3,8 +3,6 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from penstock.logd.limits import MESSAGE_IDS_MAX
-
 
 class MessageIds:
     """Offset by message id, bounded by age and by number; the oldest go first.
@@ -12,11 +10,15 @@ class MessageIds:
     Args:
         window_ns: How long an id is remembered; 0 turns deduplication off.
         ids_max: How many are remembered whatever their age.
+
+    Attributes:
+        evicted: Ids forgotten within the window, for there were too many.
     """
 
-    def __init__(self, *, window_ns: int, ids_max: int = MESSAGE_IDS_MAX) -> None:
+    def __init__(self, *, window_ns: int, ids_max: int) -> None:
         self._window_ns = window_ns
-        self._ids_max = ids_max
+        self.ids_max = ids_max
+        self.evicted = 0
         self._ids: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -27,7 +29,9 @@ class MessageIds:
         """Where a message of this id was stored within the window; None when it was not."""
         self._expire(now_ns)
         found = self._ids.get(message_id)
-        return None if found is None else found[0]
+        if found is None or found[1] < now_ns - self._window_ns:  # the clock may have gone back
+            return None
+        return found[0]
 
     def record(self, message_id: bytes, offset: int, now_ns: int) -> None:
         """Remember that a message of this id was stored."""
@@ -35,8 +39,9 @@ class MessageIds:
             return
         self._ids[message_id] = (offset, now_ns)
         self._ids.move_to_end(message_id)
-        if len(self._ids) > self._ids_max:
-            self._ids.popitem(last=False)
+        if len(self._ids) > self.ids_max:
+            _, (_, oldest_ns) = self._ids.popitem(last=False)
+            self.evicted += oldest_ns >= now_ns - self._window_ns
 
     def snapshot(self) -> list[tuple[bytes, int, int]]:
         """Every id as (id, offset, seen_ns), the oldest first."""

@@ -16,6 +16,7 @@ from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import STREAM_NAME_LENGTH_MAX, STREAMS_MAX
 
 FsyncPolicy = Literal["commit", "interval", "never"]
+AckPolicy = Literal["all", "leader", "none"]
 
 INTERNAL_PREFIX: Final = "__"
 """Names that begin so are logd's own streams: they store no subject."""
@@ -30,12 +31,21 @@ class StreamConfig:
     Attributes:
         subject: The filter whose messages it stores.
         ack_on_reply: Whether plain messages with a reply subject are answered there.
+        ack_policy: When plain messages are acked: `all`: when every in-sync replica has them,
+            `leader`: when the leader has, `none`: never. Refusals are told in any case.
         fsync: `commit`: before the ack; `interval`: every `fsync_interval_ms`; `never`: when the
             operating system likes. With the latter two a power loss can take acked records.
         message_bytes_max: Bytes of one message, headers included.
+        header_bytes_max: Bytes of one message's header block.
+        header_pairs_max: Header lines of one message.
+        key_bytes_max: Bytes of a record's key.
+        batch_rows_max: Records of one batch.
+        batch_decoded_bytes_max: Bytes that one batch may decode to.
         segment_bytes_max: Bytes at which a segment file is closed and the next one begun.
         dedup_window_s: Seconds a `Nats-Msg-Id` is remembered.
+        dedup_entries_max: Ids remembered at most; beyond it the oldest goes early.
         producer_expiry_s: Seconds an idle producer's sequence is remembered.
+        producers_max: Producers remembered at most; beyond it the one idle longest goes early.
         retention: How much is kept.
         discard: What makes room when a limit in bytes or messages is reached: `old` deletes the
             oldest records, `new` refuses new ones.
@@ -46,12 +56,20 @@ class StreamConfig:
     name: str
     subject: str
     ack_on_reply: bool = True
+    ack_policy: AckPolicy = "all"
     fsync: FsyncPolicy = "commit"
     fsync_interval_ms: int = 1000
     message_bytes_max: int = 8 * 1024 * 1024
+    header_bytes_max: int = 64 * 1024
+    header_pairs_max: int = 256
+    key_bytes_max: int = 4096
+    batch_rows_max: int = 131_072
+    batch_decoded_bytes_max: int = 64 * 1024 * 1024
     segment_bytes_max: int = 256 * 1024 * 1024
     dedup_window_s: int = 120
+    dedup_entries_max: int = 1_000_000
     producer_expiry_s: int = 7 * 24 * 3600
+    producers_max: int = 100_000
     retention: Retention = NO_LIMITS
     discard: Discard = "old"
     compact: bool = False
@@ -140,7 +158,9 @@ class Metadata:
         """Names of the open streams that store what is published on a subject."""
         return self._trie.match(subject)
 
-    def create(self, config: StreamConfig, incarnation: str) -> tuple[Stream, bool]:
+    def create(
+        self, config: StreamConfig, incarnation: str, *, streams_max: int = STREAMS_MAX
+    ) -> tuple[Stream, bool]:
         """Create a stream, or find one created with the same configuration.
 
         An internal stream has a name with `INTERNAL_PREFIX` and no subject; whoever takes names
@@ -164,8 +184,8 @@ class Metadata:
                 f"stream {config.name!r} exists with {_difference(present, config)}",
                 stream=config.name,
             )
-        if len(self._streams) >= STREAMS_MAX:
-            raise RefusedError("TOO_MANY_STREAMS", f"there are {STREAMS_MAX} streams already")
+        if len(self._streams) >= streams_max:
+            raise RefusedError("TOO_MANY_STREAMS", f"there are {streams_max} streams already")
         stream = Stream(config=config, incarnation=incarnation)
         self._put(stream)
         return stream, True

@@ -11,11 +11,6 @@ too many; one that comes back starts again from 0.
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
-
-from penstock.logd.limits import PRODUCERS_MAX
-
-DEFAULT_EXPIRY_NS: Final = 7 * 24 * 3600 * 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +59,20 @@ class ProducerState:
 
 
 class ProducerTable:
-    """The last sequence of each producer, bounded in number and age."""
+    """The last sequence of each producer, bounded in number and age.
 
-    def __init__(
-        self, *, expiry_ns: int = DEFAULT_EXPIRY_NS, producers_max: int = PRODUCERS_MAX
-    ) -> None:
+    Args:
+        expiry_ns: How long an idle producer is remembered.
+        producers_max: How many are remembered whatever their age.
+
+    Attributes:
+        evicted: Producers forgotten before they expired, for there were too many.
+    """
+
+    def __init__(self, *, expiry_ns: int, producers_max: int) -> None:
         self._expiry_ns = expiry_ns
-        self._producers_max = producers_max
+        self.producers_max = producers_max
+        self.evicted = 0
         self._states: OrderedDict[bytes, ProducerState] = OrderedDict()
 
     def __len__(self) -> int:
@@ -104,8 +106,9 @@ class ProducerTable:
         """Remember that a batch was accepted, its last record at `offset`."""
         self._states[producer_id] = ProducerState(sequence, offset, now_ns)
         self._states.move_to_end(producer_id)
-        if len(self._states) > self._producers_max:
-            self._states.popitem(last=False)
+        if len(self._states) > self.producers_max:
+            _, oldest = self._states.popitem(last=False)
+            self.evicted += oldest.seen_ns >= now_ns - self._expiry_ns
 
     def snapshot(self) -> list[tuple[bytes, int, int, int]]:
         """Every producer as (id, sequence, offset, seen_ns), the one idle longest first."""

@@ -5,13 +5,15 @@ that are stored, for the record has a place for what they say:
 
     Penstock-Key         the record's key; bytes as they are, without white space around them
     Penstock-Tombstone   `true`: the record's value is null, which deletes its key by compaction
+    Penstock-Ack-Policy  `all`, `leader` or `none`, instead of the stream's `ack_policy`
 """
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from penstock.logd.acks import Nack
-from penstock.logd.limits import KEY_LENGTH_MAX, MESSAGE_ID_LENGTH_MAX
+from penstock.logd.core.metadata import AckPolicy
+from penstock.logd.limits import MESSAGE_ID_LENGTH_MAX
 from penstock.logd.nats_headers import Pairs
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
@@ -20,8 +22,10 @@ EXPECTED_LAST_SEQUENCE: Final = "Nats-Expected-Last-Sequence"
 EXPECTED_LAST_MESSAGE_ID: Final = "Nats-Expected-Last-Msg-Id"
 KEY: Final = "Penstock-Key"
 TOMBSTONE: Final = "Penstock-Tombstone"
+ACK_POLICY: Final = "Penstock-Ack-Policy"
 
-_TAKEN_OUT: Final = frozenset({KEY, TOMBSTONE})
+_ACK_POLICIES: Final[dict[bytes, AckPolicy]] = {b"all": "all", b"leader": "leader", b"none": "none"}
+_TAKEN_OUT: Final = frozenset({KEY, TOMBSTONE, ACK_POLICY})
 """Headers that are not stored, for the record says it otherwise. One that comes twice is refused:
 no copy of it is left to tell what else was meant."""
 
@@ -39,6 +43,12 @@ _NOT_OFFERED: Final = frozenset(
 """JetStream headers that change what storing means. A message that asks for one is refused: stored
 without it, the publisher would believe it had what it asked for."""
 
+_KNOWN: Final = (
+    _NOT_OFFERED
+    | _TAKEN_OUT
+    | {MESSAGE_ID, EXPECTED_STREAM, EXPECTED_LAST_SEQUENCE, EXPECTED_LAST_MESSAGE_ID}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -49,14 +59,14 @@ class Refusal:
     sequence: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PublishOptions:
+class PublishOptions(NamedTuple):
     """What one message's headers ask for; None where they are silent.
 
     Attributes:
         last_sequence: One more than the offset of the stream's last record.
         key: Not empty.
         tombstone: Whether the record's value is null; then it has a key.
+        ack_policy: Instead of the stream's.
     """
 
     message_id: bytes | None = None
@@ -65,30 +75,35 @@ class PublishOptions:
     last_message_id: bytes | None = None
     key: bytes | None = None
     tombstone: bool = False
+    ack_policy: AckPolicy | None = None
 
     @property
     def for_one_record(self) -> bool:
         """Whether they ask for something that only a single record can have."""
-        return replace(self, stream=None) != NO_OPTIONS
+        return self._replace(stream=None, ack_policy=None) != NO_OPTIONS
 
     def without_expectations(self) -> "PublishOptions":
         """What they ask of a stream that the publisher did not name."""
-        return replace(self, stream=None, last_sequence=None, last_message_id=None)
+        return self._replace(stream=None, last_sequence=None, last_message_id=None)
 
 
 NO_OPTIONS: Final = PublishOptions()
 
 
-def read_options(pairs: Pairs) -> PublishOptions | Refusal:
+def read_options(pairs: Pairs, *, key_bytes_max: int) -> PublishOptions | Refusal:
     """Read the headers that mean something to logd; the first of a repeated name counts."""
+    known = [pair for pair in pairs if pair[0] in _KNOWN]
+    if not known:
+        return NO_OPTIONS
     values: dict[str, bytes] = {}
-    for name, value in pairs:
+    for name, value in known:
         if name in _NOT_OFFERED:
             return Refusal(Nack.BAD_HEADER, f"header {name} is not offered")
         if name in _TAKEN_OUT and name in values:
             return Refusal(Nack.BAD_HEADER, f"{name} stands there twice")
         values.setdefault(name, value)
-    fault = _fault(values)
+    policy = values.get(ACK_POLICY)
+    fault = _fault(values, key_bytes_max)
     if fault is not None:
         return Refusal(Nack.BAD_HEADER, fault)
     sequence = values.get(EXPECTED_LAST_SEQUENCE)
@@ -100,25 +115,39 @@ def read_options(pairs: Pairs) -> PublishOptions | Refusal:
         last_message_id=values.get(EXPECTED_LAST_MESSAGE_ID),
         key=values.get(KEY),
         tombstone=TOMBSTONE in values,
+        ack_policy=None if policy is None else _ACK_POLICIES[policy],
     )
 
 
 def stored_pairs(pairs: Pairs) -> Pairs:
     """The headers that the record keeps."""
-    return tuple(pair for pair in pairs if pair[0] not in _TAKEN_OUT)
+    return tuple([pair for pair in pairs if pair[0] not in _TAKEN_OUT])
 
 
-def _fault(values: dict[str, bytes]) -> str | None:
+def stored_message_id(pairs: Pairs) -> bytes | None:
+    """The id of a message by the headers that its record kept."""
+    for name, value in pairs:
+        if name == MESSAGE_ID:
+            return value or None
+    return None
+
+
+def _fault(values: dict[str, bytes], key_bytes_max: int) -> str | None:
     """What is wrong with the values; None when nothing is."""
     if len(values.get(MESSAGE_ID, b"")) > MESSAGE_ID_LENGTH_MAX:
         return f"{MESSAGE_ID} has more than {MESSAGE_ID_LENGTH_MAX} bytes"
     sequence = values.get(EXPECTED_LAST_SEQUENCE)
     if sequence is not None and not (sequence.isdigit() and len(sequence) <= 19):
         return f"{EXPECTED_LAST_SEQUENCE} is not a number"
-    key = values.get(KEY)
-    if key is not None and not 0 < len(key) <= KEY_LENGTH_MAX:
-        return f"{KEY} has {len(key)} bytes; 1 to {KEY_LENGTH_MAX} are taken"
-    tombstone = values.get(TOMBSTONE)
+    policy = values.get(ACK_POLICY)
+    if policy is not None and policy not in _ACK_POLICIES:
+        return f"{ACK_POLICY} is {policy[:40]!r}; it can be all, leader or none"
+    return _key_fault(values.get(KEY), values.get(TOMBSTONE), key_bytes_max)
+
+
+def _key_fault(key: bytes | None, tombstone: bytes | None, key_bytes_max: int) -> str | None:
+    if key is not None and not 0 < len(key) <= key_bytes_max:
+        return f"{KEY} has {len(key)} bytes; 1 to {key_bytes_max} are taken"
     if tombstone is not None and tombstone != b"true":
         return f"{TOMBSTONE} is {tombstone[:40]!r}; it can only be true"
     if tombstone is not None and key is None:

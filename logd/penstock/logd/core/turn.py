@@ -1,10 +1,12 @@
 """One turn of a partition: what came in, and what it amounts to."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from penstock.logd.acks import PubAck
 from penstock.logd.frame import FrameHeader
+from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
 from penstock.logd.nats_headers import Pairs
 
 RECORD_OVERHEAD: Final = 128
@@ -61,6 +63,11 @@ class Run:
     size: int = FRAME_OVERHEAD
 
     @property
+    def full(self) -> bool:
+        """Whether what comes next belongs into another one."""
+        return self.size >= FRAME_BYTES_MAX or len(self.messages) >= FRAME_ROWS_MAX
+
+    @property
     def next_offset(self) -> int:
         """The offset after the last message."""
         return self.base_offset + len(self.messages)
@@ -96,6 +103,26 @@ class PendingAck(NamedTuple):
     enveloped: bool = False
 
 
+class AckRun(NamedTuple):
+    """Acks of plain messages at consecutive offsets, to send as `PendingAck`s are, at once.
+
+    Attributes:
+        replies: From `base_offset` on; empty where nobody is answered.
+    """
+
+    release: int
+    base_offset: int
+    replies: list[bytes]
+
+
+Ack = PendingAck | AckRun
+
+
+def ack_count(ack: Ack) -> int:
+    """How many publishers are answered."""
+    return len(ack.replies) - ack.replies.count(b"") if isinstance(ack, AckRun) else 1
+
+
 @dataclass(frozen=True, slots=True)
 class Append:
     """Write these, in order. `size_bytes` is what they hold in memory."""
@@ -108,7 +135,7 @@ class Append:
 class AckLater:
     """Send these as the high watermark passes; `release` rises along the list."""
 
-    acks: list[PendingAck]
+    acks: list[Ack]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +158,7 @@ class Turn:
         room: Bytes that may still be taken, in a frame that a message may have to begin.
         spare: Bytes the daemon has room for beyond those, but the stream has not.
         offset_max: The stream has room for records below this offset.
+        replies: Whom to ack of the run under way, by position.
     """
 
     now_ns: int
@@ -140,11 +168,67 @@ class Turn:
     size: int = 0
     run: Run | None = None
     items: list[Run | Whole] = field(default_factory=list)
-    acks: list[PendingAck] = field(default_factory=list)
+    replies: list[bytes] = field(default_factory=list)
+    acks: list[Ack] = field(default_factory=list)
     refusals: list[Refuse] = field(default_factory=list)
 
+    def stretch(self) -> tuple[int, int]:
+        """How many bytes and how many plain messages `put` may be given at once."""
+        run = self.run
+        if run is None:
+            return min(self.room, FRAME_BYTES_MAX) - FRAME_OVERHEAD, FRAME_ROWS_MAX
+        return min(self.room, FRAME_BYTES_MAX - run.size), FRAME_ROWS_MAX - len(run.messages)
+
+    def put(
+        self,
+        messages: Sequence[Message],
+        replies: list[bytes],
+        size: int,
+        offset: int,
+        extras: RowExtras | None = None,
+    ) -> None:
+        """Put plain messages at the next offset, into the run under way if they may.
+
+        Args:
+            messages: Those that `stretch` has room for, or one.
+            replies: Whom to ack; empty for those that are not answered.
+            size: The sum of the messages' sizes.
+            offset: The next offset.
+            extras: Of the only message.
+        """
+        run = self.run
+        if run is None or run.full:
+            self.end_run()
+            run = self.run = Run(offset, self.now_ns)
+            self.items.append(run)
+            self.room -= run.size
+            self.size += run.size
+        if extras is not None:
+            run.extras[len(run.messages)] = extras
+        run.messages += messages
+        run.size += size
+        self.replies += replies
+        self.room -= size
+        self.size += size
+
+    def put_whole(self, whole: Whole, size: int) -> None:
+        """Put a producer's batch at the next offset."""
+        self.end_run()
+        self.items.append(whole)
+        self.room -= size
+        self.size += size
+
+    def end_run(self) -> None:
+        """Let what follows begin another run."""
+        if self.run is not None and any(self.replies):
+            last = self.run.next_offset - 1
+            self.acks.append(AckRun(last, self.run.base_offset, self.replies))
+        self.run = None
+        self.replies = []
+
     def effects(self) -> list[Effect]:
-        """Refusals first: they wait for nothing."""
+        """End the turn. Refusals come first: they wait for nothing."""
+        self.end_run()
         effects: list[Effect] = [*self.refusals]
         if self.items:
             effects.append(Append(self.items, self.size))
