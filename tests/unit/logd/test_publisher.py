@@ -44,7 +44,7 @@ class FakeLog:
         self.trouble = trouble
         self.values: list[bytes] = []
         self.ids: dict[str, int] = {}
-        self.producers = ProducerTable(expiry_ns=10**18)
+        self.producers = ProducerTable(expiry_ns=10**18, producers_max=10)
         self.under_way = self.most_under_way = 0
         self.nack: Nack | None = None
 
@@ -153,7 +153,7 @@ async def test_a_producer_that_logd_has_forgotten_goes_on() -> None:
     log = FakeLog(random.Random(1), trouble=0)
     async with make(log) as publisher:
         await publisher.publish_batch("t.a", [record(0)])
-        log.producers = ProducerTable(expiry_ns=10**18)
+        log.producers = ProducerTable(expiry_ns=10**18, producers_max=10)
         ack = await publisher.publish_batch("t.a", [record(1)])
         assert (ack.offset, log.values) == (1, [b"0", b"1"])
 
