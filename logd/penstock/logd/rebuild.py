@@ -11,7 +11,7 @@ Where retention deletes records, a snapshot with the ids is taken before: see
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -19,7 +19,9 @@ from penstock.logd.batch import decode_body
 from penstock.logd.core.intake import Intake
 from penstock.logd.errors import LogdError
 from penstock.logd.store import Checkpoint, CommitLog, CorruptFrameError
+from penstock.logd.store.disk import REAL_DISK, Disk
 
+_FILE: Final = "producers"
 _log = structlog.get_logger()
 
 
@@ -27,7 +29,7 @@ _log = structlog.get_logger()
 class Memory:
     """What an intake remembers of everything below `offset`, at one moment.
 
-    Message ids only where retention deletes records: else the log itself has them all.
+    Message ids only where records are removed: else the log itself has them all.
     """
 
     offset: int
@@ -38,15 +40,15 @@ class Memory:
     @classmethod
     def of(cls, intake: Intake) -> "Memory":
         """What an intake remembers now."""
-        deletes = intake.config.deleting.deletes
+        removes = intake.config.deleting.deletes or intake.config.compact
         return cls(
             intake.next_offset,
             intake.dedup.producers.snapshot(),
-            intake.dedup.message_ids.snapshot() if deletes else [],
-            intake.dedup.last_message_id if deletes else b"",
+            intake.dedup.message_ids.snapshot() if removes else [],
+            intake.dedup.last_message_id if removes else b"",
         )
 
-    def save(self, directory: Path) -> bool:
+    def save(self, directory: Path, *, disk: Disk = REAL_DISK) -> bool:
         """Write it down; everything below `offset` is durable. Whether it worked."""
         document = {
             "offset": self.offset,
@@ -55,30 +57,30 @@ class Memory:
             "last_message_id": self.last_message_id.hex(),
         }
         try:
-            _checkpoint(directory).save(document)
+            Checkpoint(directory / _FILE, disk=disk).save(document)
         except OSError as error:  # the log itself has it; the next start reads more of it
             _log.warning("producers not saved", directory=str(directory), error=str(error))
             return False
         return True
 
 
-def rebuild_intake(intake: Intake, log: CommitLog, now_ns: int) -> None:
+def rebuild_intake(intake: Intake, log: CommitLog, now_ns: int, *, disk: Disk = REAL_DISK) -> None:
     """Replay a log into a new intake; damaged frames are passed over and logged."""
     window_ns = intake.config.dedup_window_s * 1_000_000_000
     window_start = log.offset_for_timestamp(now_ns - window_ns)
     bodies_from = max(min(window_start, log.end_offset - 1), log.start_offset)
-    restored = _restore(intake, log)
+    restored = _restore(intake, log, disk)
     headers_from = log.start_offset if restored is None else restored
     _recall_headers(intake, log, headers_from, now_ns)
     _recall_ids(intake, log, bodies_from, now_ns)
     if restored != log.end_offset:
-        Memory.of(intake).save(log.directory)
+        Memory.of(intake).save(log.directory, disk=disk)
 
 
-def _restore(intake: Intake, log: CommitLog) -> int | None:
+def _restore(intake: Intake, log: CommitLog, disk: Disk) -> int | None:
     """Take what was written down last; where to go on in the log, None if it is of no use."""
     try:
-        document = _checkpoint(log.directory).load()
+        document = Checkpoint(log.directory / _FILE, disk=disk).load()
         if document is None or not log.start_offset <= document["offset"] <= log.end_offset:
             return None
         intake.dedup.producers.restore(_row(row) for row in document["producers"])
@@ -109,7 +111,10 @@ def _recall_ids(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None
     while start < log.end_offset:
         try:
             for header, body in log.frames(start):
-                intake.dedup.recall_ids(header, decode_body(body), now_ns)
+                if header.producer_sequence:
+                    intake.dedup.last_message_id = b""
+                else:
+                    intake.dedup.recall_ids(header, decode_body(body), now_ns)
                 start = header.next_offset
         except CorruptFrameError as error:
             start = _pass_over(error, intake.config.name)
@@ -118,10 +123,6 @@ def _recall_ids(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None
 def _pass_over(error: CorruptFrameError, stream: str) -> int:
     _log.error("damaged frame", stream=stream, error=str(error))
     return error.next_offset
-
-
-def _checkpoint(directory: Path) -> Checkpoint:
-    return Checkpoint(directory / "producers")
 
 
 def _row(row: list[Any]) -> tuple[bytes, int, int, int]:

@@ -48,13 +48,13 @@ class Dedup:
         """Rebuild what a stored frame says of message ids, oldest frame first.
 
         Args:
-            header: Of the frame.
+            header: Of a frame of plain messages; batches have no ids.
             batch: Its rows.
             now_ns: The time; a record of the future counts as of now.
         """
         self.last_message_id = b""
         column = batch.column("headers")
-        if header.producer_sequence or column.null_count == batch.num_rows:
+        if column.null_count == batch.num_rows:
             return
         deltas = batch.column("offset_delta").to_pylist()
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
