@@ -1,7 +1,6 @@
 """What goes wrong around a real logd, and what it says about it."""
 
 import asyncio
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import nats.errors
 import nats.js.errors
 import pytest
 import yaml
-from nats.js import JetStreamContext
 
 from penstock.logd.acks import Nack
 from penstock.logd.errors import RefusedError
@@ -202,60 +200,6 @@ async def test_busy_refuses_with_429_and_counts_what_has_no_reply(
         stage = logd.stage("logs")
         assert stage["detail"]["refused_busy"] == stage["errors"] == 2
         assert stage["received"] == 3
-        await client.close()
-
-
-@contextmanager
-def small_file_system(path: Path, size: str) -> Iterator[Path]:
-    """A tmpfs of a few megabytes."""
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.decode().strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
-
-
-async def publish_until_refused(
-    js: JetStreamContext,
-) -> tuple[list[bytes], nats.js.errors.APIError]:
-    acked: list[bytes] = []
-    for number in range(200):
-        payload = b"%d:" % number + b"x" * 100_000
-        try:
-            await js.publish("telemetry.logs.a", payload, timeout=10)
-        except nats.js.errors.APIError as error:
-            return acked, error
-        acked.append(payload)
-    pytest.fail("the disk never filled up")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")
-async def test_a_full_disk_refuses_writes_and_keeps_reads(tmp_path: Path, nats_url: str) -> None:
-    with small_file_system(tmp_path / "small", "4m") as small:
-        logd = Logd(tmp_path / "logd", nats_url, [LOGS], data_dir=str(small / "data"))
-        client = await nats.connect(nats_url)
-        js = client.jetstream()
-        with logd:
-            acked, error = await publish_until_refused(js)
-            assert error.err_code == Nack.STORAGE_FAILED.err_code
-            assert len(acked) > 10
-            assert await asyncio.to_thread(logd.values, "logs") == acked
-            status = logd.daemon.status()
-            assert status["health"] == "degraded"
-            assert "logs" in status["reasons"][0]
-            logd.daemon.kill()
-            command = ["mount", "-o", "remount,size=16m", str(small)]
-            await asyncio.to_thread(subprocess.run, command, check=True)
-            logd.daemon.start()
-            assert (await js.publish("telemetry.logs.a", b"after")).seq == len(acked) + 1
-            assert await asyncio.to_thread(logd.values, "logs") == [*acked, b"after"]
         await client.close()
 
 

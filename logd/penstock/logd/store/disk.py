@@ -13,6 +13,7 @@ A `File` belongs to whoever refers to it: its descriptor is closed when the last
 a reader may go on with a file that has been unlinked meanwhile.
 """
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -134,8 +135,14 @@ class RealFile:
         os.ftruncate(self.fileno(), size)
 
     def sync(self) -> None:
-        """Make bytes and size durable."""
+        """Make bytes and size durable.
+
+        Raises:
+            FileNotFoundError: Somebody has removed the file: what it holds ends with this process.
+        """
         os.fdatasync(self.fileno())
+        if os.fstat(self.fileno()).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "the file was removed while it was written")
 
     def close(self) -> None:
         """Close early; closing twice is fine."""
@@ -152,8 +159,16 @@ class RealDisk:
     """The operating system's file system."""
 
     def open(self, path: Path) -> File:
-        """Open an existing file to read and write."""
-        return RealFile(path, os.O_RDWR)
+        """Open an existing file to read and write; only to read where the file system allows that.
+
+        A file system that met an error often turns read-only, and its readers should go on.
+        """
+        try:
+            return RealFile(path, os.O_RDWR)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            return RealFile(path, os.O_RDONLY)
 
     def create(self, path: Path) -> File:
         """Make a new file, or empty an old one, and open it."""

@@ -197,3 +197,30 @@ def test_memory_failed_sync_is_not_made_up_for_by_the_next() -> None:
     file.sync()
     disk.crash(Random(1))
     assert disk.open(Path("/a")).read(0, 9999) == b"x" * 1024 + bytes(1024)
+
+
+def test_a_removed_file_cannot_be_made_durable(tmp_path: Path) -> None:
+    file = REAL_DISK.create(tmp_path / "a")
+    file.write(0, [b"x"])
+    file.sync()
+    (tmp_path / "a").unlink()
+    with pytest.raises(FileNotFoundError, match="removed"):
+        file.sync()
+
+
+def test_files_of_a_read_only_file_system_are_opened_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    real = os.open
+
+    def read_only(path: Path, flags: int, mode: int) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", read_only)
+    file = REAL_DISK.open(tmp_path / "a")
+    assert file.read(0, 1) == b"x"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.write(0, [b"y"])

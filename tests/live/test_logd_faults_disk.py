@@ -1,0 +1,179 @@
+"""Disks that fill up, fail to sync, refuse or lose files, under a real logd."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import nats
+import nats.js.errors
+import pytest
+from nats.aio.client import Client
+
+from penstock.logd.acks import Nack
+from penstock.logd.errors import RefusedError
+from tests.support.logd import Logd
+from tests.support.mounts import ThinDisk, grow, mounted, run, small_file_system
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+
+LOGS = {"name": "logs", "subject": "t.logs", "segment_bytes_max": 65_536}
+
+
+@pytest.fixture
+async def client(nats_url: str) -> AsyncIterator[Client]:
+    connection = await nats.connect(nats_url)
+    yield connection
+    await connection.close()
+
+
+async def publish_until_refused(client: Client, stream: str, size: int) -> list[bytes]:
+    """Publish numbered messages one after another; what was acked, each at its offset."""
+    acked: list[bytes] = []
+    for number in range(20_000):
+        payload = b"%d:" % number + b"x" * size
+        try:
+            ack = await client.jetstream().publish(f"t.{stream}", payload, timeout=20)
+        except nats.js.errors.APIError as error:
+            if error.err_code != Nack.STORAGE_FAILED.err_code:
+                raise
+            return acked
+        assert ack.seq == number + 1
+        acked.append(payload)
+    pytest.fail("nothing was ever refused")
+
+
+async def publish(client: Client, stream: str, payload: bytes) -> int:
+    ack = await client.jetstream().publish(f"t.{stream}", payload, timeout=20)
+    return int(ack.seq) - 1
+
+
+def fill_up(directory: Path) -> Path:
+    """Take what room there is left."""
+    ballast = directory / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return ballast
+
+
+def expect_end(logd: Logd, code: int, text: str) -> None:
+    logd.daemon.launch()
+    assert logd.daemon.wait(within_s=30) == code
+    assert text in logd.daemon.log()
+
+
+SIZES = {"tiny": 50, "small": 900, "page": 3900, "large": 20_000, "huge": 100_000}
+"""Of messages: each stream's log meets the end of the disk at another step."""
+
+
+async def test_a_full_disk_stops_its_streams_alone_and_nothing_acked_is_lost(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    streams = [LOGS | {"name": name, "subject": f"t.{name}"} for name in (*SIZES, "elsewhere")]
+    with small_file_system(tmp_path / "small", "6m") as small, contextlib.ExitStack() as stack:
+        logd = Logd(tmp_path / "logd", nats_url, streams, data_dir=str(small / "data"))
+        stack.callback(logd.daemon.close)
+        logd.daemon.start()
+        await asyncio.to_thread(logd.daemon.stop)
+        (place,) = (small / "data" / "streams").glob("elsewhere-*")
+        elsewhere = shutil.copytree(place, tmp_path / "elsewhere")
+        stack.enter_context(mounted(place, "--bind", elsewhere))
+        logd.daemon.start()
+        acked = await asyncio.gather(
+            *(publish_until_refused(client, name, size) for name, size in SIZES.items())
+        )
+        assert await publish(client, "elsewhere", b"still") == 0
+        stored = {name: await asyncio.to_thread(logd.values, name) for name in SIZES}
+        assert dict(zip(SIZES, acked, strict=True)) == stored
+        ballast = fill_up(small)
+        with logd.client() as log, pytest.raises(RefusedError, match="No space left"):
+            log.create_stream("new", "t.new")
+        logd.daemon.kill()
+        expect_end(logd, 69, "No space left")
+        ballast.unlink()
+        grow(small, "24m")
+        logd.daemon.start()
+        for name, before in stored.items():
+            assert await publish(client, name, b"after") == len(before)
+            assert await asyncio.to_thread(logd.values, name) == [*before, b"after"]
+        assert logd.values("elsewhere") == [b"still"]
+        with logd.client() as log:
+            assert log.create_stream("new", "t.new").partitions[0].end_offset == 0
+        logd.daemon.close()
+
+
+async def test_a_sync_that_fails_takes_back_what_was_not_durable_and_nothing_else(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    with small_file_system(tmp_path / "small", "14m") as small:
+        disk, place = ThinDisk(small), tmp_path / "thin"
+        logd = Logd(tmp_path / "logd", nats_url, [LOGS], data_dir=str(place / "data"))
+        with disk.mounted(place), running(logd):
+            acked = await publish_until_refused(client, "logs", 60_000)
+            assert len(acked) > 10
+            assert await asyncio.to_thread(logd.values, "logs") == acked
+            assert logd.daemon.status()["health"] == "degraded"
+        grow(small, "80m")
+        disk.repair()
+        with disk.mounted(place), running(logd):
+            stored = await asyncio.to_thread(logd.values, "logs")
+            assert stored[: len(acked)] == acked
+            assert len(stored) <= len(acked) + 1, "what was refused may be there, nothing else"
+            assert await publish(client, "logs", b"after") == len(stored)
+
+
+async def test_a_file_that_may_not_grow_is_refused_like_a_full_disk(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    logs = LOGS | {"segment_bytes_max": 1 << 20}
+    with Logd(tmp_path / "logd", nats_url, [logs]) as logd:
+        run("prlimit", "--pid", str(logd.daemon.pid), "--fsize=300000:")
+        acked = await publish_until_refused(client, "logs", 20_000)
+        assert await asyncio.to_thread(logd.values, "logs") == acked
+        assert "File too large" in logd.daemon.status()["reasons"][0]
+        await asyncio.to_thread(logd.restart, kill=True)
+        assert await publish(client, "logs", b"after") == len(acked)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="chattr needs root")
+async def test_a_directory_that_takes_no_files_stops_its_stream_until_it_does(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    with Logd(tmp_path / "logd", nats_url, [LOGS]) as logd:
+        (directory,) = logd.data_dir.glob("streams/logs-*/0")
+        run("chattr", "+i", directory)
+        try:
+            acked = await publish_until_refused(client, "logs", 9_000)
+            assert await asyncio.to_thread(logd.values, "logs") == acked
+            logd.daemon.kill()
+            expect_end(logd, 69, "Operation not permitted")
+        finally:
+            run("chattr", "-i", directory)
+        logd.daemon.start()
+        assert await publish(client, "logs", b"after") == len(acked)
+
+
+async def test_a_log_whose_files_were_removed_takes_no_more(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    with Logd(tmp_path / "logd", nats_url, [LOGS]) as logd:
+        assert await publish(client, "logs", b"one") == 0
+        (directory,) = logd.data_dir.glob("streams/logs-*")
+        shutil.rmtree(directory)
+        assert await publish_until_refused(client, "logs", 10) == []
+        assert "removed" in logd.daemon.status()["reasons"][0]
+        logd.daemon.kill()
+        expect_end(logd, 65, "has lost its data directory")
+
+
+@contextlib.contextmanager
+def running(logd: Logd) -> Iterator[None]:
+    """Run it; killed at the end."""
+    logd.daemon.start()
+    try:
+        yield
+    finally:
+        logd.daemon.kill()
