@@ -11,7 +11,7 @@ import argparse
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ from tests.bench.report import (
     write_json,
 )
 
-Scenario = tuple[str, Callable[[Bench], list[Case]]]
+Scenario = tuple[str, Callable[[Bench], Iterable[Case]]]
 
 SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "a": ((plain.TITLE, plain.run),),
@@ -73,31 +73,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
         progress = ConsoleProgress(terminal)
         bench = Bench(Path(name), effort, head["rounds"], progress)
         try:
-            _run(bench, options.only, console, options.json, head)
+            failed = _run(bench, options.only, console, options.json, head)
         except KeyboardInterrupt:
             terminal.print("interrupted; everything started has been ended")
             return 130
         finally:
             progress.close()
-    return 0
+    return 1 if failed else 0
 
 
 def _run(
     bench: Bench, letters: Sequence[str], console: Console, path: Path | None, head: dict[str, Any]
-) -> None:
-    """Run scenarios in order; the file is written after each, so that an end is no loss."""
+) -> list[str]:
+    """Run scenarios in order, though one fails; the file is written after each.
+
+    Returns:
+        Those that failed.
+    """
     found: list[Case] = []
+    failed: list[str] = []
     head["load"] = {}
     for letter in letters:
         for title, run in SCENARIOS[letter]:
             before = machine.load()
-            cases = run(bench)
+            cases: list[Case] = []
+            try:
+                for case in run(bench):
+                    cases.append(case)  # noqa: PERF402 - what was measured before a failure counts
+            except Exception:  # noqa: BLE001 - shown; the others can still be measured
+                failed.append(title)
+                console.print_exception()
             head["load"][title] = {"before": before, "after": machine.load()}
             found += cases
             show_scenario(console, letter, title, cases, aims=bench.effort is not Effort.SMOKE)
             console.print(f"  load average {before} before, {machine.load()} after\n", markup=False)
             if path is not None:
-                write_json(path, head, found)
+                write_json(path, head | {"failed": failed}, found)
+    return failed
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -6,6 +6,7 @@ what the disk allows when each window is one fdatasync of 4 KiB. JetStream with 
 message by message; it gets a twentieth of the messages where several are in flight.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tests.bench.figures import Aim, Case, percentile
@@ -23,9 +24,8 @@ COMPARE = {COMMIT: (ALWAYS,), INTERVAL: (DEFAULT,)}
 SYSTEMS = (COMMIT, ALWAYS, INTERVAL, DEFAULT)
 
 
-def run(bench: Bench) -> list[Case]:
+def run(bench: Bench) -> Iterator[Case]:
     """Each number of publishers with each window."""
-    cases = []
     with running(bench.directory / "b", SYSTEMS) as systems:
         takers: list[System | Limit] = [*systems, Limit(DISK)]
         for publishers in bench.some(PUBLISHERS):
@@ -52,8 +52,7 @@ def run(bench: Bench) -> list[Case]:
                             cost.add(system.name, ran.processor_us("sent"))
                     if counts:
                         case.add(system.name, value)
-                cases += [case, cost]
-    return cases
+                yield from (case, cost)
 
 
 def _case(publishers: int, window: int) -> Case:

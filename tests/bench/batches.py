@@ -6,6 +6,8 @@ quickest publishing this nats-server has. The limit is a subscriber that only co
 batches.
 """
 
+from collections.abc import Iterator
+
 from tests.bench.figures import Aim, Case
 from tests.bench.harness import Bench
 from tests.bench.systems import COMMIT, DEFAULT, INTERVAL, System, running, settle
@@ -25,9 +27,8 @@ PEERS = {RECORDS: ("acked", 1000), ATOMIC: ("atomic", WINDOW), FAST: ("fast", 1)
 """Kind of publisher and its window."""
 
 
-def run(bench: Bench) -> list[Case]:
+def run(bench: Bench) -> Iterator[Case]:
     """One producer, then four."""
-    cases = []
     options = {"allow_atomic": True, "allow_batched": True}
     with running(bench.directory / "c", (COMMIT, INTERVAL, DEFAULT), **options) as systems:
         names = [COMMIT, RECORDS, INTERVAL, ATOMIC, FAST, COUNTING]
@@ -39,8 +40,7 @@ def run(bench: Bench) -> list[Case]:
                 if counts:
                     case.add(name, run.rate("sent"))
                     cost.add(name, run.processor_us("sent"))
-            cases += [case, cost]
-    return cases
+            yield from (case, cost)
 
 
 def _case(producers: int) -> Case:

@@ -5,6 +5,7 @@ with the nats-server it needs. Cost per stream is what 1,000 take more than one,
 """
 
 import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter_ns
@@ -62,7 +63,7 @@ def wait_idle(seconds: float) -> None:
     wait_until(lambda: perf_counter_ns() >= until_ns, within_s=seconds + 60)
 
 
-def run(bench: Bench) -> list[Case]:
+def run(bench: Bench) -> Iterator[Case]:
     """Both systems with each number of streams."""
     counts = (1, 2) if bench.effort is Effort.SMOKE else (1, 100, 1000)
     found = _Footprint(bench, counts)
@@ -84,7 +85,7 @@ def run(bench: Bench) -> list[Case]:
                     start_ns = perf_counter_ns() - begun_ns
                     found.look(name, streams, [peer.pid], start_ns)
                     peer.stop()
-    return found.cases()
+    yield from found.cases()
 
 
 def _logd(stack: ExitStack, directory: Path, streams: int) -> tuple[Logd, NatsServer]:

@@ -6,6 +6,7 @@ of the time each, so that what disturbs the machine disturbs all of them. p99.9 
 together. The limit is an fdatasync of as many bytes.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.bench.figures import Aim, Case, percentile
@@ -32,6 +33,7 @@ class _Size:
     p99: Case = field(init=False)
     p999: Case = field(init=False)
     pooled: dict[str, list[float]] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.p50 = Case("d", f"{self.name} p50", "ms", "lower", COMPARE)
@@ -43,15 +45,22 @@ class _Size:
         self.p99.add(system, percentile(times_ms, 99))
         self.pooled.setdefault(system, []).extend(times_ms)
 
+    def note(self, system: str, refusals: list[str]) -> None:
+        """Say how many messages were refused: they have no latency."""
+        self.refused[system] = self.refused.get(system, 0) + len(refusals)
+        if self.refused[system]:
+            found = f"{self.refused[system]} refused besides"
+            for case in (self.p50, self.p99, self.p999):
+                case.notes[system] = found
+
     def cases(self) -> list[Case]:
         for system, times_ms in self.pooled.items():
             self.p999.add(system, percentile(times_ms, 99.9))
         return [self.p50, self.p99, self.p999]
 
 
-def run(bench: Bench) -> list[Case]:
+def run(bench: Bench) -> Iterator[Case]:
     """Each size, systems in turn."""
-    cases = []
     with running(bench.directory / "d", SYSTEMS) as systems:
         takers: list[System | Limit] = [*systems, Limit(DISK)]
         for name, size_bytes in bench.some(SIZES.items()):
@@ -67,7 +76,7 @@ def run(bench: Bench) -> list[Case]:
                         "paced", system, count=messages, size_bytes=size_bytes, rate=rate
                     )
                     times_ns = run.results[0]["latencies_ns"]
+                    size.note(system.name, run.results[0]["refusals"])
                 if counts:
                     size.add(system.name, [value / 1e6 for value in times_ns])
-            cases += size.cases()
-    return cases
+            yield from size.cases()

@@ -5,6 +5,7 @@ afterwards; silently lost, what is not counted anywhere by the system that lost 
 subscriber that only counts.
 """
 
+from collections.abc import Iterator
 from time import perf_counter_ns
 
 from tests.bench.figures import Aim, Case
@@ -20,10 +21,9 @@ QUIET_S = 3.0
 """Seconds without a new record, after which no more will come."""
 
 
-def run(bench: Bench) -> list[Case]:
+def run(bench: Bench) -> Iterator[Case]:
     """One publisher, then four: nats-server holds back each one that outruns its subscriber."""
     count = bench.pick(1_000_000, 200_000, 2_000)
-    cases: list[Case] = []
     with running(bench.directory / "a", (COMMIT, DEFAULT)) as systems:
         takers: list[System | Limit] = [*systems, Limit(COUNTING)]
         for publishers in bench.some((1, 4)):
@@ -36,8 +36,7 @@ def run(bench: Bench) -> list[Case]:
                         found.rate.add(system.name, rate)
                 else:
                     found.measure(bench, system, counts=counts)
-            cases += found.all()
-    return cases
+            yield from found.all()
 
 
 class _Cases:

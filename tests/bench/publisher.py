@@ -8,6 +8,7 @@ Messages are made before the clock starts, and answers are counted, not parsed, 
 is what is measured. All kinds but the batches of logd are the same bytes for both systems.
 """
 
+import re
 import select
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -106,29 +107,38 @@ def _paced(job: Job) -> Prepared:
     the one before was still blocked then.
     """
     connection = Connection(job.url)
-    answers = Answers(connection, job.number)
-    one = message(job.subject, job.size_bytes, inbox(job.number))
+    connection.subscribe(b"%b.*" % inbox(job.number))
+    messages = [
+        message(job.subject, job.size_bytes, b"%b.%d" % (inbox(job.number), number))
+        for number in range(job.count)
+    ]
+    answer = re.compile(rb"MSG %b\.(\d+) 1 \d+\r\n(.*)\r\n" % re.escape(inbox(job.number)))
     interval_ns = int(1e9 / job.rate)
 
     def run() -> Result:
         begun_ns: list[int] = []
         latencies_ns: list[int] = []
+        refusals: list[str] = []
         due_ns = perf_counter_ns() + interval_ns
-        while len(latencies_ns) < job.count:
+        while len(latencies_ns) + len(refusals) < job.count:
             idle_s = max(0, due_ns - perf_counter_ns()) / 1e9
             sending = len(begun_ns) < job.count
             readable = select.select([connection.socket], [], [], idle_s if sending else None)[0]
             if readable:
-                new, now_ns = answers.wait(), perf_counter_ns()
-                first = len(latencies_ns)
-                latencies_ns += [now_ns - at_ns for at_ns in begun_ns[first : first + new]]
+                data, now_ns = connection.lines(), perf_counter_ns()
+                for number, text in answer.findall(data):
+                    if b'"error"' in text:
+                        refusals.append(text.decode(errors="replace"))
+                    else:
+                        latencies_ns.append(now_ns - begun_ns[int(number)])
             now_ns = perf_counter_ns()
             if sending and now_ns >= due_ns:
                 blocked = now_ns - due_ns > interval_ns
                 begun_ns.append(due_ns if blocked else now_ns)
-                connection.send(one)
+                connection.send(messages[len(begun_ns) - 1])
                 due_ns += interval_ns
-        return {"sent": job.count, "refused": answers.refused, "latencies_ns": latencies_ns}
+        latencies = {"latencies_ns": latencies_ns, "refusals": refusals}
+        return {"sent": job.count, "refused": 0} | latencies
 
     return run
 

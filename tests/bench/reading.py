@@ -44,9 +44,8 @@ def read_job(system: System, count: int, kind: str = "frames") -> dict[str, Any]
     }
 
 
-def run(bench: Bench) -> list[Case]:
+def run(bench: Bench) -> Iterator[Case]:
     """Fill both once, then read in turns."""
-    cases = []
     with running(bench.directory / "f", (COMMIT, DEFAULT), allow_batched=True) as systems:
         ours, peer = systems
         assert isinstance(ours, LogdStream)
@@ -58,8 +57,7 @@ def run(bench: Bench) -> list[Case]:
         files = sorted(ours.logd.data_dir.glob("streams/*/0/*.log"))
         with _raw_copies(files) as copies:
             for readers in bench.some((1, 8)):
-                cases += _read(bench, (ours, peer), copies, readers)
-    return cases
+                yield from _read(bench, (ours, peer), copies, readers)
 
 
 def fill(bench: Bench, system: System, count: int) -> None:

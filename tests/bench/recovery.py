@@ -6,6 +6,7 @@ by the GiB of values. Files are in the page cache: this is the cost of the work,
 """
 
 import signal
+from collections.abc import Iterator
 from time import perf_counter_ns
 
 from tests.bench.figures import Case
@@ -27,7 +28,7 @@ COMPARE = {COMMIT: (DEFAULT,)}
 WAYS = {"a clean stop": signal.SIGTERM, "kill -9": signal.SIGKILL}
 
 
-def run(bench: Bench) -> list[Case]:
+def run(bench: Bench) -> Iterator[Case]:
     """Start empty, fill, then stop and kill in turns."""
     cases = {way: Case("g", f"start after {way}", "s/GiB", "lower", COMPARE) for way in WAYS}
     empty: dict[str, float] = {}
@@ -49,7 +50,7 @@ def run(bench: Bench) -> list[Case]:
                     f"{gib:.2g} GiB; last: {seconds:.2f} s, empty: {empty[system.name]:.2f} s"
                 )
                 assert system.stored() in (0, count), (system.name, system.stored())
-    return list(cases.values())
+    yield from cases.values()
 
 
 def _restart(system: System, how: signal.Signals) -> float:

@@ -7,7 +7,7 @@ lookups/s; the aim is the concurrent trie. Seconds are of processor time: nothin
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import process_time_ns
 
 from penstock.logd.core.subjects import SubjectTrie, matches
@@ -44,7 +44,7 @@ def make_subjects(rng: random.Random, count: int) -> list[str]:
     return [".".join(f"word{digit}" for digit in f"{number:05}") for number in numbers]
 
 
-def run(bench: Bench) -> list[Case]:
+def run(bench: Bench) -> Iterator[Case]:
     """Look up in turns, in this process."""
     rng = random.Random(1)
     filters = make_filters(rng, SUBSCRIPTIONS)
@@ -73,7 +73,7 @@ def run(bench: Bench) -> list[Case]:
             value = _rate(trie.match, warm)
         if counts:
             case.add(name, value)
-    return [case]
+    yield case
 
 
 def _scan(filters: Sequence[str], subject: str) -> list[int]:

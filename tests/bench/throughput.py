@@ -6,6 +6,8 @@ frames, of JetStream by an ordered consumer, both over a raw socket (see `reader
 `always` syncs message by message; it gets a tenth of the messages.
 """
 
+from collections.abc import Iterator
+
 from tests.bench.figures import Case
 from tests.bench.harness import Bench
 from tests.bench.reading import read_job
@@ -21,9 +23,8 @@ SLOW = 10
 WINDOW_BYTES = 8 * 1024 * 1024
 
 
-def run(bench: Bench) -> list[Case]:
+def run(bench: Bench) -> Iterator[Case]:
     """Each size on new streams, published once a round and then read."""
-    cases = []
     for name, size_bytes in bench.some(SIZES.items()):
         count = min(bench.pick(100_000, 20_000, 200), BYTES_MAX // size_bytes)
         count = min(count, bench.pick(count, BYTES_MAX // 8 // size_bytes, 20))
@@ -48,5 +49,4 @@ def run(bench: Bench) -> list[Case]:
                     consuming.add(system.name, ran.rate("records"))
                     mib = ran.rate("records") * size_bytes / 2**20
                     consuming.notes[system.name] = f"{mib:.0f} MiB/s"
-        cases += [publishing, consuming]
-    return cases
+        yield from (publishing, consuming)
