@@ -7,9 +7,11 @@ from pathlib import Path
 
 import nats
 import nats.errors
+import psutil
 import pytest
 
 from penstock.logd.errors import RefusedError
+from tests.live.test_logd_retention import StalledReader
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
 
@@ -67,4 +69,28 @@ async def test_a_disk_that_never_answers_does_not_keep_the_process_from_ending(
         assert logd.values("audit") == logd.values("logs-lazy") == [b"acked"]
         assert logd.values("logs") in ([b"acked"], [b"acked", b"not acked"])
         wait_until(lambda: logd.daemon.status()["health"] == "ready")
+        await client.close()
+
+
+async def test_stalled_readers_cost_neither_memory_nor_other_peoples_time(
+    tmp_path: Path, nats_url: str
+) -> None:
+    with Logd(tmp_path / "logd", nats_url, [LOGS]) as logd, logd.client() as log:
+        client = await nats.connect(nats_url)
+        js = client.jetstream()
+        payloads = [b"%d:" % number + b"x" * 500_000 for number in range(80)]
+        for payload in payloads:
+            await js.publish("telemetry.logs.a", payload)
+        process = psutil.Process(logd.daemon.pid)
+        assert log.offsets("logs").end == len(payloads)
+        before = process.memory_info().rss
+        readers = [StalledReader(logd.fetch) for _ in range(24)]
+        for number in range(200):
+            ack = await js.publish("telemetry.logs.a", b"%d" % number)
+            assert ack.seq == len(payloads) + number + 1
+        assert [record.value for _, record in log.records("logs", 0, len(payloads))] == payloads
+        grown = process.memory_info().rss - before
+        assert grown < 64 << 20, f"{grown >> 20} MiB for readers that asked for 40 MiB each"
+        for reader in readers:
+            reader.socket.close()
         await client.close()

@@ -65,8 +65,9 @@ class StreamChecker:
         for offset in [offset for offset in self.items if offset < start]:
             del self.items[offset]
         first = start if whole or not self.end else max(start, self.end - _OVERLAP)
+        asked = first
         first, size = self._read(log, first, end)
-        if whole and start and self.kept_bytes:
+        if whole and start and first == asked and self.kept_bytes > 0:
             self._demand(size >= self.kept_bytes, f"retention left only {size} bytes")
         self.end = max(self.end, end)
         self._find(acked, first)

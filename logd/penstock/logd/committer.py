@@ -16,6 +16,7 @@ from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Append, Run, Whole
 from penstock.logd.errors import LogdError
 from penstock.logd.frame_builder import build_frames
+from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
 from penstock.logd.rebuild import Memory
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog
@@ -40,7 +41,10 @@ class CommitFailed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryWanted:
-    """Retention waits for what the intake remembers: `Committer.remember`."""
+    """What the intake remembers is to be written down: `Committer.remember`.
+
+    Retention waits for it, or the next start would have many frames to read.
+    """
 
 
 Outcome = Durable | CommitFailed | MemoryWanted
@@ -80,6 +84,7 @@ class Committer:
         self._condition = threading.Condition()
         self._items: list[Run | Whole] = []
         self._memory: Memory | None = None
+        self._frames = 0
         self._closing = False
         self.failed = False
         self._synced_ns = clock.monotonic_ns()
@@ -138,7 +143,9 @@ class Committer:
             memory, self._memory = self._memory, None
             ending = self._closing
         if items:
-            self._log.append(list(build_frames(items, epoch=self._epoch)))
+            frames = list(build_frames(items, epoch=self._epoch))
+            self._log.append(frames)
+            self._frames += len(frames)
         if memory is not None or self._sync_is_due():
             self._log.sync()
             self._synced_ns = self._clock.monotonic_ns()
@@ -146,7 +153,8 @@ class Committer:
             self._post(Durable(self._log.end_offset))
         if memory is not None and memory.save(self._log.directory):
             self._retainer.remembered(memory.offset)
-        if not ending and self._retainer.step():
+        if not ending and (self._retainer.step() or self._frames >= FRAMES_UNREMEMBERED_MAX):
+            self._frames = 0
             self._post(MemoryWanted())
         return bool(items) or not ending
 

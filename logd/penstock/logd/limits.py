@@ -64,3 +64,9 @@ WORKERS_MAX: Final = 16
 """Threads for what blocks besides the writing of streams: opening and closing them, checkpoints.
 They wait for the disk most of the time; file systems sync what several ask for together.
 """
+
+FRAMES_UNREMEMBERED_MAX: Final = 50_000
+"""Frames after which a stream's producers are written down again: a start reads the headers of
+those written since, after kill -9 too. Without, that took up to a minute for each GiB of frames of
+one record.
+"""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.logd import committer
 from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.core.turn import Message
@@ -13,8 +14,9 @@ from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.fetch_connection import SendingTurn
 from penstock.logd.fetch_reading import FetchReading, FetchRequest
 from penstock.logd.partition import Partition
-from penstock.logd.store import EpochFile, LogFailedError
+from penstock.logd.store import Checkpoint, EpochFile, LogFailedError
 from tests.support.surroundings import make_surroundings
+from tests.support.waiting import wait_until_async
 
 PRODUCER = b"p" * 16
 STREAM = Stream(config=StreamConfig(name="logs", subject="t.>"), incarnation="1")
@@ -146,3 +148,21 @@ async def test_a_log_that_ends_before_its_last_epoch_began_is_damaged(tmp_path: 
 def make(directory: Path) -> Path:
     directory.mkdir()
     return directory
+
+
+async def test_what_is_remembered_is_written_down_while_frames_gather(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "FRAMES_UNREMEMBERED_MAX", 2)
+    partition = await open_partition(tmp_path / "0")
+    written = Checkpoint(tmp_path / "0" / "producers")
+
+    def offset() -> int:
+        document = written.load()
+        return int(document["offset"]) if document else 0
+
+    for number in range(4):
+        partition.take([batch(number, number + 1)])
+        await partition.wait_drained()
+    await wait_until_async(lambda: offset() >= 4)
+    await finish(partition)
