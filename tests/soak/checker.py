@@ -1,13 +1,13 @@
 """Reads a stream back and holds it against what its publishers were told."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.logd.client import LogClient
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import FrameHeader
 from penstock.logd.rows import batch_records
-from tests.soak.content import Item, decode, rows_of
+from tests.soak.content import Item, decode, key_of, rows_of
 from tests.soak.publishers import Acked, Rule
 
 _OVERLAP = 300
@@ -25,12 +25,14 @@ class StreamChecker:
     Args:
         stream: Its name.
         rules: Of its publishers, by name.
+        keyed: Those whose records have keys.
         deletes: Whether retention may delete its oldest records.
         kept_bytes: Bytes of frames that retention must leave once it has deleted anything.
     """
 
     stream: str
     rules: Mapping[str, Rule]
+    keyed: Collection[str] = ()
     deletes: bool = False
     kept_bytes: int = 0
     items: dict[int, Item] = field(default_factory=dict)
@@ -99,6 +101,8 @@ class StreamChecker:
                     raise BrokenPromiseError(
                         f"{self.stream}: bytes at {offset} were changed: {record}"
                     )
+                key = key_of(item) if item.publisher in self.keyed else None
+                self._demand(record.key == key, f"{item} at {offset} has the key {record.key!r}")
                 self._take(offset, item)
         self._demand(expected >= end, f"it could be read up to {expected} only, not {end}")
         return start, size

@@ -42,3 +42,8 @@ def decode(value: bytes | None) -> Item | None:
 def rows_of(publisher: str, number: int) -> int:
     """How many rows a batch has: 1 to 20."""
     return 1 + shake_128(b"%s/%d" % (publisher.encode(), number)).digest(1)[0] % 20
+
+
+def key_of(item: Item) -> bytes:
+    """The key of a keyed publisher's item: a few, so that each comes again and again."""
+    return b"%s/%d" % (item.publisher.encode(), item.number % 16)

@@ -19,7 +19,7 @@ from penstock.logd.acks import Nack, PubAck, decode_ack
 from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.envelope import BatchPayload, decode_envelope, encode_batch
 from penstock.service.clock import SystemClock
-from tests.soak.content import Item, encode, rows_of
+from tests.soak.content import Item, encode, key_of, rows_of
 
 _ACK_WAIT_S = 1.0
 _PAUSE_S = 0.1
@@ -80,11 +80,13 @@ class Publisher(Protocol):
         name: In its payloads; its subject ends in it.
         stream: That stores its subject.
         rule: What must hold of it.
+        keyed: Whether its records have keys.
     """
 
     name: str
     stream: str
     rule: Rule
+    keyed: bool
 
     async def run(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
         """Publish until told to stop."""
@@ -95,6 +97,7 @@ class _Numbered:
     """What the publishers share."""
 
     rule = Rule.IN_ORDER
+    keyed = False
 
     def __init__(self, stream: str, kind: str, rng: random.Random) -> None:
         self.name = f"{stream}-{kind}"
@@ -152,9 +155,12 @@ class WithoutReply(_Numbered):
 class WithId(_Numbered):
     """`js.publish()` with `Nats-Msg-Id`, several at a time; repeats some that were acked."""
 
-    def __init__(self, stream: str, kind: str, rng: random.Random, *, window: int = 1) -> None:
+    def __init__(
+        self, stream: str, kind: str, rng: random.Random, *, window: int = 1, keyed: bool = False
+    ) -> None:
         super().__init__(stream, kind, rng)
         self.window = window
+        self.keyed = keyed
         self.rule = Rule.ONCE_IN_ORDER if window == 1 else Rule.ONCE
         self._recent: deque[tuple[Item, int, int]] = deque(maxlen=200)
 
@@ -197,6 +203,8 @@ class WithId(_Numbered):
 
     async def _publish(self, client: Client, item: Item) -> tuple[int, bool]:
         headers = {"Nats-Msg-Id": f"{item.publisher}-{item.number}"}
+        if self.keyed:
+            headers["Penstock-Key"] = key_of(item).decode()
         ack = await client.jetstream().publish(
             self.subject, encode(item), headers=headers, timeout=_ACK_WAIT_S
         )
@@ -294,6 +302,7 @@ def make_publishers(seed: int) -> Sequence[Publisher]:
         WithoutReply("plain", "unanswered", dice()),
         WithId("ids", "single", dice()),
         WithId("ids", "many", dice(), window=8),
+        WithId("ids", "keyed", dice(), keyed=True),
         Batches("batches", "single", dice()),
         Batches("batches", "many", dice(), window=4),
         WithId("lazy", "single", dice()),

@@ -245,6 +245,7 @@ def _checker(stream: dict[str, Any], publishers: Sequence[Publisher]) -> StreamC
     return StreamChecker(
         stream["name"],
         {p.name: p.rule for p in publishers if p.stream == stream["name"]},
+        {p.name for p in publishers if p.keyed},
         deletes=bool(retention),
         kept_bytes=retention.get("bytes", 0) - UNDER_WAY_BYTES,
     )

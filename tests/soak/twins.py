@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
+
 from penstock.logd import frame_builder, partition, rebuild
 from penstock.logd.cli import cli
 from penstock.logd.core.turn import AckLater, PendingAck
@@ -119,6 +121,17 @@ def _payload_changed() -> Patches:
     return [patch.object(frame_builder, "_build", shorten)]
 
 
+def _keys_lost() -> Patches:
+    """Records are stored without their keys."""
+    take = frame_builder._keys_and_headers
+
+    def forget(*args: Any) -> Any:
+        keys, headers = take(*args)
+        return pa.nulls(len(keys), keys.type), headers
+
+    return [patch.object(frame_builder, "_keys_and_headers", forget)]
+
+
 def _offsets_skipped() -> Patches:
     """A new epoch begins one offset later than the last one ended."""
     recover = partition._recover
@@ -145,6 +158,7 @@ TWINS: dict[str, Callable[[], Patches]] = {
     "order-swapped": _order_swapped,
     "payload-changed": _payload_changed,
     "offsets-skipped": _offsets_skipped,
+    "keys-lost": _keys_lost,
 }
 
 
