@@ -2,18 +2,24 @@
 
 import asyncio
 import errno
+import os
+import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from penstock.logd.client import LogClient
 from penstock.logd.client.decoder import ResponseDecoder
 from penstock.logd.fetch_connection import FetchLimits, Response, SendingTurn
-from penstock.logd.fetch_server import FetchServer
-from penstock.logd.fetch_wire import Document
+from penstock.logd.fetch_server import Api, FetchServer
+from penstock.logd.fetch_wire import RESPONSE_HEAD, Document, encode_request
+from penstock.logd.store import REAL_DISK, FileRange
+from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
 
@@ -30,12 +36,14 @@ class NoStreams:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[str]:
-    server = FetchServer(NoStreams(), FetchLimits(connections_max=4))
+async def serving(
+    api: Api | None = None, limits: FetchLimits | None = None
+) -> AsyncIterator[tuple[str, FetchServer]]:
+    server = FetchServer(api or NoStreams(), limits or FetchLimits(connections_max=4))
     address = server.listen("127.0.0.1:0")
     running = asyncio.create_task(server.run())
     try:
-        yield address
+        yield address, server
     finally:
         running.cancel()
         await asyncio.wait([running])
@@ -60,7 +68,7 @@ async def test_running_out_of_descriptors_does_not_end_the_server(
         return await accept(listening)
 
     monkeypatch.setattr(loop, "sock_accept", accept_or_fail)
-    async with serving() as address:
+    async with serving() as (address, _):
         assert await asyncio.to_thread(ask, address) == []
         assert failures == []
 
@@ -80,5 +88,139 @@ async def test_a_call_after_an_interrupted_one_gets_its_own_answer() -> None:
                     log.streams()
             return log.streams()
 
-    async with serving() as address:
+    async with serving() as (address, _):
         assert await asyncio.to_thread(interrupt_and_ask, address) == []
+
+
+class Slow:
+    """Answers when it is told to; with a payload of its own if it has one.
+
+    Attributes:
+        asked: The ids that were asked for, in order.
+        cancelled: How many were let go unanswered.
+    """
+
+    def __init__(self, payload: bytes = b"", ranges: list[FileRange] | None = None) -> None:
+        self.asked: list[int] = []
+        self.cancelled = 0
+        self.go: dict[int, asyncio.Event] = {}
+        self.payload = payload
+        self.ranges = ranges or []
+
+    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+        number = request["id"]
+        self.asked.append(number)
+        if request["api"] == "empty":
+            return Response({})
+        if request["api"] == "now":
+            await turn.take()
+            return Response({}, self.ranges, self.payload)
+        self.go[number] = asyncio.Event()
+        try:
+            await self.go[number].wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return Response({})
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connect(address: str) -> Streams:
+    host, port = address.rsplit(":", 1)
+    return await asyncio.open_connection(host, int(port))
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    await writer.wait_closed()
+
+
+async def receive(reader: asyncio.StreamReader) -> tuple[Document, bytes]:
+    async with asyncio.timeout(20):
+        header, payload = RESPONSE_HEAD.unpack(await reader.readexactly(RESPONSE_HEAD.size))
+        document: Document = orjson.loads(await reader.readexactly(header))
+        return document, await reader.readexactly(payload)
+
+
+async def test_64_requests_of_one_connection_are_answered_as_they_become_ready() -> None:
+    api = Slow()
+    async with serving(api, FetchLimits(outstanding_max=64)) as (address, server):
+        reader, writer = await connect(address)
+        numbers = list(range(1, 65))
+        writer.write(b"".join(encode_request({"api": "wait", "id": n}) for n in numbers))
+        await wait_until_async(lambda: len(api.go) == 64)
+        writer.write(encode_request({"api": "wait", "id": 65}))
+        refused, _ = await receive(reader)
+        assert (refused["id"], refused["error"]["code"]) == (65, "TOO_MANY_REQUESTS")
+        for number in reversed(numbers):
+            api.go[number].set()
+            assert (await receive(reader))[0] == {"id": number}
+        assert (api.asked, server.counts.outstanding) == (numbers, 0)
+        writer.write(encode_request({"api": "now", "id": 66}))
+        assert (await receive(reader))[0] == {"id": 66}
+        await hang_up(writer)
+
+
+async def test_requests_of_all_connections_are_bounded_too_and_end_with_their_connection() -> None:
+    api = Slow()
+    limits = FetchLimits(outstanding_total_max=3)
+    async with serving(api, limits) as (address, server):
+        first, second = await connect(address), await connect(address)
+        for number in (1, 2, 3):
+            first[1].write(encode_request({"api": "wait", "id": number}))
+        await wait_until_async(lambda: len(api.go) == 3)
+        second[1].write(encode_request({"api": "wait", "id": 4}))
+        refused, _ = await receive(second[0])
+        assert refused["error"] == {
+            "code": "TOO_MANY_REQUESTS",
+            "message": "3 requests are under way on all connections; ask again when some are done",
+            "limit": 3,
+        }
+        await hang_up(first[1])
+        await wait_until_async(lambda: api.cancelled == 3 and server.connections == 1)
+        assert server.counts.outstanding == 0
+        second[1].write(encode_request({"api": "now", "id": 5}))
+        assert (await receive(second[0]))[0] == {"id": 5}
+        await hang_up(second[1])
+
+
+async def test_a_reader_that_takes_nothing_is_cut_off_and_delays_nobody() -> None:
+    api = Slow(payload=bytes(32 * 1024 * 1024))
+    async with serving(api, FetchLimits(stall_s=0.3)) as (address, server):
+        host, port = address.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=20) as stalled:
+            for number in (1, 2):
+                stalled.sendall(encode_request({"api": "now", "id": number}))
+            await wait_until_async(lambda: api.asked == [1, 2])
+            reader, writer = await connect(address)
+            writer.write(encode_request({"api": "empty", "id": 3}))
+            assert await receive(reader) == ({"id": 3}, b"")
+            await wait_until_async(lambda: server.counts.stalled == 1)
+        await hang_up(writer)
+
+
+@pytest.mark.parametrize("fault", [None, errno.EINVAL])
+async def test_a_range_arrives_whole_with_sendfile_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int | None
+) -> None:
+    data = random.Random(1).randbytes(3_000_001)
+    (tmp_path / "data").write_bytes(data)
+    file = REAL_DISK.open(tmp_path / "data")
+    real, calls = os.sendfile, list[int]()
+
+    def sendfile(target: int, source: int, offset: int, count: int) -> int:
+        calls.append(offset)
+        if fault is not None:
+            raise OSError(fault, "sendfile is not for this file")
+        return real(target, source, offset, count)
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    part = FileRange(file, 1, len(data) - 2, 0, 1)
+    async with serving(Slow(ranges=[part]), FetchLimits()) as (address, _):
+        reader, writer = await connect(address)
+        writer.write(encode_request({"api": "now", "id": 1}))
+        assert (await receive(reader))[1] == data[1:-1]
+        assert len(calls) == 1 if fault else len(calls) > 1
+        await hang_up(writer)

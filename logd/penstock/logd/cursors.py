@@ -33,7 +33,9 @@ CURSORS_STREAM: Final = StreamConfig(
     ack_on_reply=False,
     segment_bytes_max=16 * 1024 * 1024,
     dedup_window_s=0,
+    compact=True,
 )
+"""Its options are these, whatever an earlier version wrote down."""
 
 _log = structlog.get_logger()
 

@@ -17,7 +17,7 @@ from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.config import LogdConfig
 from penstock.logd.core.replica import NodeId
 from penstock.logd.core.turn import Message
-from penstock.logd.cursors import CursorStore
+from penstock.logd.cursors import CURSORS_STREAM, CursorStore
 from penstock.logd.descriptors import Descriptors
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.fetch_api import FetchApi
@@ -181,7 +181,7 @@ class _Daemon:
     async def _open_streams(self) -> None:
         configured = [settings.stream_config() for settings in self._config.streams]
         try:
-            await self._streams.start(configured)
+            await self._streams.start(configured, internal=[CURSORS_STREAM])
             await self._cursors.start()
         except RefusedError as error:
             raise ConfigError(

@@ -40,6 +40,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import google_crc32c
+import pyarrow as pa
 
 from penstock.logd.errors import CorruptError
 
@@ -64,7 +65,9 @@ assert _LAYOUT.size == HEADER_SIZE
 
 def crc32c(data: bytes | memoryview) -> int:
     """CRC-32C (Castagnoli, RFC 3720 appendix B.4)."""
-    return int(google_crc32c.value(bytes(data) if isinstance(data, memoryview) else data))
+    if isinstance(data, memoryview):  # google-crc32c takes no memoryview, but Arrow's view of one
+        data = pa.py_buffer(data)
+    return int(google_crc32c.value(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,8 +121,12 @@ class StreamSet:
         denials = self._link.denials()
         return {name: denials[sid] for name, sid in self._sids.items() if sid in denials}
 
-    async def start(self, configured: Iterable[StreamConfig]) -> None:
+    async def start(
+        self, configured: Iterable[StreamConfig], *, internal: Iterable[StreamConfig] = ()
+    ) -> None:
         """Open every stream there is, and create those configured that there are not.
+
+        Those of `internal` that there are get the options given here.
 
         Raises:
             CorruptError: Metadata or data is damaged or missing; nothing was removed.
@@ -135,7 +139,9 @@ class StreamSet:
         self._metadata = self._load()
         for stream in list(self._metadata.deleting()):
             await self._remove(stream)
-        await self._configure(configured)
+        known = {stream.config.name for stream in self._metadata.streams()}
+        own = [config for config in internal if config.name in known]
+        await self._configure([*own, *configured])
         for stream in self._metadata.streams():
             if not (self._directory(stream) / "0").is_dir():
                 raise CorruptError(

@@ -76,7 +76,10 @@ class AsyncLogClient:
         trace: TracebackType | None,
     ) -> None:
         """Close the connection."""
+        connection = self._connection
         self.close()
+        if connection is not None:
+            await connection.wait_closed()
 
     def close(self) -> None:
         """Close the connection; calls under way fail, the next one opens another."""

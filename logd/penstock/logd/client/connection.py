@@ -27,6 +27,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last_id = 0
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
+        self._lost = asyncio.Event()
         self.received_at = self._loop.time()
         self.closed = False
 
@@ -62,6 +63,10 @@ class Connection(asyncio.BufferedProtocol):
         """Close; calls that wait are told that the connection broke."""
         self._end(ConnectionAbortedError("the client closed the connection"))
 
+    async def wait_closed(self) -> None:
+        """Wait until the socket is closed, after `close`."""
+        await self._lost.wait()
+
     # What asyncio calls.
 
     @override
@@ -87,6 +92,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lost.set()
         self._end(exc if isinstance(exc, OSError) else ConnectionResetError(_CLOSED))
 
     # Parts.

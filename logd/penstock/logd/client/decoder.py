@@ -7,6 +7,7 @@ is copied once, from the kernel to where its frames are decoded.
 from typing import Any, Final
 
 import orjson
+import pyarrow as pa
 
 from penstock.logd.errors import CorruptError
 from penstock.logd.fetch_wire import RESPONSE_HEAD, Document, decode_response_head
@@ -66,7 +67,7 @@ class ResponseDecoder:
         return header, whole.toreadonly()
 
     def _expect(self, size: int) -> None:
-        self._view = memoryview(bytearray(size))
+        self._view = memoryview(pa.allocate_buffer(size)).cast("B")  # not filled with zeros first
         self._filled = 0
 
     def _decode(self, body: bytes) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""What a fetch reads, on a real partition: how long it waits, how far a filter looks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.logd import fetch_reading
+from penstock.logd.batch import decode_body
+from penstock.logd.core.metadata import Stream, StreamConfig
+from penstock.logd.core.turn import Message
+from penstock.logd.errors import RefusedError
+from penstock.logd.fetch_connection import Response, SendingTurn
+from penstock.logd.fetch_reading import FetchReading, FetchRequest
+from penstock.logd.partition import Partition
+from penstock.logd.rows import split_frames
+from penstock.logd.subject_filter import filter_ranges
+from tests.support.surroundings import make_surroundings
+from tests.support.waiting import wait_until_async
+
+STREAM = Stream(config=StreamConfig(name="logs", subject="t.>"), incarnation="i")
+
+
+@pytest.fixture
+async def partition(tmp_path: Path) -> AsyncIterator[Partition]:
+    opened = await Partition.open(STREAM, tmp_path / "0", make_surroundings())
+    yield opened
+    opened.close()
+    await asyncio.to_thread(opened.finish)
+
+
+async def publish(partition: Partition, *subjects: str, size: int = 10) -> None:
+    """Each in a frame of its own."""
+    for subject in subjects:
+        partition.take([Message(subject.encode(), b"", b"", bytes(size))])
+        await partition.wait_drained()
+
+
+async def fetch(
+    partition: Partition, offset: int, turn: SendingTurn | None = None, **options: Any
+) -> Response:
+    request = FetchRequest(api="fetch", stream="logs", offset=offset, **options)
+    turn = turn or SendingTurn(asyncio.Lock())
+    async with asyncio.timeout(20):
+        return await FetchReading().fetch(partition, request, turn)
+
+
+def offsets(response: Response) -> list[int]:
+    return [
+        header.base_offset + delta
+        for header, body in split_frames(memoryview(response.payload))
+        for delta in decode_body(body).column("offset_delta").to_pylist()
+    ]
+
+
+async def test_more_than_fits_is_not_waited_for(partition: Partition) -> None:
+    await publish(partition, "t.a", "t.a", "t.a", size=1000)
+    frame = (await fetch(partition, 0, bytes_max=1)).payload_length
+    response = await fetch(
+        partition, 0, bytes_max=frame * 2 + 10, bytes_min=1 << 40, wait_ms_max=60_000
+    )
+    assert response.header["next_offset"] == 2
+
+
+async def test_a_wait_ends_with_enough_bytes_and_not_before(partition: Partition) -> None:
+    await publish(partition, "t.a", size=1000)
+    waiting = asyncio.create_task(fetch(partition, 0, bytes_min=2000, wait_ms_max=60_000))
+    await wait_until_async(lambda: partition._waiters)
+    await publish(partition, "t.a", size=10)
+    await wait_until_async(lambda: partition._waiters)
+    assert not waiting.done()
+    await publish(partition, "t.a", size=1000)
+    assert (await waiting).header["next_offset"] == 3
+
+
+async def test_a_filter_that_matches_nothing_gets_on_and_stays_within_its_bound(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish(partition, *["t.b"] * 5, "t.a", size=1000)
+    frame = (await fetch(partition, 0, bytes_max=1)).payload_length
+    seen = list[int]()
+
+    def measured(ranges: Any, subject: str, *, bytes_max: int) -> tuple[bytes, int]:
+        seen.append(sum(part.length for part in ranges))
+        return filter_ranges(ranges, subject, bytes_max=bytes_max)
+
+    monkeypatch.setattr(fetch_reading, "filter_ranges", measured)
+    found, position, asked = list[int](), 0, 0
+    while position < 6:
+        response = await fetch(
+            partition, position, bytes_max=2 * frame, subject="t.a", wait_ms_max=60_000
+        )
+        assert response.header["next_offset"] > position
+        position, asked = response.header["next_offset"], asked + 1
+        found += offsets(response)
+    assert (found, asked) == ([5], 3)
+    assert max(seen) <= 2 * frame
+
+
+async def test_a_filter_waits_for_what_matches_and_lets_others_send_meanwhile(
+    partition: Partition,
+) -> None:
+    await publish(partition, "t.b")
+    connection = asyncio.Lock()
+    turn = SendingTurn(connection)
+    waiting = asyncio.create_task(fetch(partition, 0, turn, subject="t.a", wait_ms_max=60_000))
+    await wait_until_async(lambda: partition._waiters)
+    assert not connection.locked()
+    await publish(partition, "t.b", "t.a")
+    response = await waiting
+    assert (offsets(response), response.header["next_offset"]) == ([2], 3)
+    assert connection.locked()
+    turn.give_back()
+    turn.give_back()
+    empty = await fetch(partition, 3, subject="t.a", wait_ms_max=1)
+    assert (empty.payload, empty.header["next_offset"]) == (b"", 3)
+
+
+async def test_what_a_filter_keeps_is_bounded_too(partition: Partition) -> None:
+    await publish(partition, *["t.a"] * 4, size=1000)
+    frame = (await fetch(partition, 0, bytes_max=1)).payload_length
+    response = await fetch(partition, 0, subject="t.a", bytes_max=frame + 10)
+    assert response.header["next_offset"] == 1
+
+
+async def test_another_incarnation_of_the_stream_is_refused(partition: Partition) -> None:
+    assert (await fetch(partition, 0, incarnation="i")).ranges == []
+    with pytest.raises(RefusedError) as raised:
+        await fetch(partition, 0, incarnation="j")
+    assert (raised.value.code, raised.value.detail) == ("STREAM_RECREATED", {"incarnation": "i"})
+
+
+async def test_a_waiting_fetch_is_let_go_when_the_stream_closes(partition: Partition) -> None:
+    waiting = asyncio.create_task(fetch(partition, 0, wait_ms_max=60_000))
+    await wait_until_async(lambda: partition._waiters)
+    partition.close()
+    assert (await waiting).header["next_offset"] == 0
