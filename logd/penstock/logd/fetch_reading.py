@@ -88,11 +88,12 @@ class FetchReading:
                 )
                 payload, position = await asyncio.wrap_future(work)
                 left -= sum(part.length for part in ranges)
-            if payload or left <= 0 or position <= partition.high_watermark:
+            if payload or left <= 0:
                 break
-            turn.give_back()
-            if not await _wait_for(partition, position, until):
-                break
+            if position > partition.high_watermark:
+                turn.give_back()
+                if not await _wait_for(partition, position, until):
+                    break
         return Response(_standing(partition, position), payload=payload)
 
 

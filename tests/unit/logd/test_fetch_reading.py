@@ -66,7 +66,8 @@ async def test_more_than_fits_is_not_waited_for(partition: Partition) -> None:
 
 async def test_a_wait_ends_with_enough_bytes_and_not_before(partition: Partition) -> None:
     await publish(partition, "t.a", size=1000)
-    waiting = asyncio.create_task(fetch(partition, 0, bytes_min=2000, wait_ms_max=60_000))
+    frame = (await fetch(partition, 0)).payload_length
+    waiting = asyncio.create_task(fetch(partition, 0, bytes_min=2 * frame, wait_ms_max=60_000))
     await wait_until_async(lambda: partition._waiters)
     await publish(partition, "t.a", size=10)
     await wait_until_async(lambda: partition._waiters)

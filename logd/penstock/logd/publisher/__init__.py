@@ -22,9 +22,9 @@ An ack means stored by the stream's policy. What is not acked is sent again, und
 id or batch sequence, until `PublishOptions.retry_s` is over: it is stored once.
 
 Order. Messages are sent in the order of the calls. Batches of a subject are stored in that order,
-whatever fails. So are plain messages while nothing fails: when one has to be sent again, what was
-sent after it (`in_flight_max` less one at most) may be stored before it; nothing further is sent
-until it has an answer. With `in_flight_max=1` they are stored in order, one at a time.
+whatever fails. So are plain messages while nothing fails; one that has to be sent again may be
+overtaken by those sent after it, by fewer than `in_flight_max`. With `in_flight_max=1` they are
+stored in order, one at a time.
 """
 
 from penstock.logd.acks import Nack, PubAck

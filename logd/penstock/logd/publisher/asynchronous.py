@@ -54,8 +54,6 @@ class _Lane:
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     window: deque[asyncio.Task[PubAck]] = field(default_factory=deque)
-    clear: asyncio.Event = field(default_factory=asyncio.Event)
-    troubled: int = 0
     sequence: int = 0
     producer_id: bytes = field(default_factory=lambda: secrets.token_bytes(16))
 
@@ -64,14 +62,6 @@ class _Lane:
         while self.window and (len(self.window) >= limit or self.window[0].done()):
             await asyncio.wait({self.window[0]})
             self.window.popleft()
-
-    def trouble(self, change: int) -> None:
-        """One more message, or one less, has to be sent again."""
-        self.troubled += change
-        if self.troubled:
-            self.clear.clear()
-        else:
-            self.clear.set()
 
 
 class Publisher:
@@ -94,7 +84,7 @@ class Publisher:
         self._options = options or PublishOptions()
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._slots = asyncio.Semaphore(self._options.in_flight_max)
-        self._plain = _lane()
+        self._plain = _Lane()
         self._lanes: dict[str, _Lane] = {}
         self._under_way: set[asyncio.Task[PubAck]] = set()
         self._id = secrets.token_hex(8)
@@ -199,7 +189,7 @@ class Publisher:
         body = encode_body(batch, compression=self._options.compression)
         lane = self._lanes.get(subject)
         if lane is None:
-            lane = self._lanes[subject] = _lane()
+            lane = self._lanes[subject] = _Lane()
         message = Batched(
             subject=subject,
             body=body,
@@ -228,12 +218,11 @@ class Publisher:
         async with lane.turn:
             await lane.room(self._options.in_flight_max)
             await self._slots.acquire()
-            await lane.clear.wait()
             if isinstance(message, Batched):
                 message = message.numbered(lane.sequence)
                 lane.sequence += 1
             before = lane.window[-1] if lane.window else None
-            task = asyncio.create_task(self._deliver(lane, message, before))
+            task = asyncio.create_task(self._deliver(message, before))
             lane.window.append(task)
         self._under_way.add(task)
         task.add_done_callback(self._ended)
@@ -243,26 +232,20 @@ class Publisher:
         self._under_way.discard(task)
         self._slots.release()
 
-    async def _deliver(
-        self, lane: _Lane, message: Outgoing, before: asyncio.Task[PubAck] | None
-    ) -> PubAck:
+    async def _deliver(self, message: Outgoing, before: asyncio.Task[PubAck] | None) -> PubAck:
         outcome = await self._attempt(message)
         if isinstance(outcome, PubAck):
             return outcome
         patience = Patience(self._options.retry_s, self._rng)
         patience.failed(monotonic_ns())
-        lane.trouble(1)
-        try:
-            if before is not None and not before.done():
-                await asyncio.wait({before})
-            while True:
-                await asyncio.sleep(patience.pause(outcome.error, monotonic_ns()))
-                message = message.after(outcome)
-                outcome = await self._attempt(message)
-                if isinstance(outcome, PubAck):
-                    return outcome
-        finally:
-            lane.trouble(-1)
+        if before is not None and not before.done():
+            await asyncio.wait({before})
+        while True:
+            await asyncio.sleep(patience.pause(outcome.error, monotonic_ns()))
+            message = message.after(outcome)
+            outcome = await self._attempt(message)
+            if isinstance(outcome, PubAck):
+                return outcome
 
     async def _attempt(self, message: Outgoing) -> PubAck | Again:
         client, options = self._client, self._options
@@ -327,9 +310,3 @@ async def connected(
             yield publisher
     finally:
         await client.close()
-
-
-def _lane() -> _Lane:
-    lane = _Lane()
-    lane.clear.set()
-    return lane
