@@ -1,0 +1,111 @@
+"""Cursors on a real log whose disk is slow or fails: an answer means durable."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.logd.core.cursors import CursorKey
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.cursors import CURSORS_STREAM, CursorStore
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.store import LogFailedError
+from penstock.logd.streams import StreamSet
+from tests.support.surroundings import make_surroundings
+
+LOGS = StreamConfig(name="logs", subject="t.>")
+KEY = CursorKey("c", "logs", 0)
+
+
+class QuietLink:
+    """Brings nothing."""
+
+    def denials(self) -> dict[bytes, str]:
+        return {}
+
+    async def subscribe(self, subject: str) -> bytes:
+        return subject.encode()
+
+    def unsubscribe(self, sid: bytes) -> None:
+        pass
+
+
+@asynccontextmanager
+async def store(directory: Path) -> AsyncIterator[tuple[CursorStore, StreamSet]]:
+    numbers = itertools.count()
+    streams = StreamSet(
+        directory,
+        QuietLink(),
+        make_surroundings=lambda _: make_surroundings(),
+        new_incarnation=lambda: f"{len(list(directory.glob('*/*')))}-{next(numbers)}",
+    )
+    await streams.start([LOGS], internal=[CURSORS_STREAM])
+    cursors = CursorStore(streams, cursors_max=10)
+    await cursors.start()
+    try:
+        yield cursors, streams
+    finally:
+        await streams.close()
+
+
+async def commit(cursors: CursorStore, offset: int = 0, *, rewind: bool = False) -> None:
+    await cursors.commit([(KEY, offset, None)], rewind=rewind)
+
+
+async def test_a_commit_is_answered_when_it_is_synced_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store(tmp_path) as (cursors, streams):
+        await commit(cursors)
+        log = streams.partition(CURSORS_STREAM.name).log
+        sync, reached, go_on = log.sync, threading.Event(), threading.Event()
+
+        def slow() -> int:
+            reached.set()
+            go_on.wait(20)
+            return sync()
+
+        monkeypatch.setattr(log, "sync", slow)
+        deleting = asyncio.create_task(cursors.delete(KEY))
+        await asyncio.to_thread(reached.wait, 20)
+        assert not deleting.done()
+        assert len(cursors.get(KEY)) == 1
+        go_on.set()
+        assert await deleting
+        assert cursors.get(KEY) == []
+
+
+async def test_a_commit_that_the_disk_does_not_take_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store(tmp_path) as (cursors, streams):
+        await commit(cursors)
+
+        def fail() -> None:
+            raise LogFailedError("I/O error")
+
+        monkeypatch.setattr(streams.partition(CURSORS_STREAM.name).log, "sync", fail)
+        for _ in range(2):
+            with pytest.raises(UnavailableError, match="__cursors: I/O error"):
+                await commit(cursors, rewind=True)
+        assert cursors.get(KEY)[0]["offset"] == 0
+
+
+async def test_cursors_of_a_stream_that_is_no_more_are_forgotten_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async with store(tmp_path) as (cursors, streams):
+        await commit(cursors)
+        await streams.delete("logs")
+        assert cursors.get(KEY)[0]["current"] is False
+        with pytest.raises(RefusedError, match="no stream 'logs'"):
+            await commit(cursors)
+    async with store(tmp_path) as (cursors, _):
+        assert cursors.get(KEY) == []
+        await commit(cursors)
+    async with store(tmp_path) as (cursors, _):
+        assert cursors.get(KEY)[0]["current"] is True
