@@ -10,7 +10,7 @@ import nats.js.errors
 import pytest
 from nats.aio.client import Client
 
-from penstock.logd.acks import Nack
+from penstock.logd.acks import Nack, decode_ack
 from tests.support.logd import Logd
 
 pytestmark = pytest.mark.live
@@ -98,6 +98,28 @@ async def test_keys_and_tombstones_of_plain_messages_are_stored_in_their_columns
     ]
     assert [[name for name, _ in record.headers if name != "Nats-Expected-Stream"]
             for record in records] == [[], ["Other"], []]  # fmt: skip
+
+
+async def test_ack_policies_silence_acks_and_never_refusals(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    stream = {**LOGS, "ack_policy": "none", "message_bytes_max": 2000}
+    with Logd(tmp_path / "quiet", nats_url, [stream]) as logd:
+        answers = await client.subscribe(client.new_inbox())
+        for number, policy in enumerate(("none", "all", "leader", None)):
+            headers = None if policy is None else {"Penstock-Ack-Policy": policy}
+            await client.publish("telemetry.logs.a", b"%d" % number, answers.subject, headers)
+        await client.publish("telemetry.logs.a", b"x" * 3000, answers.subject)
+        acks = [decode_ack((await answers.next_msg(timeout=10)).data) for _ in range(3)]
+        # The refusal waits for nothing, so it may come before the acks or after them.
+        assert sorted((ack.offset, ack.nack) for ack in acks if ack.nack is None) == [
+            (1, None),
+            (2, None),
+        ]
+        assert [ack.nack for ack in acks if ack.nack] == [Nack.MESSAGE_TOO_LARGE]
+        assert logd.values("logs") == [b"0", b"1", b"2", b"3"]
+        await client.flush()
+        assert answers.pending_msgs == 0
 
 
 async def test_plain_publish_without_reply_is_stored_with_headers_and_subject(

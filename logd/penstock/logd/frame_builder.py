@@ -9,15 +9,13 @@ from itertools import chain
 
 import pyarrow as pa
 
-from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, encode_body
+from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, dense_deltas, encode_body
 from penstock.logd.core.turn import Run, Whole
 from penstock.logd.frame import FrameHeader, crc32c
 from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
 
 _TIMESTAMP = SCHEMA.field("timestamp").type
 _HEADERS = SCHEMA.field("headers").type
-_DELTAS = pa.array(range(FRAME_ROWS_MAX), pa.int32())
-"""Of any frame but that of a single longer run. Made once: counting in Python takes long."""
 
 
 def build_frames(
@@ -58,7 +56,7 @@ def _build(runs: Sequence[Run], epoch: int) -> tuple[FrameHeader, bytes]:
     keys, headers = _keys_and_headers(runs, values)
     batch = pa.RecordBatch.from_arrays(
         [
-            _deltas(count),
+            dense_deltas(count),
             _timestamps(runs),
             _subjects([message[0] for message in messages]),
             keys,
@@ -83,12 +81,6 @@ def _build(runs: Sequence[Run], epoch: int) -> tuple[FrameHeader, bytes]:
     return header, body
 
 
-def _deltas(count: int) -> pa.Array:
-    return (
-        _DELTAS.slice(0, count) if count <= FRAME_ROWS_MAX else pa.array(range(count), pa.int32())
-    )
-
-
 def _timestamps(runs: Sequence[Run]) -> pa.Array:
     parts = [pa.repeat(pa.scalar(run.timestamp_ns, _TIMESTAMP), len(run.messages)) for run in runs]
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
@@ -97,7 +89,7 @@ def _timestamps(runs: Sequence[Run]) -> pa.Array:
 def _subjects(subjects: Sequence[bytes | None]) -> pa.Array:
     """NATS does not check that subjects are UTF-8; what is not is stored with U+FFFD."""
     try:
-        return pa.array(subjects, pa.string())
+        return pa.array(subjects, pa.binary()).cast(pa.string())  # checks all of them at once
     except (pa.ArrowInvalid, UnicodeDecodeError):
         texts = [s if s is None else s.decode("utf-8", "replace") for s in subjects]
         return pa.array(texts, pa.string())

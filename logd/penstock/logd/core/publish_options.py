@@ -95,6 +95,8 @@ def read_options(pairs: Pairs, *, key_bytes_max: int) -> PublishOptions | Refusa
     known = [pair for pair in pairs if pair[0] in _KNOWN]
     if not known:
         return NO_OPTIONS
+    if len(known) == 1 and known[0][0] == MESSAGE_ID and len(known[0][1]) <= MESSAGE_ID_LENGTH_MAX:
+        return PublishOptions(known[0][1] or None)  # what most messages with headers ask for
     values: dict[str, bytes] = {}
     for name, value in known:
         if name in _NOT_OFFERED:
