@@ -4,15 +4,21 @@ import random
 
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
+from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
 from penstock.logd.core.replica import NodeId
 from penstock.logd.core.servers import parse_servers
 from penstock.logd.nats_dial import NatsAccess
 from penstock.logd.nats_link import NatsLink
 from penstock.logd.partition import Surroundings
-from penstock.service.clock import SystemClock
+from penstock.service.clock import Clock, SystemClock
 
 
-def make_surroundings() -> Surroundings:
+def make_surroundings(
+    *,
+    budget_bytes: int = 1 << 20,
+    clock: Clock | None = None,
+    admission: AdmissionPolicy = NEVER_LEAVE,
+) -> Surroundings:
     link = NatsLink(
         NatsAccess(servers=parse_servers("nats://127.0.0.1:1")),
         name="",
@@ -22,8 +28,9 @@ def make_surroundings() -> Surroundings:
     )
     return Surroundings(
         node=NodeId("n"),
-        budget=ByteBudget(1 << 20),
+        budget=ByteBudget(budget_bytes),
         acks=AckSender(link),
-        clock=SystemClock(),
+        clock=clock or SystemClock(),
+        admission=admission,
         streams_for=lambda _: (),
     )

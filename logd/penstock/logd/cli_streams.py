@@ -48,6 +48,7 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
 @click.option("--key-bytes-max", type=int, help="Longest key of a record.")
 @click.option("--batch-rows-max", type=int, help="Most records of a batch.")
 @click.option("--batch-decoded-bytes-max", type=int, help="Most bytes a batch may decode to.")
+@click.option("--intake-bytes-max", type=int, help="Bytes that may wait for the disk.")
 @click.option("--segment-bytes-max", type=int, help="Size of segment files.")
 @click.option("--dedup-window-s", type=int, help="How long a Nats-Msg-Id is remembered.")
 @click.option("--dedup-entries-max", type=int, help="Most Nats-Msg-Ids remembered.")

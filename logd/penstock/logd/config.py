@@ -8,10 +8,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from penstock.logd.core.admission import AdmissionPolicy
 from penstock.logd.core.metadata import AckPolicy, FsyncPolicy, StreamConfig, check_stream_name
 from penstock.logd.core.retention import Discard, Retention
 from penstock.logd.core.subjects import check_stream_subject
@@ -41,7 +43,7 @@ class StreamSettings(_Settings):
 
     name: str
     subject: str
-    ack_on_reply: bool = True
+    ack_on_reply: bool = Field(default=True, validate_default=True)
     ack_policy: AckPolicy = "all"
     fsync: FsyncPolicy = "commit"
     fsync_interval_ms: Annotated[int, Field(ge=1, le=3_600_000)] = 1000
@@ -51,6 +53,7 @@ class StreamSettings(_Settings):
     key_bytes_max: Annotated[int, Field(ge=1, le=64 * 1024)] = 4096
     batch_rows_max: Annotated[int, Field(ge=1, le=1 << 24)] = 131_072
     batch_decoded_bytes_max: Annotated[int, Field(ge=1024, le=64 * _MIB)] = 64 * _MIB
+    intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] | None = None
     segment_bytes_max: Annotated[int, Field(ge=64 * 1024, le=1024 * _MIB)] = 256 * _MIB
     dedup_window_s: Annotated[int, Field(ge=0, le=86_400)] = 120
     dedup_entries_max: Annotated[int, Field(ge=1, le=100_000_000)] = 1_000_000
@@ -74,10 +77,20 @@ class StreamSettings(_Settings):
     @classmethod
     def _check_subject(cls, subject: str) -> str:
         try:
-            check_stream_subject(subject)
+            check_stream_subject(subject, ack_on_reply=False)
         except RefusedError as error:
             raise ValueError(str(error)) from None
         return subject
+
+    @field_validator("ack_on_reply")
+    @classmethod
+    def _check_acks(cls, ack_on_reply: bool, info: ValidationInfo) -> bool:
+        if "subject" in info.data:  # else that is what is wrong
+            try:
+                check_stream_subject(info.data["subject"], ack_on_reply=ack_on_reply)
+            except RefusedError as error:
+                raise ValueError(str(error)) from None
+        return ack_on_reply
 
     @model_validator(mode="after")
     def _check_discard(self) -> Self:
@@ -104,6 +117,9 @@ class LogdConfig(_Settings):
         streams: Made at start when missing; their options follow the file, their subject cannot.
         intake_bytes_max: Bytes of accepted messages that may wait for the disk, over all streams.
         streams_max: Streams there may be, those configured included.
+        unsubscribe_after_s: How long a stream may refuse messages for lack of room before it leaves
+            its subject; none: for ever.
+        resubscribe_after_s: How long it stays away then, at least.
         connections_max: Connections to `fetch` at a time.
         fetches_outstanding_max: Requests under way on one connection.
         fetches_outstanding_total_max: Requests under way on all connections.
@@ -122,6 +138,8 @@ class LogdConfig(_Settings):
     streams: tuple[StreamSettings, ...] = ()
     intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 64 * _MIB
     streams_max: Annotated[int, Field(ge=1, le=100_000)] = STREAMS_MAX
+    unsubscribe_after_s: Annotated[float, Field(ge=0.1, le=86_400)] | None = 10.0
+    resubscribe_after_s: Annotated[float, Field(ge=0.1, le=86_400)] = 1.0
     connections_max: Annotated[int, Field(ge=1, le=65_536)] = 256
     fetches_outstanding_max: Annotated[int, Field(ge=1, le=65_536)] = 64
     fetches_outstanding_total_max: Annotated[int, Field(ge=1, le=1_048_576)] = 4096
@@ -139,6 +157,14 @@ class LogdConfig(_Settings):
             outstanding_max=self.fetches_outstanding_max,
             outstanding_total_max=self.fetches_outstanding_total_max,
             stall_s=self.fetch_stall_s,
+        )
+
+    def admission_policy(self) -> AdmissionPolicy:
+        """When a stream without room leaves its subject."""
+        after_s = self.unsubscribe_after_s
+        return AdmissionPolicy(
+            unsubscribe_after_ns=None if after_s is None else int(after_s * 1e9),
+            resubscribe_after_ns=int(self.resubscribe_after_s * 1e9),
         )
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ from penstock.logd.fetch_server import FetchServer
 from penstock.logd.limits import WORKERS_MAX
 from penstock.logd.nats_errors import NatsRefusedError, NatsSetupError
 from penstock.logd.nats_link import NatsLink
+from penstock.logd.nats_subscriptions import LinkEvent
 from penstock.logd.partition import Surroundings
 from penstock.logd.store import DirectoryLock
 from penstock.logd.streams import StreamSet
@@ -80,7 +81,12 @@ class _Daemon:
         rng = random.Random()  # noqa: S311 - jitter, not a secret
         clock, access = SystemClock(), config.nats.access()
         self._data_link = NatsLink(
-            access, name=f"{config.node}/data", on_messages=self._on_messages, rng=rng, clock=clock
+            access,
+            name=f"{config.node}/data",
+            on_messages=self._on_messages,
+            rng=rng,
+            clock=clock,
+            on_event=self._on_link_event,
         )
         self._ack_link = NatsLink(
             access, name=f"{config.node}/acks", on_messages=_ignore, rng=rng, clock=clock
@@ -146,6 +152,7 @@ class _Daemon:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(self._data_link.run()),
+                tasks.create_task(self._streams.listening.run()),
                 tasks.create_task(self._ack_link.run()),
                 tasks.create_task(self._server.run()),
             ]
@@ -163,7 +170,7 @@ class _Daemon:
         self._telemetry.health = Health.DRAINING
         try:
             async with asyncio.timeout(self._config.drain_timeout_s):
-                self._streams.stop_listening()
+                self._streams.listening.stop()
                 await self._data_link.flush(self._config.drain_timeout_s / 2)
                 await self._streams.close()
         except TimeoutError:
@@ -231,7 +238,7 @@ class _Daemon:
 
         Other streams may have lost their permission since they were made; they are reported.
         """
-        denied = self._streams.denied()
+        denied = self._streams.listening.denied()
         for settings in self._config.streams:
             if settings.name in denied:
                 raise ConfigError(
@@ -248,10 +255,14 @@ class _Daemon:
             clock=SystemClock(),
             streams_for=streams_for,
             retention_interval_s=self._config.retention_interval_s,
+            admission=self._config.admission_policy(),
         )
 
     def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:
-        self._streams.on_messages(messages)
+        self._streams.listening.on_messages(messages)
+
+    def _on_link_event(self, event: LinkEvent) -> None:
+        self._streams.listening.on_event(event)
 
 
 def _ignore(messages: dict[bytes, list[Message]]) -> None:

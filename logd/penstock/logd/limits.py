@@ -70,3 +70,6 @@ FRAMES_UNREMEMBERED_MAX: Final = 50_000
 those written since, after kill -9 too. Without, that took up to a minute for each GiB of frames of
 one record.
 """
+
+GAPS_KEPT: Final = 64
+"""Ingest gaps that `/status` still shows after they ended; every one is in the log and counted."""

@@ -13,6 +13,7 @@ from penstock.logd.ack_sender import AckSender
 from penstock.logd.acks import Nack, PubAck
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.committer import CommitFailed, Committer, Durable, MemoryWanted, Outcome
+from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
 from penstock.logd.core.intake import Arrived, Intake, StorageFailed
 from penstock.logd.core.metadata import Stream
 from penstock.logd.core.replica import NodeId, Replica, Synced
@@ -47,6 +48,7 @@ class Surroundings:
     clock: Clock
     streams_for: Callable[[str], Collection[str]]
     retention_interval_s: float = 30.0
+    admission: AdmissionPolicy = NEVER_LEAVE
 
 
 class Partition:
@@ -59,6 +61,8 @@ class Partition:
         retainer: For its counters; it works on the committer's thread.
         failure: Why it takes no writes; empty while it does.
         pending_acks: Acks that wait for the high watermark.
+        budget: Bytes it may hold, and does.
+        passed_over: Messages on reserved subjects that its filter matched.
         closed: Whether it serves nobody any more.
         finished: Whether everything accepted has been dealt with and its log is closed.
         lost: Records that were accepted and then not stored, because the storage failed.
@@ -73,10 +77,13 @@ class Partition:
         self.log = log
         self.intake = intake
         self.failure = ""
+        self.budget = around.budget.share(stream.config.intake_bytes_max)
+        self.passed_over = 0
         self.closed = False
         self.finished = False
         self.lost = 0
         self.first_offset_of_epoch = log.end_offset
+        intake.size_max = self.budget.bytes_max - FRAME_OVERHEAD
         self._around = around
         self._loop = asyncio.get_running_loop()
         self._replica = Replica(
@@ -143,7 +150,7 @@ class Partition:
         """
         if self.closed:
             return
-        room = self._around.budget.room
+        room = self.budget.room
         now_ns = self._around.clock.unix_ns()
         arrived = Arrived(messages, room, *self._stream_room())
         self._execute(self.intake.handle(arrived, now_ns))
@@ -163,7 +170,7 @@ class Partition:
             UnavailableError: None is stored.
         """
         self._check_serving()
-        if FRAME_OVERHEAD + sum(m.size_bytes() for m in messages) > self._around.budget.room:
+        if FRAME_OVERHEAD + sum(m.size_bytes() for m in messages) > self.budget.room:
             raise UnavailableError(f"stream {self.name}: too many bytes wait for the disk")
         last = self.intake.next_offset + len(messages) - 1
         self.take(messages)
@@ -234,7 +241,7 @@ class Partition:
                 case Refuse():
                     self._around.acks.send_refusal(effect)
                 case Append():
-                    self._around.budget.take(effect.size_bytes)
+                    self.budget.take(effect.size_bytes)
                     self._held.append((effect.items[-1].next_offset, effect.size_bytes))
                     self._committer.submit(effect)
                 case AckLater():
@@ -263,7 +270,7 @@ class Partition:
 
     def _commit(self, high_watermark: int) -> None:
         while self._held and self._held[0][0] <= high_watermark + 1:
-            self._around.budget.release(self._held.popleft()[1])
+            self.budget.release(self._held.popleft()[1])
         self._send_acks()
         self._wake()
 
@@ -293,7 +300,7 @@ class Partition:
         self._pending.clear()
         self.pending_acks = 0
         while self._held:
-            self._around.budget.release(self._held.popleft()[1])
+            self.budget.release(self._held.popleft()[1])
         self._wake()
 
     async def _woken(self) -> None:

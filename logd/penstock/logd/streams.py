@@ -1,4 +1,4 @@
-"""The streams of a daemon: which there are, where their data lies, who brings their messages.
+"""The streams of a daemon: which there are, and where their data lies.
 
     <data_dir>/metadata                          which streams there are (a checkpoint)
     <data_dir>/streams/<name>-<incarnation>/0    the log of partition 0
@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -25,10 +25,10 @@ from penstock.logd.core.metadata import (
     check_not_internal,
     is_internal,
 )
-from penstock.logd.core.turn import Message
 from penstock.logd.descriptors import Descriptors
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import STREAMS_MAX
+from penstock.logd.listening import Link, Listening
 from penstock.logd.nats_errors import NatsRefusedError
 from penstock.logd.partition import Partition, Surroundings
 from penstock.logd.store import Checkpoint, LogFailedError
@@ -36,24 +36,8 @@ from penstock.logd.store import Checkpoint, LogFailedError
 _log = structlog.get_logger()
 
 
-class Link(Protocol):
-    """What brings messages: a NATS connection, or a test's stand-in."""
-
-    def denials(self) -> dict[bytes, str]:
-        """Why which subscriptions are refused."""
-        ...
-
-    async def subscribe(self, subject: str) -> bytes:
-        """Begin to receive; returns the subscription's id."""
-        ...
-
-    def unsubscribe(self, sid: bytes) -> None:
-        """Receive no more."""
-        ...
-
-
 class StreamSet:
-    """Opens, creates and deletes streams; routes messages to them. Used on the event loop.
+    """Opens, creates and deletes streams. Used on the event loop.
 
     Args:
         data_dir: It exists and is locked.
@@ -62,6 +46,9 @@ class StreamSet:
         new_incarnation: Makes the id of a new stream.
         descriptors: No more streams are opened than it is enough for.
         streams_max: How many there may be.
+
+    Attributes:
+        listening: Which of them are on their subjects.
     """
 
     def __init__(
@@ -75,7 +62,6 @@ class StreamSet:
         streams_max: int = STREAMS_MAX,
     ) -> None:
         self._data_dir = data_dir
-        self._link = link
         self._around = make_surroundings(self.match)
         self._new_incarnation = new_incarnation
         self._descriptors = descriptors or Descriptors()
@@ -83,8 +69,8 @@ class StreamSet:
         self._checkpoint = Checkpoint(data_dir / "metadata")
         self._metadata = Metadata()
         self._partitions: dict[str, Partition] = {}
-        self._by_sid: dict[bytes, Partition] = {}
-        self._sids: dict[str, bytes] = {}
+        around = self._around
+        self.listening = Listening(link, around.budget, around.clock, around.admission)
         self._changing = asyncio.Lock()
 
     def partitions(self) -> list[Partition]:
@@ -108,18 +94,6 @@ class StreamSet:
     def match(self, subject: str) -> tuple[str, ...]:
         """Names of the streams that store what is published on a subject."""
         return self._metadata.match(subject)
-
-    def on_messages(self, messages: dict[bytes, list[Message]]) -> None:
-        """Route what one read of the data connection brought."""
-        for sid, arrived in messages.items():
-            partition = self._by_sid.get(sid)
-            if partition is not None:  # else the stream was deleted a moment ago
-                partition.take(arrived)
-
-    def denied(self) -> dict[str, str]:
-        """Why the NATS server does not permit which streams' subjects."""
-        denials = self._link.denials()
-        return {name: denials[sid] for name, sid in self._sids.items() if sid in denials}
 
     async def start(
         self, configured: Iterable[StreamConfig], *, internal: Iterable[StreamConfig] = ()
@@ -204,11 +178,6 @@ class StreamSet:
             "options": options,
         }
 
-    def stop_listening(self) -> None:
-        """End every subscription."""
-        for sid in self._sids.values():
-            self._link.unsubscribe(sid)
-
     async def close(self) -> None:
         """Commit what was accepted and close every partition; none waits for another's disk."""
         await asyncio.gather(*(_drain(partition) for partition in self.partitions()))
@@ -221,20 +190,15 @@ class StreamSet:
         name = stream.config.name
         partition = await Partition.open(stream, self._directory(stream) / "0", self._around)
         self._partitions[name] = partition
-        if is_internal(name):
-            return
-        sid = self._sids[name] = await self._link.subscribe(stream.config.subject)
-        self._by_sid[sid] = partition
+        if not is_internal(name):
+            await self.listening.add(partition)
 
     async def _delete(self, name: str) -> None:
         changed = Metadata.restore(self._metadata.snapshot())
         stream = changed.mark_deleted(name)
         await self._save(changed)
         partition = self._partitions.pop(name, None)
-        sid = self._sids.pop(name, None)
-        if sid is not None:
-            self._link.unsubscribe(sid)
-            self._by_sid.pop(sid, None)
+        self.listening.remove(name)
         if partition is not None:
             await _finish(partition)
         await self._remove(stream)

@@ -25,6 +25,7 @@ from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.cursors import CursorStore
 from penstock.logd.fetch_server import FetchServer
+from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.nats_link import NatsLink
 from penstock.logd.partition import Partition
 from penstock.logd.streams import StreamSet
@@ -48,6 +49,7 @@ class Telemetry:
     def status(self) -> Status:
         """The process's account of itself."""
         reasons = tuple(self._reasons())
+        listening = self.streams.listening
         health = self.health
         if health is Health.READY and reasons:
             health = Health.DEGRADED
@@ -62,6 +64,7 @@ class Telemetry:
                 "nats": self.data_link.shown(),
                 "nats_reconnects": self.data_link.reconnects,
                 "intake_bytes_held": self.budget.held,
+                "ingest_gaps": describe_gaps(listening.gaps, listening.now()),
                 "acks_sent": self.acks.sent,
                 "acks_dropped": self.acks.dropped,
                 "acks_denied": self.ack_link.publishes_denied,
@@ -85,8 +88,9 @@ class Telemetry:
         for what, link in (("data", self.data_link), ("acks", self.ack_link)):
             if not link.connected or link.problem:
                 yield f"nats ({what}): {link.problem or 'not connected'}"
-        for name, denial in sorted(self.streams.denied().items()):
+        for name, denial in sorted(self.streams.listening.denied().items()):
             yield f"stream {name}: nats-server says: {denial}"
+        yield from gap_reasons(self.streams.listening.gaps)
         for partition in self.streams.partitions():
             if partition.failure:
                 yield f"stream {partition.name}: {partition.failure}"
@@ -115,6 +119,8 @@ def stage(partition: Partition) -> Stage:
             "records_deleted": partition.retainer.records_deleted,
             "segments_deleted": partition.retainer.segments_deleted,
             "bytes_deleted": partition.retainer.bytes_deleted,
+            "intake_bytes_held": partition.budget.held,
+            "passed_over": partition.passed_over,
             "acks_pending": partition.pending_acks,
             "dedup_ids": len(partition.intake.dedup.message_ids),
             "dedup_producers": len(partition.intake.dedup.producers),
@@ -136,6 +142,8 @@ class _Scrape(Collector):
     def collect(self) -> Iterable[Metric]:
         yield from _stream_metrics(list(self._telemetry.streams.partitions()))
         yield from _process_metrics(self._telemetry)
+        listening = self._telemetry.streams.listening
+        yield from gap_metrics(listening.gaps, listening.now())
 
 
 def _stream_metrics(partitions: list[Partition]) -> Iterable[Metric]:
@@ -153,6 +161,8 @@ def _stream_metrics(partitions: list[Partition]) -> Iterable[Metric]:
     high_watermark = _gauge("high_watermark", "Offset of the last committed record", label)
     start = _gauge("start_offset", "First offset that can be read", label)
     size = _gauge("size_bytes", "Bytes of segments", label)
+    held = _gauge("stream_bytes_held", "Bytes of its messages that wait for the disk", label)
+    passed_over = _counter("messages_passed_over", "Messages on reserved subjects", label)
     failed = _gauge("stream_failed", "1 when the stream takes no writes", label)
     for partition in partitions:
         name, counts = [partition.name], partition.intake.counts
@@ -170,11 +180,13 @@ def _stream_metrics(partitions: list[Partition]) -> Iterable[Metric]:
         high_watermark.add_metric(name, partition.high_watermark)
         start.add_metric(name, partition.log.start_offset)
         size.add_metric(name, partition.log.size_bytes)
+        held.add_metric(name, partition.budget.held)
+        passed_over.add_metric(name, partition.passed_over)
         failed.add_metric(name, int(bool(partition.failure)))
     yield from _dedup_metrics(partitions)
     yield from (received, received_bytes, committed, duplicates, refused, lost, malformed)
     yield from (deleted, deleted_bytes)
-    yield from (uncommitted, high_watermark, start, size, failed)
+    yield from (uncommitted, high_watermark, start, size, held, passed_over, failed)
 
 
 def _dedup_metrics(partitions: list[Partition]) -> Iterable[Metric]:

@@ -22,7 +22,8 @@ def load(directory: Path, **changes: Any) -> LogdConfig:
     [
         ({"colour": "red"}, "colour"),
         ({"streams": [{"name": "a/b", "subject": "a"}]}, "streams.0.name"),
-        ({"streams": [{**LOGS, "subject": "*.logs"}]}, "streams.0.subject"),
+        ({"streams": [{**LOGS, "subject": "_INBOX.>"}]}, "streams.0.subject"),
+        ({"streams": [{**LOGS, "subject": "*.logs"}]}, "streams.0.ack_on_reply"),
         ({"streams": [{**LOGS, "fsync": "sometimes"}]}, "streams.0.fsync"),
         ({"streams": [{**LOGS, "message_bytes_max": 1}]}, "streams.0.message_bytes_max"),
         ({"streams": [LOGS, LOGS]}, "named twice"),

@@ -25,14 +25,15 @@ class QuietLink:
     def __init__(self) -> None:
         self.sids = itertools.count()
 
-    def denials(self) -> dict[bytes, str]:
-        return {}
+    connected = True
 
     async def subscribe(self, subject: str) -> bytes:
         return b"%d" % next(self.sids)
 
     def unsubscribe(self, sid: bytes) -> None:
         pass
+
+    pause = resume = unsubscribe
 
 
 @asynccontextmanager

@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 
 from penstock.logd.core import subjects as subjects_module
 from penstock.logd.core.subjects import (
+    RESERVED_PREFIXES,
     SubjectTrie,
+    begins_with_wildcard,
     check_filter,
     check_stream_subject,
+    is_reserved,
     matches,
 )
 from penstock.logd.errors import RefusedError
@@ -107,14 +110,40 @@ def test_malformed_filters_are_refused(subject: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "subject", [">", "*", "*.>", "_INBOX.>", "_INBOX.*.x", "$SYS.>", "$JS.API.>", "_PENSTOCK.a"]
+    "subject",
+    [
+        "_INBOX.>",
+        "_INBOX.*.x",
+        "_INBOX_tom.>",
+        "$SYS.>",
+        "$JS.API.>",
+        "_PENSTOCK.a",
+        "_R_.x",
+    ],
 )
 def test_streams_must_not_bind_acks_inboxes_or_system_traffic(subject: str) -> None:
     check_filter(subject)
-    with pytest.raises(RefusedError):
-        check_stream_subject(subject)
+    for ack_on_reply in (True, False):
+        with pytest.raises(RefusedError):
+            check_stream_subject(subject, ack_on_reply=ack_on_reply)
+
+
+@pytest.mark.parametrize("subject", [">", "*", "*.>", "*.a"])
+def test_a_filter_that_begins_with_a_wildcard_must_not_ack(subject: str) -> None:
+    with pytest.raises(RefusedError, match="ack_on_reply: false"):
+        check_stream_subject(subject, ack_on_reply=True)
+    check_stream_subject(subject, ack_on_reply=False)
+
+
+@given(FILTERS | st.sampled_from([">", "*.>", "*"]), st.sampled_from(["_INBOX.a", "$JS.a", "a.b"]))
+def test_a_filter_that_could_match_a_reserved_subject_is_known_by_its_first_token(
+    subject_filter: str, subject: str
+) -> None:
+    if is_reserved(subject) and matches(subject_filter, subject):
+        assert begins_with_wildcard(subject_filter)
+    assert is_reserved(subject) == subject.encode().startswith(RESERVED_PREFIXES)
 
 
 @pytest.mark.parametrize("subject", ["telemetry.logs.>", "a", "a.*.c", "größe.x"])
 def test_ordinary_subjects_are_taken(subject: str) -> None:
-    check_stream_subject(subject)
+    check_stream_subject(subject, ack_on_reply=True)

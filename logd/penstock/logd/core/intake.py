@@ -74,7 +74,10 @@ _BATCH_TYPE: Final = bytes([TYPE_BATCH])
 
 @dataclass(slots=True)
 class IntakeCounts:
-    """Records since the start: received = stored + duplicates + the sum of refused."""
+    """Records since the start: received = stored + duplicates + the sum of refused.
+
+    `untold` are those of `refused` whose publishers left no subject for an answer.
+    """
 
     received: int = 0
     received_bytes: int = 0
@@ -82,6 +85,7 @@ class IntakeCounts:
     duplicates: int = 0
     malformed_envelopes: int = 0
     refused: Counter[Nack] = field(default_factory=Counter)
+    untold: Counter[Nack] = field(default_factory=Counter)
 
 
 class _State(Enum):
@@ -97,6 +101,9 @@ class Intake:
         next_offset: The log's end.
         epoch: The leader epoch of what is appended.
         streams_for: Names of the streams that store a subject.
+
+    Attributes:
+        size_max: Bytes of the largest message that there can ever be room for.
     """
 
     def __init__(
@@ -116,6 +123,7 @@ class Intake:
         self._acks_plain = config.ack_on_reply and config.ack_policy != "none"
         self._state = _State.TAKING
         self._turn = Turn(0, 0)
+        self.size_max = OFFSET_MAX
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """Take what happened; `now_ns` is Unix time and becomes the records' timestamp."""
@@ -230,6 +238,9 @@ class Intake:
         if len(message.headers) > self.config.header_bytes_max:
             limit = self.config.header_bytes_max
             return Refusal(Nack.BAD_HEADER, f"headers of more than {limit} bytes")
+        if size > self.size_max:
+            text = f"message takes {size} bytes while it waits; there is room for {self.size_max}"
+            return Refusal(Nack.MESSAGE_TOO_LARGE, text)
         if size > self._turn.room + self._turn.spare:
             return Refusal(Nack.BUSY, "too many bytes wait to be stored; try again later")
         return None
@@ -362,6 +373,7 @@ class Intake:
         self.counts.received += count
         self.counts.refused[refusal.nack] += count
         if not message.reply or not (self.config.ack_on_reply or enveloped):
+            self.counts.untold[refusal.nack] += count
             return
         ack = PubAck(
             stream=self.config.name,

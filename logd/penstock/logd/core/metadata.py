@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from penstock.logd.core.retention import NO_LIMITS, Discard, Retention
-from penstock.logd.core.subjects import SubjectTrie, check_stream_subject
+from penstock.logd.core.subjects import SubjectTrie, check_stream_subject, is_reserved
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import STREAM_NAME_LENGTH_MAX, STREAMS_MAX
 
@@ -41,6 +41,8 @@ class StreamConfig:
         key_bytes_max: Bytes of a record's key.
         batch_rows_max: Records of one batch.
         batch_decoded_bytes_max: Bytes that one batch may decode to.
+        intake_bytes_max: Bytes of its messages that may wait for the disk; None: half of the
+            daemon's.
         segment_bytes_max: Bytes at which a segment file is closed and the next one begun.
         dedup_window_s: Seconds a `Nats-Msg-Id` is remembered.
         dedup_entries_max: Ids remembered at most; beyond it the oldest goes early.
@@ -65,6 +67,7 @@ class StreamConfig:
     key_bytes_max: int = 4096
     batch_rows_max: int = 131_072
     batch_decoded_bytes_max: int = 64 * 1024 * 1024
+    intake_bytes_max: int | None = None
     segment_bytes_max: int = 256 * 1024 * 1024
     dedup_window_s: int = 120
     dedup_entries_max: int = 1_000_000
@@ -156,7 +159,7 @@ class Metadata:
 
     def match(self, subject: str) -> tuple[str, ...]:
         """Names of the open streams that store what is published on a subject."""
-        return self._trie.match(subject)
+        return () if is_reserved(subject) else self._trie.match(subject)
 
     def create(
         self, config: StreamConfig, incarnation: str, *, streams_max: int = STREAMS_MAX
@@ -174,7 +177,7 @@ class Metadata:
         """
         if not is_internal(config.name):
             check_stream_name(config.name)
-            check_stream_subject(config.subject)
+            check_stream_subject(config.subject, ack_on_reply=config.ack_on_reply)
         present = self._streams.get(config.name)
         if present is not None:
             if present.config == config and _is_open(present):
@@ -194,8 +197,11 @@ class Metadata:
         """Change an open stream's options; whether there was anything to change.
 
         Raises:
-            RefusedError: `UNKNOWN_STREAM`; `STREAM_DIFFERS` when the subject would change.
+            RefusedError: `UNKNOWN_STREAM`; `BAD_SUBJECT` when it must not ack; `STREAM_DIFFERS`
+                when the subject would change.
         """
+        if not is_internal(config.name):
+            check_stream_subject(config.subject, ack_on_reply=config.ack_on_reply)
         present = self.get(config.name)
         if present.config.subject != config.subject:
             raise RefusedError(

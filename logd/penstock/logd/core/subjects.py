@@ -23,7 +23,11 @@ from penstock.logd.limits import SUBJECT_LENGTH_MAX
 Value = TypeVar("Value")
 
 _TOKEN: Final = re.compile(r"[^\s.\x00-\x20\x7f]+")
-_RESERVED_ROOTS: Final = ("_INBOX", "_R_", "_GR_", "_PENSTOCK")
+_RESERVED: Final = ("_INBOX", "_R_.", "_GR_.", "_PENSTOCK", "$")
+RESERVED_PREFIXES: Final = tuple(prefix.encode() for prefix in _RESERVED)
+"""How subjects begin that no stream stores: of inboxes, also with names of their own
+(`_INBOX_tom`), of NATS itself (`$SYS`, `$JS`, and `_R_`, `_GR_` of its replies), and of logd."""
+
 _WILDCARDS: Final = ("*", ">")
 _CACHE_SIZE_MAX: Final = 8192
 _STATES_MAX: Final = 16_384
@@ -48,21 +52,33 @@ def check_filter(subject: str) -> None:
             _refuse(subject, "`>` must stand alone as the last token")
 
 
-def check_stream_subject(subject: str) -> None:
+def check_stream_subject(subject: str, *, ack_on_reply: bool) -> None:
     """Check that a stream may bind a filter: valid, and free of inbox and system traffic.
 
-    A stream that stored the acks logd sends would feed itself, so every filter that could match an
-    inbox, a NATS system subject or one of logd's own is refused.
+    A stream that stored the acks logd sends would feed itself, so every filter of inboxes, of NATS
+    system subjects or of logd's own is refused. One that begins with a wildcard matches everybody's
+    requests, too, whose answer an ack would be taken for: it must not ack. Of what it matches,
+    reserved subjects are passed over as they arrive.
 
     Raises:
         RefusedError: `BAD_SUBJECT`, with the reason.
     """
     check_filter(subject)
-    first = subject.split(".", 1)[0]
-    if first in ("*", ">"):
-        _refuse(subject, "the first token must not be a wildcard: it would match acks and inboxes")
-    if first in _RESERVED_ROOTS or first.startswith("$"):
+    if begins_with_wildcard(subject) and ack_on_reply:
+        _refuse(subject, "a filter that begins with a wildcard needs `ack_on_reply: false`")
+    if is_reserved(f"{subject}."):
+        first = subject.split(".", 1)[0]
         _refuse(subject, f"subjects under {first!r} carry NATS's or logd's own traffic")
+
+
+def begins_with_wildcard(subject_filter: str) -> bool:
+    """Whether a filter may match reserved subjects."""
+    return subject_filter[:1] in ("*", ">")
+
+
+def is_reserved(subject: str) -> bool:
+    """Whether no stream stores a subject, whatever its filter."""
+    return subject.startswith(_RESERVED)
 
 
 def matches(subject_filter: str, subject: str) -> bool:

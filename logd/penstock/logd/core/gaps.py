@@ -1,0 +1,194 @@
+"""Ingest gaps: when which streams missed messages, or may have, and why.
+
+A stream misses messages while it is not on its subject (reconnecting, unsubscribed, denied), and
+when it drops what it cannot store and has nobody to tell. The former begin and end with an event;
+the latter begin with the first message dropped and end with the last one, once it has been quiet.
+
+A process that was stopped or starved missed messages from then on, not from when it noticed: a gap
+that begins soon after such a stall begins with the stall.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from penstock.logd.acks import Nack
+from penstock.logd.limits import GAPS_KEPT
+
+_CALM_NS: Final = 1_000_000_000
+_STALL_NS: Final = 1_000_000_000
+"""Nanoseconds between two heartbeats above which the process did not run."""
+
+_STALL_SEEN_NS: Final = 10_000_000_000
+"""Nanoseconds after a stall within which a gap is taken for its consequence."""
+
+
+class GapReason(StrEnum):
+    """Why messages were missed."""
+
+    RECONNECTING = "reconnecting"
+    UNSUBSCRIBED = "unsubscribed"
+    DENIED = "denied"
+    BUSY = "busy"
+    STREAM_FULL = "stream_full"
+    STORAGE_FAILED = "storage_failed"
+
+
+DROPPING: Final = {
+    Nack.BUSY: GapReason.BUSY,
+    Nack.STREAM_FULL: GapReason.STREAM_FULL,
+    Nack.STORAGE_FAILED: GapReason.STORAGE_FAILED,
+}
+"""Refusals that are about the stream's state, not about the message."""
+
+
+class Instant(NamedTuple):
+    """One moment on both clocks: durations are measured with the first, shown with the second."""
+
+    monotonic_ns: int
+    unix_ns: int
+
+
+@dataclass(slots=True)
+class Gap:
+    """One time without messages.
+
+    Attributes:
+        streams: That missed them.
+        detail: What caused it, in words.
+        end: None while it lasts.
+        messages: How many; None: nobody knows.
+    """
+
+    streams: tuple[str, ...]
+    reason: GapReason
+    start: Instant
+    detail: str = ""
+    end: Instant | None = None
+    messages: int | None = None
+
+    def duration_ns(self, now: Instant) -> int:
+        """So far, or from start to end."""
+        return max((self.end or now).monotonic_ns - self.start.monotonic_ns, 0)
+
+
+@dataclass(slots=True)
+class GapTotals:
+    """Of one stream and reason, since the process started."""
+
+    count: int = 0
+    duration_ns: int = 0
+    messages: int = 0
+
+
+@dataclass(slots=True)
+class _Dropping:
+    gap: Gap
+    last: Instant
+
+
+@dataclass(slots=True)
+class GapLedger:
+    """Every gap that lasts, the last ones that ended, and totals.
+
+    Attributes:
+        ended: The last that ended, oldest first.
+    """
+
+    ended: deque[Gap] = field(default_factory=lambda: deque(maxlen=GAPS_KEPT))
+    _open: dict[tuple[GapReason, str], Gap] = field(default_factory=dict)
+    _dropping: dict[tuple[GapReason, str], _Dropping] = field(default_factory=dict)
+    _totals: dict[tuple[str, GapReason], GapTotals] = field(default_factory=dict)
+    _beat: Instant | None = None
+    _stall: tuple[Instant, Instant] | None = None
+
+    def heartbeat(self, now: Instant) -> list[Gap]:
+        """The process runs at `now`; returns the gaps that have ended by quiet."""
+        self._note_stall(now)
+        quiet = [
+            key
+            for key, dropping in self._dropping.items()
+            if now.monotonic_ns - dropping.last.monotonic_ns > _CALM_NS
+        ]
+        return [self._close(self._dropping.pop(key).gap, None) for key in quiet]
+
+    def begin(
+        self, streams: tuple[str, ...], reason: GapReason, now: Instant, *, detail: str = ""
+    ) -> Gap | None:
+        """Streams leave their subjects together; None when they were away for that already."""
+        key = (reason, streams[0] if streams else "")
+        if not streams or key in self._open:
+            return None
+        self._note_stall(now)
+        gap = self._open[key] = Gap(streams, reason, self._start(reason, now), detail)
+        return gap
+
+    def end(self, reason: GapReason, now: Instant, *, stream: str | None = None) -> list[Gap]:
+        """Gaps of a reason are over: of the one that began with a stream, or every one."""
+        keys = [
+            key for key in self._open if key[0] is reason and stream in (None, key[1])
+        ]  # fmt: skip
+        return [self._close(self._open.pop(key), now) for key in keys]
+
+    def drop(self, stream: str, reason: GapReason, count: int, now: Instant) -> Gap | None:
+        """Messages were dropped; returns the gap if it begins with them."""
+        self._totals_of(stream, reason).messages += count
+        dropping = self._dropping.get((reason, stream))
+        if dropping is not None:
+            dropping.last = dropping.gap.end = now
+            dropping.gap.messages = (dropping.gap.messages or 0) + count
+            return None
+        gap = Gap((stream,), reason, now, end=now, messages=count)
+        self._dropping[reason, stream] = _Dropping(gap, now)
+        return gap
+
+    def forget(self, stream: str) -> None:
+        """A stream is no more; what it shared with others stays theirs."""
+        for reason in GapReason:
+            for gaps in (self._open, self._dropping):
+                gaps.pop((reason, stream), None)
+            self._totals.pop((stream, reason), None)
+
+    def lasting(self) -> list[Gap]:
+        """Gaps that last, oldest first."""
+        gaps = [*self._open.values(), *(found.gap for found in list(self._dropping.values()))]
+        return sorted(gaps, key=lambda gap: gap.start)
+
+    def totals(self, now: Instant) -> dict[tuple[str, GapReason], GapTotals]:
+        """By stream and reason, with what lasts as of now."""
+        found = {
+            key: GapTotals(totals.count, totals.duration_ns, totals.messages)
+            for key, totals in list(self._totals.items())
+        }
+        for gap in self.lasting():
+            for stream in gap.streams:
+                totals = found.setdefault((stream, gap.reason), GapTotals())
+                totals.count += 1
+                totals.duration_ns += gap.duration_ns(now)
+        return found
+
+    def _close(self, gap: Gap, now: Instant | None) -> Gap:
+        gap.end = now or gap.end
+        assert gap.end is not None
+        for stream in gap.streams:
+            totals = self._totals_of(stream, gap.reason)
+            totals.count += 1
+            totals.duration_ns += gap.duration_ns(gap.end)
+        self.ended.append(gap)
+        return gap
+
+    def _totals_of(self, stream: str, reason: GapReason) -> GapTotals:
+        return self._totals.setdefault((stream, reason), GapTotals())
+
+    def _note_stall(self, now: Instant) -> None:
+        beat, self._beat = self._beat, now
+        if beat is not None and now.monotonic_ns - beat.monotonic_ns > _STALL_NS:
+            self._stall = (beat, now)
+
+    def _start(self, reason: GapReason, now: Instant) -> Instant:
+        if self._stall is None or reason is not GapReason.RECONNECTING:
+            return now
+        (stopped, resumed), self._stall = self._stall, None
+        recent = now.monotonic_ns - resumed.monotonic_ns <= _STALL_SEEN_NS
+        return stopped if recent else now

@@ -1,0 +1,124 @@
+"""Which times without messages are noted, from when to when, and how they are counted."""
+
+from penstock.logd.core.gaps import GapLedger, GapReason, GapTotals, Instant
+from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
+from penstock.logd.limits import GAPS_KEPT
+
+S = 1_000_000_000
+
+
+def at(second: float) -> Instant:
+    return Instant(int(second * S), int((1_700_000_000 + second) * S))
+
+
+def test_an_outage_is_one_gap_of_every_stream_on_its_subject() -> None:
+    gaps = GapLedger()
+    assert gaps.begin(("a", "b"), GapReason.RECONNECTING, at(1), detail="closed")
+    assert gaps.begin(("a", "b"), GapReason.RECONNECTING, at(2)) is None
+    assert gaps.begin((), GapReason.RECONNECTING, at(2)) is None
+    [gap] = gaps.end(GapReason.RECONNECTING, at(4))
+    assert (gap.start, gap.end, gap.detail, gap.messages) == (at(1), at(4), "closed", None)
+    assert gaps.end(GapReason.RECONNECTING, at(5)) == []
+    assert gaps.totals(at(9)) == {
+        ("a", GapReason.RECONNECTING): GapTotals(1, 3 * S),
+        ("b", GapReason.RECONNECTING): GapTotals(1, 3 * S),
+    }
+
+
+def test_what_lasts_is_counted_up_to_now() -> None:
+    gaps = GapLedger()
+    gaps.begin(("a",), GapReason.UNSUBSCRIBED, at(1))
+    gaps.begin(("b",), GapReason.UNSUBSCRIBED, at(2))
+    assert [gap.streams for gap in gaps.end(GapReason.UNSUBSCRIBED, at(3), stream="b")] == [("b",)]
+    assert gaps.totals(at(6))["a", GapReason.UNSUBSCRIBED] == GapTotals(1, 5 * S)
+    assert [gap.streams for gap in gaps.lasting()] == [("a",)]
+
+
+def test_drops_are_one_gap_until_it_is_quiet_and_end_with_the_last() -> None:
+    gaps = GapLedger()
+    assert gaps.drop("a", GapReason.BUSY, 2, at(1))
+    assert gaps.drop("a", GapReason.BUSY, 3, at(1.9)) is None
+    assert gaps.heartbeat(at(2.8)) == []
+    assert gaps.totals(at(2.8)) == {("a", GapReason.BUSY): GapTotals(1, 900_000_000, 5)}
+    [gap] = gaps.heartbeat(at(3))
+    assert (gap.start, gap.end, gap.messages) == (at(1), at(1.9), 5)
+    assert gaps.drop("a", GapReason.BUSY, 1, at(9))
+    assert gaps.totals(at(9)) == {("a", GapReason.BUSY): GapTotals(2, 900_000_000, 6)}
+
+
+def test_a_gap_after_a_stall_begins_with_the_stall() -> None:
+    gaps = GapLedger()
+    gaps.heartbeat(at(1))
+    gaps.heartbeat(at(31))
+    gap = gaps.begin(("a",), GapReason.RECONNECTING, at(32))
+    assert gap is not None
+    assert gap.start == at(1)
+    gaps.end(GapReason.RECONNECTING, at(33))
+    again = gaps.begin(("a",), GapReason.RECONNECTING, at(32.9))
+    assert again is not None
+    assert again.start == at(32.9)
+
+
+def test_a_stall_of_long_ago_or_a_gap_of_another_kind_has_nothing_to_do_with_it() -> None:
+    for reason, second in ((GapReason.RECONNECTING, 50), (GapReason.DENIED, 32)):
+        gaps = GapLedger()
+        gaps.heartbeat(at(1))
+        for tenth in range(310, second * 10):
+            gaps.heartbeat(at(tenth / 10))
+        gap = gaps.begin(("a",), reason, at(second))
+        assert gap is not None
+        assert gap.start == at(second)
+
+
+def test_a_stall_is_noticed_by_the_gap_itself_before_the_next_heartbeat() -> None:
+    gaps = GapLedger()
+    gaps.heartbeat(at(1))
+    gap = gaps.begin(("a",), GapReason.RECONNECTING, at(31))
+    assert gap is not None
+    assert gap.start == at(1)
+
+
+def test_a_deleted_stream_is_forgotten() -> None:
+    gaps = GapLedger()
+    gaps.begin(("a",), GapReason.DENIED, at(1))
+    gaps.drop("a", GapReason.BUSY, 1, at(1))
+    gaps.forget("a")
+    assert (gaps.lasting(), gaps.totals(at(2))) == ([], {})
+
+
+def test_what_ended_is_kept_within_a_bound() -> None:
+    gaps = GapLedger()
+    for second in range(1000):
+        gaps.begin(("a",), GapReason.DENIED, at(second))
+        gaps.end(GapReason.DENIED, at(second + 0.5))
+    assert len(gaps.ended) == GAPS_KEPT
+    assert gaps.totals(at(1000))["a", GapReason.DENIED].count == 1000
+
+
+def test_gaps_are_shown_in_the_status_in_the_metrics_and_as_reasons() -> None:
+    gaps = GapLedger()
+    gaps.begin(("a",), GapReason.UNSUBSCRIBED, at(0), detail="no room")
+    gaps.begin(tuple(f"s{n}" for n in range(50)), GapReason.RECONNECTING, at(1))
+    gaps.end(GapReason.RECONNECTING, at(2))
+    gaps.drop("a", GapReason.BUSY, 7, at(2))
+    shown = describe_gaps(gaps, at(3))
+    assert [(gap["reason"], gap["end"]) for gap in shown["lasting"]] == [
+        ("unsubscribed", None),
+        ("busy", None),
+    ]
+    [ended] = shown["ended"]
+    assert (len(ended["streams"]), ended["stream_count"], ended["seconds"]) == (10, 50, 1.0)
+    assert ended["start"] == "2023-11-14T22:13:21.000+00:00"
+    assert list(gap_reasons(gaps)) == [
+        "stream a: off its subject: no room",
+        "stream a: drops messages (busy)",
+    ]
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in gap_metrics(gaps, at(3))
+        for sample in metric.samples
+    }
+    assert samples["penstock_logd_ingest_gap_messages_total", "a", "busy"] == 7
+    assert samples["penstock_logd_ingest_gap_seconds_total", "a", "unsubscribed"] == 3
+    assert samples["penstock_logd_ingest_gaps_total", "s49", "reconnecting"] == 1
+    assert samples["penstock_logd_ingest_gaps_lasting",] == 2

@@ -1,0 +1,182 @@
+"""Streams that leave their subjects and come back, on a link and a clock of the test's own."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from penstock.logd.core.admission import AdmissionPolicy
+from penstock.logd.core.gaps import GapReason
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.turn import Message
+from penstock.logd.listening import Listening
+from penstock.logd.nats_subscriptions import LinkEvent, LinkState
+from penstock.logd.streams import StreamSet
+from tests.support.surroundings import make_surroundings
+from tests.support.waiting import wait_until_async
+
+S = 1_000_000_000
+BUDGET = 128 * 1024
+
+
+class HandClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_ns = S
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def unix_ns(self) -> int:
+        return 1_700_000_000 * S + self.now_ns
+
+
+class HandLink:
+    """Remembers what was asked of it."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.sids: dict[str, bytes] = {}
+
+    async def subscribe(self, subject: str) -> bytes:
+        self.asked.append(f"subscribe {subject}")
+        sid = self.sids[subject] = b"%d" % len(self.asked)
+        return sid
+
+    def unsubscribe(self, sid: bytes) -> None:
+        self.asked.append(f"unsubscribe {sid.decode()}")
+
+    def pause(self, sid: bytes) -> None:
+        self.asked.append(f"pause {sid.decode()}")
+
+    def resume(self, sid: bytes) -> None:
+        self.asked.append(f"resume {sid.decode()}")
+
+
+class World:
+    def __init__(self, directory: Path) -> None:
+        self.clock, self.link = HandClock(), HandLink()
+        policy = AdmissionPolicy(unsubscribe_after_ns=2 * S, resubscribe_after_ns=S)
+        around = make_surroundings(budget_bytes=BUDGET, clock=self.clock, admission=policy)
+        self.streams = StreamSet(
+            directory,
+            self.link,
+            make_surroundings=lambda _: around,
+            new_incarnation=lambda: "0",
+        )
+
+    @property
+    def listening(self) -> Listening:
+        return self.streams.listening
+
+    def tell(self, state: LinkState, sid: bytes = b"", reason: str = "") -> None:
+        self.listening.on_event(LinkEvent(state, sid, reason))
+
+    def lasting(self) -> list[GapReason]:
+        return [gap.reason for gap in self.listening.gaps.lasting()]
+
+    async def overload(self) -> None:
+        """One turn that brings more than there is room for, nobody to answer; all of it drains."""
+        burst = [Message(b"t.a", b"", b"", bytes(1024))] * (BUDGET // 512)
+        self.listening.on_messages({b"1": burst})
+        partition = self.streams.partition("logs")
+        await wait_until_async(lambda: partition.budget.held == 0, what="drained")
+
+
+@asynccontextmanager
+async def world(directory: Path, *configs: StreamConfig) -> AsyncIterator[World]:
+    made = World(directory)
+    await made.streams.start(configs)
+    try:
+        yield made
+    finally:
+        await made.streams.close()
+
+
+LOGS = StreamConfig(name="logs", subject="t.>", fsync="never")
+
+
+async def test_a_stream_that_goes_on_refusing_leaves_and_comes_back(tmp_path: Path) -> None:
+    async with world(tmp_path, LOGS) as it:
+        for _ in range(5):
+            await it.overload()
+            it.listening.tick()
+            it.clock.now_ns += S // 2
+        assert it.link.asked == ["subscribe t.>", "pause 1"]
+        assert it.listening.away() == ["logs"]
+        assert it.lasting() == [GapReason.BUSY, GapReason.UNSUBSCRIBED]
+        it.clock.now_ns += 2 * S
+        it.listening.tick()
+        assert it.link.asked[2:] == ["resume 1"]
+        assert it.lasting() == [GapReason.UNSUBSCRIBED]
+        it.clock.now_ns += S
+        it.tell(LinkState.CONFIRMED, b"1")
+        assert it.lasting() == []
+        dropped, unsubscribed = it.listening.gaps.ended
+        counts = it.streams.partition("logs").intake.counts
+        assert dropped.messages == sum(counts.untold.values()) == sum(counts.refused.values()) > 0
+        assert unsubscribed.duration_ns(it.listening.now()) == S * 7 // 2
+        it.listening.tick()
+        assert len(it.link.asked) == 3
+
+
+async def test_an_outage_is_a_gap_of_the_streams_on_their_subjects(tmp_path: Path) -> None:
+    other = StreamConfig(name="other", subject="o.>")
+    async with world(tmp_path, LOGS, other) as it:
+        own, denied = it.link.sids["t.>"], it.link.sids["o.>"]
+        it.tell(LinkState.DENIED, denied, "no")
+        assert it.listening.denied() == {"other": "no"}
+        it.tell(LinkState.LOST, reason="closed")
+        outage = it.listening.gaps.lasting()[-1]
+        assert (outage.streams, outage.detail) == (("logs",), "closed")
+        it.tell(LinkState.CONFIRMED, own)
+        it.tell(LinkState.RESTORED)
+        assert it.lasting() == [GapReason.DENIED]
+        it.clock.now_ns += 31 * S
+        it.listening.tick()
+        it.listening.tick()
+        assert it.link.asked[2:] == [f"resume {denied.decode()}"]
+        it.tell(LinkState.CONFIRMED, denied)
+        assert it.lasting() == []
+        assert it.listening.denied() == {}
+
+
+async def test_reserved_subjects_are_passed_over_and_counted(tmp_path: Path) -> None:
+    wild = StreamConfig(name="all", subject=">", ack_on_reply=False)
+    async with world(tmp_path, wild) as it:
+        subjects = [b"a", b"_INBOX.x.1", b"_INBOX_tom.1", b"$JS.API.INFO", b"_INBO", b"b.$x"]
+        it.listening.on_messages({b"1": [Message(name, b"r", b"", b"x") for name in subjects]})
+        partition = it.streams.partition("all")
+        assert (partition.intake.counts.received, partition.passed_over) == (3, 3)
+        assert it.streams.match("_INBOX.x") == ()
+        assert partition.pending_acks == 0
+
+
+async def test_what_can_never_fit_is_too_large_and_not_busy(tmp_path: Path) -> None:
+    small = StreamConfig(name="logs", subject="t.>", intake_bytes_max=64 * 1024)
+    async with world(tmp_path, small) as it:
+        counts = it.streams.partition("logs").intake.counts
+        for size in (64 * 1024, 1024):
+            it.listening.on_messages({b"1": [Message(b"t.a", b"r", b"", bytes(size))]})
+        assert {nack.name: n for nack, n in counts.refused.items()} == {"MESSAGE_TOO_LARGE": 1}
+        assert counts.stored == 1
+
+
+async def test_a_deleted_stream_leaves_its_gaps_behind(tmp_path: Path) -> None:
+    async with world(tmp_path, LOGS) as it:
+        it.tell(LinkState.DENIED, b"1", "no")
+        await it.streams.delete("logs")
+        it.listening.on_messages({b"1": [Message(b"t.a", b"", b"", b"late")]})
+        it.tell(LinkState.CONFIRMED, b"1")
+        assert it.lasting() == []
+        assert it.link.asked[1:] == ["unsubscribe 1"]
+
+
+async def test_draining_is_no_gap(tmp_path: Path) -> None:
+    async with world(tmp_path, LOGS) as it:
+        it.listening.stop()
+        it.tell(LinkState.LOST, reason="closed")
+        it.listening.tick()
+        assert it.lasting() == []
