@@ -9,7 +9,14 @@ SUBJECT_LENGTH_MAX: Final = 1024
 """Bytes; below the 4096 bytes of a nats-server's control line (its `max_control_line`)."""
 
 CONTROL_LINE_MAX: Final = 8192
-"""Bytes of one NATS protocol line, INFO excepted; nats-server's default is 4096."""
+"""Bytes of a NATS protocol line that names no subject."""
+
+MESSAGE_WORD_MAX: Final = 65_535
+"""Bytes of a subject, subscription id or reply subject that NATS delivers. The `max_control_line`
+of nats-server, 4096 by default, bounds them together, and must not be set higher than this."""
+
+MESSAGE_LINE_MAX: Final = 256 * 1024
+"""Bytes of a NATS protocol line that names subjects; three words and two sizes fit."""
 
 INFO_LINE_MAX: Final = 1024 * 1024
 """Bytes of an INFO line; it lists a cluster's addresses."""

@@ -5,7 +5,8 @@ The socket is never left unread, because nats-server cuts off whoever does not r
 
 A server that is about to shut down says so (`ldm`). Then another one is dialled first, the
 subscriptions leave the old one, and when it has confirmed that, they begin on the new one: what is
-published in the round trip between is missed, but nothing comes twice.
+published in the round trip between is missed, but nothing comes twice
+(`docs/decisions/0010-nats-connection.md`).
 """
 
 import asyncio

@@ -5,7 +5,9 @@ only the one item that the end of a read cuts is moved besides, to the buffer's 
 a subscription's id in MSG and HMSG is documented in the NATS client protocol.
 
 The buffer grows for a message or an INFO that is larger than it, by as much as is missing and never
-beyond `message_size_max` plus a line, and is given back when it is empty.
+beyond `message_size_max` and a buffer more, and is given back as soon as what is left fits without.
+
+How the bytes are cut into reads makes no difference to what comes out, nor to what is refused.
 """
 
 import re
@@ -17,16 +19,30 @@ import orjson
 
 from penstock.logd.core.turn import Message
 from penstock.logd.errors import CorruptError
-from penstock.logd.limits import CONTROL_LINE_MAX, INFO_LINE_MAX, MESSAGE_SIZE_MAX
+from penstock.logd.limits import (
+    CONTROL_LINE_MAX,
+    INFO_LINE_MAX,
+    MESSAGE_LINE_MAX,
+    MESSAGE_SIZE_MAX,
+    MESSAGE_WORD_MAX,
+)
 
 BUFFER_SIZE: Final = 256 * 1024
 """Bytes; what one read of the socket can bring, so also what one turn is."""
 
-_WORD: Final = rb"([^ \t\r\n]+)"
+_WORD: Final = rb"([^ \t\r\n]{1,%d})" % MESSAGE_WORD_MAX
 """What nats-server takes as one; a publisher's subject may hold any other byte."""
 
 _MSG: Final = re.compile(rb"MSG %b %b (?:%b )?(\d{1,10})\r\n" % (_WORD, _WORD, _WORD))
 _HMSG: Final = re.compile(rb"HMSG %b %b (?:%b )?(\d{1,10}) (\d{1,10})\r\n" % (_WORD, _WORD, _WORD))
+_LINE_MAX: Final = {
+    ord("I"): INFO_LINE_MAX,
+    ord("M"): MESSAGE_LINE_MAX,
+    ord("H"): MESSAGE_LINE_MAX,
+    ord("-"): MESSAGE_LINE_MAX,  # an -ERR names the subject it is about
+}
+"""Bytes of a line, by its first; others have `CONTROL_LINE_MAX`."""
+
 _CR: Final = 13
 _LF: Final = 10
 
@@ -97,9 +113,10 @@ class NatsParser:
         if left and rest:
             self._view[:left] = self._view[rest : self._end]
         self._end = left
-        if not left and len(self._buffer) > BUFFER_SIZE:
-            self._buffer = bytearray(BUFFER_SIZE)
-            self._view = memoryview(self._buffer)
+        if len(self._buffer) > BUFFER_SIZE >= left + self._missing:
+            buffer = bytearray(BUFFER_SIZE)
+            buffer[:left] = self._view[:left]
+            self._buffer, self._view = buffer, memoryview(buffer)
         return parsed
 
     def _parse(self, parsed: Parsed) -> int:
@@ -134,7 +151,7 @@ class NatsParser:
         found = _HMSG.match(buffer, position, end)
         if found is not None:
             return self._parse_with_headers(parsed, found, position)
-        limit = INFO_LINE_MAX if buffer.startswith(b"INFO ", position) else CONTROL_LINE_MAX
+        limit = _LINE_MAX.get(buffer[position], CONTROL_LINE_MAX)
         line_end = buffer.find(b"\r\n", position, min(end, position + limit))
         if line_end < 0:
             if end - position >= limit:
