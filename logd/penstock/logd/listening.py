@@ -31,11 +31,6 @@ _log = structlog.get_logger()
 class Link(Protocol):
     """What brings messages: a NATS connection, or a test's stand-in."""
 
-    @property
-    def connected(self) -> bool:
-        """Whether messages can come."""
-        ...
-
     async def subscribe(self, subject: str) -> bytes:
         """Begin to receive; returns the subscription's id."""
         ...

@@ -24,14 +24,13 @@ KEY = CursorKey("c", "logs", 0)
 class QuietLink:
     """Brings nothing."""
 
-    def denials(self) -> dict[bytes, str]:
-        return {}
-
     async def subscribe(self, subject: str) -> bytes:
         return subject.encode()
 
     def unsubscribe(self, sid: bytes) -> None:
         pass
+
+    pause = resume = unsubscribe
 
 
 @asynccontextmanager

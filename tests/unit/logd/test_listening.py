@@ -34,8 +34,6 @@ class HandClock:
 class HandLink:
     """Remembers what was asked of it."""
 
-    connected = True
-
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.sids: dict[str, bytes] = {}

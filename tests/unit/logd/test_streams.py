@@ -25,8 +25,6 @@ class QuietLink:
     def __init__(self) -> None:
         self.sids = itertools.count()
 
-    connected = True
-
     async def subscribe(self, subject: str) -> bytes:
         return b"%d" % next(self.sids)
 
