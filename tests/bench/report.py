@@ -14,7 +14,7 @@ from tests.bench.figures import Case, Spread, Verdict, spread
 VERSION = 1
 """Of the JSON; a reader should refuse what it does not know."""
 
-_WIDTH = 150
+_WIDTH = 175
 """Columns of a table that goes to a file."""
 
 
