@@ -57,7 +57,7 @@ def _forget(intake: Intake, log: CommitLog, now_ns: int, **_: Any) -> None:
 
 def _from_the_log_only(intake: Intake, log: CommitLog, now_ns: int, *, disk: Any) -> None:
     """What outlived its records is not read."""
-    Memory(0, ([], []), ([], []), b"").save(log.directory, disk=disk)
+    Memory(0, ([], []), ([], []), b"", whole=False).save(log.directory, disk=disk)
     rebuild_intake(intake, log, now_ns, disk=disk)
 
 

@@ -43,11 +43,18 @@ class CommitFailed:
 class MemoryWanted:
     """What the intake remembers is to be written down: `Committer.remember`.
 
-    Retention waits for it, or the next start would have many frames to read.
+    Retention or compaction waits for it, or the next start would have many frames to read.
     """
 
 
-Outcome = Durable | CommitFailed | MemoryWanted
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the intake remembers of everything below `offset` is written down, ids included."""
+
+    offset: int
+
+
+Outcome = Durable | CommitFailed | MemoryWanted | Remembered
 
 
 class Committer:
@@ -85,6 +92,7 @@ class Committer:
         self._items: list[Run | Whole] = []
         self._memory: Memory | None = None
         self._frames = 0
+        self._sealing = False
         self._closing = False
         self.failed = False
         self._synced_ns = clock.monotonic_ns()
@@ -107,6 +115,12 @@ class Committer:
         """Hand over what is to be written down once all that was submitted is durable."""
         with self._condition:
             self._memory = memory
+            self._condition.notify()
+
+    def seal(self) -> None:
+        """Have the active segment sealed between two writes; never waits."""
+        with self._condition:
+            self._sealing = True
             self._condition.notify()
 
     def close(self) -> None:
@@ -137,10 +151,11 @@ class Committer:
     def _turn(self) -> bool:
         """Write everything handed over; False when there is nothing and never will be."""
         with self._condition:
-            if not self._items and not self._closing and self._memory is None:
+            if not self._items and not self._closing and self._memory is None and not self._sealing:
                 self._condition.wait(self._wait_s())
             items, self._items = self._items, []
             memory, self._memory = self._memory, None
+            sealing, self._sealing = self._sealing, False
             ending = self._closing
         if items:
             frames = list(build_frames(items, epoch=self._epoch))
@@ -153,6 +168,10 @@ class Committer:
             self._post(Durable(self._log.end_offset))
         if memory is not None and memory.save(self._log.directory):
             self._retainer.remembered(memory.offset)
+            if memory.whole:
+                self._post(Remembered(memory.offset))
+        if sealing:
+            self._log.roll()
         if not ending and (self._retainer.step() or self._frames >= FRAMES_UNREMEMBERED_MAX):
             self._frames = 0
             self._post(MemoryWanted())

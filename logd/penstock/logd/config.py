@@ -126,6 +126,10 @@ class LogdConfig(_Settings):
         fetch_stall_s: How long a reader may take nothing of an answer before it is cut off.
         cursors_max: Consumers' cursors at a time.
         retention_interval_s: Seconds between looks at what may be deleted.
+        compaction_interval_s: Seconds between looks at what may be compacted.
+        compaction_bytes_per_s_max: Bytes that compaction reads and writes, over all streams.
+        compaction_memory_bytes: Bytes for the keys of one pass.
+        compaction_dirty_ratio: Share of a stream's bytes not compacted yet that calls for a pass.
         connect_timeout_s: How long NATS may be away at start.
         drain_timeout_s: How long stopping may take.
     """
@@ -146,6 +150,10 @@ class LogdConfig(_Settings):
     fetch_stall_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
     cursors_max: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
     retention_interval_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
+    compaction_interval_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
+    compaction_bytes_per_s_max: Annotated[int, Field(ge=64 * 1024, le=1 << 40)] = 32 * _MIB
+    compaction_memory_bytes: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 64 * _MIB
+    compaction_dirty_ratio: Annotated[float, Field(gt=0, le=1)] = 0.5
     connect_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
     drain_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"

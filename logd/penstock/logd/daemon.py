@@ -14,6 +14,7 @@ import structlog
 
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
+from penstock.logd.compactor import Compactor
 from penstock.logd.config import LogdConfig
 from penstock.logd.core.replica import NodeId
 from penstock.logd.core.turn import Message
@@ -30,6 +31,7 @@ from penstock.logd.partition import Surroundings
 from penstock.logd.store import DirectoryLock
 from penstock.logd.streams import StreamSet
 from penstock.logd.telemetry import Telemetry
+from penstock.logd.upkeep import CompactionSettings
 from penstock.service import (
     AdminServer,
     ConfigError,
@@ -93,6 +95,7 @@ class _Daemon:
         )
         self._budget = ByteBudget(config.intake_bytes_max)
         self._acks = AckSender(self._ack_link)
+        self._compactor = Compactor(_compaction(config), SystemClock())
         self._streams = StreamSet(
             config.data_dir,
             self._data_link,
@@ -127,6 +130,8 @@ class _Daemon:
         for part in (self._server, self._ack_link, self._data_link):
             stack.callback(part.close)
         await self._open_streams()
+        self._compactor.start()
+        stack.callback(self._compactor.close)
         try:
             await self._connect(self._ack_link)
             await self._connect(self._data_link)
@@ -256,6 +261,7 @@ class _Daemon:
             streams_for=streams_for,
             retention_interval_s=self._config.retention_interval_s,
             admission=self._config.admission_policy(),
+            compactor=self._compactor,
         )
 
     def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:
@@ -263,6 +269,15 @@ class _Daemon:
 
     def _on_link_event(self, event: LinkEvent) -> None:
         self._streams.listening.on_event(event)
+
+
+def _compaction(config: LogdConfig) -> CompactionSettings:
+    return CompactionSettings(
+        interval_s=config.compaction_interval_s,
+        bytes_per_s_max=config.compaction_bytes_per_s_max,
+        memory_bytes=config.compaction_memory_bytes,
+        dirty_ratio=config.compaction_dirty_ratio,
+    )
 
 
 def _ignore(messages: dict[bytes, list[Message]]) -> None:

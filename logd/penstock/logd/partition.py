@@ -12,7 +12,15 @@ import structlog
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.acks import Nack, PubAck
 from penstock.logd.byte_budget import ByteBudget
-from penstock.logd.committer import CommitFailed, Committer, Durable, MemoryWanted, Outcome
+from penstock.logd.committer import (
+    CommitFailed,
+    Committer,
+    Durable,
+    MemoryWanted,
+    Outcome,
+    Remembered,
+)
+from penstock.logd.compactor import Compactor
 from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
 from penstock.logd.core.intake import Arrived, Intake, StorageFailed
 from penstock.logd.core.metadata import Stream
@@ -33,6 +41,7 @@ from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.rebuild import Memory, rebuild_intake
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog, EpochFile, LogConfig
+from penstock.logd.upkeep import CompactionSettings, Upkeep, Wants
 from penstock.service.clock import Clock
 
 _log = structlog.get_logger()
@@ -49,6 +58,7 @@ class Surroundings:
     streams_for: Callable[[str], Collection[str]]
     retention_interval_s: float = 30.0
     admission: AdmissionPolicy = NEVER_LEAVE
+    compactor: Compactor | None = None
 
 
 class Partition:
@@ -59,6 +69,7 @@ class Partition:
         number: Of the partition.
         log: For readers; only the committer writes.
         retainer: For its counters; it works on the committer's thread.
+        upkeep: For its counters; it works on the compactor's thread.
         failure: Why it takes no writes; empty while it does.
         pending_acks: Acks that wait for the high watermark.
         budget: Bytes it may hold, and does.
@@ -108,6 +119,7 @@ class Partition:
             clock=around.clock,
             retainer=self.retainer,
         )
+        self.upkeep = self._begin_upkeep()
         self._committer.start()
 
     @classmethod
@@ -215,6 +227,8 @@ class Partition:
             LogFailedError: The last sync failed.
         """
         try:
+            if self._around.compactor is not None:
+                self._around.compactor.remove(self.upkeep)
             self._committer.close()
             if not self._committer.failed:
                 Memory.of(self.intake).save(self.log.directory)
@@ -265,8 +279,31 @@ class Partition:
                 self._fail(reason)
             case MemoryWanted():
                 self._committer.remember(Memory.of(self.intake))
+            case Remembered(offset):
+                self.upkeep.remembered(offset)
+                if self._around.compactor is not None:
+                    self._around.compactor.wake(self.upkeep)
             case _:
                 assert_never(outcome)
+
+    def _begin_upkeep(self) -> Upkeep:
+        compactor = self._around.compactor
+        upkeep = Upkeep(
+            self.log,
+            self.stream.config,
+            CompactionSettings() if compactor is None else compactor.settings,
+            high_watermark=lambda: self.high_watermark,
+            wants=Wants(memory=self._want_memory, seal=self._committer.seal),
+            clock=self._around.clock,
+        )
+        if compactor is not None:
+            compactor.add(upkeep)
+        return upkeep
+
+    def _want_memory(self) -> None:
+        """Called on the compactor's thread."""
+        self.intake.dedup.whole = True
+        self._post(MemoryWanted())
 
     def _commit(self, high_watermark: int) -> None:
         while self._held and self._held[0][0] <= high_watermark + 1:

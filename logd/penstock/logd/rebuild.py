@@ -5,8 +5,10 @@ and at least the last one. Producers' sequences live in the frames' headers: the
 where the last snapshot of producers was taken, or from the start of the log. A frame does not say
 when it was received (its timestamps are the publisher's), so a producer counts as seen now.
 
-Where retention deletes records, a snapshot with the ids is taken before: see
-`penstock.logd.retainer`.
+Before retention deletes records or compaction rewrites frames, a snapshot is taken:
+see `penstock.logd.retainer` and `penstock.logd.upkeep`. Below a snapshot nothing is read: a
+rewritten frame does not say any more which of its rows came as a producer's batch, whose headers
+name no message id.
 """
 
 from dataclasses import dataclass
@@ -30,23 +32,27 @@ _log = structlog.get_logger()
 class Memory:
     """What an intake remembers of everything below `offset`, at one moment.
 
-    Message ids only where records are removed: else the log itself has them all.
+    Attributes:
+        whole: Message ids included, because records are removed or rewritten; else the log itself
+            has them all.
     """
 
     offset: int
     producers: tuple[list[bytes], list[ProducerState]]
     ids: tuple[list[bytes], list[tuple[int, int]]]
     last_message_id: bytes
+    whole: bool
 
     @classmethod
     def of(cls, intake: Intake) -> "Memory":
         """What an intake remembers now."""
-        removes = intake.config.deleting.deletes or intake.config.compact
+        dedup = intake.dedup
         return cls(
             intake.next_offset,
-            intake.dedup.producers.snapshot(),
-            intake.dedup.message_ids.snapshot() if removes else ([], []),
-            intake.dedup.last_message_id if removes else b"",
+            dedup.producers.snapshot(),
+            dedup.message_ids.snapshot() if dedup.whole else ([], []),
+            dedup.last_message_id if dedup.whole else b"",
+            dedup.whole,
         )
 
     def save(self, directory: Path, *, disk: Disk = REAL_DISK) -> bool:
@@ -64,6 +70,7 @@ class Memory:
                 for message_id, seen in sorted(zip(*self.ids, strict=True), key=lambda one: one[1])
             ],
             "last_message_id": self.last_message_id.hex(),
+            "complete": self.whole,
         }
         try:
             Checkpoint(directory / _FILE, disk=disk).save(document)
@@ -79,15 +86,19 @@ def rebuild_intake(intake: Intake, log: CommitLog, now_ns: int, *, disk: Disk = 
     window_start = log.offset_for_timestamp(now_ns - window_ns)
     bodies_from = max(min(window_start, log.end_offset - 1), log.start_offset)
     restored = _restore(intake, log, disk)
-    headers_from = log.start_offset if restored is None else restored
-    _recall_headers(intake, log, headers_from, now_ns)
-    _recall_ids(intake, log, bodies_from, now_ns)
-    if restored != log.end_offset:
+    producers_from, ids_from = restored or (log.start_offset, log.start_offset)
+    _recall_headers(intake, log, producers_from, now_ns)
+    _recall_ids(intake, log, max(bodies_from, ids_from), now_ns)
+    if restored is None or producers_from != log.end_offset:
         Memory.of(intake).save(log.directory, disk=disk)
 
 
-def _restore(intake: Intake, log: CommitLog, disk: Disk) -> int | None:
-    """Take what was written down last; where to go on in the log, None if it is of no use."""
+def _restore(intake: Intake, log: CommitLog, disk: Disk) -> tuple[int, int] | None:
+    """Take what was written down last.
+
+    Returns:
+        Where to go on in the log for producers, and for message ids; None if it is of no use.
+    """
     try:
         document = Checkpoint(log.directory / _FILE, disk=disk).load()
         if document is None or not log.start_offset <= document["offset"] <= log.end_offset:
@@ -103,7 +114,9 @@ def _restore(intake: Intake, log: CommitLog, disk: Disk) -> int | None:
         intake.dedup.producers.restore(())
         intake.dedup.message_ids.restore(())
         return None
-    return int(document["offset"])
+    offset, whole = int(document["offset"]), bool(document.get("complete"))
+    intake.dedup.whole |= whole
+    return offset, offset if whole else log.start_offset
 
 
 def _recall_headers(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None:

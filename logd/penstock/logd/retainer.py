@@ -119,16 +119,20 @@ class Retainer:
             case None:
                 pass
 
-    def _delete(self, segment: SegmentFacts) -> None:
-        start = self._log.delete_before(segment.next_offset)
+    def _delete(self, doomed: SegmentFacts) -> None:
+        """Delete what was planned; compaction may have merged it with what is to stay."""
+        before = self._log.segments()
+        start = self._log.delete_before(doomed.next_offset)
         self._segments_seen = self._log.segment_count
-        self.segments_deleted += 1
-        self.bytes_deleted += segment.size_bytes
-        self.records_deleted += segment.next_offset - segment.base_offset
-        _log.info(
-            "segment deleted",
-            stream=self._stream,
-            base_offset=segment.base_offset,
-            start_offset=start,
-            bytes=segment.size_bytes,
-        )
+        for segment in before:
+            if segment.next_offset <= start and segment is not before[-1]:
+                self.segments_deleted += 1
+                self.bytes_deleted += segment.size_bytes
+                self.records_deleted += segment.next_offset - segment.base_offset
+                _log.info(
+                    "segment deleted",
+                    stream=self._stream,
+                    base_offset=segment.base_offset,
+                    start_offset=start,
+                    bytes=segment.size_bytes,
+                )

@@ -121,6 +121,7 @@ def stage(partition: Partition) -> Stage:
             "bytes_deleted": partition.retainer.bytes_deleted,
             "intake_bytes_held": partition.budget.held,
             "passed_over": partition.passed_over,
+            **_compaction(partition),
             "acks_pending": partition.pending_acks,
             "dedup_ids": len(partition.intake.dedup.message_ids),
             "dedup_producers": len(partition.intake.dedup.producers),
@@ -128,6 +129,45 @@ def stage(partition: Partition) -> Stage:
         }
         | {f"refused_{name}": count for name, count in refused.items()},
     )
+
+
+def _compaction(partition: Partition) -> dict[str, int]:
+    counts = partition.upkeep.counts
+    return {
+        "compaction_bytes_read": counts.bytes_read,
+        "compaction_bytes_written": counts.bytes_written,
+        "compaction_bytes_freed": counts.bytes_freed,
+        "compaction_records_removed": counts.records_removed,
+        "compaction_segments_replaced": counts.segments_replaced,
+        "compaction_passes": counts.passes,
+        "compaction_failures": counts.failures,
+        "compaction_last_ns": counts.last_ns,
+        "compaction_last_duration_ns": counts.last_duration_ns,
+    }
+
+
+def _compaction_metrics(partitions: list[Partition]) -> Iterable[Metric]:
+    label = ["stream"]
+    counters = {
+        "bytes_read": "Bytes that compaction read",
+        "bytes_written": "Bytes that compaction wrote",
+        "bytes_freed": "Bytes that segments became smaller by compaction",
+        "records_removed": "Superseded records and old tombstones removed",
+        "segments_replaced": "Segments whose place others took",
+        "passes": "Passes over the keys",
+        "failures": "Rewritings that failed",
+    }
+    for name, text in counters.items():
+        counter = _counter(f"compaction_{name}", text, label)
+        for partition in partitions:
+            counter.add_metric([partition.name], getattr(partition.upkeep.counts, name))
+        yield counter
+    last = _gauge("compaction_last_seconds", "Unix time of the last compaction; 0: never", label)
+    took = _gauge("compaction_last_duration_seconds", "How long the last compaction took", label)
+    for partition in partitions:
+        last.add_metric([partition.name], partition.upkeep.counts.last_ns / 1e9)
+        took.add_metric([partition.name], partition.upkeep.counts.last_duration_ns / 1e9)
+    yield from (last, took)
 
 
 def _committed(partition: Partition) -> int:
@@ -141,6 +181,7 @@ class _Scrape(Collector):
     @override
     def collect(self) -> Iterable[Metric]:
         yield from _stream_metrics(list(self._telemetry.streams.partitions()))
+        yield from _compaction_metrics(list(self._telemetry.streams.partitions()))
         yield from _process_metrics(self._telemetry)
         listening = self._telemetry.streams.listening
         yield from gap_metrics(listening.gaps, listening.now())

@@ -41,6 +41,12 @@ FRAME_LARGE_BYTES: Final = 64 * 1024
 FRAME_SMALL_BYTES: Final = 16 * 1024
 """Mean bytes of frames below which a segment is rewritten; a record's own overhead is 0.9 KB."""
 
+PACK_BYTES_MIN: Final = 16 * 1024
+"""Bytes of a segment below which its frames are left as they are until it is merged."""
+
+SEAL_BYTES_MIN: Final = 1024 * 1024
+"""Bytes from which on the active segment of a compacted stream may be sealed to be cleaned."""
+
 FRAMES_PER_FRAME_MIN: Final = 4
 """Frames that one is to replace on average, or a segment is not rewritten for them."""
 
@@ -270,6 +276,15 @@ def cleaning_is_due(
     return total > 0 and state.tombstone_limit(tombstone_retention_s, now_ns) > 0
 
 
+def sealing_is_due(sealed: Sequence[SegmentFacts], active: SegmentFacts) -> bool:
+    """Whether the active segment of a compacted stream holds so much that it is to be cleaned.
+
+    It is sealed when it has grown to be half of the log: a log of few keys is then never much
+    larger than twice what is left of it, however large its segments may grow.
+    """
+    return active.size_bytes >= max(SEAL_BYTES_MIN, sum(facts.size_bytes for facts in sealed))
+
+
 class KeyMap:
     """The last offset of each key of a stretch of the log, as far as memory allows.
 
@@ -287,8 +302,7 @@ class KeyMap:
         self._keys_max = max(1, bytes_max // KEY_BYTES)
         self._offsets: dict[bytes, int] = {}
 
-    @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether no further frame may be noted."""
         return len(self._offsets) >= self._keys_max
 

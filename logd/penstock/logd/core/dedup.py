@@ -21,9 +21,12 @@ class Dedup:
 
     Attributes:
         last_message_id: Of the last record; empty when it had none.
+        whole: Whether what is written down has to hold the ids: the log may not have them all any
+            more, for records were removed from it or rewritten, or are about to be.
     """
 
     def __init__(self, config: StreamConfig) -> None:
+        self.whole = config.deleting.deletes or config.compact
         self.message_ids = MessageIds(
             window_ns=config.dedup_window_s * 1_000_000_000, ids_max=config.dedup_entries_max
         )

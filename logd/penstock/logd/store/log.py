@@ -41,6 +41,7 @@ class CommitLog:
     """One partition's log. Made by `open`.
 
     Attributes:
+        disk: The file system.
         recovery: What opening found and did.
     """
 
@@ -54,7 +55,7 @@ class CommitLog:
     ) -> None:
         self.directory = directory
         self._config = config
-        self._disk = disk
+        self.disk = disk
         self._now_ns = now_ns
         self._list = SegmentList(*recovery.run())
         self._lock = self._list.lock
@@ -195,10 +196,10 @@ class CommitLog:
         try:
             sealed.save_index()
             segment, file = Segment.create(
-                self.directory, base, interval_bytes=interval_bytes, disk=self._disk
+                self.directory, base, interval_bytes=interval_bytes, disk=self.disk
             )
         except OSError as error:
-            made = self._disk.exists(segment_path(self.directory, base))
+            made = self.disk.exists(segment_path(self.directory, base))
             if made or error.errno not in NO_ROOM:
                 self._fail("roll", error, cut_to=sealed.size)
             return False
@@ -252,7 +253,7 @@ class CommitLog:
         """
         interval_bytes = self._config.index_interval_bytes
         return Rewriting(
-            self.directory, base_offset, end_offset, interval_bytes=interval_bytes, disk=self._disk
+            self.directory, base_offset, end_offset, interval_bytes=interval_bytes, disk=self.disk
         )
 
     def swap_in(self, rewriting: Rewriting) -> bool:

@@ -1,0 +1,123 @@
+"""Compaction by keys loses no last value, whatever happens; one that cuts corners is found out.
+
+`PENSTOCK_SIM_SEEDS` sets how many seeds run, `PENSTOCK_SIM_SEED` the first of them.
+"""
+
+import os
+from collections import Counter
+from typing import Any
+
+import pytest
+import structlog
+
+from penstock.logd import cleaner, rewriter, upkeep
+from penstock.logd.cleaner import Cleaner
+from penstock.logd.core.compaction import CleanState, KeyMap
+from penstock.logd.errors import LogdError
+from penstock.logd.upkeep import Upkeep
+from tests.sim.compaction_world import run_seed
+
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "250"))
+FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
+TWIN_SEEDS = 150
+"""Within so many seeds one that cuts a corner must be caught."""
+
+
+@pytest.fixture(autouse=True)
+def roomy_disk_and_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cleaner, rewriter, upkeep):
+        monkeypatch.setattr(module, "_log", structlog.wrap_logger(None, processors=[_drop]))
+    monkeypatch.setattr(rewriter, "free_bytes", lambda _: 1 << 60)
+
+
+def test_compaction_keeps_the_last_value_of_each_key() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        counts.update(run_seed(seed))
+    if SEEDS >= 250:
+        rare = {"power loss", "failed", "cut", "clean", "removed", "delete"}
+        assert {what for what in rare if counts[what] < 10} == set(), counts
+
+
+def _drop(*_: Any) -> Any:
+    raise structlog.DropEvent
+
+
+def is_caught() -> bool:
+    for seed in range(TWIN_SEEDS):
+        try:
+            run_seed(seed)
+        except (AssertionError, OSError, LogdError):
+            return True
+    return False
+
+
+def test_simulation_catches_compaction_above_the_high_watermark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    init = Upkeep.__init__
+
+    def init_blindly(self: Upkeep, *args: Any, **options: Any) -> None:
+        init(self, *args, **options | {"high_watermark": lambda: 1 << 40})
+
+    monkeypatch.setattr(Upkeep, "__init__", init_blindly)
+    assert is_caught()
+
+
+def test_simulation_catches_tombstones_that_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CleanState, "tombstone_limit", lambda state, *_: state.clean_offset)
+    assert is_caught()
+
+
+def test_simulation_catches_tombstones_that_go_before_what_they_remove(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pass that memory cut short is taken for a whole one."""
+    run = Cleaner.run
+
+    def run_and_claim(self: Cleaner, segments: Any, pace: Any) -> None:
+        run(self, segments, pace)
+        assert self._state is not None
+        self._save(CleanState(segments[-1].next_offset, 1, ((segments[-1].next_offset, 1),)))
+
+    monkeypatch.setattr(Cleaner, "run", run_and_claim)
+    assert is_caught()
+
+
+def test_simulation_catches_the_first_record_kept_instead_of_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    superseded = KeyMap.is_superseded
+
+    def inverted(keys: KeyMap, key: bytes | None, offset: int) -> bool:
+        return key is not None and not superseded(keys, key, offset) and offset % 3 == 0
+
+    monkeypatch.setattr(KeyMap, "is_superseded", inverted)
+    assert is_caught()
+
+
+def test_simulation_catches_keyless_records_taken_for_one_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def all_keyed(keys: KeyMap, key: bytes | None, offset: int) -> bool:
+        return keys._offsets.get(key or b"0", -1) > offset
+
+    monkeypatch.setattr(KeyMap, "is_superseded", all_keyed)
+    monkeypatch.setattr(cleaner, "_chooser", lambda keys, _: _choose_by(keys))
+    assert is_caught()
+
+
+def _choose_by(keys: KeyMap) -> Any:
+    def choose(header: Any, batch: Any) -> list[bool]:
+        deltas = batch.column("offset_delta").to_pylist()
+        return [
+            not keys.is_superseded(key, header.base_offset + delta)
+            for key, delta in zip(batch.column("key").to_pylist(), deltas, strict=True)
+        ]
+
+    return choose
+
+
+def test_simulation_catches_a_pass_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cleaner, "is_due", lambda *_: True)
+    assert is_caught()
