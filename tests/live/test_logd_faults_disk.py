@@ -16,6 +16,7 @@ from penstock.logd.acks import Nack
 from penstock.logd.errors import RefusedError
 from tests.support.logd import Logd
 from tests.support.mounts import ThinDisk, grow, mounted, run, small_file_system
+from tests.support.waiting import wait_until_async
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
@@ -103,6 +104,25 @@ async def test_a_full_disk_stops_its_streams_alone_and_nothing_acked_is_lost(
         with logd.client() as log:
             assert log.create_stream("new", "t.new").partitions[0].end_offset == 0
         logd.daemon.close()
+
+
+async def test_a_stream_goes_on_when_there_is_space_again(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    with small_file_system(tmp_path / "small", "4m") as small:
+        logd = Logd(tmp_path / "logd", nats_url, [LOGS], data_dir=str(small / "data"))
+        with running(logd):
+            acked = await publish_until_refused(client, "logs", 100_000)
+            grow(small, "32m")
+            await wait_until_async(lambda: logd.daemon.status()["health"] == "ready")
+            assert await publish(client, "logs", b"after") == len(acked)
+            stage = logd.stage("logs")
+            counted = stage["sent"] + stage["errors"] + stage["lag"] + stage["detail"]["duplicates"]
+            assert stage["received"] == counted
+            assert stage["sent"] == len(acked) + 1
+            for _ in range(2):
+                assert await asyncio.to_thread(logd.values, "logs") == [*acked, b"after"]
+                await asyncio.to_thread(logd.restart, kill=True)
 
 
 async def test_a_sync_that_fails_takes_back_what_was_not_durable_and_nothing_else(

@@ -28,6 +28,7 @@ from penstock.logd.nats_errors import NatsRefusedError, NatsSetupError
 from penstock.logd.nats_link import NatsLink
 from penstock.logd.nats_subscriptions import LinkEvent
 from penstock.logd.partition import Surroundings
+from penstock.logd.reviver import Reviver
 from penstock.logd.store import DirectoryLock
 from penstock.logd.streams import StreamSet
 from penstock.logd.telemetry import Telemetry
@@ -107,6 +108,7 @@ class _Daemon:
         self._cursors = CursorStore(self._streams, cursors_max=config.cursors_max)
         api = FetchApi(self._streams, self._cursors)
         self._server = FetchServer(api, config.fetch_limits())
+        self._reviver = Reviver(self._streams, SystemClock())
         self._telemetry = Telemetry(
             node=config.node,
             streams=self._streams,
@@ -115,6 +117,7 @@ class _Daemon:
             data_link=self._data_link,
             ack_link=self._ack_link,
             server=self._server,
+            reviver=self._reviver,
             cursors=self._cursors,
         )
 
@@ -155,6 +158,7 @@ class _Daemon:
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain."""
         async with asyncio.TaskGroup() as tasks:
+            reviving = tasks.create_task(self._reviver.run())
             background = [
                 tasks.create_task(self._data_link.run()),
                 tasks.create_task(self._streams.listening.run()),
@@ -162,6 +166,7 @@ class _Daemon:
                 tasks.create_task(self._server.run()),
             ]
             await stop.wait()
+            reviving.cancel()
             try:
                 await self._drain()
             finally:

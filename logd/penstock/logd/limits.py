@@ -53,6 +53,11 @@ FRAME_ROWS_MAX: Final = 16_384
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
 """Payload bytes of plain messages gathered into one frame; one larger message has its own frame."""
 
+REOPEN_FREE_BYTES_MIN: Final = 8 * 1024 * 1024
+"""Bytes of the file system that must be free before a log that failed for want of space is opened
+again: two full frames of plain messages, and the small files beside the segments.
+"""
+
 RETENTION_SEGMENTS_PER_S_MAX: Final = 100
 """Segments of one stream that retention deletes a second. The smallest limit in bytes makes
 segments of 256 KiB, so that it keeps up with 25 MiB/s; deleting a large file takes the disk longer.

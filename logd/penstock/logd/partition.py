@@ -76,7 +76,7 @@ class Partition:
         passed_over: Messages on reserved subjects that its filter matched.
         closed: Whether it serves nobody any more.
         finished: Whether everything accepted has been dealt with and its log is closed.
-        lost: Records that were accepted and then not stored, because the storage failed.
+        lost_before: What was `lost` when the log was opened again.
         first_offset_of_epoch: Where this process began to append.
     """
 
@@ -92,7 +92,8 @@ class Partition:
         self.passed_over = 0
         self.closed = False
         self.finished = False
-        self.lost = 0
+        self.lost_before = 0
+        self._lost = 0
         self.first_offset_of_epoch = log.end_offset
         intake.size_max = self.budget.bytes_max - FRAME_OVERHEAD
         self._around = around
@@ -152,7 +153,17 @@ class Partition:
     @property
     def uncommitted(self) -> int:
         """Records accepted and not committed yet."""
-        return self.intake.next_offset - self.high_watermark - 1 - self.lost
+        return self.intake.next_offset - self.high_watermark - 1 - self._lost
+
+    @property
+    def lost(self) -> int:
+        """Records that were accepted and then not stored, because the storage failed."""
+        return self.lost_before + self._lost
+
+    @property
+    def out_of_space(self) -> bool:
+        """Whether it failed for want of space, so that it may be opened again."""
+        return bool(self.failure) and self.log.out_of_space
 
     def take(self, messages: list[Message]) -> None:
         """Take what arrived in one turn.
@@ -227,13 +238,24 @@ class Partition:
             LogFailedError: The last sync failed.
         """
         try:
-            if self._around.compactor is not None:
-                self._around.compactor.remove(self.upkeep)
+            self.end_upkeep()
             self._committer.close()
             if not self._committer.failed:
                 Memory.of(self.intake).save(self.log.directory)
         finally:
             self.finished = True
+
+    def end_upkeep(self) -> None:
+        """Have compaction leave the log alone; waits until it does."""
+        if self._around.compactor is not None:
+            self._around.compactor.remove(self.upkeep)
+
+    def count_on(self, before: "Partition") -> None:
+        """Go on with the counts of a partition whose log has been opened again as this one's."""
+        committed = before.high_watermark + 1 - before.first_offset_of_epoch
+        self.first_offset_of_epoch = self.log.end_offset - committed
+        self.intake.counts = before.intake.counts
+        self.lost_before = before.lost
 
     def _stream_room(self) -> tuple[int | None, int]:
         """Bytes the stream itself has room for (None: no limit), and below which offset."""
@@ -325,7 +347,7 @@ class Partition:
     def _fail(self, reason: str) -> None:
         _log.error("stream failed", stream=self.name, reason=reason)
         self.failure = reason
-        self.lost = self.intake.next_offset - self.high_watermark - 1
+        self._lost = self.intake.next_offset - self.high_watermark - 1
         self._execute(self.intake.handle(StorageFailed(reason), self._around.clock.unix_ns()))
         description = "the stream's storage failed; it takes no writes"
         ack = PubAck(stream=self.name, nack=Nack.STORAGE_FAILED, description=description)

@@ -166,6 +166,26 @@ class StreamSet:
         async with self._changing:
             await self._delete(name)
 
+    async def reopen(self, partition: Partition) -> None:
+        """Open a failed stream's log again and go on with it; readers do not notice.
+
+        Raises:
+            OSError, LogdError: It cannot be opened yet; everything is as it was.
+        """
+        async with self._changing:
+            name = partition.name
+            if self._partitions.get(name) is not partition:
+                return
+            await asyncio.to_thread(partition.end_upkeep)
+            directory = self._directory(partition.stream) / "0"
+            again = await Partition.open(partition.stream, directory, self._around)
+            again.count_on(partition)
+            self._partitions[name] = again
+            sid = self._sids.get(name)
+            if sid is not None:
+                self._by_sid[sid] = again
+            await _finish(partition)
+
     def describe(self, partition: Partition) -> dict[str, Any]:
         """A stream as the control protocol shows it."""
         options = asdict(partition.stream.config)

@@ -28,6 +28,7 @@ from penstock.logd.fetch_server import FetchServer
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.nats_link import NatsLink
 from penstock.logd.partition import Partition
+from penstock.logd.reviver import Reviver
 from penstock.logd.streams import StreamSet
 from penstock.service import Health, Stage, Status
 
@@ -43,6 +44,7 @@ class Telemetry:
     data_link: NatsLink
     ack_link: NatsLink
     server: FetchServer
+    reviver: Reviver
     cursors: CursorStore
     health: Health = Health.STARTING
 
@@ -261,6 +263,7 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
         ("acks_sent", "Acks and refusals sent", telemetry.acks.sent),
         ("acks_dropped", "Acks and refusals that NATS did not take", telemetry.acks.dropped),
         ("acks_denied", "Acks and refusals not permitted", telemetry.ack_link.publishes_denied),
+        ("streams_reopened", "Logs opened again after want of space", telemetry.reviver.revived),
         ("fetch_requests", "Fetch and control requests", telemetry.server.counts.requests),
         ("fetch_bytes", "Payload bytes sent to readers", telemetry.server.counts.bytes_sent),
         ("fetch_readers_stalled", "Readers cut off", telemetry.server.counts.stalled),

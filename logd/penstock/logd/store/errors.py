@@ -8,6 +8,9 @@ from penstock.logd.errors import CorruptError, UnavailableError
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 """Errors of making a file that say nothing of the files there are: space, quota, descriptors."""
 
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a write that was refused before anything was promised."""
+
 
 class LogFailedError(UnavailableError):
     """A write or sync of this log failed; it takes no more until it is opened again."""

@@ -28,7 +28,7 @@ from penstock.logd.segment_facts import SegmentFacts
 from penstock.logd.store.clock import now_ns as system_now_ns
 from penstock.logd.store.config import LogConfig
 from penstock.logd.store.disk import REAL_DISK, Disk, File
-from penstock.logd.store.errors import NO_ROOM, LogFailedError
+from penstock.logd.store.errors import NO_ROOM, NO_SPACE, LogFailedError
 from penstock.logd.store.mark import SyncedMark
 from penstock.logd.store.ranges import gather_ranges
 from penstock.logd.store.recovery import Recovery, RecoveryReport
@@ -43,6 +43,7 @@ class CommitLog:
     Attributes:
         disk: The file system.
         recovery: What opening found and did.
+        out_of_space: It failed because a write found no space: it may be opened again.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class CommitLog:
         self._begun_ns = now_ns()
         for segment in self._list.all:
             segment.written_ns = self._begun_ns
-        self._failure = ""
+        self._failure, self.out_of_space = "", False
         self._closed = False
 
     @classmethod
@@ -377,6 +378,7 @@ class CommitLog:
     def _fail(self, operation: str, error: OSError, *, cut_to: int | None) -> NoReturn:
         """Refuse writes from now on; cut off what must not come back when opened again."""
         self._failure = f"{operation} failed: {error}"
+        self.out_of_space = operation == "append" and error.errno in NO_SPACE
         if cut_to is not None:
             with contextlib.suppress(OSError):  # opening the log again cuts it too
                 self._active_file.truncate(cut_to)

@@ -380,3 +380,18 @@ def test_headers_do_not_read_bodies(log: CommitLog, tmp_path: Path) -> None:
         file.write(b"?")
     headers: list[FrameHeader] = list(log.headers())
     assert [header.base_offset for header in headers] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("segment_bytes_max", (-1, 0, 87, (1 << 40) + 1)),
+        ("index_interval_bytes", (-1, 0, (1 << 30) + 1)),
+        ("segment_age_s_max", (-1.0, 0.0, float("nan"))),
+    ],
+)
+def test_a_configuration_out_of_range_is_refused(field: str, values: tuple[float, ...]) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=f"{field} is .* must be"):
+            LogConfig(**{field: value})  # type: ignore[arg-type]
+    LogConfig(segment_bytes_max=88, index_interval_bytes=1, segment_age_s_max=0.1)

@@ -1,0 +1,93 @@
+"""Opens again the logs that failed for want of space, once there is some.
+
+A write that the system refuses for want of space has written nothing that counts: the log cuts its
+tail off, and what was accepted and not committed has been refused. So the log may be opened again
+as after a restart, with a new leader epoch, while its readers go on. A failed sync is another
+matter, whatever its error: nobody knows what the disk has then, and the log stays failed until logd
+is started again by somebody who has looked.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from penstock.logd.errors import LogdError
+from penstock.logd.limits import REOPEN_FREE_BYTES_MIN
+from penstock.logd.partition import Partition
+from penstock.logd.rewriter import free_bytes
+from penstock.logd.streams import StreamSet
+from penstock.service.clock import Clock
+
+_NS_PER_S: Final = 1_000_000_000
+_LOOK_S: Final = 1.0
+_WAIT_MIN_S: Final = 1
+_WAIT_MAX_S: Final = 60
+_FORGET_NS: Final = 600 * _NS_PER_S
+"""Nanoseconds after which an earlier failure of a stream makes it wait no longer."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """When a stream was last opened again, or tried to be."""
+
+    at_ns: int
+    wait_s: int
+
+
+class Reviver:
+    """Looks at the streams every second. Used on the event loop.
+
+    Args:
+        streams: Of the daemon.
+        clock: For the pauses between attempts, which double.
+
+    Attributes:
+        revived: Logs opened again since the start.
+    """
+
+    def __init__(self, streams: StreamSet, clock: Clock) -> None:
+        self.revived = 0
+        self._streams = streams
+        self._clock = clock
+        self._attempts: dict[str, _Attempt] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Open again what can be."""
+        for partition in list(self._streams.partitions()):
+            if partition.out_of_space and self._is_due(partition.name):
+                await self._revive(partition)
+
+    def _is_due(self, name: str) -> bool:
+        attempt = self._attempts.get(name)
+        if attempt is None:
+            return True
+        return self._clock.monotonic_ns() >= attempt.at_ns + attempt.wait_s * _NS_PER_S
+
+    async def _revive(self, partition: Partition) -> None:
+        if await asyncio.to_thread(free_bytes, partition.log.directory) < REOPEN_FREE_BYTES_MIN:
+            return
+        self._note_attempt(partition.name)
+        try:
+            await self._streams.reopen(partition)
+        except (OSError, LogdError) as error:
+            _log.warning("stream not opened again", stream=partition.name, error=str(error))
+            return
+        self.revived += 1
+        _log.info("stream opened again", stream=partition.name)
+
+    def _note_attempt(self, name: str) -> None:
+        now_ns, wait_s = self._clock.monotonic_ns(), _WAIT_MIN_S
+        before = self._attempts.get(name)
+        if before is not None and now_ns - before.at_ns < _FORGET_NS:
+            wait_s = min(_WAIT_MAX_S, 2 * before.wait_s)
+        self._attempts[name] = _Attempt(now_ns, wait_s)
