@@ -17,8 +17,9 @@ from penstock.logd.errors import LogdError
 from penstock.logd.upkeep import Upkeep
 from tests.sim.compaction_world import run_seed
 
-SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "250"))
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "200"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
+pytestmark = pytest.mark.timeout(240)
 TWIN_SEEDS = 150
 """Within so many seeds one that cuts a corner must be caught."""
 
@@ -34,7 +35,7 @@ def test_compaction_keeps_the_last_value_of_each_key() -> None:
     counts: Counter[str] = Counter()
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         counts.update(run_seed(seed))
-    if SEEDS >= 250:
+    if SEEDS >= 200:
         rare = {"power loss", "failed", "cut", "clean", "removed", "delete"}
         assert {what for what in rare if counts[what] < 10} == set(), counts
 

@@ -20,8 +20,9 @@ from penstock.logd.store.swap import Swap
 from tests.sim.disk import MemoryDisk
 from tests.sim.rewriting_world import run_seed
 
-SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "400"))
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "300"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
+pytestmark = pytest.mark.timeout(240)
 TWIN_SEEDS = 300
 """Within so many seeds one that takes a short cut must be caught."""
 
