@@ -108,6 +108,12 @@ class Listening:
             self._restless.pop(stream, None)
             self.gaps.forget(stream)
 
+    def hand_over(self, partition: Partition) -> None:
+        """A stream's log has been opened again: what comes goes to its new partition."""
+        listener = self._listeners.get(partition.name)
+        if listener is not None:
+            listener.partition = partition
+
     def stop(self) -> None:
         """Take every stream off its subject; what is under way is still taken."""
         self.stopped = True

@@ -256,6 +256,7 @@ class Partition:
         self.first_offset_of_epoch = self.log.end_offset - committed
         self.intake.counts = before.intake.counts
         self.lost_before = before.lost
+        self.passed_over = before.passed_over
 
     def _stream_room(self) -> tuple[int | None, int]:
         """Bytes the stream itself has room for (None: no limit), and below which offset."""

@@ -181,9 +181,7 @@ class StreamSet:
             again = await Partition.open(partition.stream, directory, self._around)
             again.count_on(partition)
             self._partitions[name] = again
-            sid = self._sids.get(name)
-            if sid is not None:
-                self._by_sid[sid] = again
+            self.listening.hand_over(again)
             await _finish(partition)
 
     def describe(self, partition: Partition) -> dict[str, Any]:

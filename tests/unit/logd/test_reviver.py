@@ -42,7 +42,7 @@ async def streams(tmp_path: Path) -> AsyncIterator[StreamSet]:
 
 def publish(streams: StreamSet) -> Partition:
     partition = streams.partition("logs")
-    streams.on_messages({b"0": [Message(b"t.a", b"", b"", b"x" * 100)] * 3})
+    streams.listening.on_messages({b"0": [Message(b"t.a", b"", b"", b"x" * 100)] * 3})
     return partition
 
 
