@@ -129,14 +129,16 @@ async def test_compaction_under_load_and_a_reader_survives_kills(
         await asyncio.to_thread(follower.read, log, log.offsets("logs").end)
         assert follower.last() == publisher.acked, "who followed has seen every last value"
         assert len(whole.records) < publisher.count
-    check_is_sound(logd)
+        stop_and_check(logd)
 
 
 def removed(logd: Logd) -> int:
     return int(logd.stage("logs")["detail"]["compaction_records_removed"])
 
 
-def check_is_sound(logd: Logd) -> None:
+def stop_and_check(logd: Logd) -> None:
+    """Whatever compaction was at, a stop leaves a sound log."""
+    assert logd.daemon.stop() == 0
     (directory,) = logd.data_dir.glob("streams/logs-*/0")
     report = Inspection(directory).run()
     assert report.verdict == "sound", report.problems
@@ -159,7 +161,7 @@ async def test_a_tombstone_removes_its_key_and_then_itself(
         await asyncio.to_thread(logd.restart)
         assert logd.values("logs")[-1] == filler
         assert not set(left) & set(logd.values("logs"))
-    check_is_sound(logd)
+        stop_and_check(logd)
 
 
 async def test_single_messages_are_put_together_and_read_the_same(
@@ -179,7 +181,7 @@ async def test_single_messages_are_put_together_and_read_the_same(
         with logd.client() as log:
             assert log.offsets("logs") == (0, 200)
         await asyncio.to_thread(logd.restart)
-    check_is_sound(logd)
+        stop_and_check(logd)
 
 
 def metrics_of(logd: Logd) -> str:
