@@ -1,8 +1,9 @@
 """The NATS client protocol, server to client: bytes in, messages and control lines out; no I/O.
 
-The socket is read straight into the parser's buffer, and each payload is copied out of it once;
-only the one item that the end of a read cuts is moved besides, to the buffer's front. What follows
-a subscription's id in MSG and HMSG is documented in the NATS client protocol.
+The socket is read straight into the parser's buffer. What a read brought becomes one object, of
+which payloads are slices; a message larger than a read is copied out of the buffer once. Only the
+one item that the end of a read cuts is moved besides, to the buffer's front. What follows a
+subscription's id in MSG and HMSG is documented in the NATS client protocol.
 
 The buffer grows for a message or an INFO that is larger than it, by as much as is missing and never
 beyond `message_size_max` and a buffer more, and is given back as soon as what is left fits without.
@@ -45,6 +46,8 @@ _LINE_MAX: Final = {
 
 _CR: Final = 13
 _LF: Final = 10
+_new_tuple: Final = tuple.__new__
+"""Makes a named tuple in half the time of calling its class."""
 
 
 @dataclass(slots=True)
@@ -121,12 +124,14 @@ class NatsParser:
 
     def _parse(self, parsed: Parsed) -> int:
         """Take every whole item; returns where the first that is not whole begins."""
-        buffer, view, end = self._buffer, self._view, self._end
+        end = self._end
+        # A slice of bytes costs half of a slice of a view, which pays for one more copy of a read.
+        data = bytes(self._view[:end]) if end <= BUFFER_SIZE else self._view
         messages = parsed.messages
         match_message = _MSG.match
         position = 0
         while position < end:
-            found = match_message(buffer, position, end)
+            found = match_message(data, position, end)
             if found is None:
                 following = self._parse_other(parsed, position)
                 if following == position:
@@ -139,9 +144,10 @@ class NatsParser:
             if stop + 2 > end:
                 self._await_bytes(stop + 2 - end, stop - start)
                 break
-            if buffer[stop] != _CR or buffer[stop + 1] != _LF:
+            if data[stop] != _CR or data[stop + 1] != _LF:
                 raise CorruptError(f"a message on {subject!r} does not end where it says")
-            messages[sid].append(Message(subject, reply or b"", b"", bytes(view[start:stop])))
+            message = (subject, reply or b"", b"", bytes(data[start:stop]))
+            messages[sid].append(_new_tuple(Message, message))
             position = stop + 2
         return position
 
