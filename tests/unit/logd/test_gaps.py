@@ -25,6 +25,21 @@ def test_an_outage_is_one_gap_of_every_stream_on_its_subject() -> None:
     }
 
 
+def test_an_outage_stays_one_gap_though_streams_are_deleted_or_denied_meanwhile() -> None:
+    gaps = GapLedger()
+    gaps.begin(("a", "b", "c"), GapReason.RECONNECTING, at(1))
+    assert gaps.begin(("b", "c"), GapReason.RECONNECTING, at(2)) is None
+    gaps.forget("a")
+    gaps.forget("c")
+    assert [gap.streams for gap in gaps.lasting()] == [("b",)]
+    [gap] = gaps.end(GapReason.RECONNECTING, at(4))
+    assert (gap.streams, gap.start, gap.end) == (("b",), at(1), at(4))
+    assert gaps.totals(at(9)) == {("b", GapReason.RECONNECTING): GapTotals(1, 3 * S)}
+    gaps.begin(("b",), GapReason.RECONNECTING, at(5))
+    gaps.forget("b")
+    assert (gaps.lasting(), gaps.totals(at(9))) == ([], {})
+
+
 def test_what_lasts_is_counted_up_to_now() -> None:
     gaps = GapLedger()
     gaps.begin(("a",), GapReason.UNSUBSCRIBED, at(1))

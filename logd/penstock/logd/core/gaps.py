@@ -117,8 +117,13 @@ class GapLedger:
         self, streams: tuple[str, ...], reason: GapReason, now: Instant, *, detail: str = ""
     ) -> Gap | None:
         """Streams leave their subjects together; None when they were away for that already."""
-        key = (reason, streams[0] if streams else "")
-        if not streams or key in self._open:
+        if not streams:
+            return None
+        key = (
+            reason,
+            "" if reason is GapReason.RECONNECTING else streams[0],
+        )  # all lose it at once
+        if key in self._open:
             return None
         self._note_stall(now)
         gap = self._open[key] = Gap(streams, reason, self._start(reason, now), detail)
@@ -145,9 +150,12 @@ class GapLedger:
 
     def forget(self, stream: str) -> None:
         """A stream is no more; what it shared with others stays theirs."""
+        for key, gap in list(self._open.items()):
+            gap.streams = tuple(name for name in gap.streams if name != stream)
+            if not gap.streams:
+                del self._open[key]
         for reason in GapReason:
-            for gaps in (self._open, self._dropping):
-                gaps.pop((reason, stream), None)
+            self._dropping.pop((reason, stream), None)
             self._totals.pop((stream, reason), None)
 
     def lasting(self) -> list[Gap]:
