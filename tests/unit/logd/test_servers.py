@@ -53,6 +53,29 @@ def test_urls_are_read_with_their_credentials_and_shown_without() -> None:
     assert hide_credentials("nats://h:1") == "nats://h:1"
 
 
+@pytest.mark.parametrize(
+    "urls",
+    [
+        "tom:s3cret@h:1",
+        "s3cret@h:1",
+        "nats://tom:s3cret,s3cret@h:1/x",
+        "nats://tom:s3cret@h:1,tom:s3cret@g:1",
+        "nats:/tom:s3cret@h",
+        "nats://tom:s3cret://s3cret@h:x",
+    ],
+)
+def test_what_is_no_url_is_refused_without_its_credentials_too(urls: str) -> None:
+    with pytest.raises(ValueError, match="must be") as raised:
+        parse_servers(urls)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_credentials_are_in_no_representation() -> None:
+    (server,) = parse_servers("nats://tom:s3cret@h:1")
+    assert "s3cret" not in repr(server)
+    assert "tom" not in repr(server)
+
+
 def test_servers_are_tried_in_turn_and_the_pause_comes_after_a_round() -> None:
     found = pool("nats://a", "nats://b", "nats://c")
     taken, pauses = [], []

@@ -7,7 +7,7 @@ when every one has failed, the caller waits, longer each time.
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -35,8 +35,8 @@ class NatsServer:
     host: str
     port: int
     tls: bool = False
-    user: str | None = None
-    password: str | None = None
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
     learned: bool = False
     tls_name: str = ""
 
@@ -57,7 +57,8 @@ def parse_servers(urls: str | Iterable[str]) -> tuple[NatsServer, ...]:
         ValueError: Which of them is wrong, without its credentials, or there is none.
     """
     listed = urls.split(",") if isinstance(urls, str) else list(urls)
-    servers = tuple(_parse_url(url.strip()) for url in listed)
+    secret = any("@" in url for url in listed)
+    servers = tuple(_parse_url(url.strip(), secret=secret) for url in listed)
     if not 0 < len(servers) <= SERVERS_MAX:
         msg = f"there must be 1 to {SERVERS_MAX} servers"
         raise ValueError(msg)
@@ -65,10 +66,12 @@ def parse_servers(urls: str | Iterable[str]) -> tuple[NatsServer, ...]:
 
 
 def hide_credentials(url: str) -> str:
-    """A URL as it may be shown."""
-    scheme, separator, rest = url.strip().partition("://")
-    place = rest.rpartition("@")[2]
-    return f"{scheme}{separator}**********@{place}" if "@" in rest else f"{scheme}{separator}{rest}"
+    """A URL, or what should be one, as it may be shown."""
+    credentials, at, place = url.strip().rpartition("@")
+    scheme, separator, _ = credentials.partition("://")
+    if not separator:  # all of it may be a secret
+        scheme = ""
+    return f"{scheme}{separator}**********@{place}" if at else place
 
 
 class ServerPool:
@@ -138,7 +141,8 @@ class ServerPool:
         self._servers[-1:-1] = fresh
 
 
-def _parse_url(url: str) -> NatsServer:
+def _parse_url(url: str, *, secret: bool) -> NatsServer:
+    """Read one; with `secret` it may be a part of a password that holds a comma."""
     try:
         parts = urlsplit(url)
         if _is_sound(parts):
@@ -151,7 +155,8 @@ def _parse_url(url: str) -> NatsServer:
             )
     except ValueError:  # of the port
         pass
-    msg = f"{hide_credentials(url)!r} must be nats://HOST:PORT or tls://HOST:PORT"
+    shown = "**********" if secret and "@" not in url else hide_credentials(url)
+    msg = f"{shown!r} must be nats://HOST:PORT or tls://HOST:PORT"
     raise ValueError(msg)
 
 
