@@ -140,7 +140,7 @@ class LogdConfig(_Settings):
     fetch: HostPort = "127.0.0.1:9293"
     admin: HostPort = "127.0.0.1:9294"
     streams: tuple[StreamSettings, ...] = ()
-    intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 64 * _MIB
+    intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 256 * _MIB
     streams_max: Annotated[int, Field(ge=1, le=100_000)] = STREAMS_MAX
     unsubscribe_after_s: Annotated[float, Field(ge=0.1, le=86_400)] | None = 10.0
     resubscribe_after_s: Annotated[float, Field(ge=0.1, le=86_400)] = 1.0
