@@ -79,7 +79,7 @@ async def test_malformed_input_leads_to_a_new_connection_with_the_subscriptions(
 
     server = FakeServer(greet)
     async with linked(server) as (link, got), asyncio.TaskGroup() as tasks:
-        await link.subscribe("t.>")
+        link.subscribe("t.>")
         with pytest.raises(ConnectionError):
             await link.connect()
         running = tasks.create_task(link.run())
@@ -131,6 +131,50 @@ async def test_a_refused_subscription_is_told_to_who_asked_and_not_to_a_ping_und
         assert link._wire is not None
         ping = link._wire.ask()
         with pytest.raises(NatsRefusedError):
-            await link.subscribe("bad")
+            await link.confirmed(link.subscribe("bad"))
         await ping
         assert link.connected
+
+
+async def test_another_subscription_taken_away_meanwhile_is_not_this_ones_refusal() -> None:
+    def greet(_: int) -> bytes:
+        asked = any(line.startswith(b"SUB good") for line in server.lines)
+        return b'-ERR \'Permissions Violation for Subscription to "old" (sid "1")\'\r\n' * asked
+
+    server = FakeServer(greet)
+    async with linked(server) as (link, _):
+        old = link.subscribe("old")
+        await link.connect()
+        await link.confirmed(link.subscribe("good"))
+        assert list(link.denials()) == [old]
+
+
+async def test_a_connection_that_breaks_at_once_again_and_again_is_made_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    def greet(number: int) -> bytes:
+        subscribed = server.lines[-2].startswith(b"SUB")
+        return b"GARBAGE\r\n" if subscribed and 0 < number < 8 else b""
+
+    server = FakeServer(greet)
+    async with linked(server) as (link, _), asyncio.TaskGroup() as tasks:
+        link.subscribe("t.>")
+        await link.connect()
+        server.writers[0].close()
+        monkeypatch.setattr("penstock.logd.nats_link.asyncio.sleep", note)
+        running = tasks.create_task(link.run())
+        last = asyncio.ensure_future(sleep(20))
+        while server.connections < 9 and not last.done():
+            await sleep(0.01)
+        last.cancel()
+        link.close()
+        await running
+    assert server.connections == 9
+    assert pauses[6] > pauses[3] > pauses[0] > 0

@@ -47,7 +47,7 @@ async def running_link(settings: dict[str, Any], *subjects: str) -> AsyncIterato
     """A link that is connected, subscribed and kept up until the block ends."""
     link = LinkUnderTest(settings)
     for subject in subjects:
-        await link.subscribe(subject)
+        link.subscribe(subject)
     await link.connect()
     running = asyncio.create_task(link.run())
     try:

@@ -18,6 +18,7 @@ from penstock.logd.core.admission import Admission, AdmissionPolicy, Load, Move
 from penstock.logd.core.gaps import DROPPING, Gap, GapLedger, GapReason, Instant
 from penstock.logd.core.subjects import RESERVED_PREFIXES, begins_with_wildcard
 from penstock.logd.core.turn import Message
+from penstock.logd.nats_errors import NatsRefusedError
 from penstock.logd.nats_subscriptions import LinkEvent, LinkState
 from penstock.logd.partition import Partition
 from penstock.service.clock import Clock
@@ -31,8 +32,12 @@ _log = structlog.get_logger()
 class Link(Protocol):
     """What brings messages: a NATS connection, or a test's stand-in."""
 
-    async def subscribe(self, subject: str) -> bytes:
+    def subscribe(self, subject: str) -> bytes:
         """Begin to receive; returns the subscription's id."""
+        ...
+
+    async def confirmed(self, sid: bytes) -> None:
+        """Wait until the server has a new subscription, or refuses it."""
         ...
 
     def unsubscribe(self, sid: bytes) -> None:
@@ -94,10 +99,15 @@ class Listening:
             NatsRefusedError: The server does not permit it.
         """
         subject = partition.stream.config.subject
-        sid = await self._link.subscribe(subject)
+        sid = self._link.subscribe(subject)
         wild = begins_with_wildcard(subject)
         listener = _Listener(partition, sid, Admission(self._policy), wild)
         self._listeners[partition.name] = self._by_sid[sid] = listener
+        try:  # what comes before the confirmation is the stream's already
+            await self._link.confirmed(sid)
+        except NatsRefusedError:
+            self.remove(partition.name)
+            raise
 
     def remove(self, stream: str) -> None:
         """Take a stream off its subject for good."""

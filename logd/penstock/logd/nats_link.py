@@ -28,6 +28,9 @@ from penstock.service.clock import Clock
 _CONFIRM_S: Final = 5.0
 _PING_INTERVAL_S: Final = 20.0
 _MOVE_RETRY_S: Final = 0.5
+_SHORT_NS: Final = 1_000_000_000
+"""Nanoseconds below which a connection did not last: the next one is not made at once."""
+
 _MAX_PAYLOAD: Final = 1024 * 1024
 _WRITE_BUFFER_MAX: Final = 16 * 1024 * 1024
 """Bytes that may wait in the socket's buffer before publishing is refused."""
@@ -43,7 +46,7 @@ class NatsLink:
         name: Shown in the server's monitoring.
         on_messages: Called with what one read brought, by subscription id.
         rng: For the order of servers and the jitter of reconnecting.
-        clock: To see whether credentials have expired.
+        clock: To see whether credentials have expired, and how long a connection lasted.
         on_event: Called when what can arrive changes.
 
     Attributes:
@@ -79,6 +82,7 @@ class NatsLink:
         self._server = access.servers[0]
         self._wire: Wire | None = None
         self._subscriptions = Subscriptions(on_event)
+        self._adopted_ns = 0
         self._moving = asyncio.Event()
         self._closing = False
 
@@ -142,24 +146,29 @@ class NatsLink:
                 await self._watch(wire)
             if wire is not None and wire is self._wire and wire.closed.done():
                 self._note_loss(wire)
+                await self._rest()
 
-    async def subscribe(self, subject: str) -> bytes:
+    def subscribe(self, subject: str) -> bytes:
         """Subscribe now and after each reconnect; returns the subscription's id.
 
-        When connected, the server has the subscription on return.
+        Messages may come before `confirmed` returns.
+        """
+        return self._subscriptions.add(subject)
+
+    async def confirmed(self, sid: bytes) -> None:
+        """Wait until the server has a new subscription; returns at once while there is no server.
 
         Raises:
-            NatsRefusedError: The server does not permit it.
+            NatsRefusedError: The server does not permit it; it is forgotten.
         """
-        sid, answer = self._subscriptions.add(subject)
+        answer = self._subscriptions.answer(sid)
         if answer is not None:
             try:
                 async with asyncio.timeout(_CONFIRM_S):
                     await asyncio.shield(answer)
             except (OSError, NatsRefusedError) as error:  # the reconnect will subscribe
-                _log.warning("nats subscription delayed", subject=subject, reason=str(error))
+                _log.warning("nats subscription delayed", sid=sid.decode(), reason=str(error))
             self._subscriptions.check(sid)
-        return sid
 
     def unsubscribe(self, sid: bytes) -> None:
         """End a subscription; messages under way may still come."""
@@ -202,6 +211,7 @@ class NatsLink:
     def _adopt(self, server: NatsServer, wire: Wire) -> list[Answer]:
         """Make a connection ours, and ask for every subscription on it, in one turn."""
         self._wire, self._server = wire, server
+        self._adopted_ns = self._clock.monotonic_ns()
         self.problem = ""
         self._moving.clear()
         wire.on_info = self._take_info
@@ -274,9 +284,15 @@ class NatsLink:
                 _log.warning("nats connect failed", link=self.name, reason=self.problem)
                 await asyncio.sleep(self._pool.failed() * self._rng.uniform(0.5, 1.0))
                 continue
-            self._pool.connected()
             self._arrive(server, wire)
             return
+
+    async def _rest(self) -> None:
+        """A connection that is lost as soon as it stands is a failure as one that never does."""
+        if self._clock.monotonic_ns() - self._adopted_ns >= _SHORT_NS:
+            self._pool.connected()
+        elif not self._closing:
+            await asyncio.sleep(self._pool.failed() * self._rng.uniform(0.5, 1.0))
 
     async def _move(self, old: Wire) -> None:
         """Go to another server while this one still serves; return when that is done or failed."""

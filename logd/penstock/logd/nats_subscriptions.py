@@ -44,6 +44,7 @@ class _Subscription:
     subject: str
     paused: bool = False
     denial: str = ""
+    answer: Answer | None = None
 
 
 class Subscriptions:
@@ -73,12 +74,18 @@ class Subscriptions:
         self._wire = None
         return b"".join(b"UNSUB %b\r\n" % sid for sid in self._found)
 
-    def add(self, subject: str) -> tuple[bytes, Answer | None]:
-        """Begin a new one; its id, and the server's answer to come, if there is a connection."""
+    def add(self, subject: str) -> bytes:
+        """Begin a new one; returns its id."""
         self._last_sid += 1
         sid = str(self._last_sid).encode()
         self._found[sid] = _Subscription(subject)
-        return sid, None if self._wire is None else self._begin(self._wire, sid)
+        if self._wire is not None:
+            self._begin(self._wire, sid)
+        return sid
+
+    def answer(self, sid: bytes) -> Answer | None:
+        """The server's answer to one, to come or given; None before there is a connection."""
+        return self._found[sid].answer
 
     def check(self, sid: bytes) -> None:
         """See what came of a new one, and forget it if it was refused.
@@ -86,10 +93,10 @@ class Subscriptions:
         Raises:
             NatsRefusedError: The server does not permit it.
         """
-        denial = self._found[sid].denial
-        if denial:
+        found = self._found.get(sid)  # None: it was ended meanwhile
+        if found is not None and found.denial:
             del self._found[sid]
-            raise NatsRefusedError(denial)
+            raise NatsRefusedError(found.denial)
 
     def remove(self, sid: bytes) -> None:
         """End one for good."""
@@ -123,8 +130,8 @@ class Subscriptions:
         self._notify(LinkEvent(LinkState.DENIED, sid, reason))
 
     def _begin(self, wire: Wire, sid: bytes) -> Answer:
-        subject = self._found[sid].subject
-        answer = wire.ask(b"SUB %b %b\r\n" % (subject.encode(), sid))
+        found = self._found[sid]
+        answer = found.answer = wire.ask(b"SUB %b %b\r\n" % (found.subject.encode(), sid))
         answer.add_done_callback(lambda done: self._settle(wire, sid, done))
         return answer
 
@@ -134,7 +141,12 @@ class Subscriptions:
         gone = answer.cancelled() or answer.exception() is not None or wire is not self._wire
         if found is None or gone or found.paused:
             return
-        denials = [error for error in answer.result() if error.kind is ErrorKind.SUBSCRIPTION]
+        denials = [
+            error
+            for error in answer.result()
+            # Another one may be taken away while this one is asked for.
+            if error.kind is ErrorKind.SUBSCRIPTION and error.sid in (None, sid)
+        ]
         if denials:
             self.deny(sid, denials[0].text)
         else:

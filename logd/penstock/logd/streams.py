@@ -11,10 +11,10 @@ after the metadata has marked it. Data that the metadata does not speak of is ne
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -33,6 +33,7 @@ from penstock.logd.nats_errors import NatsRefusedError
 from penstock.logd.partition import Partition, Surroundings
 from penstock.logd.store import Checkpoint, LogFailedError
 
+Result = TypeVar("Result")
 _log = structlog.get_logger()
 
 
@@ -72,6 +73,7 @@ class StreamSet:
         around = self._around
         self.listening = Listening(link, around.budget, around.clock, around.admission)
         self._changing = asyncio.Lock()
+        self._changes: set[asyncio.Task[Any]] = set()
 
     def partitions(self) -> list[Partition]:
         """Every partition, by stream name."""
@@ -135,6 +137,54 @@ class StreamSet:
             RefusedError: As `Metadata.create`.
             NatsRefusedError: The NATS server does not permit its subject.
         """
+        return await self._whole(self._create(config))
+
+    async def delete(self, name: str) -> None:
+        """Delete a stream and its data; readers that wait for it are let go.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `RESERVED_NAME`.
+        """
+        check_not_internal(name)
+        await self._whole(self._delete(name))
+
+    async def reopen(self, partition: Partition) -> None:
+        """Open a failed stream's log again and go on with it; readers do not notice.
+
+        Raises:
+            OSError, LogdError: It cannot be opened yet; everything is as it was.
+        """
+        await self._whole(self._reopen(partition))
+
+    def describe(self, partition: Partition) -> dict[str, Any]:
+        """A stream as the control protocol shows it."""
+        options = asdict(partition.stream.config)
+        name, subject = options.pop("name"), options.pop("subject")
+        return {
+            "name": name,
+            "subject": subject,
+            "incarnation": partition.stream.incarnation,
+            "partitions": [describe_partition(partition)],
+            "options": options,
+        }
+
+    async def close(self) -> None:
+        """Commit what was accepted and close every partition; none waits for another's disk."""
+        await asyncio.gather(*self._changes, return_exceptions=True)
+        await asyncio.gather(*(_drain(partition) for partition in self.partitions()))
+
+    def draining(self) -> list[str]:
+        """Streams that `close` still waits for."""
+        return [partition.name for partition in self.partitions() if not partition.finished]
+
+    async def _whole(self, change: Coroutine[Any, Any, Result]) -> Result:
+        """Make a change, to its end even when whoever asked for it goes away meanwhile."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
+    async def _create(self, config: StreamConfig) -> tuple[Partition, bool]:
         async with self._changing:
             for left in self._metadata.deleting():
                 if left.config.name == config.name:  # the disk failed while it was deleted
@@ -152,26 +202,11 @@ class StreamSet:
                 try:
                     await self._open(stream)
                 except NatsRefusedError:
-                    await self._delete(config.name)
+                    await self._forget(config.name)
                     raise
             return self._partitions[config.name], created
 
-    async def delete(self, name: str) -> None:
-        """Delete a stream and its data; readers that wait for it are let go.
-
-        Raises:
-            RefusedError: `UNKNOWN_STREAM`, `RESERVED_NAME`.
-        """
-        check_not_internal(name)
-        async with self._changing:
-            await self._delete(name)
-
-    async def reopen(self, partition: Partition) -> None:
-        """Open a failed stream's log again and go on with it; readers do not notice.
-
-        Raises:
-            OSError, LogdError: It cannot be opened yet; everything is as it was.
-        """
+    async def _reopen(self, partition: Partition) -> None:
         async with self._changing:
             name = partition.name
             if self._partitions.get(name) is not partition:
@@ -184,25 +219,9 @@ class StreamSet:
             self.listening.hand_over(again)
             await _finish(partition)
 
-    def describe(self, partition: Partition) -> dict[str, Any]:
-        """A stream as the control protocol shows it."""
-        options = asdict(partition.stream.config)
-        name, subject = options.pop("name"), options.pop("subject")
-        return {
-            "name": name,
-            "subject": subject,
-            "incarnation": partition.stream.incarnation,
-            "partitions": [describe_partition(partition)],
-            "options": options,
-        }
-
-    async def close(self) -> None:
-        """Commit what was accepted and close every partition; none waits for another's disk."""
-        await asyncio.gather(*(_drain(partition) for partition in self.partitions()))
-
-    def draining(self) -> list[str]:
-        """Streams that `close` still waits for."""
-        return [partition.name for partition in self.partitions() if not partition.finished]
+    async def _delete(self, name: str) -> None:
+        async with self._changing:
+            await self._forget(name)
 
     async def _open(self, stream: Stream) -> None:
         name = stream.config.name
@@ -211,7 +230,7 @@ class StreamSet:
         if not is_internal(name):
             await self.listening.add(partition)
 
-    async def _delete(self, name: str) -> None:
+    async def _forget(self, name: str) -> None:
         changed = Metadata.restore(self._metadata.snapshot())
         stream = changed.mark_deleted(name)
         await self._save(changed)

@@ -24,8 +24,11 @@ KEY = CursorKey("c", "logs", 0)
 class QuietLink:
     """Brings nothing."""
 
-    async def subscribe(self, subject: str) -> bytes:
+    def subscribe(self, subject: str) -> bytes:
         return subject.encode()
+
+    async def confirmed(self, sid: bytes) -> None:
+        pass
 
     def unsubscribe(self, sid: bytes) -> None:
         pass

@@ -38,10 +38,13 @@ class HandLink:
         self.asked: list[str] = []
         self.sids: dict[str, bytes] = {}
 
-    async def subscribe(self, subject: str) -> bytes:
+    def subscribe(self, subject: str) -> bytes:
         self.asked.append(f"subscribe {subject}")
         sid = self.sids[subject] = b"%d" % len(self.asked)
         return sid
+
+    async def confirmed(self, sid: bytes) -> None:
+        pass
 
     def unsubscribe(self, sid: bytes) -> None:
         self.asked.append(f"unsubscribe {sid.decode()}")
