@@ -47,12 +47,13 @@ class Memory:
     def of(cls, intake: Intake) -> "Memory":
         """What an intake remembers now."""
         dedup = intake.dedup
+        whole = dedup.whole  # once: compaction's thread may set it meanwhile
         return cls(
             intake.next_offset,
             dedup.producers.snapshot(),
-            dedup.message_ids.snapshot() if dedup.whole else ([], []),
-            dedup.last_message_id if dedup.whole else b"",
-            dedup.whole,
+            dedup.message_ids.snapshot() if whole else ([], []),
+            dedup.last_message_id if whole else b"",
+            whole,
         )
 
     def save(self, directory: Path, *, disk: Disk = REAL_DISK) -> bool:

@@ -4,7 +4,8 @@ A write that the system refuses for want of space has written nothing that count
 tail off, and what was accepted and not committed has been refused. So the log may be opened again
 as after a restart, with a new leader epoch, while its readers go on. A failed sync is another
 matter, whatever its error: nobody knows what the disk has then, and the log stays failed until logd
-is started again by somebody who has looked.
+is started again by somebody who has looked. So do logd's own streams: who uses one has read what it
+holds, and would go on with the log that failed.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from penstock.logd.core.metadata import is_internal
 from penstock.logd.errors import LogdError
 from penstock.logd.limits import REOPEN_FREE_BYTES_MIN
 from penstock.logd.partition import Partition
@@ -64,7 +66,8 @@ class Reviver:
     async def look(self) -> None:
         """Open again what can be."""
         for partition in list(self._streams.partitions()):
-            if partition.out_of_space and self._is_due(partition.name):
+            own = is_internal(partition.name)
+            if partition.out_of_space and not own and self._is_due(partition.name):
                 await self._revive(partition)
 
     def _is_due(self, name: str) -> bool:
@@ -74,10 +77,11 @@ class Reviver:
         return self._clock.monotonic_ns() >= attempt.at_ns + attempt.wait_s * _NS_PER_S
 
     async def _revive(self, partition: Partition) -> None:
-        if await asyncio.to_thread(free_bytes, partition.log.directory) < REOPEN_FREE_BYTES_MIN:
-            return
-        self._note_attempt(partition.name)
         try:
+            free = await asyncio.to_thread(free_bytes, partition.log.directory)
+            if free < REOPEN_FREE_BYTES_MIN:
+                return
+            self._note_attempt(partition.name)
             await self._streams.reopen(partition)
         except (OSError, LogdError) as error:
             _log.warning("stream not opened again", stream=partition.name, error=str(error))

@@ -160,6 +160,8 @@ class Upkeep:
         self.counts.problem = str(error)
         self._backoff_s = min(_BACKOFF_MAX_S, max(self._settings.interval_s, 2 * self._backoff_s))
         self._due_ns = self._clock.monotonic_ns() + int(self._backoff_s * _NS_PER_S)
+        if self._log.failure:
+            self._wants.seal()  # the writer meets the failure, and the stream says so, at once
         _log.warning(
             "compaction failed", stream=self.stream, error=str(error), again_in_s=self._backoff_s
         )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.logd.core.compaction import (
     FRAME_TARGET_BYTES,
     KEY_BYTES,
+    MERGED_SEGMENTS_MAX,
     SEAL_BYTES_MIN,
     CleanState,
     FrameGroup,
@@ -122,6 +123,12 @@ def test_small_neighbours_are_merged_below_the_limit(
     sizes: tuple[int, ...], run: Run | None
 ) -> None:
     assert run_to_merge(segments(*sizes), MergeLimits(bytes_max=100)) == run
+
+
+def test_no_more_segments_are_merged_at_a_time_than_files_may_be_open_for() -> None:
+    many = segments(*[1] * (2 * MERGED_SEGMENTS_MAX))
+    run = run_to_merge(many, MergeLimits(bytes_max=1 << 30))
+    assert run == Run(0, many[MERGED_SEGMENTS_MAX].base_offset)
 
 
 def test_merging_respects_gaps_and_what_retention_needs() -> None:

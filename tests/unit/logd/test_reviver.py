@@ -2,14 +2,18 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typing_extensions import override
 
+from penstock.logd import partition as partition_module
 from penstock.logd import reviver
 from penstock.logd.core.turn import Message
+from penstock.logd.cursors import CURSORS_STREAM
 from penstock.logd.limits import REOPEN_FREE_BYTES_MIN
 from penstock.logd.partition import Partition
 from penstock.logd.reviver import Reviver
@@ -125,6 +129,64 @@ async def test_what_cannot_be_opened_yet_stays_as_it_is(
     await streams.reopen(failed)
     await streams.reopen(failed)  # not the stream's any more
     assert streams.partition("logs").failure == ""
+
+
+async def test_a_directory_that_goes_away_meanwhile_stops_nobody(
+    streams: StreamSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = await publish_and_fail(streams, monkeypatch, "write", errno.ENOSPC)
+
+    def gone(directory: Path) -> int:
+        raise FileNotFoundError(errno.ENOENT, "deleted a moment ago", str(directory))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reviver, "free_bytes", gone)
+        await Reviver(streams, ManualClock()).look()
+    assert streams.partition("logs") is failed
+
+
+async def test_streams_of_logd_itself_stay_failed(
+    streams: StreamSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition, _ = await streams.create(CURSORS_STREAM)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFile, "write", fail)
+        partition.store([Message(b"__cursors", b"", b"", b"x")])
+        await wait_until_async(lambda: partition.failure)
+    await Reviver(streams, ManualClock()).look()
+    assert streams.partition(CURSORS_STREAM.name) is partition, "what is read from it is kept"
+
+
+async def test_closing_waits_for_a_log_that_is_being_opened_again(
+    streams: StreamSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = await publish_and_fail(streams, monkeypatch, "write", errno.ENOSPC)
+    recovering, go_on = threading.Event(), threading.Event()
+    recover = partition_module._recover
+
+    def slowly(*given: Any) -> Any:
+        recovering.set()
+        assert go_on.wait(60)
+        return recover(*given)
+
+    monkeypatch.setattr(partition_module, "_recover", slowly)
+    reopening = asyncio.create_task(streams.reopen(failed))
+    await wait_until_async(recovering.is_set)
+    reopening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reopening
+    closing = asyncio.create_task(streams.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    go_on.set()
+    await closing
+    again = streams.partition("logs")
+    assert again is not failed
+    assert again.finished
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from penstock.logd import rewriter
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.compactor import Compactor
 from penstock.logd.core.compaction import SEAL_BYTES_MIN
+from penstock.logd.core.dedup import Dedup
 from penstock.logd.core.intake import Intake
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.frame import HEADER_SIZE
@@ -256,6 +257,44 @@ def test_headers_of_a_batch_are_no_message_ids_after_its_frame_was_merged(make: 
         last = each.dedup.producers.last(b"p" * 16)
         assert last is not None
         assert (last.sequence, last.offset) == (7, 1)
+
+
+def test_what_is_remembered_does_not_claim_ids_that_were_not_asked_for(make: Make) -> None:
+    class Flipping(Dedup):
+        """Compaction's thread asks for the ids in the middle."""
+
+        reads = 0
+
+        @property
+        def whole(self) -> bool:
+            self.reads += 1
+            return self.reads > 2
+
+        @whole.setter
+        def whole(self, _: bool) -> None:
+            pass
+
+    intake = recall(make(PLAIN))
+    dedup = Flipping(PLAIN)
+    dedup.message_ids.record(b"one", 0, SECOND)
+    intake.dedup = dedup
+    memory = Memory.of(intake)
+    assert memory.whole == bool(memory.ids[0])
+
+
+def test_the_writer_hears_at_once_of_a_log_that_compaction_failed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+    world.append((b"a", b"1"), (b"a", b"2"))
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "broken")
+
+    monkeypatch.setattr(type(world.log.disk), "unlink", fail)
+    world.upkeep.work(world.pace)
+    assert "swap failed" in world.log.failure
+    assert world.asked == ["seal"]
 
 
 def recall(world: World) -> Intake:

@@ -50,6 +50,9 @@ SEAL_BYTES_MIN: Final = 1024 * 1024
 FRAMES_PER_FRAME_MIN: Final = 4
 """Frames that one is to replace on average, or a segment is not rewritten for them."""
 
+MERGED_SEGMENTS_MAX: Final = 32
+"""Segments that are merged at a time: the files of all of them are open while one replaces them."""
+
 SPAN_MAX: Final = 2**31 - 1
 """Offsets of one frame: an offset delta is an int32."""
 
@@ -160,7 +163,7 @@ def _mergeable_from(
     oldest_ns = newest_ns = head.newest_ns
     found: Run | None = None
     before = head
-    for segment in segments[first + 1 :]:
+    for segment in segments[first + 1 : first + MERGED_SEGMENTS_MAX]:
         total += segment.size_bytes
         largest = max(largest, segment.size_bytes)
         oldest_ns = min(oldest_ns, segment.newest_ns)

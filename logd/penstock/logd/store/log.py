@@ -237,8 +237,8 @@ class CommitLog:
         Raises:
             LogFailedError: The disk failed on the way; opening the log again recovers.
         """
-        self._check_writable()
         with self._removing:
+            self._check_writable()  # compaction may have failed half way meanwhile
             while self.segment_count > 1 and self._list.all[0].end_offset <= offset:
                 try:
                     self._list.drop_first().unlink()

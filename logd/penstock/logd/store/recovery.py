@@ -25,8 +25,8 @@ at `end offset`. A log with a following segment was synced whole before that seg
     N   swap file, sound                                   takes the place of what it replaces
     O   swap file that is damaged, what it was to          removed
         replace still whole
-    P   swap file that is damaged, what it replaces not    takes its place; its damage is row I
-        whole any more
+    P   swap file that is damaged, what it replaces not    takes its place; its damage is row I;
+        whole any more                                     what was left is kept as `*.replaced`
 
 Rows H, I and J are damage: records are lost unless a replica or a backup has them, and readers are
 told which. Nothing is ever removed but torn tails, temporary files, orphaned index files, and what
@@ -198,6 +198,8 @@ class Recovery:
         if not sound and is_whole(swap, self._disk, bases):
             self._remove("O", swap.path.name, "damaged copy removed; what it replaces is whole")
             return
+        if not sound:
+            swap.set_aside(self._disk, bases)
         swap.complete(self._disk, bases)
         row, what = ("N", "a rewritten") if sound else ("P", "a damaged rewritten")
         action = f"{what} segment took the place of offsets {swap.base_offset} to"

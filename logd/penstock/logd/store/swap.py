@@ -16,8 +16,9 @@ replaced and never removed, so at every moment a file of the name `<base>.log` o
 where the run's offsets are.
 
 A swap file that does not check out has rotted. If the run is still whole, the file is of no use and
-is removed (row O); else it is the only one to have the run's records, takes its place all the same,
-and its damage is reported as any other (row P).
+is removed (row O); else it is the only one to have all of the run's records, takes its place all
+the same, and its damage is reported as any other (row P). What was left of the run may have what is
+damaged: it is set aside as `<base>.replaced`, for people.
 """
 
 from collections.abc import Iterable
@@ -31,6 +32,7 @@ from penstock.logd.store.scan import Damage, FrameReader, scanner, walk
 from penstock.logd.store.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_path
 
 SWAP_SUFFIX: Final = ".swap"
+REPLACED_SUFFIX: Final = ".replaced"
 _DIGITS: Final = 20
 
 
@@ -76,6 +78,17 @@ class Swap:
         if disk.exists(self.path):
             disk.unlink(self.path)
 
+    def set_aside(self, disk: Disk, bases: Iterable[int]) -> None:
+        """Keep what is left of the run's log files under other names; `complete` must follow.
+
+        Raises:
+            OSError: The disk failed; opening the log again goes on.
+        """
+        for base in bases:
+            if self.base_offset <= base < self.end_offset:
+                log = segment_path(self.directory, base)
+                disk.rename(log, log.with_suffix(REPLACED_SUFFIX))
+
     def complete(self, disk: Disk, bases: Iterable[int]) -> None:
         """Steps 3 and 4, from wherever they were interrupted.
 
@@ -92,7 +105,7 @@ class Swap:
                 gone = [log] if base != self.base_offset else []
                 indexes = [log.with_suffix(suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
                 for path in (*gone, *indexes):
-                    if disk.exists(path):
+                    if disk.exists(path):  # not after a crash, or when it was set aside
                         disk.unlink(path)
         disk.sync_directory(self.directory)
         disk.rename(self.path, segment_path(self.directory, self.base_offset))
@@ -118,7 +131,7 @@ def is_sound(swap: Swap, disk: Disk) -> bool:
 def is_whole(swap: Swap, disk: Disk, bases: list[int]) -> bool:
     """Whether the run that a swap file is to replace is still all there, by its frames' headers."""
     run = [base for base in bases if swap.base_offset <= base < swap.end_offset]
-    return bool(run) and all(
+    return run[:1] == [swap.base_offset] and all(
         _holds(disk, segment_path(swap.directory, base), base, end, deep=False)
         for base, end in pairwise([*run, swap.end_offset])
     )

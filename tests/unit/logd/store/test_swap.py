@@ -1,6 +1,8 @@
 """Rewritten segments take the place of others; what a crash leaves of that, row by row."""
 
+import contextlib
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,14 @@ from penstock.logd.batch import Record, decode_body
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import HEADER_SIZE
 from penstock.logd.rows import batch_records
-from penstock.logd.store import CommitLog, EpochFile, LogConfig, Repacker, Rewriting
+from penstock.logd.store import (
+    CommitLog,
+    EpochFile,
+    LogConfig,
+    LogFailedError,
+    Repacker,
+    Rewriting,
+)
 from penstock.logd.store.disk import REAL_DISK
 from penstock.logd.store.inspection import Inspection
 from penstock.logd.store.repair import Deed, apply, plan
@@ -228,6 +237,52 @@ def test_p_a_damaged_swap_is_all_that_is_left(tmp_path: Path) -> None:
     assert "P" in rows(log)
     assert [(f.offset, f.next_offset) for f in log.recovery.damages] == [(3, 9)]
     assert offsets(log, 9) == [9, 10, 11, 12]
+
+
+def test_p_what_a_damaged_swap_replaces_is_set_aside(tmp_path: Path) -> None:
+    swap = half_swapped(tmp_path / "log", tmp_path / "made", steps=1)
+    damage(swap)
+    left = segment_path(swap.parent, 3).read_bytes()
+    reopen(swap.parent)
+    assert segment_path(swap.parent, 3, ".replaced").read_bytes() == left
+    assert rows(reopen(swap.parent)).strip("EI") == "", "nothing is left to do"
+
+
+def test_p_a_damaged_swap_is_kept_when_the_run_has_lost_its_first_segment(tmp_path: Path) -> None:
+    swap = half_swapped(tmp_path / "log", tmp_path / "made", steps=0)
+    damage(swap)
+    data = swap.read_bytes()
+    segment_path(swap.parent, 3).unlink()
+    log = reopen(swap.parent)
+    assert "P" in rows(log)
+    assert segment_path(swap.parent, 3).read_bytes() == data
+    assert segment_path(swap.parent, 6, ".replaced").exists()
+
+
+def test_nothing_is_deleted_after_a_swap_that_failed_half_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = fill(tmp_path)
+    rewriting = rewrite(log, 0, 6)
+    deleting = threading.Thread(target=lambda: suppressed(log, 9), daemon=True)
+
+    def fail(*_: Path) -> None:
+        """While retention, past its first look, waits for the swap to end."""
+        deleting.start()
+        deleting.join(0.2)
+        raise OSError(5, "broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(REAL_DISK), "unlink", fail)
+        with pytest.raises(LogFailedError, match="swap failed"):
+            log.swap_in(rewriting)
+    deleting.join()
+    assert offsets(reopen(tmp_path)) == list(range(13))
+
+
+def suppressed(log: CommitLog, offset: int) -> None:
+    with contextlib.suppress(LogFailedError):
+        log.delete_before(offset)
 
 
 def damage(path: Path) -> None:
