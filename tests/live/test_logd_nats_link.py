@@ -2,14 +2,15 @@
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.logd.core.servers import parse_servers
+from penstock.logd.core.servers import NatsServer, parse_servers
 from penstock.logd.core.turn import Message
-from penstock.logd.nats_dial import NatsAccess
+from penstock.logd.nats_dial import NatsAccess, dial
 from penstock.logd.nats_errors import NatsRefusedError
 from penstock.logd.nats_link import NatsLink
 from penstock.service.clock import SystemClock
@@ -21,11 +22,15 @@ INFO = b'INFO {"server_id":"fake","max_payload":1048576,"headers":true}\r\n'
 
 
 class FakeServer:
-    """Speaks just enough of the protocol; `greet` decides what each connection is sent."""
+    """Speaks just enough of the protocol; `greet` decides what each connection is sent.
+
+    The first `mute` connections are not answered any more.
+    """
 
     def __init__(self, greet: Callable[[int], bytes]) -> None:
         self.greet = greet
         self.connections = 0
+        self.mute = 0
         self.lines: list[bytes] = []
         self.writers: list[asyncio.StreamWriter] = []
 
@@ -36,7 +41,7 @@ class FakeServer:
         try:
             while line := await reader.readline():
                 self.lines.append(line.strip())
-                if line == b"PING\r\n":
+                if line == b"PING\r\n" and number >= self.mute:
                     writer.write(self.greet(number) + b"PONG\r\n")
         except ConnectionError:
             return
@@ -178,3 +183,47 @@ async def test_a_connection_that_breaks_at_once_again_and_again_is_made_less_and
         await running
     assert server.connections == 9
     assert pauses[6] > pauses[3] > pauses[0] > 0
+
+
+async def test_a_server_that_falls_silent_while_it_is_to_be_left_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.logd.nats_link._CONFIRM_S", 0.2)
+    server = FakeServer(lambda _: b"")
+    async with linked(server) as (link, _), asyncio.TaskGroup() as tasks:
+        await link.connect()
+        server.mute = 1
+        server.writers[0].write(INFO.replace(b"{", b'{"ldm":true,'))
+        running = tasks.create_task(link.run())
+        await wait_until_async(lambda: server.connections == 2, what="another connection")
+        await wait_until_async(lambda: link.connected, what="connected")
+        link.close()
+        await running
+
+
+async def test_an_address_of_a_name_that_answers_is_found_behind_one_that_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = FakeServer(lambda _: b"")
+    with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
+        async with linked(server) as (link, _):
+            port = link.servers[0].port
+            deaf.bind(("127.0.0.2", port))
+            deaf.listen(0)
+            for filling in (first, second):  # Linux drops what does not fit the backlog
+                filling.setblocking(False)
+                filling.connect_ex(deaf.getsockname())
+
+            async def resolve(*_: object, **__: object) -> list[object]:
+                kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+                return [(*kind, (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+            wire = await dial(
+                NatsAccess(servers=link.servers),
+                NatsServer("several.test", port),
+                name="test",
+                on_messages=print,
+                clock=SystemClock(),
+            )
+            wire.abort()

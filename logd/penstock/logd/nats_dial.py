@@ -20,6 +20,9 @@ from penstock.logd.nats_wire import OnMessages, Wire
 from penstock.service.clock import Clock
 
 _TCP_S: Final = 2.0
+_NEXT_ADDRESS_S: Final = 0.25
+"""Seconds until the next address of a name is tried beside one that does not answer (RFC 8305)."""
+
 _HANDSHAKE_S: Final = 5.0
 
 
@@ -94,6 +97,7 @@ async def _open(
                 *server.place,
                 ssl=context,
                 server_hostname=None if context is None else name,
+                happy_eyeballs_delay=_NEXT_ADDRESS_S,
             )
     except TimeoutError:
         raise TimeoutError(f"{server.shown()}: no connection in time") from None

@@ -317,6 +317,8 @@ class NatsLink:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MOVE_RETRY_S * self._rng.uniform(0.5, 1.0)):
                 await asyncio.shield(old.closed)
+        if not old.closed.done():  # its host may be gone without a word
+            await self._ping(old)
 
     async def _leave(self, old: Wire) -> None:
         """End every subscription there, and take what is under way; then nothing more comes."""
