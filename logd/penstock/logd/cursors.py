@@ -77,6 +77,7 @@ class CursorStore:
 
     def get(self, key: CursorKey) -> list[dict[str, Any]]:
         """One committed cursor, or none."""
+        self._settle()
         position = self._table.get(key)
         return [] if position is None else [self._describe(key, position)]
 
@@ -84,6 +85,7 @@ class CursorStore:
         self, *, consumer: str | None, stream: str | None, after: CursorKey | None
     ) -> tuple[list[dict[str, Any]], bool]:
         """Committed cursors in order, those of one consumer or stream if named; and if more."""
+        self._settle()
         found: list[dict[str, Any]] = []
         if after is None and consumer is not None:
             after = CursorKey(consumer, "", -1)
@@ -151,9 +153,17 @@ class CursorStore:
         self._table.append(changes)
         self._pending.append((last, changes))
         await partition.wait_committed(last)
-        while self._pending and self._pending[0][0] <= last:  # in order, whoever wakes first
-            self._table.commit(self._pending.popleft()[1])
-        self.commits += len(changes)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Take note of what is committed, in order; whoever asked for it may have gone."""
+        while self._pending and self._pending[0][0] <= self._committed():
+            _, changes = self._pending.popleft()
+            self._table.commit(changes)
+            self.commits += len(changes)
+
+    def _committed(self) -> int:
+        return -1 if self._partition is None else self._partition.high_watermark
 
     async def _make(self) -> None:
         async with self._making:

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.logd.core.cursors import CursorKey
 from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.turn import Message
 from penstock.logd.cursors import CURSORS_STREAM, CursorStore
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.store import LogFailedError
@@ -79,6 +80,32 @@ async def test_a_commit_is_answered_when_it_is_synced_and_not_before(
         go_on.set()
         assert await deleting
         assert cursors.get(KEY) == []
+
+
+async def test_a_commit_whose_consumer_has_gone_counts_for_the_next_one_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store(tmp_path) as (cursors, streams):
+        await commit(cursors)
+        streams.partition("logs").take([Message(b"t.a", b"", b"", b"x")])
+        await streams.partition("logs").wait_committed(0)
+        partition = streams.partition(CURSORS_STREAM.name)
+        sync, reached, go_on = partition.log.sync, threading.Event(), threading.Event()
+
+        def slow() -> int:
+            reached.set()
+            go_on.wait(20)
+            return sync()
+
+        monkeypatch.setattr(partition.log, "sync", slow)
+        committing = asyncio.create_task(commit(cursors, 1))
+        await asyncio.to_thread(reached.wait, 20)
+        committing.cancel()  # as a connection that ends cancels what it has asked for
+        await asyncio.wait({committing})
+        go_on.set()
+        await partition.wait_committed(1)
+        assert cursors.get(KEY)[0]["offset"] == 1
+        assert cursors.page(consumer="c", stream=None, after=None)[0][0]["offset"] == 1
 
 
 async def test_a_commit_that_the_disk_does_not_take_is_no_answer(

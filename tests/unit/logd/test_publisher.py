@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from nats.errors import NoRespondersError
+from nats.errors import MaxPayloadError, NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from penstock.logd.acks import Nack, PubAck, encode_ack
@@ -169,6 +169,38 @@ async def test_a_batch_that_is_refused_for_good_does_not_stop_those_behind_it() 
         log.nack = None
         await publisher.publish_batch("t.a", [record(2)])
     assert log.values == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_batch_that_ends_early_lets_none_behind_it_overtake_one_before_it(
+    cancelled: bool,
+) -> None:
+    log = FakeLog(random.Random(1), trouble=0)
+    answering, held, tries = log.request, asyncio.Event(), dict[bytes, int]()
+
+    async def request(subject: str, payload: bytes, **rest: Any) -> Reply:
+        envelope = decode_envelope(payload)
+        assert envelope is not None
+        (value,) = decode_body(decode_batch(envelope.payload).body).column("value").to_pylist()
+        tries[value] = tries.get(value, 0) + 1
+        if value == b"1" and tries[value] <= 2:
+            await asyncio.sleep(0 if tries[value] == 1 else 0.05)
+            raise NoRespondersError
+        if value == b"2" and not cancelled:
+            raise MaxPayloadError
+        if value == b"2":
+            await held.wait()
+        return await answering(subject, payload, **rest)
+
+    log.request = request  # type: ignore[method-assign]
+    async with make(log) as publisher:
+        await publisher.publish_batch("t.a", [record(0)])
+        tasks = [await publisher.submit_batch("t.a", [record(n)]) for n in (1, 2, 3)]
+        if cancelled:
+            await asyncio.sleep(0)
+            tasks[1].cancel()
+    assert log.values == [b"0", b"1", b"3"]
+    assert [task.result().duplicate for task in (tasks[0], tasks[2])] == [False, False]
 
 
 async def test_what_stays_refused_or_unanswered_is_given_up_at_the_deadline() -> None:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -62,6 +63,17 @@ class _Lane:
         while self.window and (len(self.window) >= limit or self.window[0].done()):
             await asyncio.wait({self.window[0]})
             self.window.popleft()
+
+    async def before_me(self) -> None:
+        """Wait until every message before the running task's is settled.
+
+        The one just before is not enough: it may have been refused for good, or given up, while
+        one further ahead is still to be sent again.
+        """
+        me = asyncio.current_task()
+        ahead = set(takewhile(lambda task: task is not me, self.window))
+        if ahead:
+            await asyncio.wait(ahead)
 
 
 class Publisher:
@@ -221,8 +233,7 @@ class Publisher:
             if isinstance(message, Batched):
                 message = message.numbered(lane.sequence)
                 lane.sequence += 1
-            before = lane.window[-1] if lane.window else None
-            task = asyncio.create_task(self._deliver(message, before))
+            task = asyncio.create_task(self._deliver(message, lane))
             lane.window.append(task)
         self._under_way.add(task)
         task.add_done_callback(self._ended)
@@ -232,14 +243,13 @@ class Publisher:
         self._under_way.discard(task)
         self._slots.release()
 
-    async def _deliver(self, message: Outgoing, before: asyncio.Task[PubAck] | None) -> PubAck:
+    async def _deliver(self, message: Outgoing, lane: _Lane) -> PubAck:
         outcome = await self._attempt(message)
         if isinstance(outcome, PubAck):
             return outcome
         patience = Patience(self._options.retry_s, self._rng)
         patience.failed(monotonic_ns())
-        if before is not None and not before.done():
-            await asyncio.wait({before})
+        await lane.before_me()
         while True:
             await asyncio.sleep(patience.pause(outcome.error, monotonic_ns()))
             message = message.after(outcome)
