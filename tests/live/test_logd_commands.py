@@ -77,6 +77,13 @@ def test_errors_name_a_fix_and_have_exit_codes(logd: Logd) -> None:
     assert "wildcard" in error
     assert command(logd, "tail", "logs", "--from", "yesterday")[0] == 64
     assert command(logd, "nonsense")[0] == 64
+    assert command(logd, "streams", "create", "logs", "--subject", "t.>")[0] == 0
+    for verb in ("tail", "fetch"):
+        code, _, error = command(logd, verb, "logs", "--from", "7")
+        assert (code, "7 of logs is not in 0 to 0" in error) == (1, True)
+    assert command(logd, "fetch", "logs", "--from", "latest", "--to", "0")[0] == 0
+    code, _, error = command(logd, "streams", "create", "b d", "--subject", "t.b")
+    assert (code, error.startswith("error: name: stream name 'b d'")) == (1, True)
     code, _, error = command(None, "streams", "list")
     assert code == 69
     assert "--server" in error
@@ -119,6 +126,38 @@ def test_the_module_is_the_command() -> None:
         check=True,
     )
     assert "penstock logd" in done.stdout
+
+
+async def test_cursors_are_set_listed_and_deleted(logd: Logd, nats_url: str) -> None:
+    assert command(logd, "streams", "create", "logs", "--subject", "t.>")[0] == 0
+    await publish(nats_url, b"one", b"two", b"three")
+    set_billing = ["cursors", "set", "billing", "logs"]
+    assert command(logd, *set_billing, "3")[:2] == (0, b"billing reads logs/0 from 3 on\n")
+    code, out, _ = command(logd, *set_billing, "1", "--json")
+    assert (code, orjson.loads(out)["offset"]) == (0, 1)
+    assert command(logd, "cursors", "set", "audit", "logs", "0")[0] == 0
+    lines = command(logd, "cursors", "list")[1].decode().splitlines()
+    assert [line.split() for line in lines] == [
+        ["CONSUMER", "STREAM", "PARTITION", "OFFSET", "LAG"],
+        ["audit", "logs", "0", "0", "3"],
+        ["billing", "logs", "0", "1", "2"],
+    ]
+    listed = ["cursors", "list", "--json", "--stream", "logs"]
+    (found,) = command(logd, *listed, "--consumer", "billing")[1].splitlines()
+    assert (orjson.loads(found)["lag"], orjson.loads(found)["current"]) == (2, True)
+    for wrong, code_of in (
+        (["cursors", "set", "billing", "logs", "4"], "OUT_OF_RANGE"),
+        (["cursors", "set", "billing", "none", "0"], "UNKNOWN_STREAM"),
+        (["cursors", "set", "a b", "logs", "0"], "BAD_CONSUMER"),
+        ([*set_billing, "0", "--partition", "7"], "UNKNOWN_PARTITION"),
+    ):
+        code, _, error = command(logd, *wrong)
+        assert (code, code_of in error, "correct the request" in error) == (1, True, False)
+    assert command(logd, *set_billing, "soon")[0] == 64
+    deleting = ["cursors", "delete", "billing", "logs"]
+    assert command(logd, *deleting)[:2] == (0, b"the cursor of billing in logs/0 is deleted\n")
+    assert command(logd, *deleting)[:2] == (0, b"the cursor of billing in logs/0 was not there\n")
+    assert orjson.loads(command(logd, *deleting, "--json")[1]) == {"deleted": False}
 
 
 def test_limits_are_set_at_creation_and_shown(logd: Logd) -> None:

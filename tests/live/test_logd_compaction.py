@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +159,27 @@ async def test_a_tombstone_removes_its_key_and_then_itself(
             await js.publish("telemetry.logs.a", filler, headers={"Penstock-Key": "stays"})
         left = [b"old", None]
         await wait_until_async(lambda: not set(left) & set(logd.values("logs")))
+        await asyncio.to_thread(follow_from_what_is_gone, logd)
         await asyncio.to_thread(logd.restart)
         assert logd.values("logs")[-1] == filler
         assert not set(left) & set(logd.values("logs"))
         stop_and_check(logd)
+
+
+def follow_from_what_is_gone(logd: Logd) -> None:
+    """An endless read passes offsets that have no record any more, and gives the rest once."""
+    with logd.client() as log:
+        end = log.offsets("logs").end
+        for start in (0, 1):
+            seen = []
+            with closing(log.follow("logs", start)) as following:
+                for offset, record in following:
+                    seen.append(offset)
+                    assert record.key == b"stays"
+                    if offset == end - 1:
+                        break
+            assert seen == sorted(set(seen))
+            assert seen[0] > 1
 
 
 async def test_single_messages_are_put_together_and_read_the_same(

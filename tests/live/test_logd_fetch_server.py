@@ -17,7 +17,7 @@ from penstock.logd.client import LogClient
 from penstock.logd.client.decoder import ResponseDecoder
 from penstock.logd.fetch_connection import FetchLimits, Response, SendingTurn
 from penstock.logd.fetch_server import Api, FetchServer
-from penstock.logd.fetch_wire import RESPONSE_HEAD, Document, encode_request
+from penstock.logd.fetch_wire import REQUEST_HEAD, RESPONSE_HEAD, Document, encode_request
 from penstock.logd.store import REAL_DISK, FileRange
 from tests.support.waiting import wait_until_async
 
@@ -53,6 +53,19 @@ async def serving(
 def ask(address: str) -> list[Any]:
     with LogClient(address) as log:
         return log.streams()
+
+
+async def test_a_reader_that_never_pauses_takes_turns_with_everybody_else() -> None:
+    async with serving() as (address, server):
+        host, port = address.rsplit(":", 1)
+        with socket.create_connection((host, int(port))) as flood:
+            flood.sendall((REQUEST_HEAD.pack(1) + b"x") * 2000)
+            seen = {server.counts.requests}
+            async with asyncio.timeout(20):
+                while server.counts.requests < 2000:
+                    await asyncio.sleep(0)
+                    seen.add(server.counts.requests)
+    assert len(seen) > 1000
 
 
 async def test_running_out_of_descriptors_does_not_end_the_server(

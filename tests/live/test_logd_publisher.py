@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -67,8 +68,14 @@ async def test_refusals_say_why_and_what_nobody_stores_is_given_up(
         with pytest.raises(UnavailableError, match="nobody listens"):
             await publisher.publish("nowhere", b"x")
     assert logd.values("logs") == []
-    with pytest.raises(UnavailableError, match=r"NATS at 127\.0\.0\.1:1:"):
+    with pytest.raises(UnavailableError, match=r"NATS at 127\.0\.0\.1:1: .*refused|failed"):
         async with connected("nats://u:secret@127.0.0.1:1", PublishOptions(connect_timeout_s=0.2)):
+            pass
+
+
+async def test_a_url_that_is_none_is_said_to_be() -> None:
+    with pytest.raises(UnavailableError, match="NATS at nats://127"):
+        async with connected("nats://127.0.0.1:none"):
             pass
 
 
@@ -141,6 +148,35 @@ def test_threads_share_a_publisher_and_each_keeps_its_order(logd: Logd, nats_url
         expected = [r.value for r in records(subject, 0, 40)] + [b"plain"]
         mine = [record.value for record in stored if record.subject == subject]
         assert list(itertools.islice(mine, 41)) == expected
+
+
+def test_closing_ends_every_call_of_every_thread(nats_url: str) -> None:
+    publisher = BlockingPublisher(nats_url, PublishOptions(in_flight_max=1, ack_timeout_s=30))
+    first = publisher.submit("nowhere", b"x")
+    errors: list[BaseException] = []
+
+    def publish() -> None:
+        try:
+            publisher.publish("nowhere", b"x")
+        except UnavailableError as error:
+            errors.append(error)
+
+    def callback(_: object) -> None:
+        try:
+            publisher.publish("nowhere", b"x")
+        except RuntimeError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=publish, daemon=True) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    first.add_done_callback(callback)
+    publisher.close(flush=False)
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(errors) == len(threads) + 1
+    assert first.exception(0) is not None
 
 
 def run_example(nats_url: str, server: str) -> list[str]:

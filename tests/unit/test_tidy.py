@@ -142,7 +142,7 @@ def test_package_roots_hold_only_imports() -> None:
 def test_decision_records_are_short_and_numbered() -> None:
     records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
     numbers = [record.name[:4] for record in records]
-    assert [n for n in numbers if not n.isdigit() or numbers.count(n) > 1] == []
+    assert numbers == [f"{number:04}" for number in range(1, len(records) + 1)]
     for record in records:
         text = record.read_text()
         assert len(text.splitlines()) <= DECISION_LINES_MAX, record.name

@@ -12,6 +12,7 @@ from typing_extensions import override
 from penstock.logd.batch import Record, decode_body, encode_body, stream_prefix
 from penstock.logd.cli_server import asking, server_option
 from penstock.logd.client import LogClient
+from penstock.logd.errors import RefusedError
 from penstock.logd.rows import batch_records, slice_rows
 
 _TAIL_RECORDS: Final = 10
@@ -47,11 +48,17 @@ def tail(
 ) -> None:
     """Print the records of STREAM."""
     with asking(server) as log:
-        offset, end = _resolve(log, stream, start), log.offsets(stream).end
+        offset, end = _start(log, stream, start), log.offsets(stream).end
+        incarnation = None
         while follow or offset < end:
             fetched = log.fetch(
-                stream, offset, subject=subject, wait_ms=_FOLLOW_WAIT_MS if follow else 0
+                stream,
+                offset,
+                subject=subject,
+                wait_ms=_FOLLOW_WAIT_MS if follow else 0,
+                incarnation=incarnation,
             )
+            incarnation = fetched.incarnation
             for header, body in fetched.frames:
                 rows = slice_rows(header, decode_body(body), offset, None if follow else end)
                 for number, record in batch_records(header, rows):
@@ -65,7 +72,14 @@ def tail(
 @click.command(epilog="Example: penstock logd fetch logs --to 1000 --format arrow > logs.arrow")
 @click.argument("stream")
 @click.option("--from", "start", type=OFFSET, default="earliest", show_default=True)
-@click.option("--to", "end", type=OFFSET, default="latest", show_default=True, help="Exclusive.")
+@click.option(
+    "--to",
+    "end",
+    type=OFFSET,
+    default="latest",
+    show_default=True,
+    help="Exclusive; waits for what is not there yet.",
+)
 @click.option(
     "--format",
     "form",
@@ -78,7 +92,9 @@ def tail(
 def fetch(stream: str, start: str, end: str, form: str, server: str) -> None:
     """Write the records of STREAM from one offset to another to standard output."""
     with asking(server) as log:
-        first, stop = _resolve(log, stream, start), _resolve(log, stream, end)
+        first, stop = _start(log, stream, start), _resolve(log, stream, end)
+        if stop < first:
+            raise click.UsageError(f"--to {end} is below --from {start}")
         if form == "ndjson":
             for offset, record in log.records(stream, first, stop):
                 click.echo(record_json(offset, record))
@@ -89,6 +105,14 @@ def fetch(stream: str, start: str, end: str, form: str, server: str) -> None:
             for header, batch in log.batches(stream, first, stop)
         )
         sys.stdout.buffer.write(_END_OF_STREAM)
+
+
+def _start(log: LogClient, stream: str, position: str | None) -> int:
+    offset, (start, end) = _resolve(log, stream, position), log.offsets(stream)
+    if not start <= offset <= end:
+        message = f"offset {offset} of {stream} is not in {start} to {end}"
+        raise RefusedError("OUT_OF_RANGE", message, earliest=start, latest=end)
+    return offset
 
 
 def _resolve(log: LogClient, stream: str, position: str | None) -> int:

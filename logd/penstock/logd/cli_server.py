@@ -19,6 +19,9 @@ _FIXES = {
     "STREAM_DIFFERS": "use the same options, or delete the stream first",
     "RESERVED_NAME": "choose a name that does not begin with __",
     "CURSOR_BEHIND": "another consumer of that name has gone further; use another name",
+    "BAD_CONSUMER": "choose a name such as billing or team-a/billing",
+    "STREAM_RECREATED": "ask again: the offsets are those of the stream that was",
+    "UNKNOWN_PARTITION": "leave --partition out: a stream has partition 0",
     "BAD_SUBJECT": "choose a subject such as telemetry.logs.>",
 }
 
@@ -65,7 +68,9 @@ def asking(server: str) -> Iterator[LogClient]:
             str(error), fix="start logd, or name its fetch address with --server"
         ) from None
     except CorruptError as error:
-        raise DamagedAnswerError(str(error), fix="see the log of logd") from None
+        raise DamagedAnswerError(
+            str(error), fix="see that --server is logd's fetch address, then the log of logd"
+        ) from None
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -211,4 +211,6 @@ def _parse(model: type[Request], document: Document) -> Request:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "request"
-        raise RefusedError("BAD_REQUEST", f"{key}: {first['msg']}", key=key) from None
+        raise RefusedError(
+            "BAD_REQUEST", f"{key}: {first['msg'].removeprefix('Value error, ')}", key=key
+        ) from None

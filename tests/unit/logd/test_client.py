@@ -4,10 +4,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from penstock.logd.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.client import (
@@ -15,6 +17,7 @@ from penstock.logd.client import (
     Cursor,
     Fetched,
     FollowOptions,
+    LogClient,
     OffsetRange,
     OutOfRange,
 )
@@ -79,6 +82,31 @@ def test_out_of_range_goes_on_only_where_it_was_allowed(
         reading.refused(RefusedError("STREAM_RECREATED", "other"))
     with pytest.raises(UnavailableError):
         reading.refused(RefusedError("TOO_MANY_REQUESTS", "later"))
+
+
+class Answers(LogClient):
+    """A client that gets these answers, whatever it asks."""
+
+    def __init__(self, *answers: Fetched) -> None:
+        super().__init__("x:1")
+        self.left = list(answers)
+        self.asked: list[tuple[int, Any]] = []
+
+    @override
+    def fetch(self, stream: str, offset: int, **rest: Any) -> Fetched:
+        self.asked.append((offset, rest["incarnation"]))
+        return self.left.pop(0)
+
+
+def test_a_range_is_read_from_one_incarnation_and_without_holes() -> None:
+    client = Answers(fetched(frame(0, 2), next_offset=2), fetched(frame(2, 4), next_offset=6))
+    assert [offset for offset, _ in client.records("logs", 1, 4)] == [1, 2, 3]
+    assert client.asked == [(1, None), (2, "i")]
+    holed = Answers(fetched(frame(0, 2), frame(4, 2), next_offset=6))
+    with pytest.raises(CorruptError, match="offsets 2 to 3 are missing"):
+        list(holed.records("logs", 0, 3))
+    holed = Answers(fetched(frame(0, 2), frame(4, 2), next_offset=6))
+    assert [offset for offset, _ in holed.records("logs", 0, 2)] == [0, 1]
 
 
 def test_a_start_in_time_is_asked_for_in_nanoseconds() -> None:

@@ -180,16 +180,30 @@ class LogClient:
             end: Exclusive; by default the end of what can be read at the time of the call.
             partition: Of the stream.
             bytes_max: Bytes of frames to fetch at a time.
+
+        Raises:
+            RefusedError: As `fetch`; `STREAM_RECREATED` when that happens meanwhile.
+            CorruptError: Damaged or missing frames.
         """
         upto = self.offsets(stream, partition).end if end is None else end
-        offset = start
+        offset, incarnation = start, None
         while offset < upto:
             fetched = self.fetch(
-                stream, offset, partition=partition, bytes_max=bytes_max, wait_ms=1000
+                stream,
+                offset,
+                partition=partition,
+                bytes_max=bytes_max,
+                wait_ms=1000,
+                incarnation=incarnation,
             )
+            reached, incarnation = offset, fetched.incarnation
             for header, body in fetched.frames:
-                if header.base_offset >= upto:
+                if reached >= upto:
                     return
+                if header.base_offset > reached:
+                    missing = f"offsets {reached} to {header.base_offset - 1} are missing"
+                    raise CorruptError(missing, where=f"{self.server} {stream}/{partition}")
+                reached = header.next_offset
                 batch = decode_body(body, where=f"{stream}/{header.base_offset}")
                 if start < offset and header.base_offset < offset:  # rewritten since the last fetch
                     batch = slice_rows(header, batch, offset)

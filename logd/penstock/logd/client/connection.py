@@ -51,12 +51,14 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises:
             OSError: The connection is closed.
+            RefusedError: The request is longer than a server takes.
         """
         if self.closed or self._transport is None:
             raise ConnectionResetError(_CLOSED)
         self._last_id += 1
+        data = encode_request(request | {"id": self._last_id})
         future = self._waiting[self._last_id] = self._loop.create_future()
-        self._transport.write(encode_request(request | {"id": self._last_id}))
+        self._transport.write(data)
         return future
 
     def close(self) -> None:

@@ -1,11 +1,12 @@
 """The asyncio publisher."""
 
 import asyncio
+import logging
 import random
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from types import TracebackType
@@ -21,9 +22,18 @@ from penstock.logd.batch import SCHEMA, Compression, Record, build_batch, encode
 from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.following import Patience
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.publisher.outgoing import Again, Batched, Outgoing, Plain, plain_headers
+from penstock.logd.publisher.outgoing import (
+    Again,
+    Batched,
+    Outgoing,
+    Plain,
+    check_sendable,
+    plain_headers,
+)
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +111,7 @@ class Publisher:
         self._under_way: set[asyncio.Task[PubAck]] = set()
         self._id = secrets.token_hex(8)
         self._count = 0
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         """Ready as it is."""
@@ -139,7 +150,7 @@ class Publisher:
             PublishRefusedError: A stream will not store it, or would not within `retry_s`.
             RefusedError: `NATS_MAX_PAYLOAD`: NATS does not carry so much.
             UnavailableError: No answer within `retry_s`; it may be stored or not.
-            ValueError: The key cannot stand in a header.
+            ValueError: The subject is none to publish on, or the key or a header cannot be sent.
         """
         task = await self.submit(subject, value, key=key, headers=headers, message_id=message_id)
         return await task
@@ -219,7 +230,8 @@ class Publisher:
             await asyncio.wait(self._under_way)
 
     async def close(self) -> None:
-        """Give up what has no answer yet."""
+        """Give up what has no answer yet; calls that wait for their turn are refused."""
+        self._closed = True
         for task in list(self._under_way):
             task.cancel()
         await self.flush()
@@ -227,9 +239,13 @@ class Publisher:
     # Parts.
 
     async def _submit(self, lane: _Lane, message: Plain | Batched) -> asyncio.Task[PubAck]:
+        check_sendable(message.subject, message.headers)
         async with lane.turn:
             await lane.room(self._options.in_flight_max)
             await self._slots.acquire()
+            if self._closed:
+                self._slots.release()
+                raise UnavailableError("the publisher is closed")
             if isinstance(message, Batched):
                 message = message.numbered(lane.sequence)
                 lane.sequence += 1
@@ -307,14 +323,23 @@ async def connected(
         UnavailableError: No NATS server can be reached.
     """
     options = options or PublishOptions()
-    client = nats.NATS()
+    client, last = nats.NATS(), ""
+
+    async def note(error: Exception) -> None:
+        nonlocal last
+        last = str(error) or type(error).__name__
+        _log.warning("NATS: %s", last)
+
+    login = {"error_cb": note} | login
     try:
         async with asyncio.timeout(options.connect_timeout_s):
             await client.connect(servers=url.split(","), max_reconnect_attempts=-1, **login)
-    except (Error, OSError) as error:
-        await client.close()
+    except (Error, OSError, ValueError) as error:
+        with suppress(AssertionError):  # nats-py's, when it has not even begun to connect
+            await client.close()
         shown = ",".join(one.rpartition("@")[2] for one in url.split(","))
-        raise UnavailableError(f"NATS at {shown}: {error or type(error).__name__}") from None
+        reason = str(error) or last or type(error).__name__
+        raise UnavailableError(f"NATS at {shown}: {reason}") from None
     try:
         async with Publisher(client, options) as publisher:
             yield publisher

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -18,6 +18,11 @@ from penstock.logd.publisher.asynchronous import PublishOptions, connected
 Result = TypeVar("Result")
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
+
+_GIVEN_UP: Final = "the publisher was closed before the answer came"
+
+_END_S: Final = 5.0
+"""Seconds that what is under way has to end when it is told to."""
 
 
 class BlockingPublisher:
@@ -40,6 +45,7 @@ class BlockingPublisher:
         self._thread.start()
         self._stack = AsyncExitStack()
         self._closed = False
+        self._lock = threading.Lock()
         try:
             entering = self._stack.enter_async_context(connected(url, options, **login))
             self._publisher = self._await(entering)
@@ -112,11 +118,12 @@ class BlockingPublisher:
 
     def close(self, *, flush: bool = True) -> None:
         """Disconnect, after everything has its answer or, without `flush`, giving it up."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         try:
-            self._wait_for(self._end(flush=flush))
+            _result_of(asyncio.run_coroutine_threadsafe(self._end(flush=flush), self._loop))
         finally:
             self._stop()
 
@@ -127,27 +134,44 @@ class BlockingPublisher:
         await self._stack.aclose()
 
     def _await(self, work: Coroutine[Any, Any, Result]) -> Result:
-        if self._closed:
+        if threading.current_thread() is self._thread:
             work.close()
-            raise UnavailableError("the publisher is closed")
-        return self._wait_for(work)
-
-    def _wait_for(self, work: Coroutine[Any, Any, Result]) -> Result:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:  # also an interrupt of this thread: nobody waits any more
-            future.cancel()
-            raise
+            raise RuntimeError("a future's callback cannot wait for its publisher; use a thread")
+        with self._lock:  # so that closing meets what is under way, and the rest meets it closed
+            if self._closed:
+                work.close()
+                raise UnavailableError("the publisher is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return _result_of(future)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
     def _stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(_end_all(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _result_of(future: Future[Result]) -> Result:
+    try:
+        return future.result()
+    except CancelledError:
+        raise UnavailableError(_GIVEN_UP) from None
+    except BaseException:  # also an interrupt of this thread: nobody waits any more
+        future.cancel()
+        raise
+
+
+async def _end_all() -> None:
+    """End what is still under way, so that no thread waits for a loop that has stopped."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=_END_S)
 
 
 async def _start(submitting: Coroutine[Any, Any, asyncio.Task[PubAck]]) -> Future[PubAck]:
@@ -161,7 +185,7 @@ async def _start(submitting: Coroutine[Any, Any, asyncio.Task[PubAck]]) -> Futur
 
 def _copy(task: asyncio.Task[PubAck], future: Future[PubAck]) -> None:
     if task.cancelled():
-        future.set_exception(UnavailableError("the publisher was closed before the answer came"))
+        future.set_exception(UnavailableError(_GIVEN_UP))
         return
     error = task.exception()
     if error is None:

@@ -1,6 +1,6 @@
 """What a publisher sends, and what the answer means. No I/O."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -8,6 +8,9 @@ from penstock.logd.acks import Nack, PubAck, decode_ack, decode_batch_ack
 from penstock.logd.batch import SCHEMA_VERSION
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError, LogdError, RefusedError, UnavailableError
+
+_SPACE: Final = frozenset(" \t\r\n\0")
+_LINE_ENDS: Final = frozenset("\r\n")
 
 _RESYNC: Final = (Nack.SEQUENCE_GAP, Nack.UNKNOWN_PRODUCER)
 
@@ -150,6 +153,23 @@ def plain_headers(
     if tombstone:
         headers["Penstock-Tombstone"] = "true"
     return headers
+
+
+def check_sendable(subject: str, headers: Mapping[str, str]) -> None:
+    """Check what NATS would refuse each time, or take for something else.
+
+    Raises:
+        ValueError: The subject has wildcards, empty tokens or white space; or a header has line
+            ends, or a name that is none.
+    """
+    tokens = subject.split(".")
+    if not all(tokens) or _SPACE & set(subject) or {"*", ">"} & set(tokens):
+        msg = f"subject {subject!r} is none to publish on: a wildcard, empty token or white space"
+        raise ValueError(msg)
+    for name, value in headers.items():
+        if not name or (_SPACE | {":"}) & set(name) or _LINE_ENDS & set(value):
+            msg = f"header {name[:40]!r}: a name without white space or colon, a value of one line"
+            raise ValueError(msg)
 
 
 def _judge(decode: Callable[[bytes], PubAck], data: bytes) -> PubAck | Again:
