@@ -72,6 +72,23 @@ async def test_a_disk_that_never_answers_does_not_keep_the_process_from_ending(
         await client.close()
 
 
+async def test_stopping_says_when_what_was_acked_could_not_be_synced_at_last(
+    tmp_path: Path, nats_url: str
+) -> None:
+    lazy = {"name": "lazy", "subject": "telemetry.lazy.>", "fsync": "never"}
+    with Logd(tmp_path / "logd", nats_url, [lazy, LOGS], program=faulty(tmp_path)) as logd:
+        client = await nats.connect(nats_url)
+        for name in ("logs", "lazy"):
+            await client.jetstream().publish(f"telemetry.{name}.a", b"acked")
+        (tmp_path / "fail").write_text("/lazy-")
+        assert await asyncio.to_thread(logd.daemon.stop) == 74
+        assert "could not be synced: lazy\n" in logd.daemon.log()
+        (tmp_path / "fail").unlink()
+        await client.close()
+        logd.daemon.start()
+        assert logd.values("logs") == [b"acked"]
+
+
 async def test_stalled_readers_cost_neither_memory_nor_other_peoples_time(
     tmp_path: Path, nats_url: str
 ) -> None:

@@ -60,6 +60,12 @@ class DrainCutShortError(ServiceError):
     at_once = True  # a thread may hang in a write or sync that the disk never answers
 
 
+class LastSyncFailedError(ServiceError):
+    """What was acked before it was synced may be lost (exit code 74)."""
+
+    exit_code = ExitCode.IO
+
+
 async def run_daemon(config: LogdConfig, config_path: Path, stop: asyncio.Event) -> None:
     """Run until `stop` is set.
 
@@ -182,7 +188,7 @@ class _Daemon:
             async with asyncio.timeout(self._config.drain_timeout_s):
                 self._streams.listening.stop()
                 await self._data_link.flush(self._config.drain_timeout_s / 2)
-                await self._streams.close()
+                unsynced = await self._streams.close()
         except TimeoutError:
             waiting = ", ".join(self._streams.draining())
             raise DrainCutShortError(
@@ -193,6 +199,12 @@ class _Daemon:
         finally:
             await asyncio.sleep(0)  # acks of the last commit are written at the turn's end
             await self._ack_link.flush(1.0)
+        if unsynced:
+            raise LastSyncFailedError(
+                f"could not be synced: {', '.join(unsynced)}",
+                fix="see to the disk; the last records of fsync policy interval or never may be"
+                " lost",
+            )
         _log.info("stopped")
 
     async def _open_streams(self) -> None:

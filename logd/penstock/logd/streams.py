@@ -168,10 +168,16 @@ class StreamSet:
             "options": options,
         }
 
-    async def close(self) -> None:
-        """Commit what was accepted and close every partition; none waits for another's disk."""
+    async def close(self) -> list[str]:
+        """Commit what was accepted and close every partition; none waits for another's disk.
+
+        Returns:
+            Streams of which something could not be written or synced at last, by name.
+        """
         await asyncio.gather(*self._changes, return_exceptions=True)
-        await asyncio.gather(*(_drain(partition) for partition in self.partitions()))
+        partitions = self.partitions()
+        sound = await asyncio.gather(*(_drain(partition) for partition in partitions))
+        return [found.name for found, whole in zip(partitions, sound, strict=True) if not whole]
 
     def draining(self) -> list[str]:
         """Streams that `close` still waits for."""
@@ -309,17 +315,20 @@ def describe_partition(partition: Partition) -> dict[str, Any]:
     }
 
 
-async def _drain(partition: Partition) -> None:
+async def _drain(partition: Partition) -> bool:
     await partition.wait_drained()
-    await _finish(partition)
+    return await _finish(partition)
 
 
-async def _finish(partition: Partition) -> None:
+async def _finish(partition: Partition) -> bool:
+    """Close it; whether its log could be synced, or had failed before."""
     partition.close()
     try:
         await asyncio.to_thread(partition.finish)
     except LogFailedError as error:
         _log.error("log failed while closing", stream=partition.name, error=str(error))
+        return False
+    return True
 
 
 def _make_directories(*paths: Path) -> None:
