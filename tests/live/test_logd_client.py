@@ -175,6 +175,24 @@ async def test_a_consumer_goes_on_where_it_stopped(logd: Logd, publisher: Client
         assert found.offset == 9
 
 
+async def test_a_cursor_passes_what_its_consumer_filters_out(logd: Logd, publisher: Client) -> None:
+    await publish(publisher, 0, 10)
+    only = FollowOptions(subject="t.none", wait_s=0.05)
+    async with AsyncLogClient(logd.fetch) as log:
+        cursor = log.cursor("idle", "logs")
+        following = cursor.follow(commit=CommitPolicy(seconds=0), options=only)
+        reading = asyncio.create_task(anext(following))
+        await asyncio.to_thread(wait_until, lambda: _cursor(logd, "idle") == 10)
+        reading.cancel()
+        await asyncio.wait({reading})
+
+
+def _cursor(logd: Logd, consumer: str) -> int:
+    with logd.client() as log:
+        found = log.get_cursor(consumer, "logs")
+        return -1 if found is None else found.offset
+
+
 def test_a_committed_cursor_never_goes_back_over_kills(logd: Logd, nats_url: str) -> None:
     asyncio.run(_publish_all(nats_url, 200))
     committed = {f"c{number}": 0 for number in range(3)}

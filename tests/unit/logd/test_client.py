@@ -193,3 +193,8 @@ def test_a_cursor_is_due_by_count_or_by_time_and_never_before_the_record_is_done
     committing.committed()
     assert committing.due(10**18) is None
     assert committing.pending() is None
+    committing.passed(3, 0)
+    assert committing.pending() is None
+    committing.passed(9, 0)
+    assert committing.due(10**9) is None
+    assert committing.due(10**10) == replace(at, offset=9)

@@ -83,10 +83,13 @@ class AsyncCursorHandle:
             following = self._client.following(self._at.stream, position, options)
             async with aclosing(following):
                 async for rows in following:
-                    for item, next_offset, count in () if rows is None else explode(rows):
-                        yield item
-                        committing.done(next_offset, count, monotonic_ns())
-                        await self._commit(committing, committing.due(monotonic_ns()))
+                    if isinstance(rows, int):
+                        committing.passed(rows, monotonic_ns())
+                    else:
+                        for item, next_offset, count in explode(rows):
+                            yield item
+                            committing.done(next_offset, count, monotonic_ns())
+                            await self._commit(committing, committing.due(monotonic_ns()))
                     await self._commit(committing, committing.due(monotonic_ns()))
         except GeneratorExit:
             await self._commit(committing, committing.pending(), closing=True)

@@ -150,7 +150,7 @@ class AsyncLogClient:
         """Read a partition for ever, as Arrow batches; see `LogClient.follow_batches`."""
         async with aclosing(self.following(stream, start, options)) as following:
             async for rows in following:
-                if rows is not None:
+                if not isinstance(rows, int):
                     yield rows
 
     async def follow(
@@ -159,13 +159,13 @@ class AsyncLogClient:
         """`follow_batches` one by one, as (offset, record)."""
         async with aclosing(self.following(stream, start, options)) as following:
             async for rows in following:
-                for item in () if rows is None else batch_records(*rows):
+                for item in () if isinstance(rows, int) else batch_records(*rows):
                     yield item
 
     async def following(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
-    ) -> AsyncGenerator[Rows | None, None]:
-        """`follow_batches` that also yields None after each answer, to look at the clock."""
+    ) -> AsyncGenerator[Rows | int, None]:
+        """`follow_batches` that also yields, after each answer, how far it has looked (offset)."""
         reading = Following(self.server, stream, start, options)
         patience = Patience(options.retry_s, self._rng)
         while True:
@@ -181,7 +181,7 @@ class AsyncLogClient:
             patience.succeeded()
             for rows in reading.take(answer):
                 yield rows
-            yield None
+            yield reading.offset
 
     # Cursors.
 

@@ -231,7 +231,9 @@ class LogClient:
             CorruptError: Damaged or missing frames.
             UnavailableError: logd was away for longer than the options allow.
         """
-        return (rows for rows in self.following(stream, start, options) if rows is not None)
+        return (
+            rows for rows in self.following(stream, start, options) if not isinstance(rows, int)
+        )
 
     def follow(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
@@ -242,8 +244,8 @@ class LogClient:
 
     def following(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
-    ) -> Generator[Rows | None, None, None]:
-        """`follow_batches` that also yields None after each answer, to look at the clock."""
+    ) -> Generator[Rows | int, None, None]:
+        """`follow_batches` that also yields, after each answer, how far it has looked (offset)."""
         reading = Following(self.server, stream, start, options)
         patience = Patience(options.retry_s, self._rng)
         while True:
@@ -258,7 +260,7 @@ class LogClient:
                 continue
             patience.succeeded()
             yield from reading.take(answer)
-            yield None
+            yield reading.offset
 
     # Cursors.
 

@@ -57,6 +57,14 @@ class Committing:
         if self._since_ns is None:
             self._since_ns = now_ns
 
+    def passed(self, next_offset: int, now_ns: int) -> None:
+        """There was nothing for the consumer up to `next_offset`: a filter left it out.
+
+        Without this a cursor would stay behind until retention overtook it.
+        """
+        if next_offset > self._position.offset:
+            self.done(next_offset, 0, now_ns)
+
     def due(self, now_ns: int) -> Cursor | None:
         """What to commit now."""
         if self._since_ns is None or now_ns < self._not_before_ns:
@@ -107,7 +115,8 @@ def begin(
             incarnation=info.incarnation,
         )
     bound = replace(options, incarnation=info.incarnation, partition=wanted.partition)
-    position = replace(wanted, incarnation=info.incarnation)
+    offset = 0 if found is None else found.offset
+    position = replace(wanted, offset=offset, incarnation=info.incarnation)
     return (start if found is None else found.offset), bound, position
 
 

@@ -95,10 +95,13 @@ class CursorHandle:
         committing = Committing(cursor, policy)
         try:
             for rows in self._client.following(self._at.stream, position, options):
-                for item, next_offset, count in () if rows is None else explode(rows):
-                    yield item
-                    committing.done(next_offset, count, monotonic_ns())
-                    self._commit(committing, committing.due(monotonic_ns()))
+                if isinstance(rows, int):
+                    committing.passed(rows, monotonic_ns())
+                else:
+                    for item, next_offset, count in explode(rows):
+                        yield item
+                        committing.done(next_offset, count, monotonic_ns())
+                        self._commit(committing, committing.due(monotonic_ns()))
                 self._commit(committing, committing.due(monotonic_ns()))
         except GeneratorExit:
             self._commit(committing, committing.pending(), closing=True)

@@ -334,6 +334,8 @@ async def connected(
     try:
         async with asyncio.timeout(options.connect_timeout_s):
             await client.connect(servers=url.split(","), max_reconnect_attempts=-1, **login)
+        if "tls://" in url and not client._server_info.get("tls_required"):  # noqa: SLF001
+            raise Error("the server does not ask for TLS, and nats-py does without it then")  # noqa: TRY301
     except (Error, OSError, ValueError) as error:
         with suppress(AssertionError):  # nats-py's, when it has not even begun to connect
             await client.close()
