@@ -85,8 +85,9 @@ class Compactor:
                 upkeep.work(self._pace)
             except StoppedError:
                 pass
-            except Exception:  # noqa: BLE001 - a bug in one log must not end the others' upkeep
-                _log.exception("compaction failed", stream=upkeep.stream)
+            except Exception as error:  # noqa: BLE001 - a bug must not end the others' upkeep
+                _log.exception("compaction met a bug", stream=upkeep.stream)
+                upkeep.failed(error)
             with self._condition:
                 self._current = None
                 if upkeep in self._added:

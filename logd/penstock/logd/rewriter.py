@@ -79,7 +79,12 @@ class Rewriter:
             OSError: The disk failed or is too full; nothing was changed.
             LogFailedError: The log failed.
         """
-        size_before = self._size_of(run)
+        replaced = [
+            facts
+            for facts in self._log.segments()
+            if run.base_offset <= facts.base_offset < run.end_offset
+        ]
+        size_before = sum(facts.size_bytes for facts in replaced)
         self._check_room(size_before)
         rewriting = self._log.begin_rewriting(run.base_offset, run.end_offset)
         swapped = False
@@ -87,7 +92,6 @@ class Rewriter:
             removed = self._copy(run, choose, rewriting, pace)
             rewriting.finish()
             pace.wrote(0)
-            segments = self._log.segment_count
             swapped = self._log.swap_in(rewriting)
         except CorruptFrameError as error:
             self.found_damage(error, run)
@@ -98,8 +102,7 @@ class Rewriter:
             if not swapped:
                 rewriting.discard()
         if swapped:
-            replaced = segments - self._log.segment_count + 1
-            self._count(run, size_before - rewriting.size, removed, replaced)
+            self._count(run, size_before - rewriting.size, removed, len(replaced))
         return swapped
 
     def found_damage(self, error: CorruptFrameError, run: Run) -> None:
@@ -123,13 +126,6 @@ class Rewriter:
             rewriting.add(*frame)
             pace.wrote(frame[0].frame_length)
         return repacker.records_removed
-
-    def _size_of(self, run: Run) -> int:
-        return sum(
-            facts.size_bytes
-            for facts in self._log.segments()
-            if run.base_offset <= facts.base_offset < run.end_offset
-        )
 
     def _check_room(self, size: int) -> None:
         free, wanted = free_bytes(self._log.directory), size + FREE_BYTES_MIN

@@ -144,7 +144,7 @@ class Upkeep:
                 self._due_ns = self._clock.monotonic_ns()
                 self._done(begun_ns)
         except (OSError, LogdError) as error:
-            self._failed(error)
+            self.failed(error)
         finally:
             self.counts.bytes_read += pace.bytes_read - read
             self.counts.bytes_written += pace.bytes_written - written
@@ -155,7 +155,8 @@ class Upkeep:
         self.counts.last_ns = self._clock.unix_ns()
         self.counts.last_duration_ns = self._clock.monotonic_ns() - begun_ns
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
+        """Count an attempt that failed, and wait longer than after the one before."""
         self.counts.failures += 1
         self.counts.problem = str(error)
         self._backoff_s = min(_BACKOFF_MAX_S, max(self._settings.interval_s, 2 * self._backoff_s))

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from penstock.logd.cli import cli
 from penstock.logd.dump import Dump
-from penstock.logd.store import Checkpoint, DirectoryLock
+from penstock.logd.store import Checkpoint, CommitLog, DirectoryLock, LogConfig
 from penstock.logd.store.inspection import Inspection, PartitionReport
+from penstock.logd.store.recovery import Recovery
 from penstock.logd.store.segment import segment_path
 from tests.support.logd_store import Store, record, state_of, write_store
 
@@ -175,6 +176,38 @@ def test_what_a_running_logd_removes_meanwhile_is_no_damage(
     tries.clear()
     code, out, _ = check(store)
     assert (code, len(tries)) == (65, 1), "without a logd nothing goes away by itself"
+
+
+def test_what_compaction_merges_under_a_look_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = write_store(tmp_path / "three segments", frames=15)
+    directory, looks = store.log_dir("logs"), list[list[int]]()
+
+    def tidy(recovery: Recovery) -> list[int]:
+        bases = really_tidy(recovery)
+        if recovery._directory == directory:
+            looks.append(bases)
+            if len(looks) == 1:
+                merge(directory, *bases[::2])
+        return bases
+
+    def merge(directory: Path, base: int, end: int) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Recovery, "_tidy", really_tidy)
+            log = CommitLog.open(directory, LogConfig())
+        rewriting = log.begin_rewriting(base, end)
+        for frame in log.frames(base, upto=end):
+            rewriting.add(*frame)
+        rewriting.finish()
+        assert log.swap_in(rewriting)
+        log.close()
+
+    really_tidy = Recovery._tidy
+    monkeypatch.setattr(Recovery, "_tidy", tidy)
+    with DirectoryLock(store.data_dir):
+        code, out, _ = command("check", store.data_dir, "--live")
+    assert (code, out.count(b" sound\n"), len(looks)) == (0, 2, 2), out
 
 
 def test_repair_says_what_it_does_and_then_has_nothing_to_do(tmp_path: Path) -> None:

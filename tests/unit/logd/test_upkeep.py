@@ -287,6 +287,27 @@ def test_the_writer_hears_at_once_of_a_log_that_compaction_failed(
     assert world.asked == ["seal"]
 
 
+def test_a_bug_in_compaction_is_counted_and_tried_again_later(tmp_path: Path) -> None:
+    class Broken(Upkeep):
+        @override
+        def work(self, pace: Pace) -> None:
+            raise ValueError("a bug")
+
+    wants = Wants(memory=lambda: None, seal=lambda: None)
+    settings, log = CompactionSettings(interval_s=3600), CommitLog.open(tmp_path, LogConfig())
+    broken = Broken(
+        log, PLAIN, settings, high_watermark=lambda: 99, wants=wants, clock=SystemClock()
+    )
+    broken._due_ns = 0
+    compactor = Compactor(settings, SystemClock())
+    compactor.add(broken)
+    compactor.start()
+    wait_until(lambda: broken.counts.failures)
+    compactor.close()
+    assert (broken.counts.failures, broken.counts.problem) == (1, "a bug")
+    assert broken.due_ns > SystemClock().monotonic_ns()
+
+
 def recall(world: World) -> Intake:
     intake = Intake(PLAIN, next_offset=world.log.end_offset, epoch=1, streams_for=lambda _: ())
     rebuild_intake(intake, world.log, SECOND)
