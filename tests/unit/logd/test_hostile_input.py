@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from penstock.logd.acks import Nack
 from penstock.logd.batch import Compression, Record, build_batch, decode_body, encode_body
 from penstock.logd.core.batch_check import describe_batch
 from penstock.logd.core.body_claims import read_claims
@@ -30,6 +31,7 @@ from penstock.logd.nats_headers import parse_headers
 from penstock.logd.rows import batch_records
 
 CONFIG = StreamConfig(name="logs", subject="t.>", batch_decoded_bytes_max=1 << 20)
+BOAST = 2**32 - 1
 COMPRESSIONS: list[Compression | None] = [None, "zstd", "lz4"]
 
 
@@ -240,3 +242,27 @@ def test_every_message_is_stored_repeated_or_refused_and_can_be_built(given: lis
     for header, body in frames:
         check_body(header, body)
         decode_body(body)
+
+
+def test_a_batch_that_is_not_stored_counts_no_more_than_one_could_hold() -> None:
+    config = StreamConfig(name="logs", subject="t.>", batch_rows_max=100)
+    intake = Intake(config, next_offset=0, epoch=1, streams_for=lambda _: ())
+    body = encode_body(build_batch([Record("t.a", b"x", 1)]))
+    for previous, sequence, records in (
+        (0, 1, 1),
+        (0, 1, 2**32 - 1),
+        (1, 2, 2**32 - 1),
+        (7, 8, 2**31),
+    ):
+        batch = BatchPayload(
+            schema_version=1,
+            record_count=records,
+            producer_id=b"p" * 16,
+            previous_sequence=previous,
+            sequence=sequence,
+            body=body,
+        )
+        intake.handle(Arrived([Message(b"t.a", b"r", b"", encode_batch(batch))], 1 << 20), 1)
+    counts = intake.counts
+    assert (counts.received, counts.stored, counts.duplicates) == (301, 1, 100)
+    assert counts.refused == {Nack.BAD_BATCH: 100, Nack.SEQUENCE_GAP: 100}

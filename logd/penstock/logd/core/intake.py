@@ -321,7 +321,7 @@ class Intake:
             case Accept():
                 self._place_batch(message, batch, size, acked=acked)
             case Duplicate(offset):
-                self._count_duplicates(batch.record_count)
+                self._count_duplicates(min(batch.record_count, self.config.batch_rows_max))
                 ack = PendingAck(
                     0, message.reply, offset, batch.record_count, duplicate=True, enveloped=True
                 )
@@ -368,7 +368,8 @@ class Intake:
         self.counts.duplicates += count
 
     def _refuse(self, message: Message, refusal: Refusal, *, count: int = 1) -> None:
-        """Refuse a message; a batch that is refused unread counts as one record."""
+        """Refuse a message; a batch counts as many as it says and may; one refused unread, one."""
+        count = min(count, self.config.batch_rows_max)
         enveloped = message.payload.startswith(COOKIE) and message.payload[7:8] == _BATCH_TYPE
         self.counts.received += count
         self.counts.refused[refusal.nack] += count
