@@ -69,7 +69,7 @@ def _read_exactly(connection: socket.socket, view: memoryview, size: int) -> Non
 
 def _frames(job: Job) -> Prepared:
     """logd's frames, as its fetch protocol sends them."""
-    from penstock.logd.fetch_wire import RESPONSE_HEAD, encode_request, raise_error
+    from penstock.logd.fetch.wire import RESPONSE_HEAD, encode_request, raise_error
 
     connection = _connect(job.address)
     buffer = memoryview(bytearray(_BUFFER))

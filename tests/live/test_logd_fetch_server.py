@@ -15,9 +15,9 @@ import pytest
 
 from penstock.logd.client import LogClient
 from penstock.logd.client.decoder import ResponseDecoder
-from penstock.logd.fetch_connection import FetchLimits, Response, SendingTurn
-from penstock.logd.fetch_server import Api, FetchServer
-from penstock.logd.fetch_wire import REQUEST_HEAD, RESPONSE_HEAD, Document, encode_request
+from penstock.logd.fetch.connection import FetchLimits, Response, SendingTurn
+from penstock.logd.fetch.server import Api, FetchServer
+from penstock.logd.fetch.wire import REQUEST_HEAD, RESPONSE_HEAD, Document, encode_request
 from penstock.logd.store import REAL_DISK, FileRange
 from tests.support.waiting import wait_until_async
 

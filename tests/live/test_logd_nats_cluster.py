@@ -7,7 +7,7 @@ from pathlib import Path
 import nats
 import pytest
 
-from penstock.logd.nats_subscriptions import LinkState
+from penstock.logd.nats.subscriptions import LinkState
 from tests.support.links import LinkUnderTest, running_link
 from tests.support.nats_server import NatsServer, nats_server
 from tests.support.processes import free_port

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.logd.core.servers import NatsServer, parse_servers
 from penstock.logd.core.turn import Message
-from penstock.logd.nats_dial import NatsAccess, dial
-from penstock.logd.nats_errors import NatsRefusedError
-from penstock.logd.nats_link import NatsLink
+from penstock.logd.nats.dial import NatsAccess, dial
+from penstock.logd.nats.errors import NatsRefusedError
+from penstock.logd.nats.link import NatsLink
 from penstock.service.clock import SystemClock
 from tests.support.waiting import wait_until_async
 
@@ -157,7 +157,7 @@ async def test_another_subscription_taken_away_meanwhile_is_not_this_ones_refusa
 async def test_a_connection_that_breaks_at_once_again_and_again_is_made_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.logd.nats_link._SHORT_NS", 3600 * 1_000_000_000)  # a slow machine
+    monkeypatch.setattr("penstock.logd.nats.link._SHORT_NS", 3600 * 1_000_000_000)  # a slow machine
     pauses: list[float] = []
     sleep = asyncio.sleep
 
@@ -174,7 +174,7 @@ async def test_a_connection_that_breaks_at_once_again_and_again_is_made_less_and
         link.subscribe("t.>")
         await link.connect()
         server.writers[0].close()
-        monkeypatch.setattr("penstock.logd.nats_link.asyncio.sleep", note)
+        monkeypatch.setattr("penstock.logd.nats.link.asyncio.sleep", note)
         running = tasks.create_task(link.run())
         last = asyncio.ensure_future(sleep(20))
         while server.connections < 9 and not last.done():
@@ -189,7 +189,7 @@ async def test_a_connection_that_breaks_at_once_again_and_again_is_made_less_and
 async def test_a_server_that_falls_silent_while_it_is_to_be_left_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.logd.nats_link._CONFIRM_S", 0.2)
+    monkeypatch.setattr("penstock.logd.nats.link._CONFIRM_S", 0.2)
     server = FakeServer(lambda _: b"")
     async with linked(server) as (link, _), asyncio.TaskGroup() as tasks:
         await link.connect()

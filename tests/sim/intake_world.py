@@ -35,7 +35,7 @@ from penstock.logd.core.turn import (
 )
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.frame_builder import build_frames
-from penstock.logd.nats_headers import format_headers
+from penstock.logd.nats.headers import format_headers
 from penstock.logd.rebuild import Memory, rebuild_intake
 from penstock.logd.rows import batch_records
 from penstock.logd.store import CommitLog, LogConfig, LogFailedError

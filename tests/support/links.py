@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.logd.core.turn import Message
-from penstock.logd.nats_config import NatsSettings
-from penstock.logd.nats_link import NatsLink
-from penstock.logd.nats_subscriptions import LinkEvent, LinkState
+from penstock.logd.nats.config import NatsSettings
+from penstock.logd.nats.link import NatsLink
+from penstock.logd.nats.subscriptions import LinkEvent, LinkState
 from penstock.service.clock import SystemClock
 
 

@@ -7,8 +7,8 @@ from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
 from penstock.logd.core.replica import NodeId
 from penstock.logd.core.servers import parse_servers
-from penstock.logd.nats_dial import NatsAccess
-from penstock.logd.nats_link import NatsLink
+from penstock.logd.nats.dial import NatsAccess
+from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition import Surroundings
 from penstock.service.clock import Clock, SystemClock
 

@@ -9,7 +9,7 @@ import asyncio
 from penstock.logd.acks import PubAck, encode_ack
 from penstock.logd.core.turn import Ack, AckRun, Refuse
 from penstock.logd.envelope import TYPE_BATCH_ACK, encode_envelope
-from penstock.logd.nats_link import NatsLink
+from penstock.logd.nats.link import NatsLink
 
 
 class AckSender:

@@ -18,9 +18,9 @@ from penstock.logd.core.metadata import AckPolicy, FsyncPolicy, StreamConfig, ch
 from penstock.logd.core.retention import Discard, Retention
 from penstock.logd.core.subjects import check_stream_subject
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch_connection import FetchLimits
+from penstock.logd.fetch.connection import FetchLimits
 from penstock.logd.limits import STREAMS_MAX
-from penstock.logd.nats_config import NatsSettings
+from penstock.logd.nats.config import NatsSettings
 from penstock.service import HostPort
 
 _MIB = 1024 * 1024

@@ -20,7 +20,7 @@ from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import CURSORS_PER_ANSWER_MAX, CURSORS_PER_REQUEST_MAX
-from penstock.logd.nats_headers import format_headers
+from penstock.logd.nats.headers import format_headers
 from penstock.logd.store import CommitLog, CorruptFrameError
 from penstock.logd.streams import StreamSet
 

@@ -21,12 +21,12 @@ from penstock.logd.core.turn import Message
 from penstock.logd.cursors import CURSORS_STREAM, CursorStore
 from penstock.logd.descriptors import Descriptors
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.fetch_api import FetchApi
-from penstock.logd.fetch_server import FetchServer
+from penstock.logd.fetch.api import FetchApi
+from penstock.logd.fetch.server import FetchServer
 from penstock.logd.limits import WORKERS_MAX
-from penstock.logd.nats_errors import NatsRefusedError, NatsSetupError
-from penstock.logd.nats_link import NatsLink
-from penstock.logd.nats_subscriptions import LinkEvent
+from penstock.logd.nats.errors import NatsRefusedError, NatsSetupError
+from penstock.logd.nats.link import NatsLink
+from penstock.logd.nats.subscriptions import LinkEvent
 from penstock.logd.partition import Surroundings
 from penstock.logd.reviver import Reviver
 from penstock.logd.store import DirectoryLock

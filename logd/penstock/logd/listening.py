@@ -18,8 +18,8 @@ from penstock.logd.core.admission import Admission, AdmissionPolicy, Load, Move
 from penstock.logd.core.gaps import DROPPING, Gap, GapLedger, GapReason, Instant
 from penstock.logd.core.subjects import RESERVED_PREFIXES, begins_with_wildcard
 from penstock.logd.core.turn import Message
-from penstock.logd.nats_errors import NatsRefusedError
-from penstock.logd.nats_subscriptions import LinkEvent, LinkState
+from penstock.logd.nats.errors import NatsRefusedError
+from penstock.logd.nats.subscriptions import LinkEvent, LinkState
 from penstock.logd.partition import Partition
 from penstock.service.clock import Clock
 

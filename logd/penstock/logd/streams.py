@@ -29,7 +29,7 @@ from penstock.logd.descriptors import Descriptors
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import STREAMS_MAX
 from penstock.logd.listening import Link, Listening
-from penstock.logd.nats_errors import NatsRefusedError
+from penstock.logd.nats.errors import NatsRefusedError
 from penstock.logd.partition import Partition, Surroundings
 from penstock.logd.store import Checkpoint, LogFailedError
 

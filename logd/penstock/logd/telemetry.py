@@ -24,9 +24,9 @@ from typing_extensions import override
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.cursors import CursorStore
-from penstock.logd.fetch_server import FetchServer
+from penstock.logd.fetch.server import FetchServer
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
-from penstock.logd.nats_link import NatsLink
+from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition import Partition
 from penstock.logd.reviver import Reviver
 from penstock.logd.streams import StreamSet

@@ -25,7 +25,7 @@ from penstock.logd.client.committing import Committing
 from penstock.logd.client.decoder import ResponseDecoder
 from penstock.logd.client.following import PAUSE_MAX_S, Following, Patience
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.logd.fetch_wire import encode_response
+from penstock.logd.fetch.wire import encode_response
 from penstock.logd.rows import Frame
 
 OUT_OF_RANGE = RefusedError("OUT_OF_RANGE", "gone", earliest=40, latest=90)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from penstock.logd import fetch_reading
 from penstock.logd.batch import decode_body
 from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch_connection import Response, SendingTurn
-from penstock.logd.fetch_reading import FetchReading, FetchRequest
+from penstock.logd.fetch import reading
+from penstock.logd.fetch.connection import Response, SendingTurn
+from penstock.logd.fetch.reading import FetchReading, FetchRequest
+from penstock.logd.fetch.subject_filter import filter_ranges
 from penstock.logd.partition import Partition
 from penstock.logd.rows import split_frames
-from penstock.logd.subject_filter import filter_ranges
 from tests.support.surroundings import make_surroundings
 from tests.support.waiting import wait_until_async
 
@@ -87,7 +87,7 @@ async def test_a_filter_that_matches_nothing_gets_on_and_stays_within_its_bound(
         seen.append(sum(part.length for part in ranges))
         return filter_ranges(ranges, subject, bytes_max=bytes_max)
 
-    monkeypatch.setattr(fetch_reading, "filter_ranges", measured)
+    monkeypatch.setattr(reading, "filter_ranges", measured)
     found, position, asked = list[int](), 0, 0
     while position < 6:
         response = await fetch(

@@ -7,7 +7,7 @@ from penstock.logd.core.turn import FRAME_OVERHEAD, Message, RowExtras, Run
 from penstock.logd.frame import check_body
 from penstock.logd.frame_builder import build_frames
 from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
-from penstock.logd.nats_headers import parse_headers
+from penstock.logd.nats.headers import parse_headers
 from penstock.logd.rows import batch_records
 
 

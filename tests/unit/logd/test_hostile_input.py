@@ -27,7 +27,7 @@ from penstock.logd.envelope import COOKIE, BatchPayload, decode_envelope, encode
 from penstock.logd.errors import CorruptError
 from penstock.logd.frame import HEADER_SIZE, check_body, decode_header, encode_header
 from penstock.logd.frame_builder import build_frames
-from penstock.logd.nats_headers import parse_headers
+from penstock.logd.nats.headers import parse_headers
 from penstock.logd.rows import batch_records
 
 CONFIG = StreamConfig(name="logs", subject="t.>", batch_decoded_bytes_max=1 << 20)

@@ -19,7 +19,7 @@ from penstock.logd.core.turn import (
 from penstock.logd.envelope import COOKIE, BatchPayload, encode_batch
 from penstock.logd.frame_builder import build_frames
 from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
-from penstock.logd.nats_headers import Pairs, format_headers
+from penstock.logd.nats.headers import Pairs, format_headers
 from penstock.logd.rows import batch_records
 
 ROOM = 1 << 20

@@ -9,7 +9,7 @@ from penstock.logd.core.gaps import GapReason
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.listening import Listening
-from penstock.logd.nats_subscriptions import LinkEvent, LinkState
+from penstock.logd.nats.subscriptions import LinkEvent, LinkState
 from penstock.logd.streams import StreamSet
 from tests.support.surroundings import make_surroundings
 from tests.support.waiting import wait_until_async

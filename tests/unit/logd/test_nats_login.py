@@ -7,9 +7,9 @@ import nkeys
 import pytest
 
 from penstock.logd.core.servers import parse_servers
-from penstock.logd.nats_errors import NatsSetupError
-from penstock.logd.nats_login import Login
-from penstock.logd.nats_tls import TlsFiles
+from penstock.logd.nats.errors import NatsSetupError
+from penstock.logd.nats.login import Login
+from penstock.logd.nats.tls import TlsFiles
 from tests.support.nats_accounts import Keys, Operator
 
 SERVER = parse_servers("nats://h")[0]

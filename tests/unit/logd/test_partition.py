@@ -11,8 +11,8 @@ from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError, UnavailableError
-from penstock.logd.fetch_connection import SendingTurn
-from penstock.logd.fetch_reading import FetchReading, FetchRequest
+from penstock.logd.fetch.connection import SendingTurn
+from penstock.logd.fetch.reading import FetchReading, FetchRequest
 from penstock.logd.partition import Partition
 from penstock.logd.store import Checkpoint, EpochFile, LogFailedError
 from tests.support.surroundings import make_surroundings

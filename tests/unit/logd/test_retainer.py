@@ -14,7 +14,7 @@ from penstock.logd.core.retention import Retention
 from penstock.logd.core.turn import Append, Message
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame_builder import build_frames
-from penstock.logd.nats_headers import format_headers
+from penstock.logd.nats.headers import format_headers
 from penstock.logd.rebuild import Memory, rebuild_intake
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog, LogConfig

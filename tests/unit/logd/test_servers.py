@@ -11,7 +11,7 @@ from penstock.logd.core.servers import (
     hide_credentials,
     parse_servers,
 )
-from penstock.logd.nats_errors import ErrorKind, understand
+from penstock.logd.nats.errors import ErrorKind, understand
 
 
 def pool(*urls: str) -> ServerPool:

@@ -17,7 +17,7 @@ from penstock.logd.core.dedup import Dedup
 from penstock.logd.core.intake import Intake
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.frame import HEADER_SIZE
-from penstock.logd.nats_headers import Pairs
+from penstock.logd.nats.headers import Pairs
 from penstock.logd.pace import Pace, StoppedError
 from penstock.logd.rebuild import Memory, rebuild_intake
 from penstock.logd.rows import batch_records

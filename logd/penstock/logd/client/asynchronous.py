@@ -25,7 +25,7 @@ from penstock.logd.client.following import (
     Rows,
 )
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch_wire import raise_error
+from penstock.logd.fetch.wire import raise_error
 from penstock.logd.rows import batch_records
 
 Answer = TypeVar("Answer")

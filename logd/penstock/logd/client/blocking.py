@@ -24,7 +24,7 @@ from penstock.logd.client.following import (
     Rows,
 )
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.logd.fetch_wire import encode_request, raise_error
+from penstock.logd.fetch.wire import encode_request, raise_error
 from penstock.logd.rows import batch_records, slice_rows
 
 Answer = TypeVar("Answer")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.logd.client.answers import Cursor, Fetched, OffsetRange, StreamInfo, stream_info
-from penstock.logd.fetch_wire import Document
+from penstock.logd.fetch.wire import Document
 from penstock.logd.rows import split_frames
 
 Answer_co = TypeVar("Answer_co", covariant=True)

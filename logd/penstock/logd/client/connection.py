@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from penstock.logd.client.decoder import Response, ResponseDecoder
 from penstock.logd.errors import CorruptError
-from penstock.logd.fetch_wire import Document, encode_request
+from penstock.logd.fetch.wire import Document, encode_request
 
 _CLOSED: Final = "the server closed the connection"
 

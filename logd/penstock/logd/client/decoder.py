@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.logd.errors import CorruptError
-from penstock.logd.fetch_wire import RESPONSE_HEAD, Document, decode_response_head
+from penstock.logd.fetch.wire import RESPONSE_HEAD, Document, decode_response_head
 from penstock.logd.frame import BODY_SIZE_MAX, HEADER_SIZE
 from penstock.logd.limits import FETCH_BYTES_MAX
 

@@ -41,7 +41,7 @@ from penstock.logd.core.turn import (
 )
 from penstock.logd.envelope import COOKIE, TYPE_BATCH, BatchPayload, decode_batch, decode_envelope
 from penstock.logd.errors import CorruptError
-from penstock.logd.nats_headers import Pairs, parse_headers
+from penstock.logd.nats.headers import Pairs, parse_headers
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from penstock.logd.acks import Nack
 from penstock.logd.core.metadata import AckPolicy
 from penstock.logd.limits import MESSAGE_ID_LENGTH_MAX
-from penstock.logd.nats_headers import Pairs
+from penstock.logd.nats.headers import Pairs
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 EXPECTED_STREAM: Final = "Nats-Expected-Stream"

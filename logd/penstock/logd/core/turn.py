@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from penstock.logd.acks import PubAck
 from penstock.logd.frame import FrameHeader
 from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
-from penstock.logd.nats_headers import Pairs
+from penstock.logd.nats.headers import Pairs
 
 RECORD_OVERHEAD: Final = 128
 """Bytes an accepted message takes besides its payload, headers, subject and reply: an upper bound

@@ -13,10 +13,10 @@ from typing import Any, Final
 import orjson
 
 from penstock.logd.core.servers import NatsServer
-from penstock.logd.nats_errors import ErrorKind, NatsRefusedError
-from penstock.logd.nats_login import Login
-from penstock.logd.nats_tls import TlsFiles, explain_tls_error
-from penstock.logd.nats_wire import OnMessages, Wire
+from penstock.logd.nats.errors import ErrorKind, NatsRefusedError
+from penstock.logd.nats.login import Login
+from penstock.logd.nats.tls import TlsFiles, explain_tls_error
+from penstock.logd.nats.wire import OnMessages, Wire
 from penstock.service.clock import Clock
 
 _TCP_S: Final = 2.0

@@ -11,8 +11,8 @@ import click
 import orjson
 
 from penstock.logd import offline
-from penstock.logd.cli_records import OFFSET, record_json, record_text, time_text
-from penstock.logd.cli_server import AskRefusedError, table
+from penstock.logd.cli.records import OFFSET, record_json, record_text, time_text
+from penstock.logd.cli.server import AskRefusedError, table
 from penstock.logd.dump import Dump
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import NO_PRODUCER, FrameHeader

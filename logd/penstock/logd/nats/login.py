@@ -16,7 +16,7 @@ import nkeys
 import orjson
 
 from penstock.logd.core.servers import NatsServer
-from penstock.logd.nats_errors import NatsSetupError
+from penstock.logd.nats.errors import NatsSetupError
 
 _FILE_SIZE_MAX: Final = 64 * 1024
 """Bytes of a seed or credentials file; a JWT with many permissions has some thousands."""

@@ -7,13 +7,13 @@ from pydantic import BaseModel, ConfigDict, SecretStr, field_serializer, field_v
 from pydantic import model_validator as check_model
 
 from penstock.logd.core.servers import hide_credentials, parse_servers
-from penstock.logd.nats_dial import NatsAccess
-from penstock.logd.nats_login import Login
-from penstock.logd.nats_tls import TlsFiles
+from penstock.logd.nats.dial import NatsAccess
+from penstock.logd.nats.login import Login
+from penstock.logd.nats.tls import TlsFiles
 
 
 class NatsTlsSettings(BaseModel):
-    """TLS, as in `penstock.logd.nats_tls.TlsFiles`; with this section nothing goes without it."""
+    """TLS, as in `penstock.logd.nats.tls.TlsFiles`; with this section nothing goes without it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 import orjson
 
-from penstock.logd.cli_server import asking, server_option, table
+from penstock.logd.cli.server import asking, server_option, table
 from penstock.logd.client import Cursor, LogClient
 
 

@@ -10,8 +10,8 @@ from enum import Enum
 
 import structlog
 
-from penstock.logd.nats_errors import ErrorKind, NatsRefusedError
-from penstock.logd.nats_wire import Answer, Wire
+from penstock.logd.nats.errors import ErrorKind, NatsRefusedError
+from penstock.logd.nats.wire import Answer, Wire
 
 _log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import orjson
 
-from penstock.logd.cli_server import asking, server_option, table
+from penstock.logd.cli.server import asking, server_option, table
 from penstock.logd.client import StreamInfo
 
 

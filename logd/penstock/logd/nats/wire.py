@@ -9,8 +9,8 @@ from typing import Any
 from typing_extensions import override
 
 from penstock.logd.core.turn import Message
-from penstock.logd.nats_errors import ErrorKind, NatsRefusedError, ServerError, understand
-from penstock.logd.nats_parser import NatsParser, Parsed
+from penstock.logd.nats.errors import ErrorKind, NatsRefusedError, ServerError, understand
+from penstock.logd.nats.parser import NatsParser, Parsed
 
 OnMessages = Callable[[dict[bytes, list[Message]]], None]
 Answer = asyncio.Future[list[ServerError]]

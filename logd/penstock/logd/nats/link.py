@@ -19,10 +19,10 @@ import structlog
 
 from penstock.logd.core.servers import NatsServer, ServerPool
 from penstock.logd.errors import LogdError
-from penstock.logd.nats_dial import NatsAccess, dial
-from penstock.logd.nats_errors import ErrorKind, NatsRefusedError, NatsSetupError, ServerError
-from penstock.logd.nats_subscriptions import LinkEvent, LinkState, Subscriptions
-from penstock.logd.nats_wire import Answer, OnMessages, Wire
+from penstock.logd.nats.dial import NatsAccess, dial
+from penstock.logd.nats.errors import ErrorKind, NatsRefusedError, NatsSetupError, ServerError
+from penstock.logd.nats.subscriptions import LinkEvent, LinkState, Subscriptions
+from penstock.logd.nats.wire import Answer, OnMessages, Wire
 from penstock.service.clock import Clock
 
 _CONFIRM_S: Final = 5.0

@@ -8,14 +8,14 @@ from typing import Final, Protocol
 import structlog
 
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.fetch_connection import (
+from penstock.logd.fetch.connection import (
     FetchConnection,
     FetchCounts,
     FetchLimits,
     Response,
     SendingTurn,
 )
-from penstock.logd.fetch_wire import Document
+from penstock.logd.fetch.wire import Document
 from penstock.logd.store import CorruptFrameError
 from penstock.service import UnavailableError
 from penstock.service.config import split_host_port

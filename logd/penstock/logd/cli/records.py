@@ -10,7 +10,7 @@ import orjson
 from typing_extensions import override
 
 from penstock.logd.batch import Record, decode_body, encode_body, stream_prefix
-from penstock.logd.cli_server import asking, server_option
+from penstock.logd.cli.server import asking, server_option
 from penstock.logd.client import LogClient
 from penstock.logd.errors import RefusedError
 from penstock.logd.rows import batch_records, slice_rows

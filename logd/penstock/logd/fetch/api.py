@@ -1,4 +1,4 @@
-"""What each fetch and control request does; `penstock.logd.fetch_wire` says what they look like."""
+"""What each fetch and control request does; `penstock.logd.fetch.wire` says what they look like."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,11 +12,11 @@ from penstock.logd.core.metadata import is_internal
 from penstock.logd.core.subjects import check_filter
 from penstock.logd.cursors import CursorStore
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch_connection import Response, SendingTurn
-from penstock.logd.fetch_reading import FetchReading, FetchRequest, partition_standing
-from penstock.logd.fetch_wire import Document
+from penstock.logd.fetch.connection import Response, SendingTurn
+from penstock.logd.fetch.reading import FetchReading, FetchRequest, partition_standing
+from penstock.logd.fetch.wire import Document
 from penstock.logd.limits import CURSORS_PER_REQUEST_MAX
-from penstock.logd.nats_errors import NatsRefusedError
+from penstock.logd.nats.errors import NatsRefusedError
 from penstock.logd.streams import StreamSet
 
 Request = TypeVar("Request", bound=BaseModel)

@@ -1,14 +1,14 @@
-"""The command line: `penstock logd`."""
+"""The group of all commands, and running the daemon."""
 
 from pathlib import Path
 
 import click
 
-from penstock.logd.cli_cursors import cursors
-from penstock.logd.cli_offline import check as check_offline
-from penstock.logd.cli_offline import dump, repair
-from penstock.logd.cli_records import fetch, tail
-from penstock.logd.cli_streams import match, streams
+from penstock.logd.cli.cursors import cursors
+from penstock.logd.cli.offline import check as check_offline
+from penstock.logd.cli.offline import dump, repair
+from penstock.logd.cli.records import fetch, tail
+from penstock.logd.cli.streams import match, streams
 from penstock.service import check_only, configure_logs, load_config, run_until_stopped
 from penstock.service.command import PenstockGroup, check_option, config_option
 

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch_sending import send, send_range
-from penstock.logd.fetch_wire import (
+from penstock.logd.fetch.sending import send, send_range
+from penstock.logd.fetch.wire import (
     REQUEST_HEAD,
     Document,
     check_request_size,

@@ -8,20 +8,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.logd.core.subjects import check_filter
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch_connection import Response, SendingTurn
-from penstock.logd.fetch_wire import Document
+from penstock.logd.fetch.connection import Response, SendingTurn
+from penstock.logd.fetch.subject_filter import filter_ranges
+from penstock.logd.fetch.wire import Document
 from penstock.logd.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, FILTER_BYTES_MAX
 from penstock.logd.partition import Partition
 from penstock.logd.store import FileRange
 from penstock.logd.streams import describe_partition
-from penstock.logd.subject_filter import filter_ranges
 
 _FILTER_THREADS: Final = 2
 """Threads that decode and filter; fetches that filter wait for one another, and for nobody else."""
 
 
 class FetchRequest(BaseModel):
-    """A fetch, as `penstock.logd.fetch_wire` describes it."""
+    """A fetch, as `penstock.logd.fetch.wire` describes it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

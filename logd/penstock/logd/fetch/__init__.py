@@ -1,0 +1,1 @@
+"""The fetch protocol and its server: reading and control over framed TCP."""

@@ -1,0 +1,1 @@
+"""The NATS connection: protocol, login, subscriptions, reconnecting."""
