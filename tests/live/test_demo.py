@@ -16,7 +16,7 @@ from penstock.deploy.accounts import final_status
 from penstock.deploy.layout import Layout
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 PENSTOCK = Path(sys.executable).parent / "penstock"
 

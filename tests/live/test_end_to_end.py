@@ -123,7 +123,7 @@ def running_pipeline(directory: Path) -> Iterator[Pipeline]:
         yield pipeline
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_pipeline_delivers_each_promised_record_once_and_in_order_through_kills(
     tmp_path: Path,
 ) -> None:

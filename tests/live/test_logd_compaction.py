@@ -18,7 +18,7 @@ from penstock.logd.store.inspection import Inspection
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until, wait_until_async
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 KEYS = 20
 

@@ -18,7 +18,7 @@ from tests.support.logd import Logd
 from tests.support.mounts import ThinDisk, grow, mounted, run, small_file_system
 from tests.support.waiting import wait_until_async
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 LOGS = {"name": "logs", "subject": "t.logs", "segment_bytes_max": 65_536}
 

@@ -15,7 +15,7 @@ from tests.live.test_logd_retention import StalledReader
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 LOGS = {"name": "logs", "subject": "telemetry.logs.>"}
 AUDIT = {"name": "audit", "subject": "telemetry.audit.>"}

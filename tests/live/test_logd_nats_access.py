@@ -14,7 +14,7 @@ from tests.support.links import LinkUnderTest, running_link
 from tests.support.nats_accounts import Keys, Operator
 from tests.support.nats_server import nats_server
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 
 async def connects(settings: dict[str, Any]) -> None:

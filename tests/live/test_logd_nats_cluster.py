@@ -13,7 +13,7 @@ from tests.support.nats_server import NatsServer, nats_server
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until_async
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 
 @contextmanager

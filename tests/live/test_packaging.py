@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
 EMIT_ONE = """

@@ -19,7 +19,7 @@ from tests.support.logd import Logd
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 ODD = [b"not json", b"\xff\xfe\x00"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 def free_port() -> int:
@@ -113,7 +113,7 @@ class Daemon:
     def wait(self, *, within_s: float) -> int:
         """Wait until the process ends by itself; returns the exit code."""
         assert self._process is not None, "not running"
-        code = self._process.wait(timeout=within_s)
+        code = self._process.wait(timeout=within_s * PATIENCE)
         self._process = None
         return code
 

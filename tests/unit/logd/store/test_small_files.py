@@ -23,6 +23,12 @@ def test_checkpoint_holds_what_was_saved_last(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "c"]
 
 
+def test_checkpoint_holds_file_names_that_are_not_utf8(tmp_path: Path) -> None:
+    document = {os.fsdecode(b"caf\xe9.log"): 1}
+    Checkpoint(tmp_path / "c").save(document)
+    assert Checkpoint(tmp_path / "c").load() == document
+
+
 def test_checkpoint_of_version_1_is_read(tmp_path: Path) -> None:
     path = tmp_path / "c"
     Checkpoint(path).save({"high_watermark": 41})
