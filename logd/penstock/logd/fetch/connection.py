@@ -8,12 +8,10 @@ nothing for too long, everything it has asked for ends.
 """
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from penstock.logd.errors import RefusedError
-from penstock.logd.fetch.sending import send, send_range
 from penstock.logd.fetch.wire import (
     REQUEST_HEAD,
     Document,
@@ -23,6 +21,7 @@ from penstock.logd.fetch.wire import (
     error_document,
 )
 from penstock.logd.store import FileRange
+from penstock.logd.tcp.channel import Channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +100,23 @@ class FetchLimits:
 
 
 class _GoneError(Exception):
-    """The reader closed the connection, or sent what cannot be followed."""
+    """The reader sent what cannot be followed."""
 
 
 class FetchConnection:
     """Serves one connection until it ends.
 
     Args:
-        connection: Non-blocking; the caller closes it.
+        channel: The caller closes it.
         answer: Answers a request or raises a refusal.
         limits: Of the server.
         counts: Of the server.
     """
 
     def __init__(
-        self, connection: socket.socket, answer: Answer, limits: FetchLimits, counts: FetchCounts
+        self, channel: Channel, answer: Answer, limits: FetchLimits, counts: FetchCounts
     ) -> None:
-        self._connection = connection
+        self._channel = channel
         self._answer = answer
         self._limits = limits
         self._counts = counts
@@ -141,11 +140,11 @@ class FetchConnection:
         document = {"id": number, "error": error_document(error)}
         async with self._sending:
             data = encode_response(document)
-            await send(self._connection, data, stall_s=self._limits.stall_s)
+            await self._channel.send(data, stall_s=self._limits.stall_s)
 
     async def _take_request(self, group: asyncio.TaskGroup) -> None:
         await asyncio.sleep(0)  # a reader that never pauses takes turns with everybody else
-        head = await self._receive(REQUEST_HEAD.size)
+        head = await self._channel.receive(REQUEST_HEAD.size)
         (size,) = REQUEST_HEAD.unpack(head)
         self._counts.requests += 1
         try:
@@ -154,7 +153,7 @@ class FetchConnection:
             await self.refuse(0, error)
             raise _GoneError from None
         async with asyncio.timeout(self._limits.stall_s):
-            body = await self._receive(size)
+            body = await self._channel.receive(size)
         number = 0
         try:
             request = decode_request(body)
@@ -199,18 +198,7 @@ class FetchConnection:
     async def _send(self, response: Response, number: int) -> None:
         length, stall_s = response.payload_length, self._limits.stall_s
         head = encode_response(response.header | {"id": number}, length)
-        await send(self._connection, head + response.payload, stall_s=stall_s)
+        await self._channel.send(head + response.payload, stall_s=stall_s)
         for part in response.ranges:
-            await send_range(self._connection, part, stall_s=stall_s)
+            await self._channel.send_range(part, stall_s=stall_s)
         self._counts.bytes_sent += length
-
-    async def _receive(self, size: int) -> bytes:
-        loop = asyncio.get_running_loop()
-        view = memoryview(bytearray(size))
-        filled = 0
-        while filled < size:
-            count = await loop.sock_recv_into(self._connection, view[filled:])
-            if count == 0:
-                raise _GoneError
-            filled += count
-        return bytes(view)

@@ -1,9 +1,6 @@
-"""The framed TCP server of fetch and control requests: plain sockets on the event loop."""
+"""The framed TCP server of fetch and control requests."""
 
-import asyncio
-import contextlib
-import socket
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -17,11 +14,8 @@ from penstock.logd.fetch.connection import (
 )
 from penstock.logd.fetch.wire import Document
 from penstock.logd.store import CorruptFrameError
-from penstock.service import UnavailableError
-from penstock.service.config import split_host_port
-
-_ACCEPT_PAUSE_S: Final = 0.2
-"""Seconds until the next try, when a connection could not be accepted."""
+from penstock.logd.tcp.channel import Channel
+from penstock.logd.tcp.listener import Listener
 
 _log = structlog.get_logger()
 
@@ -49,13 +43,12 @@ class FetchServer:
         self.counts = FetchCounts()
         self._api = api
         self._limits = limits
-        self._socket: socket.socket | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._listener = Listener(self._serve, name="fetch endpoint", key="fetch")
 
     @property
     def connections(self) -> int:
         """Connections open now."""
-        return len(self._connections)
+        return self._listener.connections
 
     def listen(self, address: str) -> str:
         """Begin to listen on a `HostPort`; returns the address with the port in use.
@@ -63,54 +56,24 @@ class FetchServer:
         Raises:
             UnavailableError: It cannot be listened on.
         """
-        host, port = split_host_port(address)
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._socket = socket.create_server((host, port), family=family, backlog=128)
-        except OSError as error:
-            raise UnavailableError(
-                f"fetch endpoint: cannot listen on {address}: {error.strerror or error}",
-                fix="stop what uses the port, or set another with the key `fetch`",
-            ) from None
-        self._socket.setblocking(False)
-        return f"{host}:{self._socket.getsockname()[1]}"
+        return self._listener.listen(address)
 
     async def run(self) -> None:
         """Accept connections until cancelled; then all of them end."""
-        assert self._socket is not None
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.TaskGroup() as group:
-                while True:
-                    try:
-                        connection, _ = await loop.sock_accept(self._socket)
-                    except OSError as error:  # no descriptor is left; some will be
-                        _log.warning("connection not accepted", error=str(error))
-                        await asyncio.sleep(_ACCEPT_PAUSE_S)
-                        continue
-                    task = group.create_task(self._serve(connection))
-                    self._connections.add(task)
-                    task.add_done_callback(self._connections.discard)
-        finally:
-            self.close()
+        await self._listener.run()
 
     def close(self) -> None:
         """Listen no more."""
-        if self._socket is not None:
-            self._socket.close()
+        self._listener.close()
 
-    async def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            served = FetchConnection(connection, self._answer, self._limits, self.counts)
-            limit = self._limits.connections_max
-            if len(self._connections) > limit:
-                message = f"there are {limit} connections already"
-                await served.refuse(0, RefusedError("TOO_MANY_CONNECTIONS", message, limit=limit))
-                return
-            await served.serve()
+    async def _serve(self, channel: Channel) -> None:
+        served = FetchConnection(channel, self._answer, self._limits, self.counts)
+        limit = self._limits.connections_max
+        if self.connections > limit:
+            message = f"there are {limit} connections already"
+            await served.refuse(0, RefusedError("TOO_MANY_CONNECTIONS", message, limit=limit))
+            return
+        await served.serve()
 
     async def _answer(self, request: Document, turn: SendingTurn) -> Response:
         """Answer, turning everything that can go wrong into a refusal for the one who asked."""

@@ -1,0 +1,65 @@
+"""A channel: bytes to and from one other side, which may stall or go away at any moment."""
+
+import asyncio
+from typing import Final, Protocol
+
+from penstock.logd.store import FileRange
+
+CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes sent in one go before other channels get their turn."""
+
+
+class Channel(Protocol):
+    """One connection. Used on the event loop; receiving and sending may go on at the same time."""
+
+    async def receive(self, size: int) -> bytes:
+        """Receive exactly `size` bytes, however long it takes.
+
+        Raises:
+            EOFError: The other side closed the connection.
+            OSError: It broke.
+        """
+        ...
+
+    async def send(self, data: bytes | memoryview, *, stall_s: float) -> None:
+        """Send all of `data`.
+
+        Raises:
+            TimeoutError: The other side took nothing for `stall_s` seconds.
+            OSError: The connection broke.
+        """
+        ...
+
+    async def send_range(self, part: FileRange, *, stall_s: float) -> None:
+        """Send a file's range.
+
+        Raises:
+            TimeoutError: The other side took nothing for `stall_s` seconds.
+            OSError: The connection broke, or the file cannot be read or is too short.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connection; nothing can be received or sent any more."""
+        ...
+
+
+async def send_copy(channel: Channel, part: FileRange, position: int, stall_s: float) -> None:
+    """Send a file's range from a position on through one buffer.
+
+    Raises:
+        TimeoutError, OSError: As `Channel.send_range`.
+    """
+    end = part.position + part.length
+    while position < end:
+        size = min(end - position, CHUNK_BYTES)
+        data = await asyncio.to_thread(part.file.read, position, size)
+        if len(data) < size:
+            raise file_too_short()
+        await channel.send(data, stall_s=stall_s)
+        position += size
+
+
+def file_too_short() -> OSError:
+    """What ends a connection on which a file's range was announced that is not there."""
+    return ConnectionAbortedError("the file is shorter than its index says")

@@ -1,0 +1,51 @@
+"""A channel with TLS, on asyncio's transport.
+
+What is sent is copied and encrypted in user space, so that files go out through a buffer as well.
+"""
+
+import asyncio
+from typing import Final
+
+from penstock.logd.store import FileRange
+from penstock.logd.tcp.channel import CHUNK_BYTES, send_copy
+
+SHUTDOWN_S: Final = 5.0
+"""Seconds a connection has to say goodbye, before it is cut off."""
+
+_UNSENT_BYTES_MAX: Final = 256 * 1024
+"""Bytes that may wait in the transport before the sender waits."""
+
+
+class EncryptedChannel:
+    """As `penstock.logd.tcp.channel.Channel`.
+
+    Args:
+        reader: With TLS established.
+        writer: Of the same connection; the channel closes it.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        writer.transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
+
+    async def receive(self, size: int) -> bytes:
+        """Receive exactly `size` bytes."""
+        return await self._reader.readexactly(size)
+
+    async def send(self, data: bytes | memoryview, *, stall_s: float) -> None:
+        """Send all of `data`; on return up to `_UNSENT_BYTES_MAX` may not be on their way yet."""
+        view = memoryview(data)
+        while view:
+            self._writer.write(view[:CHUNK_BYTES])
+            view = view[CHUNK_BYTES:]
+            async with asyncio.timeout(stall_s):
+                await self._writer.drain()
+
+    async def send_range(self, part: FileRange, *, stall_s: float) -> None:
+        """Send a file's range."""
+        await send_copy(self, part, part.position, stall_s)
+
+    def close(self) -> None:
+        """Close the connection; what waits in the transport has `SHUTDOWN_S` to go out."""
+        self._writer.close()

@@ -1,0 +1,131 @@
+"""Accepts connections and serves each of them in a task of its own."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from penstock.logd.tcp.channel import Channel
+from penstock.logd.tcp.encrypted import SHUTDOWN_S, EncryptedChannel
+from penstock.logd.tcp.plain import PlainChannel
+from penstock.service import UnavailableError
+from penstock.service.config import split_host_port
+
+HANDSHAKE_S: Final = 10.0
+"""Seconds a TLS handshake may take."""
+
+_ACCEPT_PAUSE_S: Final = 0.2
+"""Seconds until the next try, when a connection could not be accepted."""
+
+_log = structlog.get_logger()
+
+
+class Listener:
+    """Listens until it is closed.
+
+    Args:
+        serve: Serves one connection until it ends; OSError or EOFError from it mean that it did.
+        name: Of the endpoint, for people.
+        key: The configuration's key of its address.
+        tls: With it only TLS is served.
+    """
+
+    def __init__(
+        self,
+        serve: Callable[[Channel], Awaitable[None]],
+        *,
+        name: str,
+        key: str,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._serve = serve
+        self._name = name
+        self._key = key
+        self._tls = tls
+        self._socket: socket.socket | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @property
+    def connections(self) -> int:
+        """Connections open now."""
+        return len(self._connections)
+
+    def listen(self, address: str) -> str:
+        """Begin to listen on a `HostPort`; returns the address with the port in use.
+
+        Raises:
+            UnavailableError: It cannot be listened on.
+        """
+        host, port = split_host_port(address)
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family, backlog=128)
+        except OSError as error:
+            raise UnavailableError(
+                f"{self._name}: cannot listen on {address}: {error.strerror or error}",
+                fix=f"stop what uses the port, or set another with the key `{self._key}`",
+            ) from None
+        self._socket.setblocking(False)
+        return f"{host}:{self._socket.getsockname()[1]}"
+
+    async def run(self) -> None:
+        """Accept connections until cancelled; then all of them end."""
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    try:
+                        connection, _ = await loop.sock_accept(self._socket)
+                    except OSError as error:  # no descriptor is left; some will be
+                        _log.warning("connection not accepted", error=str(error))
+                        await asyncio.sleep(_ACCEPT_PAUSE_S)
+                        continue
+                    task = group.create_task(self._open(connection))
+                    self._connections.add(task)
+                    task.add_done_callback(self._connections.discard)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._socket is not None:
+            self._socket.close()
+
+    async def _open(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            channel = await self._welcome(connection)
+            try:
+                await self._serve(channel)
+            finally:
+                channel.close()
+
+    async def _welcome(self, connection: socket.socket) -> Channel:
+        try:
+            prepare(connection)
+            return PlainChannel(connection) if self._tls is None else await self._secure(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    async def _secure(self, connection: socket.socket) -> Channel:
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        transport, protocol = await loop.connect_accepted_socket(
+            lambda: asyncio.StreamReaderProtocol(reader),
+            connection,
+            ssl=self._tls,
+            ssl_handshake_timeout=HANDSHAKE_S,
+            ssl_shutdown_timeout=SHUTDOWN_S,
+        )
+        return EncryptedChannel(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+
+def prepare(connection: socket.socket) -> None:
+    """Set a connection's options: it does not block, sends at once and notices a dead host."""
+    connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
