@@ -9,7 +9,8 @@ import pytest
 from penstock.logd.core.dedup import Dedup
 from penstock.logd.core.intake import Intake
 from penstock.logd.core.publish_options import stored_message_id
-from penstock.logd.rebuild import Memory, rebuild_intake
+from penstock.logd.memory import Memory
+from penstock.logd.rebuild import rebuild_intake
 from penstock.logd.store import CommitLog
 from tests.sim.intake_world import IntakeWorld, with_options
 

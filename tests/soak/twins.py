@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from penstock.logd import frame_builder, partition, rebuild
+from penstock.logd import frame_builder, memory, partition, rebuild
 from penstock.logd.cli import cli
 from penstock.logd.core.turn import AckLater, PendingAck
 from penstock.logd.partition import Partition
@@ -33,7 +33,7 @@ def _producers_forgotten() -> Patches:
     """Producers' sequences are neither recalled from the log nor from what was written down."""
     return [
         patch.object(rebuild, "_recall_headers", lambda *_: None),
-        patch.object(rebuild, "_restore", lambda _, log: log.start_offset),
+        patch.object(rebuild, "_restore", lambda *_: None),
     ]
 
 
@@ -47,7 +47,7 @@ def _ids_not_saved_before_deleting() -> Patches:
     step = Retainer.step
     return [
         patch.object(Retainer, "step", deletes_at_once),
-        patch.object(rebuild.Memory, "save", lambda *_: True),
+        patch.object(memory.Memory, "save", lambda *_: None),
     ]
 
 

@@ -17,7 +17,7 @@ from penstock.logd.core.turn import Append, Run, Whole
 from penstock.logd.errors import LogdError
 from penstock.logd.frame_builder import build_frames
 from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
-from penstock.logd.rebuild import Memory
+from penstock.logd.memory import Memory
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog
 from penstock.service.clock import Clock
@@ -41,20 +41,20 @@ class CommitFailed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryWanted:
-    """What the intake remembers is to be written down: `Committer.remember`.
+    """What the intake remembers is to be written down.
 
     Retention or compaction waits for it, or the next start would have many frames to read.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """What the intake remembers of everything below `offset` is written down, ids included."""
+class MemorySynced:
+    """Everything below the memory's offset is durable, so it may be written down."""
 
-    offset: int
+    memory: Memory
 
 
-Outcome = Durable | CommitFailed | MemoryWanted | Remembered
+Outcome = Durable | CommitFailed | MemoryWanted | MemorySynced
 
 
 class Committer:
@@ -91,6 +91,7 @@ class Committer:
         self._condition = threading.Condition()
         self._items: list[Run | Whole] = []
         self._memory: Memory | None = None
+        self._remembered: int | None = None
         self._frames = 0
         self._sealing = False
         self._closing = False
@@ -111,10 +112,16 @@ class Committer:
                 self._items.extend(append.items)
                 self._condition.notify()
 
-    def remember(self, memory: Memory) -> None:
-        """Hand over what is to be written down once all that was submitted is durable."""
+    def sync_below(self, memory: Memory) -> None:
+        """Have all that was submitted made durable, and `MemorySynced` posted; never waits."""
         with self._condition:
             self._memory = memory
+            self._condition.notify()
+
+    def remembered(self, offset: int) -> None:
+        """What the intake remembers of everything below `offset` is written down."""
+        with self._condition:
+            self._remembered = offset
             self._condition.notify()
 
     def seal(self) -> None:
@@ -151,10 +158,11 @@ class Committer:
     def _turn(self) -> bool:
         """Write everything handed over; False when there is nothing and never will be."""
         with self._condition:
-            if not self._items and not self._closing and self._memory is None and not self._sealing:
+            if not self._has_work():
                 self._condition.wait(self._wait_s())
             items, self._items = self._items, []
             memory, self._memory = self._memory, None
+            remembered, self._remembered = self._remembered, None
             sealing, self._sealing = self._sealing, False
             ending = self._closing
         if items:
@@ -166,16 +174,20 @@ class Committer:
             self._synced_ns = self._clock.monotonic_ns()
         if items:
             self._post(Durable(self._log.end_offset))
-        if memory is not None and memory.save(self._log.directory):
-            self._retainer.remembered(memory.offset)
-            if memory.whole:
-                self._post(Remembered(memory.offset))
+        if memory is not None:
+            self._post(MemorySynced(memory))
+        if remembered is not None:
+            self._retainer.remembered(remembered)
         if sealing:
             self._log.roll()
         if not ending and (self._retainer.step() or self._frames >= FRAMES_UNREMEMBERED_MAX):
             self._frames = 0
             self._post(MemoryWanted())
         return bool(items) or not ending
+
+    def _has_work(self) -> bool:
+        asked = self._memory is not None or self._remembered is not None or self._sealing
+        return bool(self._items) or self._closing or asked
 
     def _sync_is_due(self) -> bool:
         if self._log.synced_offset == self._log.end_offset:

@@ -63,11 +63,11 @@ _CRC_SPAN: Final = struct.Struct("<I")
 assert _LAYOUT.size == HEADER_SIZE
 
 
-def crc32c(data: bytes | memoryview) -> int:
-    """CRC-32C (Castagnoli, RFC 3720 appendix B.4)."""
+def crc32c(data: bytes | memoryview, before: int = 0) -> int:
+    """CRC-32C (Castagnoli, RFC 3720 appendix B.4), going on from that of the bytes before."""
     if isinstance(data, memoryview):  # google-crc32c takes no memoryview, but Arrow's view of one
         data = pa.py_buffer(data)
-    return int(google_crc32c.value(data))
+    return int(google_crc32c.extend(before, data) if before else google_crc32c.value(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

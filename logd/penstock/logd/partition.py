@@ -16,9 +16,9 @@ from penstock.logd.committer import (
     CommitFailed,
     Committer,
     Durable,
+    MemorySynced,
     MemoryWanted,
     Outcome,
-    Remembered,
 )
 from penstock.logd.compactor import Compactor
 from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
@@ -38,7 +38,8 @@ from penstock.logd.core.turn import (
     ack_count,
 )
 from penstock.logd.errors import CorruptError, UnavailableError
-from penstock.logd.rebuild import Memory, rebuild_intake
+from penstock.logd.rebuild import rebuild_intake
+from penstock.logd.remembering import Remembering
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog, EpochFile, LogConfig
 from penstock.logd.upkeep import CompactionSettings, Upkeep, Wants
@@ -121,6 +122,7 @@ class Partition:
             retainer=self.retainer,
         )
         self.upkeep = self._begin_upkeep()
+        self._remembering = Remembering(intake, log, self._committer, self.upkeep, around.compactor)
         self._committer.start()
 
     @classmethod
@@ -241,14 +243,15 @@ class Partition:
             self.end_upkeep()
             self._committer.close()
             if not self._committer.failed:
-                Memory.of(self.intake).save(self.log.directory)
+                self._remembering.close(write=True)
         finally:
             self.finished = True
 
     def end_upkeep(self) -> None:
-        """Have compaction leave the log alone; waits until it does."""
+        """Have compaction leave the log alone, and nothing written beside it; waits for that."""
         if self._around.compactor is not None:
             self._around.compactor.remove(self.upkeep)
+        self._remembering.close()
 
     def count_on(self, before: "Partition") -> None:
         """Go on with the counts of a partition whose log has been opened again as this one's."""
@@ -301,11 +304,9 @@ class Partition:
             case CommitFailed(reason):
                 self._fail(reason)
             case MemoryWanted():
-                self._committer.remember(Memory.of(self.intake))
-            case Remembered(offset):
-                self.upkeep.remembered(offset)
-                if self._around.compactor is not None:
-                    self._around.compactor.wake(self.upkeep)
+                self._remembering.want()
+            case MemorySynced(memory):
+                self._remembering.write(memory)
             case _:
                 assert_never(outcome)
 

@@ -11,74 +11,16 @@ rewritten frame does not say any more which of its rows came as a producer's bat
 name no message id.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
-
 import structlog
 
 from penstock.logd.batch import decode_body
 from penstock.logd.core.intake import Intake
-from penstock.logd.core.producers import ProducerState
 from penstock.logd.errors import LogdError
-from penstock.logd.store import Checkpoint, CommitLog, CorruptFrameError
+from penstock.logd.memory import Memory
+from penstock.logd.store import CommitLog, CorruptFrameError
 from penstock.logd.store.disk import REAL_DISK, Disk
 
-_FILE: Final = "producers"
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What an intake remembers of everything below `offset`, at one moment.
-
-    Attributes:
-        whole: Message ids included, because records are removed or rewritten; else the log itself
-            has them all.
-    """
-
-    offset: int
-    producers: tuple[list[bytes], list[ProducerState]]
-    ids: tuple[list[bytes], list[tuple[int, int]]]
-    last_message_id: bytes
-    whole: bool
-
-    @classmethod
-    def of(cls, intake: Intake) -> "Memory":
-        """What an intake remembers now."""
-        dedup = intake.dedup
-        whole = dedup.whole  # once: compaction's thread may set it meanwhile
-        return cls(
-            intake.next_offset,
-            dedup.producers.snapshot(),
-            dedup.message_ids.snapshot() if whole else ([], []),
-            dedup.last_message_id if whole else b"",
-            whole,
-        )
-
-    def save(self, directory: Path, *, disk: Disk = REAL_DISK) -> bool:
-        """Write it down; everything below `offset` is durable. Whether it worked."""
-        document = {
-            "offset": self.offset,
-            "producers": [
-                [producer.hex(), state.sequence, state.offset, state.seen_ns]
-                for producer, state in sorted(
-                    zip(*self.producers, strict=True), key=lambda one: one[1].offset
-                )
-            ],
-            "ids": [
-                [message_id.hex(), *seen]
-                for message_id, seen in sorted(zip(*self.ids, strict=True), key=lambda one: one[1])
-            ],
-            "last_message_id": self.last_message_id.hex(),
-            "complete": self.whole,
-        }
-        try:
-            Checkpoint(directory / _FILE, disk=disk).save(document)
-        except OSError as error:  # the log itself has it; the next start reads more of it
-            _log.warning("producers not saved", directory=str(directory), error=str(error))
-            return False
-        return True
 
 
 def rebuild_intake(intake: Intake, log: CommitLog, now_ns: int, *, disk: Disk = REAL_DISK) -> None:
@@ -91,7 +33,10 @@ def rebuild_intake(intake: Intake, log: CommitLog, now_ns: int, *, disk: Disk = 
     _recall_headers(intake, log, producers_from, now_ns)
     _recall_ids(intake, log, max(bodies_from, ids_from), now_ns)
     if restored is None or producers_from != log.end_offset:
-        Memory.of(intake).save(log.directory, disk=disk)
+        try:
+            Memory.of(intake).save(log.directory, disk=disk)
+        except OSError as error:  # the next start reads as much of the log again
+            _log.warning("producers not saved", stream=intake.config.name, error=str(error))
 
 
 def _restore(intake: Intake, log: CommitLog, disk: Disk) -> tuple[int, int] | None:
@@ -101,23 +46,14 @@ def _restore(intake: Intake, log: CommitLog, disk: Disk) -> tuple[int, int] | No
         Where to go on in the log for producers, and for message ids; None if it is of no use.
     """
     try:
-        document = Checkpoint(log.directory / _FILE, disk=disk).load()
-        if document is None or not log.start_offset <= document["offset"] <= log.end_offset:
-            return None
-        intake.dedup.producers.restore(_row(row) for row in document["producers"])
-        intake.dedup.message_ids.restore(
-            (bytes.fromhex(message_id), int(offset), int(seen_ns))
-            for message_id, offset, seen_ns in document.get("ids", ())
-        )
-        intake.dedup.last_message_id = bytes.fromhex(document.get("last_message_id", ""))
-    except (LogdError, KeyError, TypeError, ValueError) as error:
+        memory = Memory.load(log.directory, disk=disk)
+    except LogdError as error:
         _log.warning("producers not restored", stream=intake.config.name, error=str(error))
-        intake.dedup.producers.restore(())
-        intake.dedup.message_ids.restore(())
         return None
-    offset, whole = int(document["offset"]), bool(document.get("complete"))
-    intake.dedup.whole |= whole
-    return offset, offset if whole else log.start_offset
+    if memory is None or not log.start_offset <= memory.offset <= log.end_offset:
+        return None
+    memory.restore(intake.dedup)
+    return memory.offset, memory.offset if memory.whole else log.start_offset
 
 
 def _recall_headers(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None:
@@ -146,8 +82,3 @@ def _recall_ids(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None
 def _pass_over(error: CorruptFrameError, stream: str) -> int:
     _log.error("damaged frame", stream=stream, error=str(error))
     return error.next_offset
-
-
-def _row(row: list[Any]) -> tuple[bytes, int, int, int]:
-    producer, sequence, offset, seen_ns = row
-    return bytes.fromhex(producer), int(sequence), int(offset), int(seen_ns)

@@ -1,20 +1,24 @@
 """A partition around its end: what it remembers must be what its log holds."""
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.logd import committer
 from penstock.logd.batch import Record, build_batch, encode_body
+from penstock.logd.committer import MemoryWanted
 from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.fetch.connection import SendingTurn
 from penstock.logd.fetch.reading import FetchReading, FetchRequest
+from penstock.logd.memory import Memory
 from penstock.logd.partition import Partition
-from penstock.logd.store import Checkpoint, EpochFile, LogFailedError
+from penstock.logd.store import EpochFile, LogFailedError
 from tests.support.surroundings import make_surroundings
 from tests.support.waiting import wait_until_async
 
@@ -155,14 +159,63 @@ async def test_what_is_remembered_is_written_down_while_frames_gather(
 ) -> None:
     monkeypatch.setattr(committer, "FRAMES_UNREMEMBERED_MAX", 2)
     partition = await open_partition(tmp_path / "0")
-    written = Checkpoint(tmp_path / "0" / "producers")
-
-    def offset() -> int:
-        document = written.load()
-        return int(document["offset"]) if document else 0
-
     for number in range(4):
         partition.take([batch(number, number + 1)])
         await partition.wait_drained()
-    await wait_until_async(lambda: offset() >= 4)
+    await wait_until_async(lambda: written_offset(tmp_path / "0") >= 4)
     await finish(partition)
+
+
+async def test_records_are_stored_while_what_is_remembered_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = await open_partition(tmp_path / "0")
+    begun, go_on = threading.Event(), threading.Event()
+    save = Memory.save
+
+    def wait_and_save(memory: Memory, *args: Any, **options: Any) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        save(memory, *args, **options)
+
+    monkeypatch.setattr(Memory, "save", wait_and_save)
+    partition._settle(MemoryWanted())
+    assert await asyncio.to_thread(begun.wait, 30)
+    partition.take([batch(0, 1)])
+    async with asyncio.timeout(20):
+        await partition.wait_drained()
+    partition._settle(MemoryWanted())  # one more, after the one under way
+    go_on.set()
+    await wait_until_async(lambda: written_offset(tmp_path / "0") == 1)
+    await finish(partition)
+
+
+async def test_a_stream_that_closes_waits_for_what_is_being_written_down_and_keeps_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = await open_partition(tmp_path / "0")
+    begun, go_on = threading.Event(), threading.Event()
+    save, saved = Memory.save, list[int]()
+
+    def wait_and_save(memory: Memory, *args: Any, **options: Any) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        save(memory, *args, **options)
+        saved.append(memory.offset)
+
+    monkeypatch.setattr(Memory, "save", wait_and_save)
+    partition._settle(MemoryWanted())
+    assert await asyncio.to_thread(begun.wait, 30)
+    partition.take([batch(0, 1)])
+    await partition.wait_drained()
+    partition._settle(MemoryWanted())
+    finishing = asyncio.create_task(finish(partition))
+    await asyncio.sleep(0)
+    go_on.set()
+    await finishing
+    assert (saved, written_offset(tmp_path / "0")) == ([0, 1], 1)
+
+
+def written_offset(directory: Path) -> int:
+    memory = Memory.load(directory)
+    return memory.offset if memory else -1

@@ -17,9 +17,10 @@ from penstock.logd.core.dedup import Dedup
 from penstock.logd.core.intake import Intake
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.frame import HEADER_SIZE
+from penstock.logd.memory import Memory
 from penstock.logd.nats.headers import Pairs
 from penstock.logd.pace import Pace, StoppedError
-from penstock.logd.rebuild import Memory, rebuild_intake
+from penstock.logd.rebuild import rebuild_intake
 from penstock.logd.rows import batch_records
 from penstock.logd.store import CommitLog, LogConfig
 from penstock.logd.store.segment import segment_path

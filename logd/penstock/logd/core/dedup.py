@@ -23,6 +23,8 @@ class Dedup:
         last_message_id: Of the last record; empty when it had none.
         whole: Whether what is written down has to hold the ids: the log may not have them all any
             more, for records were removed from it or rewritten, or are about to be.
+        lost: Below this offset something may have been forgotten: the log does not have it any
+            more, nor has what was written down. 0: nothing.
     """
 
     def __init__(self, config: StreamConfig) -> None:
@@ -34,6 +36,7 @@ class Dedup:
             expiry_ns=config.producer_expiry_s * 1_000_000_000, producers_max=config.producers_max
         )
         self.last_message_id = b""
+        self.lost = 0
 
     @property
     def evicted(self) -> int:

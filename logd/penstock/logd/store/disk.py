@@ -217,20 +217,22 @@ def make_directories(disk: Disk, path: Path) -> None:
         disk.sync_directory(directory.parent)
 
 
-def write_atomically(disk: Disk, path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_atomically(
+    disk: Disk, path: Path, data: bytes | list[bytes], *, durable: bool = True
+) -> None:
     """Put a whole file in place, so that a crash leaves the old one or the new one.
 
     Args:
         disk: Where.
         path: The file's name; `<name>.tmp` is used on the way.
-        data: Its bytes.
+        data: Its bytes, in one piece or several.
         durable: False saves the syncs for a file that can be made again; after a crash it may
             then also be missing, short or garbage, so it must check itself.
     """
     temporary = path.with_name(path.name + ".tmp")
     file = disk.create(temporary)
     try:
-        file.write(0, [data])
+        file.write(0, [data] if isinstance(data, bytes) else data)
         if durable:
             file.sync()
     finally:

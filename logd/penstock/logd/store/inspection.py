@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from penstock.logd.batch import SCHEMA_VERSION, decode_body
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import FrameHeader
-from penstock.logd.store.checkpoint import Checkpoint
+from penstock.logd.memory import FILE_NAME as MEMORY_NAME
+from penstock.logd.memory import Memory
 from penstock.logd.store.config import LogConfig
 from penstock.logd.store.epochs import EpochFile
 from penstock.logd.store.index import Claim
@@ -29,7 +30,6 @@ from penstock.logd.store.segment import LOG_SUFFIX, Segment, segment_path
 from penstock.logd.store.shadow import ShadowDisk
 
 EPOCHS_NAME: Final = "epochs"
-PRODUCERS_NAME: Final = "producers"
 TORN_SUFFIX: Final = ".torn"
 
 _LEFTOVERS: Final = {
@@ -163,13 +163,13 @@ class Inspection:
         return self.report
 
     def _check_small_files(self) -> None:
-        epochs, producers = self._directory / EPOCHS_NAME, self._directory / PRODUCERS_NAME
+        epochs, producers = self._directory / EPOCHS_NAME, self._directory / MEMORY_NAME
         try:
             self._epochs = EpochFile(epochs, disk=self.shadow)
         except (CorruptError, RefusedError) as error:
             self._tell(epochs, str(error), "logd does not start; frames are as they were")
         try:
-            Checkpoint(producers, disk=self.shadow).load()
+            Memory.load(self._directory, disk=self.shadow)
         except (CorruptError, RefusedError) as error:
             meaning = "nothing to readers: the next start reads the whole log instead"
             self._tell(producers, str(error), meaning, severity=Severity.LEFTOVER)

@@ -1,0 +1,103 @@
+"""Has what an intake remembers written down, beside the thread that writes the log.
+
+A snapshot is taken on the event loop, which copies references and nothing else. The log's writer
+makes durable what lies below it, and a worker writes the file (`penstock.logd.memory`): with a
+million ids that takes it about a second, in which appends and acks go on. One file is written at a
+time, and one more after it if somebody asked meanwhile.
+"""
+
+import asyncio
+import threading
+
+import structlog
+
+from penstock.logd.committer import Committer
+from penstock.logd.compactor import Compactor
+from penstock.logd.core.intake import Intake
+from penstock.logd.memory import Memory
+from penstock.logd.store import CommitLog
+from penstock.logd.upkeep import Upkeep
+
+_log = structlog.get_logger()
+
+
+class Remembering:
+    """Writes down one intake's memory. Used on the event loop, but for `close`.
+
+    Args:
+        intake: Whose.
+        log: Its log; what is remembered is written beside its segments.
+        committer: Writes that log; posts `MemorySynced`, which is answered by `write`.
+        upkeep: Waits, as retention does, for what it may rewrite to be remembered.
+        compactor: Works on `upkeep`.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        log: CommitLog,
+        committer: Committer,
+        upkeep: Upkeep,
+        compactor: Compactor | None,
+    ) -> None:
+        self._intake = intake
+        self._log = log
+        self._committer = committer
+        self._upkeep = upkeep
+        self._compactor = compactor
+        self._under_way = False
+        self._again = False
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def want(self) -> None:
+        """Write down what is remembered by now; soon, if an earlier one is being written."""
+        if self._under_way:
+            self._again = True
+            return
+        self._under_way = True
+        self._committer.sync_below(Memory.of(self._intake))
+
+    def write(self, memory: Memory) -> None:
+        """Write a memory, on a worker: everything below its offset is durable."""
+        writing = asyncio.get_running_loop().run_in_executor(None, self._write, memory)
+        writing.add_done_callback(lambda done: self._written(memory, done))
+
+    def close(self, *, write: bool = False) -> None:
+        """Write nothing any more; waits for what is being written. On any thread.
+
+        Args:
+            write: But what is remembered now; all of it is durable.
+        """
+        with self._lock:
+            self._closed = True
+            if write:
+                self._save(Memory.of(self._intake))
+
+    def _write(self, memory: Memory) -> bool:
+        with self._lock:
+            return not self._closed and self._save(memory)
+
+    def _save(self, memory: Memory) -> bool:
+        try:
+            memory.save(self._log.directory, disk=self._log.disk)
+        except OSError as error:  # the log itself has it; the next start reads more of it
+            _log.warning("producers not saved", log=str(self._log.directory), error=str(error))
+            return False
+        return True
+
+    def _written(self, memory: Memory, writing: "asyncio.Future[bool]") -> None:
+        self._under_way = False
+        if not writing.cancelled() and writing.result():
+            self._tell(memory)
+        if self._again:
+            self._again = False
+            self.want()
+
+    def _tell(self, memory: Memory) -> None:
+        """Retention, and with the ids compaction too, may touch what lies below it."""
+        self._committer.remembered(memory.offset)
+        if memory.whole:
+            self._upkeep.remembered(memory.offset)
+            if self._compactor is not None:
+                self._compactor.wake(self._upkeep)
