@@ -85,3 +85,29 @@ one record.
 
 GAPS_KEPT: Final = 64
 """Ingest gaps that `/status` still shows after they ended; every one is in the log and counted."""
+
+COMMAND_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of one command of the metadata group; the largest, a consumer group with most partitions,
+is below it."""
+
+NODES_MAX: Final = 1000
+"""Nodes of a cluster, those that were removed included."""
+
+ADDRESS_LENGTH_MAX: Final = 300
+"""Characters of a node's address: a host name has at most 253, a port 5. Of a rack's name, too."""
+
+PARTITIONS_PER_STREAM_MAX: Final = 1024
+"""Partitions of one stream; the command that creates it names the replicas of each."""
+
+REPLICAS_MAX: Final = 9
+"""Replicas of one partition; each copies all of it from the leader."""
+
+GROUPS_MAX: Final = 1000
+"""Consumer groups; the coordinator keeps each in memory and looks at it when it changes."""
+
+GROUP_MEMBERS_MAX: Final = 256
+"""Members of one consumer group."""
+
+GROUP_PARTITIONS_MAX: Final = 2048
+"""Partitions that one consumer group reads: what is written down at each change of it is below
+`COMMAND_BYTES_MAX`."""

@@ -1,0 +1,1 @@
+"""What the metadata group replicates, and who decides: pure cores of the cluster."""

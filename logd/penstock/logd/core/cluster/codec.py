@@ -1,0 +1,143 @@
+"""Frozen dataclasses as strict JSON: what nodes of a cluster write down for each other.
+
+A document is an object with the fields of its class, by their names. It is read with the types of
+the class: `str`, `int`, `bool`, `None`, literals, enums, tuples, other such classes, and unions of
+these with `None`. A field that has a default may be missing. What is more than the class has was
+written by a later version, and is not guessed at: a node that skipped what it does not understand
+would apply something else than the others do.
+"""
+
+import types
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import orjson
+
+from penstock.logd.errors import CorruptError, LogdError
+
+Reader = Callable[[Any, str], Any]
+
+
+class LaterVersionError(LogdError):
+    """A later version of logd wrote this; this node must be upgraded before it can go on.
+
+    Attributes:
+        where: What was read.
+    """
+
+    def __init__(self, message: str, *, where: str) -> None:
+        self.where = where
+        super().__init__(f"{where}: {message}; upgrade this node")
+
+
+def write_document(document: Any) -> bytes:
+    """JSON of dataclasses, lists and plain values; the same bytes for the same values."""
+    return orjson.dumps(document)
+
+
+def read_document(data: bytes, *, where: str) -> dict[str, Any]:
+    """The object that some JSON holds.
+
+    Raises:
+        CorruptError: It holds something else, or is no JSON.
+    """
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise CorruptError(f"not JSON: {error}", where=where) from None
+    if not isinstance(document, dict):
+        raise CorruptError("not a JSON object", where=where)
+    return document
+
+
+def read_as(kind: Any, value: Any, *, where: str) -> Any:
+    """A value of a type, from parsed JSON.
+
+    Raises:
+        CorruptError: It is not of that type; the path of the part that is not is named.
+        LaterVersionError: An object has fields that its class has not.
+    """
+    return _reader(kind)(value, where)
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    if kind in (str, int, bool, type(None)):
+        return _read_plain(kind)
+    if is_dataclass(kind):
+        return _read_dataclass(kind)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return _read_choice(tuple(kind), kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is tuple and arguments[1:] == (Ellipsis,):
+        return _read_tuple(_reader(arguments[0]))
+    if origin is Literal:
+        return _read_choice(arguments, None)
+    assert origin in (types.UnionType, Union), kind
+    return _read_union([_reader(argument) for argument in arguments])
+
+
+def _read_plain(kind: type) -> Reader:
+    def read(value: Any, where: str) -> Any:
+        if type(value) is not kind:  # a bool is an int
+            raise CorruptError(f"{value!r:.80} is not of type {kind.__name__}", where=where)
+        return value
+
+    return read
+
+
+def _read_choice(choices: tuple[Any, ...], kind: type[StrEnum] | None) -> Reader:
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, str) or value not in choices:
+            raise CorruptError(f"{value!r:.80} is none of {[*choices]}", where=where)
+        return kind(value) if kind else value
+
+    return read
+
+
+def _read_tuple(item: Reader) -> Reader:
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, list):
+            raise CorruptError(f"{value!r:.80} is not a list", where=where)
+        return tuple(item(part, f"{where}[{number}]") for number, part in enumerate(value))
+
+    return read
+
+
+def _read_union(readers: list[Reader]) -> Reader:
+    def read(value: Any, where: str) -> Any:
+        *first, last = readers
+        for reader in first:
+            try:
+                return reader(value, where)
+            except CorruptError:
+                continue
+        return last(value, where)
+
+    return read
+
+
+def _read_dataclass(kind: Any) -> Reader:
+    hints = get_type_hints(kind)
+    readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
+    needed = {
+        field.name
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    }
+
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, dict):
+            raise CorruptError(f"{value!r:.80} is not an object", where=where)
+        if more := sorted(value.keys() - readers.keys()):
+            raise LaterVersionError(f"unknown fields {', '.join(more)}", where=where)
+        if missing := sorted(needed - value.keys()):
+            raise CorruptError(f"fields {', '.join(missing)} are missing", where=where)
+        return kind(
+            **{name: readers[name](part, f"{where}.{name}") for name, part in value.items()}
+        )
+
+    return read

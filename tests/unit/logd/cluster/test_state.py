@@ -1,0 +1,388 @@
+"""What commands do to the state of a cluster, and which are refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.logd.core.cluster.commands import (
+    AdoptStream,
+    AlterStream,
+    ChangeObservers,
+    ChangeReplicas,
+    DataGone,
+    DeleteStream,
+    Drain,
+    RegisterNode,
+    RemoveNode,
+    SetStreamMode,
+    SetTarget,
+)
+from penstock.logd.core.cluster.records import Addresses, NodeState, ReplicationOptions
+from penstock.logd.core.cluster.state import ClusterState, Each, Refused
+from penstock.logd.core.cluster.tables import Done
+from penstock.logd.core.metadata import StreamConfig
+from tests.support.cluster_state import Cluster, create, register
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Four nodes, and a stream on three of them."""
+    cluster = Cluster("a", "b", "c", "d")
+    cluster.create("s", ("a", "b", "c"))
+    return cluster
+
+
+def test_a_new_stream_is_led_by_its_first_replica_that_lives() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.create("s", ("a", "b", "c"), isr=("c", "b"))
+    assert cluster.partition().leader == "b"
+    assert cluster.partition().isr == ("b", "c")
+    assert cluster.partition().leader_epoch == 1
+    assert cluster.state.match("s.x") == ("s",)
+
+
+def test_a_repeated_create_finds_the_stream(cluster: Cluster) -> None:
+    before = cluster.stream()
+    again = cluster.apply(create("s", ("b", "c", "d"), nonce="cd"))
+    assert again == Done(changed=False, incarnation=before.incarnation)
+    assert cluster.stream() == before
+
+
+def test_a_create_that_differs_is_refused(cluster: Cluster) -> None:
+    two = ReplicationOptions(replication_factor=2)
+    assert cluster.code(create("s", ("a", "b"), options=two)) == "STREAM_DIFFERS"
+    assert cluster.code(create("s", ("a", "b", "c"), ("a", "b", "c"))) == "STREAM_DIFFERS"
+    other = replace(create("s", ("a", "b", "c")), config=StreamConfig(name="s", subject="t"))
+    assert cluster.code(other) == "STREAM_DIFFERS"
+
+
+@pytest.mark.parametrize(
+    ("replicas", "isr", "code"),
+    [
+        (("a", "a", "b"), ("a",), "BAD_REPLICAS"),
+        (("a", "b"), ("a",), "BAD_REPLICAS"),
+        (("a", "b", "x"), ("a",), "UNKNOWN_NODE"),
+        (("a", "b", "c"), ("d",), "BAD_ISR"),
+        (("a", "b", "c"), ("a", "a"), "BAD_ISR"),
+        (("a", "b", "d"), ("a",), "NOT_ACTIVE"),
+    ],
+)
+def test_a_placement_is_checked(
+    cluster: Cluster, replicas: tuple[str, ...], isr: tuple[str, ...], code: str
+) -> None:
+    cluster.drain("d")
+    assert cluster.code(create("t", replicas, isr=isr)) == code
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ReplicationOptions(replication_factor=-1),
+        ReplicationOptions(replication_factor=10),
+        ReplicationOptions(replication_factor=3, min_isr=4),
+        ReplicationOptions(replication_factor=3, min_isr=0),
+    ],
+)
+def test_options_are_checked(cluster: Cluster, options: ReplicationOptions) -> None:
+    assert cluster.code(create("t", ("a", "b", "c"), options=options)) == "BAD_OPTIONS"
+    alter = AlterStream(
+        config=cluster.stream().config, options=options, incarnation=cluster.stream().incarnation
+    )
+    assert cluster.code(alter) == "BAD_OPTIONS"
+
+
+def test_min_isr_is_a_majority_unless_told() -> None:
+    cluster = Cluster("a", "b", "c", "d")
+    for count, least in ((1, 1), (2, 2), (3, 2), (4, 3)):
+        nodes = ("a", "b", "c", "d")[:count]
+        cluster.create(f"s{count}", nodes, options=ReplicationOptions(replication_factor=count))
+        assert cluster.stream(f"s{count}").min_isr == least
+    cluster.create("all", ("a", "b", "c", "d"), options=ReplicationOptions(replication_factor=0))
+    assert cluster.stream("all").min_isr == 3
+    told = ReplicationOptions(replication_factor=3, min_isr=1)
+    cluster.create("told", ("a", "b", "c"), options=told)
+    assert cluster.stream("told").min_isr == 1
+
+
+def test_of_a_shrink_and_an_election_that_race_only_the_first_is_applied(cluster: Cluster) -> None:
+    """Scenario 13: a shrink without b, and an election of b, from the same state."""
+    shrink, elect = cluster.isr_change("a", "c"), cluster.election("b")
+    assert cluster.code(shrink) == ""
+    assert cluster.code(elect) == "STALE_VERSION"
+    assert cluster.code(cluster.election("b", "b")) == "LEADER_NOT_IN_ISR"
+    assert cluster.partition().leader == "a"
+
+    other = Cluster("a", "b", "c")
+    other.create("s", ("a", "b", "c"))
+    shrink, elect = other.isr_change("a", "c"), other.election("b")
+    assert other.code(elect) == ""
+    assert other.code(shrink) == "STALE_EPOCH"
+    assert other.partition().leader == "b"
+    assert other.code(other.isr_change("a", "c")) == "LEADER_NOT_IN_ISR"
+
+
+def test_an_isr_holds_replicas_only(cluster: Cluster) -> None:
+    assert cluster.code(cluster.isr_change("a", "d")) == "NOT_IN_REPLICAS"
+    assert cluster.code(cluster.isr_change("a", "a")) == "BAD_REPLICAS"
+    assert cluster.code(cluster.isr_change()) == "BAD_REPLICAS"
+    assert cluster.code(cluster.isr_change("c", "a")) == ""
+    assert cluster.partition().isr == ("a", "c")
+    assert cluster.partition().leader_epoch == 1
+
+
+def test_a_leader_is_elected_from_the_isr_unless_that_is_asked_for(cluster: Cluster) -> None:
+    cluster.apply(cluster.isr_change("a"))
+    assert cluster.code(cluster.election("b")) == "LEADER_NOT_IN_ISR"
+    assert cluster.code(cluster.election("b", "b", unclean="option")) == "UNCLEAN_NOT_ALLOWED"
+    assert cluster.code(cluster.election("b", "a", "b", unclean="operator")) == "BAD_ISR"
+    assert cluster.code(cluster.election("d", "d", unclean="operator")) == "NOT_IN_REPLICAS"
+    assert cluster.code(cluster.election("b", "b", unclean="operator")) == ""
+    assert (cluster.partition().leader, cluster.partition().isr) == ("b", ("b",))
+    assert cluster.partition().unclean_elections == 1
+    assert cluster.partition().leader_epoch == 2
+
+
+def test_an_election_cannot_expand_the_isr(cluster: Cluster) -> None:
+    cluster.apply(cluster.isr_change("a", "b"))
+    assert cluster.code(cluster.election("b", "b", "c")) == "NOT_IN_ISR"
+    assert cluster.code(cluster.election("b", "b")) == ""
+    assert cluster.partition().isr == ("b",)
+
+
+def test_who_loses_a_leadership_is_noted(cluster: Cluster) -> None:
+    assert cluster.code(cluster.election(None, successor="c")) == ""
+    partition = cluster.partition()
+    assert (partition.leader, partition.last_leader, partition.successor) == (None, "a", "c")
+    assert cluster.state.nodes["a"].deposed_at == cluster.state.index
+    assert cluster.code(cluster.election(None)) == "NO_LEADER"
+    assert cluster.code(cluster.isr_change("a")) == "NO_LEADER"
+    assert cluster.code(cluster.election("c")) == ""
+    assert cluster.partition().successor is None
+    assert cluster.partition().leader_epoch == 3
+    assert cluster.state.nodes["c"].deposed_at == 0
+
+
+def test_deposing_leaves_the_isr_alone(cluster: Cluster) -> None:
+    assert cluster.code(cluster.election(None, "a")) == "BAD_ISR"
+    assert cluster.code(cluster.election(None, successor="d")) == "NOT_IN_ISR"
+
+
+def test_each_part_of_a_command_is_judged_on_its_own(cluster: Cluster) -> None:
+    cluster.create("t", ("b", "c", "d"))
+    first, second = cluster.election("b"), cluster.election("c", name="t")
+    both = replace(first, elections=(*first.elections, *first.elections, *second.elections))
+    result = cluster.apply(both)
+    assert isinstance(result, Each)
+    assert [type(one) for one in result.results] == [Done, Refused, Done]
+    assert (cluster.partition().leader, cluster.partition("t").leader) == ("b", "c")
+
+
+def test_a_node_that_was_started_again_leads_in_a_new_epoch_only(cluster: Cluster) -> None:
+    assert cluster.apply(register("a")) == Done(changed=False)
+    moved = RegisterNode(
+        node="a", addresses=Addresses(peer="other:1"), storage="storage-a", boot="boot-1"
+    )
+    assert cluster.apply(moved) == Done()
+    assert cluster.partition().leader == "a"
+    cluster.apply(register("a", boot="boot-2"))
+    assert (cluster.partition().leader, cluster.partition().leader_epoch) == (None, 2)
+    assert cluster.partition().isr == ("a", "b", "c")
+    assert cluster.state.nodes["a"].deposed_at == cluster.state.index
+
+
+def test_a_node_with_another_disk_is_in_no_isr(cluster: Cluster) -> None:
+    cluster.create("t", ("b", "a", "d"))
+    cluster.apply(register("a", storage="new"))
+    assert (cluster.partition().leader, cluster.partition().isr) == (None, ("b", "c"))
+    assert (cluster.partition("t").leader, cluster.partition("t").isr) == ("b", ("b", "d"))
+
+
+def test_the_only_replica_with_another_disk_may_lead_only_if_told() -> None:
+    cluster = Cluster("a")
+    cluster.create("s", ("a",), options=ReplicationOptions(replication_factor=1))
+    cluster.apply(register("a", storage="new"))
+    assert cluster.partition().isr == ()
+    assert cluster.code(cluster.election("a", "a")) == "LEADER_NOT_IN_ISR"
+    assert cluster.code(cluster.election("a", "a", unclean="operator")) == ""
+
+
+def test_a_stream_is_forgotten_when_every_node_has_removed_its_data(cluster: Cluster) -> None:
+    incarnation = cluster.stream().incarnation
+    cluster.apply(ChangeObservers(basis=cluster.basis(), observers=("d",)))
+    assert cluster.code(DeleteStream(stream="s", incarnation="other")) == "OTHER_INCARNATION"
+    delete = DeleteStream(stream="s", incarnation=incarnation)
+    assert cluster.code(delete) == ""
+    assert cluster.apply(delete) == Done(changed=False, incarnation=incarnation)
+    assert cluster.state.match("s.x") == ()
+    assert cluster.partition().leader is None
+    for node in ("a", "b", "c", "d"):
+        assert cluster.code(create("s", ("a", "b", "c"))) == "STREAM_DIFFERS"
+        gone = DataGone(node=node, stream="s", incarnation=incarnation, partitions=(0,))
+        assert cluster.code(gone) == ""
+    assert cluster.state.streams == {}
+    again = cluster.create("s", ("a", "b", "c"))
+    assert again != incarnation
+
+
+def test_what_is_said_of_an_earlier_incarnation_does_not_touch_the_stream(cluster: Cluster) -> None:
+    """The same command once more, after the stream was deleted and created again."""
+    late_isr, late_election = cluster.isr_change("a"), cluster.election("b")
+    old = cluster.stream().incarnation
+    cluster.apply(DeleteStream(stream="s", incarnation=old))
+    gone = [
+        DataGone(node=node, stream="s", incarnation=old, partitions=(0,))
+        for node in ("a", "b", "c")
+    ]
+    for command in gone:
+        cluster.apply(command)
+    cluster.create("s", ("a", "b", "c"))
+    before = cluster.stream()
+    assert cluster.code(late_isr) == "OTHER_INCARNATION"
+    assert cluster.code(late_election) == "OTHER_INCARNATION"
+    assert cluster.code(DeleteStream(stream="s", incarnation=old)) == "OTHER_INCARNATION"
+    for command in gone:
+        assert cluster.apply(command) == Done(changed=False)
+    assert cluster.stream() == before
+
+
+def test_a_replica_cannot_say_that_data_is_gone_that_it_must_keep(cluster: Cluster) -> None:
+    incarnation = cluster.stream().incarnation
+    gone = DataGone(node="b", stream="s", incarnation=incarnation, partitions=(0,))
+    assert cluster.code(gone) == "IS_REPLICA"
+    assert cluster.code(replace(gone, partitions=(1,))) == "UNKNOWN_PARTITION"
+
+
+def test_a_move_adds_before_it_removes(cluster: Cluster) -> None:
+    def step(*replicas: str) -> str:
+        return cluster.code(ChangeReplicas(basis=cluster.basis(), replicas=replicas))
+
+    assert cluster.code(SetTarget(basis=cluster.basis(), target=("d", "b", "c"))) == ""
+    assert step("d", "b", "c") == "BAD_REPLICAS"
+    assert step("b", "c") == "IS_LEADER"
+    assert step("a", "b") == "TOO_FEW_REPLICAS"
+    assert step("a", "b", "c", "d") == ""
+    assert step("b", "c", "d") == "IS_LEADER"
+    assert cluster.code(cluster.election("b")) == ""
+    assert step("d", "b", "c") == ""
+    partition = cluster.partition()
+    assert (partition.replicas, partition.target) == (("d", "b", "c"), None)
+    assert (partition.isr, partition.former) == (("b", "c"), ("a",))
+
+
+def test_a_replica_that_is_needed_is_not_removed() -> None:
+    cluster = Cluster("a", "b", "c", "d")
+    one = ReplicationOptions(replication_factor=1, min_isr=1)
+    cluster.create("s", ("a",), options=one)
+    cluster.apply(ChangeReplicas(basis=cluster.basis(), replicas=("a", "b")))
+    cluster.apply(cluster.election(None))
+    only = ChangeReplicas(basis=cluster.basis(), replicas=("b",))
+    assert cluster.code(only) == "LAST_IN_ISR"
+    cluster.create("t", ("a", "b", "c"))
+    cluster.apply(ChangeReplicas(basis=cluster.basis("t"), replicas=("a", "b", "c", "d")))
+    cluster.apply(cluster.isr_change("a", "b", name="t"))
+    fewer = ChangeReplicas(basis=cluster.basis("t"), replicas=("a", "c", "d"))
+    assert cluster.code(fewer) == "BELOW_MIN_ISR"
+
+
+def test_a_node_gets_no_replica_before_its_old_data_is_gone(cluster: Cluster) -> None:
+    incarnation = cluster.stream().incarnation
+    for replicas in (("a", "b", "c", "d"), ("a", "b", "d")):
+        cluster.apply(ChangeReplicas(basis=cluster.basis(), replicas=replicas))
+    back = ("a", "b", "d", "c")
+    assert cluster.code(ChangeReplicas(basis=cluster.basis(), replicas=back)) == "DATA_NOT_GONE"
+    watch = ChangeObservers(basis=cluster.basis(), observers=("c",))
+    assert cluster.code(watch) == "DATA_NOT_GONE"
+    gone = DataGone(node="c", stream="s", incarnation=incarnation, partitions=(0,))
+    assert cluster.code(gone) == ""
+    assert cluster.code(ChangeReplicas(basis=cluster.basis(), replicas=back)) == ""
+
+
+def test_observers_are_not_replicas(cluster: Cluster) -> None:
+    both = ChangeObservers(basis=cluster.basis(), observers=("a",))
+    assert cluster.code(both) == "BAD_REPLICAS"
+    assert cluster.code(ChangeObservers(basis=cluster.basis(), observers=("d",))) == ""
+    assert cluster.code(cluster.isr_change("a", "b", "c", "d")) == "NOT_IN_REPLICAS"
+    promoted = ChangeReplicas(basis=cluster.basis(), replicas=("a", "b", "c", "d"))
+    assert cluster.code(promoted) == ""
+    assert cluster.partition().observers == ()
+
+
+def test_a_node_leaves_when_it_has_nothing_left(cluster: Cluster) -> None:
+    assert cluster.code(RemoveNode(node="x")) == "UNKNOWN_NODE"
+    assert cluster.code(RemoveNode(node="d")) == "NOT_DRAINED"
+    cluster.drain("d")
+    cluster.drain("c")
+    assert cluster.code(RemoveNode(node="c")) == "NOT_DRAINED"
+    assert cluster.code(RemoveNode(node="d")) == ""
+    assert cluster.apply(RemoveNode(node="d")) == Done(changed=False)
+    assert cluster.code(Drain(node="d", undo=True)) == "UNKNOWN_NODE"
+    assert cluster.code(register("d", boot="boot-2")) == "NODE_REMOVED"
+    assert cluster.code(register("d", storage="new", boot="boot-2")) == ""
+    assert cluster.state.nodes["d"].state is NodeState.ACTIVE
+    assert cluster.code(Drain(node="c", undo=True)) == ""
+    assert cluster.state.active() == ["a", "b", "c", "d"]
+
+
+def test_a_removed_node_holds_up_no_deletion(cluster: Cluster) -> None:
+    incarnation = cluster.stream().incarnation
+    cluster.drain("c")
+    cluster.apply(DeleteStream(stream="s", incarnation=incarnation))
+    for node in ("a", "b"):
+        cluster.apply(DataGone(node=node, stream="s", incarnation=incarnation, partitions=(0,)))
+    assert "s" in cluster.state.streams
+    assert cluster.code(RemoveNode(node="c")) == ""
+    assert "s" not in cluster.state.streams
+
+
+def test_a_stream_from_before_is_taken_over_with_its_incarnation() -> None:
+    cluster = Cluster("a", "b")
+    adopt = AdoptStream(
+        config=StreamConfig(name="__cursors", subject=""),
+        options=ReplicationOptions(),
+        incarnation="0123456789abcdef",
+        node="a",
+        leader_epoch=7,
+    )
+    assert cluster.code(adopt) == ""
+    assert cluster.apply(adopt) == Done(changed=False, incarnation="0123456789abcdef")
+    assert cluster.code(replace(adopt, incarnation="fedc")) == "STREAM_DIFFERS"
+    assert (cluster.partition("__cursors").leader, cluster.basis("__cursors").leader_epoch) == (
+        "a",
+        7,
+    )
+
+
+def test_modes_and_options_are_changed(cluster: Cluster) -> None:
+    stream = cluster.stream()
+    mode = SetStreamMode(stream="s", incarnation=stream.incarnation, paused=True)
+    assert cluster.apply(mode) == Done(incarnation=stream.incarnation)
+    assert cluster.apply(mode) == Done(changed=False, incarnation=stream.incarnation)
+    assert cluster.code(replace(mode, paused=None, read_only=True)) == ""
+    assert (cluster.stream().options.paused, cluster.stream().options.read_only) == (True, True)
+    alter = AlterStream(
+        config=replace(stream.config, compact=True),
+        options=replace(stream.options, warm_standby=True),
+        incarnation=stream.incarnation,
+    )
+    assert cluster.code(alter) == ""
+    assert cluster.stream().config.compact
+    assert not cluster.stream().options.paused
+    bound = replace(alter, config=replace(alter.config, subject="other"))
+    assert cluster.code(bound) == "STREAM_DIFFERS"
+
+
+def test_a_node_is_named_and_told_properly() -> None:
+    cluster = Cluster()
+    assert cluster.code(register("a b")) == "BAD_NODE"
+    assert cluster.code(register("")) == "BAD_NODE"
+    assert cluster.code(register("a", boot="b" * 65)) == "BAD_NODE"
+    assert cluster.code(register("a", rack="r" * 301)) == "BAD_NODE"
+
+
+def test_the_digest_tells_states_apart(cluster: Cluster) -> None:
+    other = ClusterState.restore(cluster.state.snapshot())
+    assert other.digest() == cluster.state.digest()
+    assert other.snapshot() == cluster.state.snapshot()
+    cluster.apply(cluster.isr_change("a"))
+    assert other.digest() != cluster.state.digest()
+    assert other.match("s.x") == ("s",)
