@@ -9,6 +9,10 @@ Before retention deletes records or compaction rewrites frames, a snapshot is ta
 see `penstock.logd.retainer` and `penstock.logd.upkeep`. Below a snapshot nothing is read: a
 rewritten frame does not say any more which of its rows came as a producer's batch, whose headers
 name no message id.
+
+A snapshot that is missing, damaged or older than it should be is no loss as long as the log has
+everything. It is one, and told (`Dedup.lost`), when records were deleted from the log or frames
+above what the snapshot has were rewritten.
 """
 
 import structlog
@@ -30,8 +34,11 @@ def rebuild_intake(intake: Intake, log: CommitLog, now_ns: int, *, disk: Disk = 
     bodies_from = max(min(window_start, log.end_offset - 1), log.start_offset)
     restored = _restore(intake, log, disk)
     producers_from, ids_from = restored or (log.start_offset, log.start_offset)
-    _recall_headers(intake, log, producers_from, now_ns)
+    rewritten = _recall_headers(intake, log, producers_from, now_ns)
     _recall_ids(intake, log, max(bodies_from, ids_from), now_ns)
+    lost = max(rewritten, log.start_offset if restored is None else 0)
+    if lost:
+        _tell_loss(intake, lost, now_ns + window_ns)
     if restored is None or producers_from != log.end_offset:
         try:
             Memory.of(intake).save(log.directory, disk=disk)
@@ -56,14 +63,19 @@ def _restore(intake: Intake, log: CommitLog, disk: Disk) -> tuple[int, int] | No
     return memory.offset, memory.offset if memory.whole else log.start_offset
 
 
-def _recall_headers(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None:
+def _recall_headers(intake: Intake, log: CommitLog, start: int, now_ns: int) -> int:
+    """Go on with producers; where the last frame ends that names them no more, or 0."""
+    rewritten = 0
     while start < log.end_offset:
         try:
             for header in log.headers(start):
                 intake.dedup.recall_producer(header, now_ns)
                 start = header.next_offset
+                if header.compacted:
+                    rewritten = start
         except CorruptFrameError as error:
             start = _pass_over(error, intake.config.name)
+    return rewritten
 
 
 def _recall_ids(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None:
@@ -77,6 +89,17 @@ def _recall_ids(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None
                 start = header.next_offset
         except CorruptFrameError as error:
             start = _pass_over(error, intake.config.name)
+
+
+def _tell_loss(intake: Intake, offset: int, until_ns: int) -> None:
+    intake.dedup.lost = max(intake.dedup.lost, offset)
+    intake.dedup.lost_until_ns = until_ns
+    _log.error(
+        "what the stream remembered is lost",
+        stream=intake.config.name,
+        below_offset=offset,
+        meaning="repeated messages may be stored again, producers be refused as unknown",
+    )
 
 
 def _pass_over(error: CorruptFrameError, stream: str) -> int:

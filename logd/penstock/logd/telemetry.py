@@ -96,6 +96,10 @@ class Telemetry:
         for partition in self.streams.partitions():
             if partition.failure:
                 yield f"stream {partition.name}: {partition.failure}"
+            dedup = partition.intake.dedup
+            if dedup.lost_until_ns > self.streams.listening.now().unix_ns:
+                what = f"what it remembered below offset {dedup.lost} is lost"
+                yield f"stream {partition.name}: {what}; repeats may be stored again"
 
 
 def stage(partition: Partition) -> Stage:
@@ -237,8 +241,10 @@ def _dedup_metrics(partitions: list[Partition]) -> Iterable[Metric]:
     entries = _gauge("dedup_entries", "Message ids and producers remembered", label)
     most = _gauge("dedup_entries_max", "How many of them there may be", label)
     evicted = _counter("dedup_evicted", "Forgotten before their time, for too many", label)
+    forgotten = _gauge("memory_lost", "1 when the file of what it remembers was lost", ["stream"])
     for partition in partitions:
         dedup = partition.intake.dedup
+        forgotten.add_metric([partition.name], int(bool(dedup.lost_until_ns)))
         for what, count, limit, lost in (
             ("ids", len(dedup.message_ids), dedup.message_ids.ids_max, dedup.message_ids.evicted),
             ("producers", len(dedup.producers), dedup.producers.producers_max,
@@ -247,7 +253,7 @@ def _dedup_metrics(partitions: list[Partition]) -> Iterable[Metric]:
             entries.add_metric([partition.name, what], count)
             most.add_metric([partition.name, what], limit)
             evicted.add_metric([partition.name, what], lost)
-    yield from (entries, most, evicted)
+    yield from (entries, most, evicted, forgotten)
 
 
 def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:

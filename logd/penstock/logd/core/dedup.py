@@ -25,6 +25,7 @@ class Dedup:
             more, for records were removed from it or rewritten, or are about to be.
         lost: Below this offset something may have been forgotten: the log does not have it any
             more, nor has what was written down. 0: nothing.
+        lost_until_ns: When that was found, Unix time and a window of ids; 0: before the start.
     """
 
     def __init__(self, config: StreamConfig) -> None:
@@ -37,6 +38,7 @@ class Dedup:
         )
         self.last_message_id = b""
         self.lost = 0
+        self.lost_until_ns = 0
 
     @property
     def evicted(self) -> int:

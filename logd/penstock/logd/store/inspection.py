@@ -139,6 +139,7 @@ class Inspection:
         self._progress = progress
         self._epochs: EpochFile | None = None
         self._epoch = 0
+        self._rewritten = 0
         self._epochs_told: set[tuple[int, int]] = set()
 
     def run(self) -> PartitionReport:
@@ -158,21 +159,43 @@ class Inspection:
             reason = f"the file is missing or empty; frames are of epochs up to {self._epoch}"
             meaning = "nothing to readers; logd would give out the same epochs again"
             self._tell(self._directory / EPOCHS_NAME, reason, meaning)
+        if self.segments:
+            self._check_memory()
         self._check_mark(mark)
         self._note_copies()
         return self.report
 
     def _check_small_files(self) -> None:
-        epochs, producers = self._directory / EPOCHS_NAME, self._directory / MEMORY_NAME
+        epochs = self._directory / EPOCHS_NAME
         try:
             self._epochs = EpochFile(epochs, disk=self.shadow)
         except (CorruptError, RefusedError) as error:
             self._tell(epochs, str(error), "logd does not start; frames are as they were")
+
+    def _check_memory(self) -> None:
+        """After the frames: of a log that is written to, it is then not older than they are."""
+        path, start = self._directory / MEMORY_NAME, self.report.start_offset
+        problem, memory = "the file is missing", None
         try:
-            Memory.load(self._directory, disk=self.shadow)
+            memory = Memory.load(self._directory, disk=self.shadow)
         except (CorruptError, RefusedError) as error:
+            problem = str(error)
+        if memory is not None and not start <= memory.offset <= self.report.end_offset:
+            problem, memory = f"the file is of offset {memory.offset}, not of this log", None
+        lost = start if memory is None else 0
+        if self._rewritten > (start if memory is None else memory.offset):
+            lost = self._rewritten
+            problem = problem if memory is None else f"the file is of offset {memory.offset}"
+        if lost:
+            reason = f"{problem}; below offset {lost} records were removed or rewritten"
+            meaning = "nothing to readers; repeats may be stored again, producers be unknown"
+            self._tell(path, reason, meaning)
+        elif memory is None and path.exists():
             meaning = "nothing to readers: the next start reads the whole log instead"
-            self._tell(producers, str(error), meaning, severity=Severity.LEFTOVER)
+            self._tell(path, problem, meaning, severity=Severity.LEFTOVER)
+        elif memory is not None and memory.lost:
+            reason = f"what was remembered below offset {memory.lost} was lost once"
+            self._tell(path, reason, "nothing to readers", severity=Severity.NOTE)
 
     def _survey(self) -> None:
         recovery = Recovery(
@@ -246,6 +269,8 @@ class Inspection:
         self.report.frames += 1
         self.report.records += header.record_count
         self._progress(header.frame_length)
+        if header.compacted:
+            self._rewritten = header.next_offset
         self._check_epoch(reader, found)
         if header.schema_version != SCHEMA_VERSION:
             reason = f"schema version {header.schema_version} is not known"

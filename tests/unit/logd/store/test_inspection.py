@@ -6,8 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.logd.batch import SCHEMA, build_batch, encode_body
+from penstock.logd.batch import SCHEMA, build_batch, describe_body, encode_body
 from penstock.logd.frame import HEADER_SIZE, crc32c, encode_header
+from penstock.logd.memory import Memory
 from penstock.logd.store import CommitLog, EpochFile, LogConfig
 from penstock.logd.store.inspection import Inspection, PartitionReport, Problem
 from penstock.logd.store.mark import FILE_NAME as MARK
@@ -264,6 +265,53 @@ def test_damaged_checkpoints_are_named_by_what_they_cost(tmp_path: Path) -> None
     assert mend(tmp_path) == []
 
 
+def test_what_is_remembered_is_damage_when_it_is_lost_and_the_log_has_it_no_more(
+    tmp_path: Path,
+) -> None:
+    log = write_log(tmp_path, FRAMES, close=False)
+    path = tmp_path / "producers"
+    older = path.read_bytes()
+    path.unlink()
+    assert inspect(tmp_path).verdict == "unclean", "the log has everything, and is not closed"
+    path.write_bytes(older)
+    log.delete_before(5 * ROWS)
+    log.close()
+    note = "the log begins at offset 15"
+    assert [problem.reason for problem in inspect(tmp_path).problems] == [note]
+    path.unlink()
+    report = inspect(tmp_path)
+    assert (report.verdict, Path(report.problems[1].file).name) == ("damaged", "producers")
+    expected = "the file is missing; below offset 15 records were removed or rewritten"
+    assert report.problems[1].reason == expected
+    path.write_bytes(older)
+    flip(path, 20)
+    assert "CRC does not match; below offset 15" in inspect(tmp_path).problems[1].reason
+    Memory(3, ([], []), ([], []), b"", whole=True).save(tmp_path)
+    assert "of offset 3, not of this log; below offset 15" in inspect(tmp_path).problems[1].reason
+    Memory(24, ([], []), ([], []), b"", whole=True, lost=15).save(tmp_path)
+    report = inspect(tmp_path)
+    assert report.verdict == "sound"
+    assert "below offset 15 was lost once" in report.problems[1].reason
+
+
+def test_what_is_remembered_must_not_be_older_than_what_was_rewritten(tmp_path: Path) -> None:
+    log = CommitLog.open(tmp_path, LogConfig())
+    EpochFile(tmp_path / "epochs").begin(1, 0)
+    for compacted in (True, False):
+        batch = build_batch([record(log.end_offset)])
+        body = encode_body(batch)
+        header = describe_body(body, batch).at(base_offset=log.end_offset, leader_epoch=1)
+        log.append([(replace(header, compacted=compacted), body)])
+    log.close()
+    Memory(1, ([], []), ([], []), b"", whole=True).save(tmp_path)
+    assert inspect(tmp_path).verdict == "sound"
+    Memory(0, ([], []), ([], []), b"", whole=True).save(tmp_path)
+    assert "of offset 0; below offset 1 records were" in the_problem(tmp_path).reason
+    (tmp_path / "producers").unlink()
+    assert "is missing; below offset 1 records were" in the_problem(tmp_path).reason
+    assert inspect(tmp_path).verdict == "damaged"
+
+
 def test_epochs_must_not_fall_and_must_be_known(tmp_path: Path) -> None:
     write_log(tmp_path, 2)
     write_log(tmp_path, 2, first=4)
@@ -300,6 +348,7 @@ def test_a_body_that_does_not_fit_its_header_is_damage(tmp_path: Path, harm: str
         )
         header = replace(header, body_length=len(body), body_crc=crc32c(body), record_count=1)
         header = replace(header, compacted=True)
+        Memory(6, ([], []), ([], []), b"", whole=True).save(tmp_path)
     else:
         body = b"?" * len(body)
         header = replace(header, body_crc=crc32c(body))

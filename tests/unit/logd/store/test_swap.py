@@ -10,6 +10,7 @@ import pytest
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import HEADER_SIZE
+from penstock.logd.memory import Memory
 from penstock.logd.rows import batch_records
 from penstock.logd.store import (
     CommitLog,
@@ -44,6 +45,7 @@ def fill(directory: Path) -> CommitLog:
         log.sync()
         if number % EACH == EACH - 1:
             log.roll()
+    Memory(log.end_offset, ([], []), ([], []), b"", whole=True).save(directory)
     return log
 
 

@@ -1,0 +1,96 @@
+"""What was remembered and is lost is told, unless the log still has it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.logd.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.core.dedup import Dedup
+from penstock.logd.core.intake import Intake
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.producers import ProducerState
+from penstock.logd.memory import FILE_NAME, Memory
+from penstock.logd.rebuild import rebuild_intake
+from penstock.logd.store import CommitLog, LogConfig
+
+SECOND = 1_000_000_000
+NOW_NS = 1_000_000 * SECOND
+CONFIG = StreamConfig(name="logs", subject="t.>", dedup_window_s=120)
+PRODUCER = b"p" * 16
+
+
+def append(log: CommitLog, *, compacted: bool = False) -> None:
+    """A frame of one record, of a producer unless it was rewritten."""
+    rows = build_batch([Record("t.a", b"x", 1)])
+    body = encode_body(rows)
+    sequence = 0 if compacted else log.end_offset + 1
+    header = describe_body(
+        body, rows, producer_id=bytes(16) if compacted else PRODUCER, producer_sequence=sequence
+    ).at(base_offset=log.end_offset, leader_epoch=1)
+    log.append([(replace(header, compacted=compacted), body)])
+    log.roll()
+
+
+def rebuilt(log: CommitLog) -> Dedup:
+    intake = Intake(CONFIG, next_offset=log.end_offset, epoch=1, streams_for=lambda _: ())
+    rebuild_intake(intake, log, NOW_NS)
+    return intake.dedup
+
+
+@pytest.mark.parametrize("damage", [b"", b"PNSR" + bytes(40), None])
+def test_a_lost_memory_is_none_as_long_as_the_log_has_everything(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    log = CommitLog.open(tmp_path, LogConfig())
+    append(log)
+    append(log)
+    rebuilt(log)
+    _damage(tmp_path / FILE_NAME, damage)
+    again = rebuilt(log)
+    last = again.producers.last(PRODUCER)
+    assert (last and last.sequence, again.lost, again.lost_until_ns) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PNSR" + bytes(40), None])
+def test_a_lost_memory_of_rewritten_frames_is_told_once_and_kept_in_mind(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    log = CommitLog.open(tmp_path, LogConfig())
+    append(log, compacted=True)
+    append(log)
+    Memory(1, ([], []), ([], []), b"", whole=True).save(tmp_path)
+    assert rebuilt(log).lost == 0, "the file has it"
+    _damage(tmp_path / FILE_NAME, damage)
+    again = rebuilt(log)
+    assert (again.lost, again.lost_until_ns) == (1, NOW_NS + 120 * SECOND)
+    later = rebuilt(log)
+    assert (later.lost, later.lost_until_ns) == (1, 0)
+
+
+def test_a_memory_of_before_the_rewriting_is_told(tmp_path: Path) -> None:
+    log = CommitLog.open(tmp_path, LogConfig())
+    append(log)
+    append(log, compacted=True)
+    Memory(1, ([PRODUCER], [_state()]), ([], []), b"", whole=True).save(tmp_path)
+    again = rebuilt(log)
+    assert (again.lost, again.producers.last(PRODUCER)) == (2, _state())
+
+
+def test_a_lost_memory_of_deleted_records_is_told(tmp_path: Path) -> None:
+    log = CommitLog.open(tmp_path, LogConfig())
+    append(log)
+    append(log)
+    log.delete_before(1)
+    assert rebuilt(log).lost == 1
+
+
+def _state() -> ProducerState:
+    return ProducerState(1, 0, NOW_NS)
+
+
+def _damage(path: Path, data: bytes | None) -> None:
+    if data is None:
+        path.unlink()
+    else:
+        path.write_bytes(data)
