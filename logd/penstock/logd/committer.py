@@ -7,7 +7,7 @@ writes: it never meets an append.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -15,8 +15,9 @@ import structlog
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Append, Run, Whole
 from penstock.logd.errors import LogdError
+from penstock.logd.frame import FrameHeader
 from penstock.logd.frame_builder import build_frames
-from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
+from penstock.logd.limits import APPEND_BYTES_MAX, FRAMES_UNREMEMBERED_MAX
 from penstock.logd.memory import Memory
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog
@@ -54,6 +55,7 @@ class MemorySynced:
     memory: Memory
 
 
+Frame = tuple[FrameHeader, bytes]
 Outcome = Durable | CommitFailed | MemoryWanted | MemorySynced
 
 
@@ -165,14 +167,12 @@ class Committer:
             remembered, self._remembered = self._remembered, None
             sealing, self._sealing = self._sealing, False
             ending = self._closing
-        if items:
-            frames = list(build_frames(items, epoch=self._epoch))
-            self._log.append(frames)
-            self._frames += len(frames)
+        wrote = bool(items)
+        self._append(items)
         if memory is not None or self._sync_is_due():
             self._log.sync()
             self._synced_ns = self._clock.monotonic_ns()
-        if items:
+        if wrote:
             self._post(Durable(self._log.end_offset))
         if memory is not None:
             self._post(MemorySynced(memory))
@@ -183,7 +183,13 @@ class Committer:
         if not ending and (self._retainer.step() or self._frames >= FRAMES_UNREMEMBERED_MAX):
             self._frames = 0
             self._post(MemoryWanted())
-        return bool(items) or not ending
+        return wrote or not ending
+
+    def _append(self, items: list[Run | Whole]) -> None:
+        """Write items, some frames at a time; they are let go as their frames are made."""
+        for frames in _in_parts(build_frames(_taken_from(items), epoch=self._epoch)):
+            self._log.append(frames)
+            self._frames += len(frames)
 
     def _has_work(self) -> bool:
         asked = self._memory is not None or self._remembered is not None or self._sealing
@@ -207,3 +213,25 @@ class Committer:
             return wait_s
         sync_s = self._config.fsync_interval_ms / 1000
         return sync_s if wait_s is None else min(sync_s, wait_s)
+
+
+def _taken_from(items: list[Run | Whole]) -> Iterator[Run | Whole]:
+    """The items in order; none is held by the list any more."""
+    items.reverse()
+    while items:
+        yield items.pop()
+
+
+def _in_parts(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
+    """The frames in order, about `APPEND_BYTES_MAX` of them at a time."""
+    part: list[Frame] = []
+    length = 0
+    for frame in frames:
+        header, _ = frame
+        if part and length + header.frame_length > APPEND_BYTES_MAX:
+            yield part
+            part, length = [], 0
+        part.append(frame)
+        length += header.frame_length
+    if part:
+        yield part

@@ -4,7 +4,7 @@ The committer builds frames when it is about to write, so everything that arrive
 sync shares a frame.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ _HEADERS = SCHEMA.field("headers").type
 
 
 def build_frames(
-    items: Sequence[Run | Whole], *, epoch: int
+    items: Iterable[Run | Whole], *, epoch: int
 ) -> Iterator[tuple[FrameHeader, bytes]]:
     """Build the frames of items at consecutive offsets.
 

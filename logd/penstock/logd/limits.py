@@ -53,6 +53,12 @@ FRAME_ROWS_MAX: Final = 16_384
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
 """Payload bytes of plain messages gathered into one frame; one larger message has its own frame."""
 
+APPEND_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of frames that are made of what waits for the disk before they are written, all of them at
+once; one frame may exceed it. It bounds what a turn of a stream's writer takes in memory besides
+the messages themselves.
+"""
+
 REOPEN_FREE_BYTES_MIN: Final = 8 * 1024 * 1024
 """Bytes of the file system that must be free before a log that failed for want of space is opened
 again: two full frames of plain messages, and the small files beside the segments.
