@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test check sim soak bench constraints clean
+.PHONY: help demo test check sim soak bench proto constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -23,6 +23,10 @@ soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SE
 
 bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS="--quick --only a,b"
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+proto: .venv/.installed ## Generate logd/penstock/logd/wire from logd/proto
+	@$(BIN)/python -m grpc_tools.protoc -I logd/proto --python_out=logd/penstock/logd/wire \
+	  --pyi_out=logd/penstock/logd/wire logd/proto/*.proto
 
 constraints: ## Choose new exact versions and write constraints.txt
 	@$(PYTHON) deploy/bootstrap.py --constraints

@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def _listed() -> list[Path]:
 
 
 FILES = _listed()
-PYTHON = [path for path in FILES if path.suffix == ".py"]
+GENERATED = ROOT / "logd" / "penstock" / "logd" / "wire"
+PYTHON = [path for path in FILES if path.suffix == ".py" and not path.is_relative_to(GENERATED)]
 PRODUCT = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in HOMES]
 TEXTS = [
     path
@@ -149,6 +151,17 @@ def test_decision_records_are_short_and_numbered() -> None:
         for part in ("Status:", "## Context", "## Decision", "## Consequences", "## Rejected"):
             assert part in text, f"{record.name} lacks {part}"
         assert "Revisit when" in text, record.name
+
+
+def test_generated_code_is_what_its_sources_say(tmp_path: Path) -> None:
+    proto = ROOT / "logd" / "proto"
+    sources = sorted(path.name for path in proto.glob("*.proto"))
+    outputs = [f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{proto}", *outputs, *sources]
+    subprocess.run(command, check=True)
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    present = {path.name: path.read_text() for path in GENERATED.glob("*_pb2.py*")}
+    assert present == made, "run `make proto`"
 
 
 def test_no_registry_is_named() -> None:

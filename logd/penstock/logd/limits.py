@@ -117,3 +117,13 @@ GROUP_MEMBERS_MAX: Final = 256
 GROUP_PARTITIONS_MAX: Final = 2048
 """Partitions that one consumer group reads: what is written down at each change of it is below
 `COMMAND_BYTES_MAX`."""
+
+PEER_FRAME_SIZE_MAX: Final = 4 * 1024 * 1024
+"""Bytes of one message between nodes. Snapshots and batches of Raft entries are cut below it."""
+
+PEER_UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes that may wait for a peer that takes them slowly; beyond, Raft's messages to it are dropped,
+which Raft sends again, and requests are refused."""
+
+PEER_REQUESTS_MAX: Final = 1024
+"""Requests of one peer under way at a time."""

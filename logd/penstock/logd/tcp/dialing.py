@@ -14,8 +14,16 @@ _CONNECT_S: Final = 2.0
 """Seconds a connection may take to be there; within a site it is milliseconds."""
 
 
-async def dial(host: str, port: int, tls: ssl.SSLContext | None = None) -> Channel:
-    """Connect; with `tls` the other side's certificate must be for `host`.
+async def dial(
+    host: str, port: int, tls: ssl.SSLContext | None = None, *, unacked_s: float = 0.0
+) -> Channel:
+    """Connect.
+
+    Args:
+        host: A name or an address.
+        port: Of it.
+        tls: With it, the other side's certificate must be for `host`.
+        unacked_s: As `prepare`.
 
     Raises:
         OSError: It cannot be reached, TimeoutError and ssl.SSLError included.
@@ -23,7 +31,7 @@ async def dial(host: str, port: int, tls: ssl.SSLContext | None = None) -> Chann
     async with asyncio.timeout(_CONNECT_S):
         connection = await _connect(host, port)
     try:
-        prepare(connection)
+        prepare(connection, unacked_s=unacked_s)
         if tls is None:
             return PlainChannel(connection)
         reader, writer = await asyncio.open_connection(

@@ -18,6 +18,9 @@ from penstock.service.config import split_host_port
 HANDSHAKE_S: Final = 10.0
 """Seconds a TLS handshake may take."""
 
+_KEEPALIVE_S: Final = 20
+"""Seconds of silence after which a host is asked whether it is still there; and again."""
+
 _ACCEPT_PAUSE_S: Final = 0.2
 """Seconds until the next try, when a connection could not be accepted."""
 
@@ -32,6 +35,7 @@ class Listener:
         name: Of the endpoint, for people.
         key: The configuration's key of its address.
         tls: With it only TLS is served.
+        unacked_s: As `prepare`.
     """
 
     def __init__(
@@ -41,11 +45,13 @@ class Listener:
         name: str,
         key: str,
         tls: ssl.SSLContext | None = None,
+        unacked_s: float = 0.0,
     ) -> None:
         self._serve = serve
         self._name = name
         self._key = key
         self._tls = tls
+        self._unacked_s = unacked_s
         self._socket: socket.socket | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -106,7 +112,7 @@ class Listener:
 
     async def _welcome(self, connection: socket.socket) -> Channel:
         try:
-            prepare(connection)
+            prepare(connection, unacked_s=self._unacked_s)
             return PlainChannel(connection) if self._tls is None else await self._secure(connection)
         except BaseException:
             connection.close()
@@ -124,8 +130,17 @@ class Listener:
         return EncryptedChannel(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
 
-def prepare(connection: socket.socket) -> None:
-    """Set a connection's options: it does not block, sends at once and notices a dead host."""
+def prepare(connection: socket.socket, *, unacked_s: float = 0.0) -> None:
+    """Set a connection's options: it does not block, sends at once and notices a dead host.
+
+    Args:
+        connection: As it was accepted or connected.
+        unacked_s: Seconds that what was sent may stay unacknowledged (TCP_USER_TIMEOUT of tcp(7),
+            RFC 5482); 0: as long as the system likes.
+    """
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(unacked_s * 1000))

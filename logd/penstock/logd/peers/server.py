@@ -1,0 +1,175 @@
+"""The endpoint on which the other nodes of a cluster dial this one."""
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from penstock.logd.errors import CorruptError, LogdError, RefusedError
+from penstock.logd.limits import PEER_REQUESTS_MAX
+from penstock.logd.peers.identity import Identity, check_hello, encode_refusal, welcome
+from penstock.logd.peers.wire import UNACKED_S, Kind, decode, encode_frame, receive_frame
+from penstock.logd.tcp.channel import Channel
+from penstock.logd.tcp.listener import Listener
+from penstock.logd.wire.logd_peer_pb2 import Answer, Hello, Purpose, Refused, Request
+
+_HELLO_S: Final = 5.0
+"""Seconds whoever dials has to say who it is."""
+
+_STALL_S: Final = 10.0
+"""Seconds a node may take nothing before its connection is closed."""
+
+_log = structlog.get_logger()
+
+
+class Service(Protocol):
+    """What the node does with what others say."""
+
+    def on_raft(self, node: str, message: bytes) -> None:
+        """Take one of Raft's messages."""
+        ...
+
+    async def answer(self, node: str, api: str, body: bytes) -> bytes:
+        """Do what a node asks.
+
+        Raises:
+            LogdError: Not now, or not at all.
+        """
+        ...
+
+    async def replicate(self, node: str, channel: Channel) -> None:
+        """Serve a connection for fetches until it ends."""
+        ...
+
+
+@dataclass(slots=True)
+class PeerServerCounts:
+    """What the endpoint has done.
+
+    Attributes:
+        refused: Connections that were not welcome.
+        broken: Connections that ended because they spoke another protocol.
+    """
+
+    refused: int = 0
+    broken: int = 0
+
+
+class PeerServer:
+    """Listens until it is closed.
+
+    Args:
+        me: This node.
+        service: Does what others ask.
+        tls: With it only nodes with a certificate of the cluster's authority are let in.
+
+    Attributes:
+        counts: For telemetry.
+    """
+
+    def __init__(self, me: Identity, service: Service, tls: ssl.SSLContext | None = None) -> None:
+        self.counts = PeerServerCounts()
+        self._me = me
+        self._service = service
+        self._listener = Listener(
+            self._serve, name="peer endpoint", key="peer", tls=tls, unacked_s=UNACKED_S
+        )
+
+    def listen(self, address: str) -> str:
+        """Begin to listen on a `HostPort`; returns the address with the port in use.
+
+        Raises:
+            UnavailableError: It cannot be listened on.
+        """
+        return self._listener.listen(address)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        await self._listener.run()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+
+    async def _serve(self, channel: Channel) -> None:
+        try:
+            hello = await self._shake_hands(channel)
+            if hello is None:
+                return
+            if hello.purpose == Purpose.REPLICATION:
+                await self._service.replicate(hello.node, channel)
+            else:
+                await _Conversation(channel, hello.node, self._service).hold()
+        except CorruptError as error:
+            self.counts.broken += 1
+            _log.warning("peer connection closed", reason=str(error))
+
+    async def _shake_hands(self, channel: Channel) -> Hello | None:
+        async with asyncio.timeout(_HELLO_S):
+            kind, body = await receive_frame(channel)
+        try:
+            hello = check_hello(self._me, kind, body)
+        except RefusedError as error:
+            self.counts.refused += 1
+            _log.warning("peer refused", code=error.code, reason=str(error))
+            refused = encode_frame(Kind.REFUSED, encode_refusal(error).SerializeToString())
+            await channel.send(refused, stall_s=_STALL_S)
+            return None
+        await channel.send(encode_frame(Kind.WELCOME, welcome(hello)), stall_s=_STALL_S)
+        return hello
+
+
+class _Conversation:
+    """One connection with messages and requests; requests are answered as they become ready."""
+
+    def __init__(self, channel: Channel, node: str, service: Service) -> None:
+        self._channel = channel
+        self._node = node
+        self._service = service
+        self._sending = asyncio.Lock()
+        self._room = asyncio.Semaphore(PEER_REQUESTS_MAX)
+
+    async def hold(self) -> None:
+        """Take what comes until the connection ends.
+
+        Raises:
+            CorruptError: The peer does not speak the protocol.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await self._take(group)
+        except* (OSError, EOFError):
+            pass
+        except* CorruptError as errors:
+            raise errors.exceptions[0] from None
+
+    async def _take(self, group: asyncio.TaskGroup) -> None:
+        kind, body = await receive_frame(self._channel)
+        match kind:
+            case Kind.RAFT:
+                self._service.on_raft(self._node, body)
+            case Kind.REQUEST:
+                await self._room.acquire()
+                task = group.create_task(self._answer(decode(Request, body)))
+                task.add_done_callback(lambda _: self._room.release())
+            case _:
+                raise CorruptError(f"peer {self._node} sends {kind.name}, which is not its turn")
+
+    async def _answer(self, request: Request) -> None:
+        answer = Answer(id=request.id)
+        try:
+            answer.body = await self._service.answer(self._node, request.api, request.body)
+        except RefusedError as error:
+            answer.refused.CopyFrom(encode_refusal(error))
+        except (LogdError, OSError) as error:
+            answer.refused.CopyFrom(Refused(code="UNAVAILABLE", message=str(error)))
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the node
+            _log.exception("peer's request failed", node=self._node, api=request.api)
+            message = f"{type(error).__name__}: {error}"
+            answer.refused.CopyFrom(Refused(code="INTERNAL", message=message))
+        data = encode_frame(Kind.ANSWER, answer.SerializeToString())
+        async with self._sending:
+            await self._channel.send(data, stall_s=_STALL_S)

@@ -1,0 +1,1 @@
+"""Generated from `logd/proto` by `make proto`; never edited."""
