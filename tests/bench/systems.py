@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -117,6 +118,10 @@ class System(Protocol):
         """What it says it did not store, by reason, since it started."""
         ...
 
+    def gaps(self) -> list[tuple[int, int]]:
+        """When it may have missed messages, as it says itself: from, to, in Unix ns."""
+        ...
+
     def pids(self) -> list[int]:
         """The processes it needs."""
         ...
@@ -149,6 +154,15 @@ class LogdStream:
         found["NATS reconnects"] = int(self.logd.daemon.status()["info"]["nats_reconnects"])
         return found
 
+    def gaps(self) -> list[tuple[int, int]]:
+        """Its ingest gaps, as `/status` has them."""
+        found = self.logd.daemon.status()["info"]["ingest_gaps"]
+        return [
+            (_unix_ns(gap["start"]), _unix_ns(gap["end"]) if gap["end"] else 1 << 63)
+            for gap in [*found["ended"], *found["lasting"]]
+            if self.stream in gap["streams"]
+        ]
+
     def pids(self) -> list[int]:
         """The logd and its nats-server."""
         return [self.logd.daemon.pid, self.server.pid]
@@ -177,6 +191,10 @@ class JetStream:
         log = self.server.log_path.read_text(errors="replace")
         return {"warnings in the log": log.count("Dropping") + log.count("Slow Consumer")}
 
+    def gaps(self) -> list[tuple[int, int]]:
+        """It says nothing of the kind."""
+        return []
+
     def pids(self) -> list[int]:
         """The nats-server."""
         return [self.server.pid]
@@ -193,6 +211,10 @@ class JetStream:
         """Create the stream: file storage, one replica."""
         config = {"name": self.stream, "subjects": [self.subject], "storage": "file"}
         self.ask(f"STREAM.CREATE.{self.stream}", **config, num_replicas=1, **options)
+
+
+def _unix_ns(date: str) -> int:
+    return int(datetime.fromisoformat(date).timestamp() * 1e9)
 
 
 def logd_streams(names: Sequence[str]) -> list[dict[str, Any]]:

@@ -160,8 +160,9 @@ class Listening:
         match event.state:
             case LinkState.LOST if not self.stopped:
                 present = tuple(name for name, found in self._listeners.items() if _on(found))
+                start = now if event.since_ns is None else now.back_to(event.since_ns)
                 self._began(
-                    self.gaps.begin(present, GapReason.RECONNECTING, now, detail=event.reason)
+                    self.gaps.begin(present, GapReason.RECONNECTING, start, detail=event.reason)
                 )
             case LinkState.RESTORED:
                 self._ended(self.gaps.end(GapReason.RECONNECTING, now), now)
@@ -179,7 +180,7 @@ class Listening:
     def tick(self) -> None:
         """Do what is due."""
         now = self.now()
-        self._ended(self.gaps.heartbeat(now), now)
+        self._ended(self.gaps.settle(now), now)
         if self.stopped:
             return
         for name, listener in list(self._restless.items()):

@@ -53,44 +53,16 @@ def test_drops_are_one_gap_until_it_is_quiet_and_end_with_the_last() -> None:
     gaps = GapLedger()
     assert gaps.drop("a", GapReason.BUSY, 2, at(1))
     assert gaps.drop("a", GapReason.BUSY, 3, at(1.9)) is None
-    assert gaps.heartbeat(at(2.8)) == []
+    assert gaps.settle(at(2.8)) == []
     assert gaps.totals(at(2.8)) == {("a", GapReason.BUSY): GapTotals(1, 900_000_000, 5)}
-    [gap] = gaps.heartbeat(at(3))
+    [gap] = gaps.settle(at(3))
     assert (gap.start, gap.end, gap.messages) == (at(1), at(1.9), 5)
     assert gaps.drop("a", GapReason.BUSY, 1, at(9))
     assert gaps.totals(at(9)) == {("a", GapReason.BUSY): GapTotals(2, 900_000_000, 6)}
 
 
-def test_a_gap_after_a_stall_begins_with_the_stall() -> None:
-    gaps = GapLedger()
-    gaps.heartbeat(at(1))
-    gaps.heartbeat(at(31))
-    gap = gaps.begin(("a",), GapReason.RECONNECTING, at(32))
-    assert gap is not None
-    assert gap.start == at(1)
-    gaps.end(GapReason.RECONNECTING, at(33))
-    again = gaps.begin(("a",), GapReason.RECONNECTING, at(32.9))
-    assert again is not None
-    assert again.start == at(32.9)
-
-
-def test_a_stall_of_long_ago_or_a_gap_of_another_kind_has_nothing_to_do_with_it() -> None:
-    for reason, second in ((GapReason.RECONNECTING, 50), (GapReason.DENIED, 32)):
-        gaps = GapLedger()
-        gaps.heartbeat(at(1))
-        for tenth in range(310, second * 10):
-            gaps.heartbeat(at(tenth / 10))
-        gap = gaps.begin(("a",), reason, at(second))
-        assert gap is not None
-        assert gap.start == at(second)
-
-
-def test_a_stall_is_noticed_by_the_gap_itself_before_the_next_heartbeat() -> None:
-    gaps = GapLedger()
-    gaps.heartbeat(at(1))
-    gap = gaps.begin(("a",), GapReason.RECONNECTING, at(31))
-    assert gap is not None
-    assert gap.start == at(1)
+def test_a_moment_is_moved_back_on_both_clocks() -> None:
+    assert Instant(5_000, 95_000).back_to(3_000) == Instant(3_000, 93_000)
 
 
 def test_a_deleted_stream_is_forgotten() -> None:

@@ -144,6 +144,16 @@ async def test_an_outage_is_a_gap_of_the_streams_on_their_subjects(tmp_path: Pat
         assert it.listening.denied() == {}
 
 
+async def test_an_outage_begins_when_everything_was_known_to_have_come(tmp_path: Path) -> None:
+    async with world(tmp_path, LOGS) as it:
+        it.clock.now_ns += 10 * S
+        known_ns = it.clock.monotonic_ns() - 3 * S
+        it.listening.on_event(LinkEvent(LinkState.LOST, reason="cut off", since_ns=known_ns))
+        [outage] = it.listening.gaps.lasting()
+        assert outage.duration_ns(it.listening.now()) == 3 * S
+        assert it.listening.now().unix_ns - outage.start.unix_ns == 3 * S
+
+
 async def test_reserved_subjects_are_passed_over_and_counted(tmp_path: Path) -> None:
     wild = StreamConfig(name="all", subject=">", ack_on_reply=False)
     async with world(tmp_path, wild) as it:

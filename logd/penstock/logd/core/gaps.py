@@ -4,8 +4,9 @@ A stream misses messages while it is not on its subject (reconnecting, unsubscri
 when it drops what it cannot store and has nobody to tell. The former begin and end with an event;
 the latter begin with the first message dropped and end with the last one, once it has been quiet.
 
-A process that was stopped or starved missed messages from then on, not from when it noticed: a gap
-that begins soon after such a stall begins with the stall.
+What was under way when a connection broke is missed, too: that gap begins when everything was known
+to have come, not when the loss was noticed. A process that reads too slowly, or was stopped, has
+much under way when nats-server cuts it off.
 """
 
 from collections import deque
@@ -17,11 +18,6 @@ from penstock.logd.acks import Nack
 from penstock.logd.limits import GAPS_KEPT
 
 _CALM_NS: Final = 1_000_000_000
-_STALL_NS: Final = 1_000_000_000
-"""Nanoseconds between two heartbeats above which the process did not run."""
-
-_STALL_SEEN_NS: Final = 10_000_000_000
-"""Nanoseconds after a stall within which a gap is taken for its consequence."""
 
 
 class GapReason(StrEnum):
@@ -48,6 +44,10 @@ class Instant(NamedTuple):
 
     monotonic_ns: int
     unix_ns: int
+
+    def back_to(self, monotonic_ns: int) -> "Instant":
+        """An earlier moment, given on the first clock."""
+        return Instant(monotonic_ns, self.unix_ns - (self.monotonic_ns - monotonic_ns))
 
 
 @dataclass(slots=True)
@@ -100,12 +100,9 @@ class GapLedger:
     _open: dict[tuple[GapReason, str], Gap] = field(default_factory=dict)
     _dropping: dict[tuple[GapReason, str], _Dropping] = field(default_factory=dict)
     _totals: dict[tuple[str, GapReason], GapTotals] = field(default_factory=dict)
-    _beat: Instant | None = None
-    _stall: tuple[Instant, Instant] | None = None
 
-    def heartbeat(self, now: Instant) -> list[Gap]:
-        """The process runs at `now`; returns the gaps that have ended by quiet."""
-        self._note_stall(now)
+    def settle(self, now: Instant) -> list[Gap]:
+        """It is `now`; returns the gaps that have ended by quiet."""
         quiet = [
             key
             for key, dropping in self._dropping.items()
@@ -114,9 +111,16 @@ class GapLedger:
         return [self._close(self._dropping.pop(key).gap, None) for key in quiet]
 
     def begin(
-        self, streams: tuple[str, ...], reason: GapReason, now: Instant, *, detail: str = ""
+        self, streams: tuple[str, ...], reason: GapReason, start: Instant, *, detail: str = ""
     ) -> Gap | None:
-        """Streams leave their subjects together; None when they were away for that already."""
+        """Streams leave their subjects together; None when they were away for that already.
+
+        Args:
+            streams: By name.
+            reason: Why.
+            start: The moment from which on they may have missed something.
+            detail: In words.
+        """
         if not streams:
             return None
         key = (
@@ -125,8 +129,7 @@ class GapLedger:
         )  # all lose it at once
         if key in self._open:
             return None
-        self._note_stall(now)
-        gap = self._open[key] = Gap(streams, reason, self._start(reason, now), detail)
+        gap = self._open[key] = Gap(streams, reason, start, detail)
         return gap
 
     def end(self, reason: GapReason, now: Instant, *, stream: str | None = None) -> list[Gap]:
@@ -188,15 +191,3 @@ class GapLedger:
 
     def _totals_of(self, stream: str, reason: GapReason) -> GapTotals:
         return self._totals.setdefault((stream, reason), GapTotals())
-
-    def _note_stall(self, now: Instant) -> None:
-        beat, self._beat = self._beat, now
-        if beat is not None and now.monotonic_ns - beat.monotonic_ns > _STALL_NS:
-            self._stall = (beat, now)
-
-    def _start(self, reason: GapReason, now: Instant) -> Instant:
-        if self._stall is None or reason is not GapReason.RECONNECTING:
-            return now
-        (stopped, resumed), self._stall = self._stall, None
-        recent = now.monotonic_ns - resumed.monotonic_ns <= _STALL_SEEN_NS
-        return stopped if recent else now

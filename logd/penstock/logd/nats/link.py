@@ -21,12 +21,12 @@ from penstock.logd.core.servers import NatsServer, ServerPool
 from penstock.logd.errors import LogdError
 from penstock.logd.nats.dial import NatsAccess, dial
 from penstock.logd.nats.errors import ErrorKind, NatsRefusedError, NatsSetupError, ServerError
+from penstock.logd.nats.probe import INTERVAL_S, Probe
 from penstock.logd.nats.subscriptions import LinkEvent, LinkState, Subscriptions
 from penstock.logd.nats.wire import Answer, OnMessages, Wire
 from penstock.service.clock import Clock
 
 _CONFIRM_S: Final = 5.0
-_PING_INTERVAL_S: Final = 20.0
 _MOVE_RETRY_S: Final = 0.5
 _SHORT_NS: Final = 1_000_000_000
 """Nanoseconds below which a connection did not last: the next one is not made at once."""
@@ -83,6 +83,7 @@ class NatsLink:
         self._wire: Wire | None = None
         self._subscriptions = Subscriptions(on_event)
         self._adopted_ns = 0
+        self._probe: Probe | None = None
         self._moving = asyncio.Event()
         self._closing = False
 
@@ -251,18 +252,18 @@ class NatsLink:
                 _log.error("nats error", link=self.name, error=error.text)
 
     async def _watch(self, wire: Wire) -> None:
-        """Ping an idle server; return when the connection is gone or is to be left."""
+        """Look after a connection; return when it is gone or is to be left."""
+        probe = self._probe = Probe(wire, self._clock)
         moving = asyncio.ensure_future(self._moving.wait())
         try:
             while not wire.closed.done() and not moving.done():
-                seen = wire.reads
+                if not probe.look():
+                    self._give_up(wire)
                 await asyncio.wait(
                     (wire.closed, moving),
-                    timeout=_PING_INTERVAL_S,
+                    timeout=INTERVAL_S,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                if wire.reads == seen and not wire.closed.done() and not moving.done():
-                    await self._ping(wire)
         finally:
             moving.cancel()
 
@@ -271,8 +272,11 @@ class NatsLink:
             async with asyncio.timeout(_CONFIRM_S):
                 await wire.ask()
         except (OSError, NatsRefusedError):
-            wire.problem = wire.problem or "no answer to a ping"
-            wire.abort()
+            self._give_up(wire)
+
+    def _give_up(self, wire: Wire) -> None:
+        wire.problem = wire.problem or "no answer to a ping"
+        wire.abort()
 
     async def _reconnect(self) -> None:
         while not self._closing:
@@ -346,7 +350,8 @@ class NatsLink:
         if not self._closing:
             self.problem = wire.problem or "connection lost"
             _log.warning("nats connection lost", link=self.name, reason=self.problem)
-            self._on_event(LinkEvent(LinkState.LOST, reason=self.problem))
+            since_ns = None if self._probe is None else self._probe.complete_ns
+            self._on_event(LinkEvent(LinkState.LOST, reason=self.problem, since_ns=since_ns))
 
 
 def _explain(error: OSError | LogdError) -> str:

@@ -32,11 +32,14 @@ class LinkEvent:
     Attributes:
         sid: With `DENIED` and `CONFIRMED`.
         reason: With `LOST` and `DENIED`.
+        since_ns: With `LOST`: what was published from then on may not have come, by the monotonic
+            clock; None: from now on.
     """
 
     state: LinkState
     sid: bytes = b""
     reason: str = ""
+    since_ns: int | None = None
 
 
 @dataclass(slots=True)
