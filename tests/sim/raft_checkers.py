@@ -1,0 +1,229 @@
+"""What must hold of a Raft group, whatever happens: the true history and who contradicts it.
+
+Each check has a name that its failure begins with; the first five are those of the Raft paper
+(figure 3). All see only events, effects, durable state and `Raft`'s public attributes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.logd.core.raft import (
+    Apply,
+    Effect,
+    Entry,
+    Event,
+    Persist,
+    Raft,
+    Received,
+    Restore,
+    Send,
+)
+from penstock.logd.core.raft.leading import Leader
+from penstock.logd.core.raft.messages import AppendResponse, VoteRequest, VoteResponse
+from penstock.logd.core.raft.quorum import majority
+from penstock.logd.core.replica import NodeId
+from tests.sim.raft_storage import SimStorage
+
+Chain = int
+"""A hash over all commands up to an entry: the whole state in one number."""
+
+
+class Member(Protocol):
+    """What checkers see of a simulated node."""
+
+    name: NodeId
+    raft: Raft
+    applied: int
+    chain: Chain
+
+    @property
+    def storage(self) -> SimStorage: ...
+
+    def clock_ns(self) -> int: ...
+
+
+def next_chain(chain: Chain, entry: Entry) -> Chain:
+    return hash((chain, entry.index, entry.term, entry.data))
+
+
+@dataclass
+class Before:
+    """A member as it was before an event."""
+
+    term: int
+    vote: NodeId | None
+    leading: bool
+    last_index: int
+
+    @classmethod
+    def of(cls, raft: Raft) -> "Before":
+        leading = isinstance(raft.role, Leader)
+        return cls(raft.term, raft.vote, leading, raft.log.last_index)
+
+
+@dataclass
+class Checkers:
+    """The history of one group.
+
+    Attributes:
+        nodes: Those that run.
+        storages: Of all nodes, running or not.
+    """
+
+    nodes: Mapping[NodeId, Member]
+    storages: Callable[[], Mapping[NodeId, SimStorage]]
+    leaders: dict[int, NodeId] = field(default_factory=dict)
+    votes: dict[tuple[NodeId, int], NodeId] = field(default_factory=dict)
+    entries: dict[tuple[int, int], tuple[Entry, int]] = field(default_factory=dict)
+    committed: dict[int, int] = field(default_factory=dict)
+    chains: dict[int, tuple[Entry, Chain]] = field(default_factory=dict)
+    commit: int = 0
+
+    def check(self, node: Member, before: Before, event: Event, effects: list[Effect]) -> None:
+        """Look at what one event did to one member."""
+        raft = node.raft
+        if isinstance(event, Received) and isinstance(event.message.body, VoteRequest):
+            self._check_pre_vote(raft, before, event.message.body)
+        assert raft.term >= before.term, "terms: a term went back"
+        if isinstance(raft.role, Leader):
+            self._check_leader(node, before)
+        for effect in effects:
+            match effect:
+                case Persist():
+                    self._check_entries(raft, effect.entries)
+                case Send(message):
+                    self._check_promise(node, message.recipient, message.term, message.body)
+                case Apply(entries):
+                    self._check_applied(node, entries)
+                case Restore(snapshot):
+                    index, chain = snapshot_state(snapshot.data)
+                    known = self.chains.get(index)
+                    assert index == snapshot.index
+                    assert known is None or known[1] == chain, "state-machine safety: snapshot"
+                    node.applied, node.chain = index, chain
+                case _:
+                    pass
+        self._check_commit(node)
+
+    def _check_pre_vote(self, raft: Raft, before: Before, request: VoteRequest) -> None:
+        if request.pre:
+            same = (raft.term, raft.vote) == (before.term, before.vote)
+            assert same, "pre-vote: the question changed term or vote"
+
+    def _check_leader(self, node: Member, before: Before) -> None:
+        raft = node.raft
+        leader = self.leaders.setdefault(raft.term, node.name)
+        assert leader == node.name, f"election safety: {leader} and {node.name} in {raft.term}"
+        if before.leading and before.term == raft.term:
+            assert raft.log.last_index >= before.last_index, "leader append-only"
+            return
+        durable = node.storage.hard_state
+        assert (durable.term, durable.vote) == (raft.term, node.name), "votes: own not durable"
+        voters = raft.memberships.current.voters
+        granted = [
+            v for v in voters if self.votes.get((v, raft.term)) == node.name or v == node.name
+        ]
+        assert len(granted) >= majority(len(voters)), f"votes: elected by {granted}"
+        log = raft.log
+        for index in range(log.base_index + 1, self.commit + 1):
+            has = log.term_at(index) == self.committed[index]
+            assert has, f"leader completeness: {node.name} lacks {index} in term {raft.term}"
+        self._check_leases(node)
+
+    def _check_leases(self, elected: Member) -> None:
+        for other in self.nodes.values():
+            if other is not elected and other.raft.lease_end_ns > other.clock_ns():
+                assert False, f"lease: {elected.name} elected while {other.name} has it"  # noqa: B011, PT015
+
+    def _check_entries(self, raft: Raft, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            previous = raft.log.term_at(entry.index - 1)
+            assert previous is not None
+            known = self.entries.setdefault((entry.index, entry.term), (entry, previous))
+            assert known == (entry, previous), f"log matching: {known} and {entry, previous}"
+
+    def _check_promise(self, node: Member, to: NodeId, term: int, body: object) -> None:
+        """What was said to others is durable."""
+        match body:
+            case VoteResponse(pre=False, granted=True):
+                vote = self.votes.setdefault((node.name, term), to)
+                assert vote == to, f"votes: {node.name} voted for {vote} and {to} in {term}"
+                state = node.storage.hard_state
+                assert (state.term, state.vote) == (term, to), "votes: granted, not durable"
+            case AppendResponse(index) if index > node.raft.log.base_index:
+                term_here = node.raft.log.term_at(index)
+                durable = node.storage.term_at(index)
+                assert durable in (term_here, -1), (
+                    f"acks: {index} of {term_here} is {durable} on disk"
+                )
+            case _:
+                pass
+
+    def _check_commit(self, node: Member) -> None:
+        """What is committed stays so, and a majority has it on its disks."""
+        log = node.raft.log
+        if log.committed <= self.commit:
+            return
+        for index in range(max(self.commit, log.base_index) + 1, log.committed + 1):
+            term = log.term_at(index)
+            assert term is not None
+            self.committed[index] = term
+            self._check_majority(node, index, term)
+        assert self.commit >= log.base_index, "commit: a snapshot of what nobody committed"
+        self.commit = log.committed
+
+    def _check_majority(self, node: Member, index: int, term: int) -> None:
+        voters = node.raft.memberships.current.voters
+        storages = self.storages()
+        have = [v for v in voters if storages[v].term_at(index) in (term, -1)]
+        assert len(have) >= majority(len(voters)), f"commit: {index} is durable on {have} only"
+
+    def _check_applied(self, node: Member, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            assert entry.index == node.applied + 1, "state-machine safety: order"
+            node.applied = entry.index
+            node.chain = next_chain(node.chain, entry)
+            known = self.chains.setdefault(entry.index, (entry, node.chain))
+            assert known == (entry, node.chain), f"state-machine safety: {known[0]} and {entry}"
+
+
+def snapshot_data(index: int, chain: Chain) -> bytes:
+    """A state as bytes, in several chunks."""
+    return f"{index} {chain} ".encode().ljust(180, b".")
+
+
+def snapshot_state(data: bytes) -> tuple[int, Chain]:
+    index, chain, _ = data.split(b" ", 2)
+    return int(index), int(chain)
+
+
+@dataclass
+class Histories:
+    """Writes and reads as clients saw them; a log makes it simple to say whether they fit.
+
+    A write takes effect at its index, a read sees the state after some index. They are
+    linearizable when no operation takes effect before one that ended before it began.
+    """
+
+    position_min: int = 0
+    began: dict[int, int] = field(default_factory=dict)
+    writes: int = 0
+    reads: int = 0
+
+    def begin(self, tag: int) -> None:
+        self.began[tag] = self.position_min
+
+    def written(self, tag: int, index: int) -> None:
+        assert index > self.began.pop(tag), "linearizability: a write before what it followed"
+        self.position_min = max(self.position_min, index)
+        self.writes += 1
+
+    def read(self, tag: int, index: int) -> None:
+        begun = self.began.pop(tag)
+        assert index >= begun, f"linearizability: read {index}, which was {begun} before"
+        self.position_min = max(self.position_min, index)
+        self.reads += 1
+
+    def failed(self, tag: int) -> None:
+        self.began.pop(tag, None)

@@ -1,0 +1,94 @@
+"""What a Raft member has on its disk, in a simulation: nothing but what was synced survives."""
+
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Protocol
+
+from penstock.logd.core.raft import Entry, HardState, Persist, Recovered, Snapshot
+
+
+class SimStorage(Protocol):
+    """A disk that can be crashed while it writes.
+
+    Attributes:
+        hard_state: The durable one.
+    """
+
+    hard_state: HardState
+
+    def persist(self, effect: Persist) -> None:
+        """Write and sync; all of it is durable when this returns."""
+        ...
+
+    def crash(self, unfinished: list[Persist], random: Random) -> None:
+        """Lose power; what was being written is lost, kept or torn."""
+        ...
+
+    def recover(self) -> Recovered:
+        """What a member finds when it starts."""
+        ...
+
+    def term_at(self, index: int) -> int | None:
+        """The term of a durable entry; None if there is none. Those below a snapshot count."""
+        ...
+
+
+@dataclass
+class ModelStorage:
+    """The promise itself: steps are durable one after another, the last maybe in part."""
+
+    hard_state: HardState = field(default_factory=HardState)
+    snapshot: Snapshot | None = None
+    entries: list[Entry] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, recovered: Recovered) -> "ModelStorage":
+        return cls(recovered.hard_state, recovered.snapshot, list(recovered.entries))
+
+    def persist(self, effect: Persist) -> None:
+        if effect.hard_state is not None:
+            self.hard_state = effect.hard_state
+        if effect.snapshot is not None:
+            self.snapshot = effect.snapshot
+            kept = [] if effect.installed else self.entries
+            self.entries = [entry for entry in kept if entry.index > effect.snapshot.index]
+        if effect.entries:
+            first = effect.entries[0].index
+            assert first <= self.last_index + 1, "entries with a gap before them"
+            self.entries = [entry for entry in self.entries if entry.index < first]
+            self.entries.extend(e for e in effect.entries if e.index > self._base)
+
+    def crash(self, unfinished: list[Persist], random: Random) -> None:
+        """Steps are written in order, and so are the parts of one."""
+        for effect in unfinished:
+            if random.random() < 0.4:
+                cut = random.randint(0, 3)
+                self.persist(
+                    replace(
+                        effect,
+                        hard_state=effect.hard_state if cut >= 1 else None,
+                        snapshot=effect.snapshot if cut >= 2 else None,
+                        entries=effect.entries[: random.randint(0, len(effect.entries))]
+                        if cut >= 3
+                        else (),
+                    )
+                )
+                return
+            self.persist(effect)
+
+    def recover(self) -> Recovered:
+        return Recovered(self.hard_state, self.snapshot, tuple(self.entries))
+
+    def term_at(self, index: int) -> int | None:
+        position = index - self._base - 1
+        if 0 <= position < len(self.entries):
+            return self.entries[position].term
+        return -1 if index <= self._base else None
+
+    @property
+    def last_index(self) -> int:
+        return self._base + len(self.entries)
+
+    @property
+    def _base(self) -> int:
+        return self.snapshot.index if self.snapshot else 0

@@ -1,0 +1,396 @@
+"""A Raft group under one seed: bad network, bad disks, bad clocks, crashes, changes of members.
+
+The world runs some seconds of faults, heals everything, and then demands progress. The checkers
+look at every event (`tests.sim.raft_checkers`). `marks` counts how often each rare branch ran.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from penstock.logd.core.raft import (
+    Accepted,
+    AddLearner,
+    Apply,
+    ChangeMembership,
+    Demote,
+    Effect,
+    Event,
+    LeaderChanged,
+    Membership,
+    MembershipChange,
+    MembershipChanged,
+    Persist,
+    Persisted,
+    Promote,
+    Propose,
+    Read,
+    ReadReady,
+    Received,
+    Recovered,
+    Refused,
+    Remove,
+    Restore,
+    Send,
+    SnapshotTaken,
+    SnapshotWanted,
+    Started,
+    TransferLeadership,
+    Woke,
+    founders,
+    founding_state,
+)
+from penstock.logd.core.raft.config import MILLISECOND
+from penstock.logd.core.raft.leading import Leader
+from penstock.logd.core.replica import NodeId
+from tests.sim.raft_checkers import Before, Checkers, Histories, snapshot_data
+from tests.sim.raft_network import Network
+from tests.sim.raft_node import Node, Write
+from tests.sim.raft_storage import ModelStorage, SimStorage
+
+SECOND = 1000 * MILLISECOND
+HEALED_MS_MAX = 3_000
+"""Within so long after the last fault the group must have made progress."""
+
+MakeStorage = Callable[[Recovered], SimStorage]
+
+
+class RaftWorld:
+    """One run. Call `run`.
+
+    Args:
+        seed: Picks everything.
+        make_storage: A node's disk, from what it holds at first.
+    """
+
+    def __init__(self, seed: int, make_storage: MakeStorage = ModelStorage.of) -> None:
+        self.random = Random(seed)
+        self.clock = [0]
+        self.network = Network(self.random)
+        self.nodes: dict[NodeId, Node] = {}
+        self.storages: dict[NodeId, SimStorage] = {}
+        self.checkers = Checkers(self.nodes, lambda: self.storages)
+        self.histories = Histories()
+        self.marks: Counter[str] = Counter()
+        self.membership = Membership()
+        self.membership_index = 0
+        self._make_storage = make_storage
+        self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        self._tag = 0
+        self._names = iter([NodeId(f"n{n}") for n in range(1, 9)])
+        self._disk_ms = self.random.choice((0.5, 3.0, 15.0))
+        self._badness = self.random.choice((0.5, 1.5, 3.0))
+        self._changes = self.random.choice((1, 5, 20))
+
+    # Time.
+
+    def at(self, delay_ns: int, action: Callable[..., None], *arguments: Any) -> None:
+        self._sequence += 1
+        entry = (self.clock[0] + delay_ns, self._sequence, action, arguments)
+        heapq.heappush(self._events, entry)
+
+    def run_until(self, end_ns: int, done: Callable[[], bool] = lambda: False) -> bool:
+        """Let things happen up to a time; whether it was done before."""
+        events = self._events
+        while events and events[0][0] <= end_ns:
+            now_ns, _, action, arguments = heapq.heappop(events)
+            self.clock[0] = now_ns
+            action(*arguments)
+            if done():
+                return True
+        self.clock[0] = end_ns
+        return done()
+
+    def run(self, faults_ms: int = 1500) -> None:
+        """Faults for a while, then none, then look whether it works again."""
+        first = [next(self._names) for _ in range(self.random.choice((1, 2, 3, 3, 3, 4, 5)))]
+        self.membership = founders(first)
+        for name in first:
+            self.storages[name] = self._make_storage(founding_state(self.membership))
+            self.start(name)
+        self.at(0, self.act)
+        self.run_until(faults_ms * MILLISECOND)
+        self.heal()
+
+    # Nodes.
+
+    def start(self, name: NodeId) -> None:
+        if name in self.nodes:
+            return
+        random = self.random
+        rate = random.uniform(0.96, 1.04)
+        node = Node(
+            name, self.storages[name], self.clock, Random(random.getrandbits(32)), rate,
+            random.randrange(10 * SECOND),
+        )  # fmt: skip
+        self.nodes[name] = node
+        self.tell(node, Started())
+
+    def crash(self, name: NodeId) -> None:
+        node = self.nodes.pop(name, None)
+        if node is None:
+            return
+        self.marks["crash"] += 1
+        if node.writing:
+            self.marks["crash while writing"] += 1
+        node.up = False
+        node.storage.crash(list(node.writing), self.random)
+        for tag in (*(write.tag for write in node.writes.values()), *node.reads):
+            self.histories.failed(tag)
+
+    def tell(self, node: Node, event: Event) -> None:
+        """Give a node an event, as soon as it is not paused, and do what follows from it."""
+        if not node.up:
+            return
+        if node.paused_until_ns > self.clock[0]:
+            self.at(node.paused_until_ns - self.clock[0], self.tell, node, event)
+            return
+        before = Before.of(node.raft)
+        effects = node.raft.handle(event, node.clock_ns())
+        self.checkers.check(node, before, event, effects)
+        self.marks.update(type(effect).__name__ for effect in effects)
+        for effect in effects:
+            self.act_on(node, effect)
+        deadline = node.raft.next_deadline_ns()
+        if deadline is not None:
+            wakes_ns = node.world_ns(deadline)
+            if node.wakes_ns <= self.clock[0] or wakes_ns < node.wakes_ns:
+                node.wakes_ns = wakes_ns
+                self.at(max(0, wakes_ns - self.clock[0]), self.wake, node, wakes_ns)
+
+    def wake(self, node: Node, wakes_ns: int) -> None:
+        if node.wakes_ns == wakes_ns:
+            self.tell(node, Woke())
+
+    def act_on(self, node: Node, effect: Effect) -> None:
+        match effect:
+            case Persist():
+                node.writing.append(effect)
+                self.write(node)
+            case Send(message):
+                for delay_ns in self.network.delays_ns(message.sender, message.recipient):
+                    self.at(delay_ns, self.arrive, message.recipient, Received(message))
+            case Apply() | Restore() | SnapshotWanted():
+                self.change_state(node, effect)
+            case Accepted() | Refused() | ReadReady():
+                self.answer(node, effect)
+            case MembershipChanged(index, membership, committed=True):
+                if index >= self.membership_index:
+                    self.membership, self.membership_index = membership, index
+            case _:
+                assert isinstance(effect, LeaderChanged | MembershipChanged), effect
+
+    def change_state(self, node: Node, effect: Apply | Restore | SnapshotWanted) -> None:
+        match effect:
+            case Apply(entries):
+                for entry in entries:
+                    write = node.writes.pop(entry.index, None)
+                    if write is not None and write.term == entry.term:
+                        self.histories.written(write.tag, write.index)
+            case Restore(snapshot):
+                for index in [index for index in node.writes if index <= snapshot.index]:
+                    self.histories.failed(node.writes.pop(index).tag)
+            case SnapshotWanted():
+                state = SnapshotTaken(node.applied, snapshot_data(node.applied, node.chain))
+                self.at(self.random.randrange(40 * MILLISECOND), self.tell, node, state)
+
+    def answer(self, node: Node, effect: Accepted | Refused | ReadReady) -> None:
+        match effect:
+            case Accepted(tag, index, term):
+                node.writes[index] = Write(tag, index, term)
+            case Refused(tag, error):
+                self.marks[f"refused {type(error).__name__}"] += 1
+                node.reads.discard(tag)
+                self.histories.failed(tag)
+            case ReadReady(tag):
+                node.reads.remove(tag)
+                self.histories.read(tag, node.applied)
+
+    def arrive(self, name: NodeId, event: Received) -> None:
+        node = self.nodes.get(name)
+        if node is not None:
+            self.tell(node, event)
+
+    def write(self, node: Node) -> None:
+        """The disk takes one thing after another."""
+        if node.writing and not node.disk_busy:
+            node.disk_busy = True
+            delay_ms = self.random.random() ** 2 * self._disk_ms
+            self.at(int(delay_ms * MILLISECOND) + 1, self.written, node)
+
+    def written(self, node: Node) -> None:
+        if not node.up:
+            return
+        node.disk_busy = False
+        effect = node.writing.popleft()
+        node.storage.persist(effect)
+        self.write(node)
+        self.tell(node, Persisted(effect.number))
+
+    # What happens.
+
+    def act(self) -> None:
+        """One thing happens now, the next one soon."""
+        actions: list[tuple[Callable[[], None], float]] = [
+            (self.propose, 40),
+            (self.read, 15),
+            (self.change, self._changes),
+            (self.transfer, 1),
+            (self.fail, self._badness),
+            (self.revive, self._badness),
+            (self.disturb, self._badness),
+            (self.pause, self._badness / 2),
+        ]
+        [action] = self.random.choices(
+            [action for action, _ in actions], [weight for _, weight in actions]
+        )
+        action()
+        self.at(int(self.random.expovariate(1) * 8 * MILLISECOND), self.act)
+
+    def anyone(self) -> Node | None:
+        """A node that runs, mostly one that believes that it leads."""
+        nodes = [self.nodes[name] for name in sorted(self.nodes)]
+        leading = [node for node in nodes if isinstance(node.raft.role, Leader)]
+        if leading and self.random.random() < 0.8:
+            return self.random.choice(leading)
+        return self.random.choice(nodes) if nodes and self.random.random() < 0.5 else None
+
+    def next_tag(self) -> int:
+        self._tag += 1
+        return self._tag
+
+    def propose(self) -> None:
+        node = self.anyone()
+        for _ in range(self.random.choice((1, 1, 1, 1, 1, 1, 2, 12)) if node else 0):
+            assert node is not None
+            tag = self.next_tag()
+            self.histories.begin(tag)
+            data = b"%d" % tag if self.random.random() < 0.97 else bytes(101)
+            self.tell(node, Propose(tag, data))
+
+    def read(self) -> None:
+        node = self.anyone()
+        for _ in range(self.random.choice((1, 1, 1, 1, 1, 6)) if node else 0):
+            assert node is not None
+            tag = self.next_tag()
+            self.histories.begin(tag)
+            node.reads.add(tag)
+            self.tell(node, Read(tag))
+
+    def change(self) -> None:
+        node = self.anyone()
+        if node is not None:
+            change = self.some_change(node.raft.memberships.current)
+            if change is not None:
+                tag = self.next_tag()
+                self.histories.begin(tag)
+                self.tell(node, ChangeMembership(tag, change))
+
+    def some_change(self, now: Membership) -> MembershipChange | None:
+        random = self.random
+        kind = random.choice((AddLearner, Promote, Promote, Promote, Demote, Remove))
+        if kind is AddLearner:
+            if len(now.members) >= 6 or (name := next(self._names, None)) is None:
+                return None
+            self.storages[name] = self._make_storage(Recovered())
+            self.start(name)
+            return AddLearner(name)
+        some: Sequence[NodeId] = sorted(now.learners if kind is Promote else now.members)
+        return kind(random.choice(some)) if some else None
+
+    def transfer(self) -> None:
+        node = self.anyone()
+        if node is not None:
+            members = sorted(node.raft.memberships.current.members) or [node.name]
+            target = self.random.choice(members)
+            self.tell(node, TransferLeadership(self.next_tag(), target))
+
+    def fail(self) -> None:
+        """Some node loses its power, sometimes all do; it may come back soon, or stay away."""
+        names = sorted(self.nodes)
+        if names and self.random.random() > 0.1:
+            writing = [name for name in names if self.nodes[name].writing]
+            names = [self.random.choice(writing or names)]
+        for name in names:
+            self.crash(name)
+            if self.random.random() < 0.6:
+                self.at(self.random.randrange(60) * MILLISECOND, self.start, name)
+
+    def revive(self) -> None:
+        for name in sorted(self.storages):
+            if self.random.random() < 0.7:
+                self.start(name)
+
+    def disturb(self) -> None:
+        """The network or the disks become worse or better."""
+        match self.random.randrange(6):
+            case 0:
+                self.network.draw()
+            case 1 | 2 | 3:
+                self.network.partition(sorted(self.storages))
+            case 4:
+                self.network.heal()
+            case _:
+                self._disk_ms = self.random.choice((0.1, 1.0, 10.0, 30.0, 100.0))
+
+    def pause(self) -> None:
+        if self.nodes:
+            node = self.nodes[self.random.choice(sorted(self.nodes))]
+            node.paused_until_ns = self.clock[0] + self.random.randrange(300) * MILLISECOND
+
+    # Afterwards.
+
+    def heal(self) -> None:
+        """All faults end: a proposal must commit, everyone must have it, a read must see it."""
+        self._events = [e for e in self._events if e[2] != self.act]
+        heapq.heapify(self._events)
+        self.network.heal()
+        self._disk_ms = 1.0
+        for name in sorted(self.storages):
+            self.start(name)
+        end_ns = self.clock[0] + HEALED_MS_MAX * MILLISECOND
+        before = self.histories.writes
+        self.at(0, self.probe, before, end_ns)
+        assert self.run_until(end_ns, lambda: self.histories.writes > before), "liveness: no write"
+        goal = self.checkers.commit
+        assert self.run_until(end_ns, lambda: self.converged(goal)), "liveness: not all caught up"
+        reads = self.histories.reads
+        self.at(0, self.probe_reads, reads)
+        assert self.run_until(end_ns, lambda: self.histories.reads > reads), "liveness: no read"
+
+    def probe(self, before: int, end_ns: int) -> None:
+        if self.histories.writes > before or self.clock[0] > end_ns:
+            return
+        for name in sorted(self.nodes):
+            if isinstance(self.nodes[name].raft.role, Leader):
+                tag = self.next_tag()
+                self.histories.begin(tag)
+                self.tell(self.nodes[name], Propose(tag, b"%d" % tag))
+        self.at(20 * MILLISECOND, self.probe, before, end_ns)
+
+    def probe_reads(self, before: int) -> None:
+        if self.histories.reads > before:
+            return
+        for name in sorted(self.membership.members):
+            tag = self.next_tag()
+            self.histories.begin(tag)
+            self.nodes[name].reads.add(tag)
+            self.tell(self.nodes[name], Read(tag))
+        self.at(100 * MILLISECOND, self.probe_reads, before)
+
+    def converged(self, goal: int) -> bool:
+        return all(self.nodes[name].applied >= goal for name in self.membership.members)
+
+
+def run_seed(seed: int, make_storage: MakeStorage = ModelStorage.of) -> RaftWorld:
+    """Run one seed; the error says which."""
+    world = RaftWorld(seed, make_storage)
+    try:
+        world.run()
+    except Exception as error:
+        error.add_note(f"seed {seed}")
+        raise
+    return world
