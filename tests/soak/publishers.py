@@ -3,12 +3,10 @@
 import asyncio
 import contextlib
 import random
-from collections import Counter, deque
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import Enum
 from hashlib import blake2b
-from typing import Protocol
 
 import nats.errors
 import nats.js.errors
@@ -19,7 +17,17 @@ from penstock.logd.acks import Nack, PubAck, decode_ack
 from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.envelope import BatchPayload, decode_envelope, encode_batch
 from penstock.service.clock import SystemClock
-from tests.soak.content import Item, encode, key_of, rows_of
+from tests.soak.content import (
+    Item,
+    Keys,
+    encode,
+    headers_of,
+    is_tombstone,
+    key_of,
+    rows_of,
+    value_of,
+)
+from tests.soak.ledger import Acked, Ledger, Rule
 
 _ACK_WAIT_S = 1.0
 _PAUSE_S = 0.1
@@ -30,78 +38,28 @@ _REPEAT_WITHIN_S = 60
 _FAILED = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
 
 
-class Rule(Enum):
-    """What must hold of a publisher's records in the log."""
-
-    ONCE_IN_ORDER = "each at most once, numbers rise"
-    ONCE = "each at most once"
-    IN_ORDER = "numbers never fall"
-    BATCHES = "whole batches, each once, no number left out"
-
-
-@dataclass(frozen=True, slots=True)
-class Acked:
-    """Somebody was told that an item is stored at an offset."""
-
-    stream: str
-    item: Item
-    offset: int
-
-
-@dataclass
-class Ledger:
-    """What the publishers were told.
-
-    Attributes:
-        acked: Not yet looked for in the log.
-        counts: Acked records by rule, and what else happened.
-        broken: Promises that an answer itself breaks.
-    """
-
-    acked: list[Acked] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    broken: list[str] = field(default_factory=list)
-
-    def note(self, acked: Acked, rule: Rule) -> None:
-        """An ack arrived."""
-        self.acked.append(acked)
-        self.counts[f"acked, {rule.value}"] += acked.item.row + 1
-
-    def take(self) -> list[Acked]:
-        """What was acked since the last call."""
-        acked, self.acked = self.acked, []
-        return acked
-
-
-class Publisher(Protocol):
+class Publisher(ABC):
     """One publisher.
 
-    Attributes:
-        name: In its payloads; its subject ends in it.
+    Args:
         stream: That stores its subject.
+        kind: Ends its name and its subject.
+        rng: For what it draws.
+        keys: Of its records.
+
+    Attributes:
+        name: In its records.
         rule: What must hold of it.
-        keyed: Whether its records have keys.
     """
 
-    name: str
-    stream: str
-    rule: Rule
-    keyed: bool
-
-    async def run(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
-        """Publish until told to stop."""
-        ...
-
-
-class _Numbered:
-    """What the publishers share."""
-
     rule = Rule.IN_ORDER
-    keyed = False
 
-    def __init__(self, stream: str, kind: str, rng: random.Random) -> None:
+    def __init__(
+        self, stream: str, kind: str, rng: random.Random, *, keys: Keys = Keys.NONE
+    ) -> None:
         self.name = f"{stream}-{kind}"
         self.stream = stream
+        self.keys = keys
         self.subject = f"soak.{stream}.{self.name}"
         self.rng = rng
         self.count = 0
@@ -113,17 +71,18 @@ class _Numbered:
             await self.turn(client, ledger, stop)
             await asyncio.sleep(0)
 
+    @abstractmethod
     async def turn(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
         """Publish what comes next."""
-        raise NotImplementedError
 
 
-class WithoutId(_Numbered):
+class WithoutId(Publisher):
     """`js.publish()` again and again until it is acked: at least once."""
 
     @override
     async def turn(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
         item = Item(self.name, self.count)
+        sent_ns = self.clock.unix_ns()
         while not stop.is_set():
             try:
                 ack = await client.jetstream().publish(
@@ -133,12 +92,12 @@ class WithoutId(_Numbered):
                 ledger.counts["retries"] += 1
                 await pause(stop)
                 continue
-            ledger.note(Acked(self.stream, item, ack.seq - 1), self.rule)
+            ledger.note(Acked(self.stream, item, ack.seq - 1, sent_ns), self.rule)
             break
         self.count += 1
 
 
-class WithoutReply(_Numbered):
+class WithoutReply(Publisher):
     """Publishes and hopes; what arrives, arrives once."""
 
     rule = Rule.ONCE_IN_ORDER
@@ -152,15 +111,22 @@ class WithoutReply(_Numbered):
         await pause(stop)
 
 
-class WithId(_Numbered):
+class WithId(Publisher):
     """`js.publish()` with `Nats-Msg-Id`, several at a time; repeats some that were acked."""
 
     def __init__(
-        self, stream: str, kind: str, rng: random.Random, *, window: int = 1, keyed: bool = False
+        self,
+        stream: str,
+        kind: str,
+        rng: random.Random,
+        *,
+        window: int = 1,
+        keys: Keys = Keys.NONE,
+        slow: bool = False,
     ) -> None:
-        super().__init__(stream, kind, rng)
+        super().__init__(stream, kind, rng, keys=keys)
         self.window = window
-        self.keyed = keyed
+        self.slow = slow
         self.rule = Rule.ONCE_IN_ORDER if window == 1 else Rule.ONCE
         self._recent: deque[tuple[Item, int, int]] = deque(maxlen=200)
 
@@ -171,11 +137,14 @@ class WithId(_Numbered):
         await asyncio.gather(*(self._until_acked(client, ledger, stop, n) for n in numbers))
         if self._recent and self.rng.randrange(_REPEAT_ONE_IN) == 0:
             await self._repeat(client, ledger)
+        if self.slow:
+            await pause(stop)
 
     async def _until_acked(
         self, client: Client, ledger: Ledger, stop: asyncio.Event, number: int
     ) -> None:
         item = Item(self.name, number)
+        sent_ns = self.clock.unix_ns()
         while not stop.is_set():
             try:
                 offset, _ = await self._publish(client, item)
@@ -183,7 +152,7 @@ class WithId(_Numbered):
                 ledger.counts["retries"] += 1
                 await pause(stop)
                 continue
-            ledger.note(Acked(self.stream, item, offset), self.rule)
+            ledger.note(Acked(self.stream, item, offset, sent_ns), self.rule)
             self._recent.append((item, offset, self.clock.monotonic_ns()))
             return
 
@@ -202,31 +171,45 @@ class WithId(_Numbered):
             )
 
     async def _publish(self, client: Client, item: Item) -> tuple[int, bool]:
-        headers = {"Nats-Msg-Id": f"{item.publisher}-{item.number}"}
-        if self.keyed:
-            headers["Penstock-Key"] = key_of(item).decode()
+        headers = {"Nats-Msg-Id": f"{item.publisher}-{item.number}"} | headers_of(item, self.keys)
+        key, value = key_of(item, self.keys), value_of(item, self.keys)
+        if key is not None:
+            headers["Penstock-Key"] = key.decode()
+        if is_tombstone(item, self.keys):
+            headers["Penstock-Tombstone"] = "true"
         ack = await client.jetstream().publish(
-            self.subject, encode(item), headers=headers, timeout=_ACK_WAIT_S
+            self.subject, value or b"", headers=headers, timeout=_ACK_WAIT_S
         )
         return ack.seq - 1, bool(ack.duplicate)
 
 
-class Batches(_Numbered):
+class Batches(Publisher):
     """Batches in a producer's sequence, several at a time; goes on from where a nack says."""
 
     rule = Rule.BATCHES
 
-    def __init__(self, stream: str, kind: str, rng: random.Random, *, window: int = 1) -> None:
-        super().__init__(stream, kind, rng)
+    def __init__(
+        self,
+        stream: str,
+        kind: str,
+        rng: random.Random,
+        *,
+        window: int = 1,
+        keys: Keys = Keys.NONE,
+    ) -> None:
+        super().__init__(stream, kind, rng, keys=keys)
         self.window = window
         self.producer = blake2b(self.name.encode(), digest_size=16).digest()
         self._acked: tuple[int, int] = (0, -1)
+        self._sent_ns: dict[int, int] = {}
 
     @override
     async def turn(self, client: Client, ledger: Ledger, stop: asyncio.Event) -> None:
         """Send the next batches; `count` is the last sequence known to be stored."""
         sequences = range(self.count + 1, self.count + 1 + self.window)
         known = self._acked[0]
+        for sequence in sequences:
+            self._sent_ns.setdefault(sequence, self.clock.unix_ns())
         answers = await asyncio.gather(*(self._publish(client, n) for n in sequences))
         for sequence, answer in zip(sequences, answers, strict=True):
             if answer is not None:
@@ -242,7 +225,8 @@ class Batches(_Numbered):
             last_row = rows_of(self.name, sequence) - 1
             if answer.offset >= 0:
                 item = Item(self.name, sequence, last_row)
-                ledger.note(Acked(self.stream, item, answer.offset), self.rule)
+                sent_ns = self._sent_ns.pop(sequence)
+                ledger.note(Acked(self.stream, item, answer.offset, sent_ns), self.rule)
             self._acked = max(self._acked, (sequence, answer.offset))
             self.count = max(self.count, sequence)
         elif answer.nack in (Nack.SEQUENCE_GAP, Nack.UNKNOWN_PRODUCER):
@@ -277,7 +261,7 @@ class Batches(_Numbered):
     def _batch(self, sequence: int) -> bytes:
         now_ns = self.clock.unix_ns()
         items = [Item(self.name, sequence, row) for row in range(rows_of(self.name, sequence))]
-        records = [Record(self.subject, encode(item), now_ns) for item in items]
+        records = [self._record(item, now_ns) for item in items]
         return encode_batch(
             BatchPayload(
                 schema_version=1,
@@ -288,6 +272,11 @@ class Batches(_Numbered):
                 body=encode_body(build_batch(records), compression="zstd"),
             )
         )
+
+    def _record(self, item: Item, now_ns: int) -> Record:
+        headers = tuple((name, text.encode()) for name, text in headers_of(item, self.keys).items())
+        key, value = key_of(item, self.keys), value_of(item, self.keys)
+        return Record(self.subject, value, now_ns, key, headers)
 
 
 def make_publishers(seed: int) -> Sequence[Publisher]:
@@ -302,7 +291,7 @@ def make_publishers(seed: int) -> Sequence[Publisher]:
         WithoutReply("plain", "unanswered", dice()),
         WithId("ids", "single", dice()),
         WithId("ids", "many", dice(), window=8),
-        WithId("ids", "keyed", dice(), keyed=True),
+        WithId("ids", "keyed", dice(), keys=Keys.FEW),
         Batches("batches", "single", dice()),
         Batches("batches", "many", dice(), window=4),
         WithId("lazy", "single", dice()),
@@ -311,6 +300,14 @@ def make_publishers(seed: int) -> Sequence[Publisher]:
         Batches("kept", "batches", dice()),
         WithId("aged", "single", dice()),
         Batches("aged", "batches", dice()),
+        WithId("counted", "many", dice(), window=4),
+        Batches("counted", "batches", dice()),
+        WithId("compacted", "single", dice(), keys=Keys.CHANGING),
+        WithId("compacted", "many", dice(), window=4, keys=Keys.CHANGING),
+        WithId("compacted", "keyless", dice(), slow=True),
+        Batches("compacted", "batches", dice(), keys=Keys.CHANGING),
+        WithId("both", "single", dice(), keys=Keys.CHANGING),
+        Batches("both", "batches", dice(), window=2, keys=Keys.CHANGING),
     ]
 
 

@@ -32,12 +32,12 @@ class NatsServer:
         ports = self._directory / f"nats-server_{self._process.pid}.ports"
         wait_until(lambda: ports.exists() and ports.read_text().strip(), what="nats-server ports")
 
-    def end(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End it by a signal."""
+    def end(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """End it by a signal; the exit code."""
         process, self._process = self._process, None
         assert process is not None, "not running"
         process.send_signal(number)
-        process.wait(timeout=20)
+        return process.wait(timeout=20)
 
     def close(self) -> None:
         """End it if it runs; for a test's cleanup."""

@@ -9,17 +9,20 @@ disk). A missing or stale index is not a broken promise either: recovery makes i
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
 
-from penstock.logd import frame_builder, memory, partition, rebuild
+from penstock.logd import cleaner, frame_builder, memory, partition, rebuild
+from penstock.logd.batch import encode_body
 from penstock.logd.cli import cli
+from penstock.logd.core.compaction import CleanState, KeyMap
 from penstock.logd.core.turn import AckLater, PendingAck
 from penstock.logd.partition import Partition
 from penstock.logd.retainer import Retainer
-from penstock.logd.store import CommitLog, EpochFile
+from penstock.logd.store import CommitLog, EpochFile, repacker
 
 Patches = list[Any]
 
@@ -147,6 +150,66 @@ def _offsets_skipped() -> Patches:
     return [patch.object(partition, "_recover", skip)]
 
 
+def _newest_dropped() -> Patches:
+    """Compaction takes the newest record of a key out, and leaves the older ones."""
+
+    def newest(keys: KeyMap, key: bytes | None, offset: int) -> bool:
+        return key is not None and keys._offsets.get(key, -1) == offset
+
+    return [patch.object(KeyMap, "is_superseded", newest)]
+
+
+def _tombstones_early() -> Patches:
+    """Tombstones go in the first pass that sees them."""
+    return [patch.object(CleanState, "tombstone_limit", lambda *_: 1 << 62)]
+
+
+def _tombstones_alone() -> Patches:
+    """Tombstones go in time, and what they delete stays."""
+    make = cleaner._chooser
+
+    def chooser(keys: KeyMap, tombstone_limit: int) -> Any:
+        choose = make(KeyMap(0, bytes_max=0), tombstone_limit)
+        return choose if tombstone_limit else lambda *_: None
+
+    return [patch.object(cleaner, "_chooser", chooser)]
+
+
+def _offsets_closed_up() -> Patches:
+    """Records move up to where compaction took others out."""
+
+    def renumber(batch: pa.RecordBatch, **options: Any) -> bytes:
+        deltas = pa.array(range(batch.num_rows), pa.int32())
+        columns = [deltas, *batch.columns[1:]]
+        return encode_body(pa.RecordBatch.from_arrays(columns, schema=batch.schema), **options)
+
+    return [patch.object(repacker, "encode_body", renumber)]
+
+
+def _frames_lost_in_merging() -> Patches:
+    """Of frames that are put together, the last one's records are left out."""
+    join = repacker._join
+
+    def shorten(parts: Any) -> Any:
+        last = replace(parts[-1], batch=parts[-1].batch.slice(0, 0))
+        return join([*parts[:-1], last] if len(parts) > 1 else parts)
+
+    return [patch.object(repacker, "_join", shorten)]
+
+
+def _keyless_compacted() -> Patches:
+    """Records without a key go when another of these comes."""
+    note, superseded = KeyMap.note, KeyMap.is_superseded
+
+    def note_all(self: KeyMap, keys: Any, offsets: Any, next_offset: int) -> None:
+        note(self, [key or b"" for key in keys], offsets, next_offset)
+
+    def any_key(self: KeyMap, key: bytes | None, offset: int) -> bool:
+        return superseded(self, key or b"", offset)
+
+    return [patch.object(KeyMap, "note", note_all), patch.object(KeyMap, "is_superseded", any_key)]
+
+
 TWINS: dict[str, Callable[[], Patches]] = {
     "ids-forgotten": _ids_forgotten,
     "producers-forgotten": _producers_forgotten,
@@ -159,6 +222,12 @@ TWINS: dict[str, Callable[[], Patches]] = {
     "payload-changed": _payload_changed,
     "offsets-skipped": _offsets_skipped,
     "keys-lost": _keys_lost,
+    "newest-dropped": _newest_dropped,
+    "tombstones-early": _tombstones_early,
+    "tombstones-alone": _tombstones_alone,
+    "offsets-closed-up": _offsets_closed_up,
+    "frames-lost-in-merging": _frames_lost_in_merging,
+    "keyless-compacted": _keyless_compacted,
 }
 
 

@@ -91,11 +91,15 @@ class Daemon:
     def _write_config(self) -> None:
         self._config_path.write_text(yaml.safe_dump(self._config, sort_keys=False))
 
-    def kill(self) -> None:
-        """SIGKILL, to the main process only: its children must notice by themselves."""
+    def kill(self) -> int:
+        """SIGKILL, to the main process only: its children must notice by themselves.
+
+        Returns:
+            The exit code: -9, unless it had ended by itself.
+        """
         process = self._take()
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=10)
+        return process.wait(timeout=10)
 
     def stop(self, *, within_s: float = 30.0) -> int:
         """SIGTERM, and wait for the drain; returns the exit code."""
