@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID, uuid5
 
-import nats
 import pyarrow as pa
 import structlog
 from nats.errors import Error, MaxPayloadError, NoRespondersError
@@ -19,6 +18,7 @@ from penstock.logd.acks import Nack, PubAck, decode_batch_ack
 from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, encode_body
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError
+from penstock.logd.publisher import nats_client
 from penstock.service import UnavailableError
 
 Answer = Stored | Behind | Refused | Failed
@@ -43,7 +43,7 @@ class Publisher:
         self._config = config
         self._incarnation = incarnation
         self._on_change = on_change
-        self._client: Any = nats.NATS()
+        self._client: Any = nats_client(encrypted=config.url.startswith("tls://"))
         self._log = structlog.get_logger()
         self._last_error = ""
 

@@ -282,6 +282,75 @@ async def test_no_more_than_allowed_are_under_way_and_closing_gives_them_up() ->
     await asyncio.wait({third}, timeout=0.05)
     assert not third.done()
     await publisher.close()
-    assert all(task.cancelled() for task in tasks)
+    for task in tasks:
+        with pytest.raises(UnavailableError, match="closed before the answer came"):
+            await task
     with pytest.raises(UnavailableError, match="closed"):
         await third
+
+
+async def test_who_waits_for_an_answer_is_told_that_the_publisher_was_closed() -> None:
+    """And not cancelled: that would end the caller without a word."""
+    log = FakeLog(random.Random(1), trouble=0)
+    log.is_connected = False
+    publisher = make(log)
+    publishing = [
+        asyncio.create_task(publisher.publish("t.a", b"x")),
+        asyncio.create_task(publisher.publish_batch("t.b", [record(1)])),
+    ]
+    await asyncio.sleep(0)
+    begun = await publisher.submit("t.a", b"y")
+    await publisher.close()
+    for task in (*publishing, begun):
+        with pytest.raises(UnavailableError, match="closed before the answer came"):
+            await task
+
+
+async def test_a_caller_who_is_cancelled_stays_so() -> None:
+    log = FakeLog(random.Random(1), trouble=0)
+    log.is_connected = False
+    async with make(log) as publisher:
+        publishing = asyncio.create_task(publisher.publish("t.a", b"x"))
+        await asyncio.sleep(0)
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_subjects_beyond_the_limit_are_forgotten_and_lose_and_repeat_nothing(
+    seed: int,
+) -> None:
+    log = FakeLog(random.Random(seed), trouble=0.7)
+    log.producers = ProducerTable(expiry_ns=10**18, producers_max=1000)
+    sent = dict[str, list[bytes]]()
+    async with make(log, in_flight_max=5, lanes_max=3) as publisher:
+        for number in range(200):
+            subject = f"t.{log.rng.randrange(8)}"
+            value = b"%s %d" % (subject.encode(), number)
+            sent.setdefault(subject, []).append(value)
+            await publisher.submit_batch(subject, [Record(subject, value, number)])
+            assert len(publisher._lanes) <= 3 + 5, "more only while they are in use"
+        await publisher.flush()
+        await publisher.publish_batch("t.last", [Record("t.last", b"t.last 0", 1)])
+        assert len(publisher._lanes) <= 3
+    for subject, values in sent.items():
+        assert [v for v in log.values if v.startswith(subject.encode() + b" ")] == values
+
+
+async def test_the_subject_idle_longest_is_forgotten_first_and_a_busy_one_never() -> None:
+    log = FakeLog(random.Random(1), trouble=0)
+    answering, silent = log.request, asyncio.Event()
+
+    async def request(subject: str, payload: bytes, **rest: Any) -> Reply:
+        if subject == "t.busy":
+            await silent.wait()
+        return await answering(subject, payload, **rest)
+
+    log.request = request  # type: ignore[method-assign]
+    async with make(log, lanes_max=3) as publisher:
+        await publisher.submit_batch("t.busy", [Record("t.busy", b"", 1)])
+        for subject in ("t.a", "t.b", "t.a", "t.c"):
+            await publisher.publish_batch(subject, [Record(subject, b"", 1)])
+        assert list(publisher._lanes) == ["t.busy", "t.a", "t.c"]
+        silent.set()

@@ -29,8 +29,9 @@ stored in order, one at a time.
 
 from penstock.logd.acks import Nack, PubAck
 from penstock.logd.batch import Record
-from penstock.logd.publisher.asynchronous import Publisher, PublishOptions, connected
+from penstock.logd.publisher.asynchronous import Publisher, PublishOptions
 from penstock.logd.publisher.blocking import BlockingPublisher
+from penstock.logd.publisher.connecting import connected, nats_client
 from penstock.logd.publisher.outgoing import PublishRefusedError
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "Publisher",
     "Record",
     "connected",
+    "nats_client",
 ]

@@ -1,18 +1,14 @@
 """The asyncio publisher."""
 
 import asyncio
-import logging
 import random
 import secrets
-from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from itertools import takewhile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-import nats
 import pyarrow as pa
 from nats.errors import Error, MaxPayloadError, NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
@@ -22,6 +18,7 @@ from penstock.logd.batch import SCHEMA, Compression, Record, build_batch, encode
 from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.following import Patience
 from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.publisher.lanes import Lane, Lanes
 from penstock.logd.publisher.outgoing import (
     Again,
     Batched,
@@ -31,9 +28,12 @@ from penstock.logd.publisher.outgoing import (
     plain_headers,
 )
 
+if TYPE_CHECKING:
+    import nats
+
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
-_log = logging.getLogger(__name__)
+GIVEN_UP: Final = "the publisher was closed before the answer came"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,8 @@ class PublishOptions:
             the publisher is closed.
         stream: Only this stream's answer counts, where several store a subject.
         compression: Of batches.
+        lanes_max: Subjects whose batches are numbered on from one another. Beyond it the subject
+            idle longest is forgotten; when it comes back its batches are those of a new producer.
     """
 
     in_flight_max: int = 256
@@ -57,33 +59,7 @@ class PublishOptions:
     connect_timeout_s: float = 10.0
     stream: str | None = None
     compression: Compression | None = None
-
-
-@dataclass(slots=True)
-class _Lane:
-    """What is stored in the order it is sent: the plain messages, or the batches of a subject."""
-
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    window: deque[asyncio.Task[PubAck]] = field(default_factory=deque)
-    sequence: int = 0
-    producer_id: bytes = field(default_factory=lambda: secrets.token_bytes(16))
-
-    async def room(self, limit: int) -> None:
-        """Wait until the message `limit` before is settled; by so many others overtake at most."""
-        while self.window and (len(self.window) >= limit or self.window[0].done()):
-            await asyncio.wait({self.window[0]})
-            self.window.popleft()
-
-    async def before_me(self) -> None:
-        """Wait until every message before the running task's is settled.
-
-        The one just before is not enough: it may have been refused for good, or given up, while
-        one further ahead is still to be sent again.
-        """
-        me = asyncio.current_task()
-        ahead = set(takewhile(lambda task: task is not me, self.window))
-        if ahead:
-            await asyncio.wait(ahead)
+    lanes_max: int = 10_000
 
 
 class Publisher:
@@ -106,8 +82,8 @@ class Publisher:
         self._options = options or PublishOptions()
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._slots = asyncio.Semaphore(self._options.in_flight_max)
-        self._plain = _Lane()
-        self._lanes: dict[str, _Lane] = {}
+        self._plain = Lane()
+        self._lanes = Lanes(self._options.lanes_max)
         self._under_way: set[asyncio.Task[PubAck]] = set()
         self._id = secrets.token_hex(8)
         self._count = 0
@@ -149,7 +125,8 @@ class Publisher:
         Raises:
             PublishRefusedError: A stream will not store it, or would not within `retry_s`.
             RefusedError: `NATS_MAX_PAYLOAD`: NATS does not carry so much.
-            UnavailableError: No answer within `retry_s`; it may be stored or not.
+            UnavailableError: No answer within `retry_s`, or until the publisher was closed; it may
+                be stored or not.
             ValueError: The subject is none to publish on, or the key or a header cannot be sent.
         """
         task = await self.submit(subject, value, key=key, headers=headers, message_id=message_id)
@@ -170,6 +147,7 @@ class Publisher:
         """
         extra = dict(headers) | self._expected_stream()
         made = plain_headers(message_id or self._next_id(), key=key, tombstone=False, extra=extra)
+        check_sendable(subject, made)
         return await self._submit(self._plain, Plain(subject=subject, value=value, headers=made))
 
     async def delete(self, subject: str, *, key: bytes) -> PubAck:
@@ -180,6 +158,7 @@ class Publisher:
         """
         extra = self._expected_stream()
         made = plain_headers(self._next_id(), key=key, tombstone=True, extra=extra)
+        check_sendable(subject, made)
         message = Plain(subject=subject, value=b"", headers=made)
         return await (await self._submit(self._plain, message))
 
@@ -210,9 +189,9 @@ class Publisher:
             msg = "a batch has at least one record, and the schema penstock.logd.batch.SCHEMA"
             raise ValueError(msg)
         body = encode_body(batch, compression=self._options.compression)
-        lane = self._lanes.get(subject)
-        if lane is None:
-            lane = self._lanes[subject] = _Lane()
+        headers = self._expected_stream()
+        check_sendable(subject, headers)
+        lane = self._lanes.of(subject)
         message = Batched(
             subject=subject,
             body=body,
@@ -220,7 +199,7 @@ class Publisher:
             producer_id=lane.producer_id,
             previous=0,
             sequence=0,
-            headers=self._expected_stream(),
+            headers=headers,
         )
         return await self._submit(lane, message)
 
@@ -232,34 +211,47 @@ class Publisher:
     async def close(self) -> None:
         """Give up what has no answer yet; calls that wait for their turn are refused."""
         self._closed = True
+        await asyncio.sleep(0)  # so that each has begun, and can say why it ends
         for task in list(self._under_way):
             task.cancel()
         await self.flush()
 
     # Parts.
 
-    async def _submit(self, lane: _Lane, message: Plain | Batched) -> asyncio.Task[PubAck]:
-        check_sendable(message.subject, message.headers)
-        async with lane.turn:
-            await lane.room(self._options.in_flight_max)
-            await self._slots.acquire()
-            if self._closed:
-                self._slots.release()
-                raise UnavailableError("the publisher is closed")
-            if isinstance(message, Batched):
-                message = message.numbered(lane.sequence)
-                lane.sequence += 1
-            task = asyncio.create_task(self._deliver(message, lane))
-            lane.window.append(task)
+    async def _submit(self, lane: Lane, message: Plain | Batched) -> asyncio.Task[PubAck]:
+        with lane.used():
+            async with lane.turn:
+                await lane.room(self._options.in_flight_max)
+                await self._slots.acquire()
+                if self._closed:
+                    self._slots.release()
+                    raise UnavailableError("the publisher is closed")
+                if isinstance(message, Batched):
+                    message = message.numbered(lane.sequence)
+                    lane.sequence += 1
+                task = asyncio.create_task(self._deliver(message, lane))
+                lane.window.append(task)
+                lane.users += 1
         self._under_way.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, lane))
         return task
 
-    def _ended(self, task: asyncio.Task[PubAck]) -> None:
+    def _ended(self, lane: Lane, task: asyncio.Task[PubAck]) -> None:
+        lane.users -= 1
         self._under_way.discard(task)
         self._slots.release()
+        if self._closed and not task.cancelled():
+            task.exception()  # who closes the publisher may not want to know what it gave up
 
-    async def _deliver(self, message: Outgoing, lane: _Lane) -> PubAck:
+    async def _deliver(self, message: Outgoing, lane: Lane) -> PubAck:
+        try:
+            return await self._until_acked(message, lane)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise UnavailableError(GIVEN_UP) from None
+            raise
+
+    async def _until_acked(self, message: Outgoing, lane: Lane) -> PubAck:
         outcome = await self._attempt(message)
         if isinstance(outcome, PubAck):
             return outcome
@@ -306,44 +298,3 @@ class Publisher:
     def _next_id(self) -> str:
         self._count += 1
         return f"{self._id}-{self._count}"
-
-
-@asynccontextmanager
-async def connected(
-    url: str, options: PublishOptions | None = None, **login: Any
-) -> AsyncIterator[Publisher]:
-    """A publisher with a NATS connection of its own, which is kept up until the block ends.
-
-    Args:
-        url: ``nats://HOST:PORT``, or several of them joined by commas.
-        options: How to publish.
-        login: What `nats.connect` takes: `user`, `password`, `token`, `user_credentials`, `tls`.
-
-    Raises:
-        UnavailableError: No NATS server can be reached.
-    """
-    options = options or PublishOptions()
-    client, last = nats.NATS(), ""
-
-    async def note(error: Exception) -> None:
-        nonlocal last
-        last = str(error) or type(error).__name__
-        _log.warning("NATS: %s", last)
-
-    login = {"error_cb": note} | login
-    try:
-        async with asyncio.timeout(options.connect_timeout_s):
-            await client.connect(servers=url.split(","), max_reconnect_attempts=-1, **login)
-        if "tls://" in url and not client._server_info.get("tls_required"):  # noqa: SLF001
-            raise Error("the server does not ask for TLS, and nats-py does without it then")  # noqa: TRY301
-    except (Error, OSError, ValueError) as error:
-        with suppress(AssertionError):  # nats-py's, when it has not even begun to connect
-            await client.close()
-        shown = ",".join(one.rpartition("@")[2] for one in url.split(","))
-        reason = str(error) or last or type(error).__name__
-        raise UnavailableError(f"NATS at {shown}: {reason}") from None
-    try:
-        async with Publisher(client, options) as publisher:
-            yield publisher
-    finally:
-        await client.close()

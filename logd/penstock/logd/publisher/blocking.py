@@ -13,13 +13,12 @@ import pyarrow as pa
 from penstock.logd.acks import PubAck
 from penstock.logd.batch import Record
 from penstock.logd.errors import UnavailableError
-from penstock.logd.publisher.asynchronous import PublishOptions, connected
+from penstock.logd.publisher.asynchronous import GIVEN_UP, PublishOptions
+from penstock.logd.publisher.connecting import connected
 
 Result = TypeVar("Result")
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
-
-_GIVEN_UP: Final = "the publisher was closed before the answer came"
 
 _END_S: Final = 5.0
 """Seconds that what is under way has to end when it is told to."""
@@ -159,7 +158,7 @@ def _result_of(future: Future[Result]) -> Result:
     try:
         return future.result()
     except CancelledError:
-        raise UnavailableError(_GIVEN_UP) from None
+        raise UnavailableError(GIVEN_UP) from None
     except BaseException:  # also an interrupt of this thread: nobody waits any more
         future.cancel()
         raise
@@ -185,7 +184,7 @@ async def _start(submitting: Coroutine[Any, Any, asyncio.Task[PubAck]]) -> Futur
 
 def _copy(task: asyncio.Task[PubAck], future: Future[PubAck]) -> None:
     if task.cancelled():
-        future.set_exception(UnavailableError(_GIVEN_UP))
+        future.set_exception(UnavailableError(GIVEN_UP))
         return
     error = task.exception()
     if error is None:

@@ -1,0 +1,95 @@
+"""A publisher with a NATS connection of its own, and one that does not go without TLS."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from nats.aio.client import Client
+from nats.errors import Error
+from typing_extensions import override
+
+from penstock.logd.errors import UnavailableError
+from penstock.logd.publisher.asynchronous import Publisher, PublishOptions
+
+_log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def connected(
+    url: str, options: PublishOptions | None = None, **login: Any
+) -> AsyncIterator[Publisher]:
+    """A publisher with a NATS connection of its own, which is kept up until the block ends.
+
+    With `tls://` in the URL or `tls` in the login, no credentials and no message go to a server
+    without TLS: neither at first nor when the connection is made again.
+
+    Args:
+        url: ``nats://HOST:PORT``, or several of them joined by commas.
+        options: How to publish.
+        login: What `nats.connect` takes: `user`, `password`, `token`, `user_credentials`, `tls`.
+
+    Raises:
+        UnavailableError: No NATS server can be reached.
+    """
+    options, last = options or PublishOptions(), ""
+
+    async def note(error: Exception) -> None:
+        nonlocal last
+        last = str(error) or type(error).__name__
+        _log.warning("NATS: %s", last)
+
+    login = {"error_cb": note} | login
+    client = nats_client(encrypted=_wants_tls(url, login))
+    try:
+        async with asyncio.timeout(options.connect_timeout_s):
+            await client.connect(servers=url.split(","), max_reconnect_attempts=-1, **login)
+    except (Error, OSError, ValueError) as error:
+        with suppress(AssertionError):  # nats-py's, when it has not even begun to connect
+            await client.close()
+        shown = ",".join(one.rpartition("@")[2] for one in url.split(","))
+        reason = str(error) or last or type(error).__name__
+        raise UnavailableError(f"NATS at {shown}: {reason}") from None
+    try:
+        async with Publisher(client, options) as publisher:
+            yield publisher
+    finally:
+        await client.close()
+
+
+def nats_client(*, encrypted: bool) -> Client:
+    """A client of nats-py's to connect with; an encrypted one sends nothing without TLS.
+
+    Raises:
+        UnavailableError: This version of nats-py cannot be held to that.
+    """
+    return _EncryptedClient() if encrypted else Client()
+
+
+def _wants_tls(url: str, login: dict[str, Any]) -> bool:
+    return "tls://" in url or any(login.get(name) for name in ("tls", "tls_handshake_first"))
+
+
+class _EncryptedClient(Client):  # type: ignore[misc] # nats-py has no types
+    """nats-py's client, which sends nothing without TLS.
+
+    nats-py (2.16) encrypts when the server's INFO asks for it, whatever the URL says, and sends
+    CONNECT with the credentials next, on each connection. There is no option to demand TLS, so the
+    place where CONNECT is made is where it is demanded.
+    """
+
+    def __init__(self) -> None:
+        if not hasattr(Client, "_connect_command"):
+            raise UnavailableError("this version of nats-py cannot be held to TLS; 2.16 can")
+        super().__init__()
+
+    @override
+    def _connect_command(self) -> bytes:
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is None or writer.get_extra_info("ssl_object") is None:
+            if self._transport is not None:
+                self._transport.close()
+            raise Error("the server does not ask for TLS, and nothing is sent without it")
+        command: bytes = super()._connect_command()
+        return command
