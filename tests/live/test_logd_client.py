@@ -1,6 +1,7 @@
 """Reading on and on, and cursors, against a real logd that is stopped, killed and started."""
 
 import asyncio
+import contextlib
 import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -8,6 +9,7 @@ from contextlib import aclosing, closing
 from pathlib import Path
 
 import nats
+import orjson
 import pytest
 from nats.aio.client import Client
 
@@ -20,6 +22,7 @@ from penstock.logd.client import (
     LogClient,
 )
 from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.fetch.wire import REQUEST_HEAD, encode_response
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
 
@@ -114,6 +117,66 @@ async def test_calls_of_one_client_share_its_connection_and_do_not_wait_for_each
         await publish(publisher, 0, 1)
         assert {(await task).next_offset for task in waiting} == {1}
         assert [info.name for info in await log.streams()] == ["logs"]
+
+
+async def test_a_call_that_is_cancelled_counts_no_more_at_the_server(
+    logd: Logd, publisher: Client
+) -> None:
+    async with AsyncLogClient(logd.fetch, outstanding_max=64) as log:
+        for subject in (None, "t.1"):
+            polls = [
+                asyncio.create_task(log.fetch("logs", 0, wait_ms=60_000, subject=subject))
+                for _ in range(64)
+            ]
+            await asyncio.to_thread(wait_until, lambda: _info(logd, "requests_outstanding") == 64)
+            for poll in polls:
+                poll.cancel()
+            await asyncio.to_thread(wait_until, lambda: not _info(logd, "requests_outstanding"))
+        assert (await log.offsets("logs")).end == 0
+        assert _info(logd, "connections") == 1, "it is still the one connection"
+        await publish(publisher, 0, 1)
+        assert (await log.fetch("logs", 0, wait_ms=60_000)).next_offset == 1
+
+
+class Breaking:
+    """A server of which the first connection breaks at its second request.
+
+    Attributes:
+        commits: Requests to commit cursors.
+    """
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self._connections = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        left = 1 if self._connections == 1 else 100
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                (size,) = REQUEST_HEAD.unpack(await reader.readexactly(REQUEST_HEAD.size))
+                request = orjson.loads(await reader.readexactly(size))
+                self.commits += request["api"] == "set_cursor"
+                if not left:
+                    break
+                left -= 1
+                writer.write(encode_response({"id": request["id"], "streams": [], "cursors": []}))
+        writer.close()
+
+
+@pytest.mark.parametrize("rewind", [False, True])
+async def test_a_rewind_is_not_sent_again_when_the_connection_breaks(rewind: bool) -> None:
+    """Sent twice, it would take back what another commit did in between."""
+    server = Breaking()
+    wanted = [Cursor(consumer="c", stream="s", partition=0, offset=1, incarnation="")]
+    async with await asyncio.start_server(server.serve, "127.0.0.1", 0) as listening:
+        address = "127.0.0.1:{1}".format(*listening.sockets[0].getsockname())
+        async with AsyncLogClient(address) as log:
+            await log.streams()
+            raises = pytest.raises(UnavailableError) if rewind else contextlib.nullcontext()
+            with raises:
+                await log.set_cursors(wanted, rewind=rewind)
+    assert server.commits == (1 if rewind else 2)
 
 
 async def test_cursors_are_committed_listed_and_deleted(logd: Logd, publisher: Client) -> None:

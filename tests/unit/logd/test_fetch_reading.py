@@ -76,6 +76,20 @@ async def test_a_wait_ends_with_enough_bytes_and_not_before(partition: Partition
     assert (await waiting).header["next_offset"] == 3
 
 
+@pytest.mark.parametrize("subject", [None, "t.a"])
+async def test_a_wait_ends_when_the_reader_waits_no_longer(
+    partition: Partition, subject: str | None
+) -> None:
+    turn = SendingTurn(asyncio.Lock())
+    waiting = asyncio.create_task(fetch(partition, 0, turn, subject=subject, wait_ms_max=60_000))
+    await wait_until_async(lambda: partition._waiters)
+    turn.waiting.end()
+    turn.waiting.end()
+    assert (await waiting).header["next_offset"] == 0
+    again = await fetch(partition, 0, turn, subject=subject, wait_ms_max=60_000)
+    assert again.header["next_offset"] == 0, "nor does it begin to wait"
+
+
 async def test_a_filter_that_matches_nothing_gets_on_and_stays_within_its_bound(
     partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,7 +116,10 @@ def get_cursor(consumer: str, stream: str, partition: int) -> Call[Cursor | None
 
 
 def set_cursors(wanted: Sequence[Cursor], *, rewind: bool) -> Call[list[Cursor]]:
-    """Commit cursors, all of them or none; `rewind` allows to go back."""
+    """Commit cursors, all of them or none; `rewind` allows to go back.
+
+    A rewind is not sent again: done twice, it would take back what was committed in between.
+    """
     items = [
         {
             "consumer": cursor.consumer,
@@ -128,7 +131,7 @@ def set_cursors(wanted: Sequence[Cursor], *, rewind: bool) -> Call[list[Cursor]]
         for cursor in wanted
     ]
     request = {"api": "set_cursor", "cursors": items, "rewind": rewind}
-    return Call(request, lambda header, _: _cursors(header))
+    return Call(request, lambda header, _: _cursors(header), repeatable=not rewind)
 
 
 def delete_cursor(consumer: str, stream: str, partition: int) -> Call[bool]:
@@ -136,7 +139,7 @@ def delete_cursor(consumer: str, stream: str, partition: int) -> Call[bool]:
     request = {
         "api": "delete_cursor", "consumer": consumer, "stream": stream, "partition": partition,
     }  # fmt: skip
-    return Call(request, lambda header, _: bool(header["deleted"]))
+    return Call(request, lambda header, _: bool(header["deleted"]), repeatable=False)
 
 
 def _cursors(header: Document) -> list[Cursor]:

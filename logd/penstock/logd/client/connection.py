@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from functools import partial
 from typing import Final, Self
 
 from typing_extensions import override
@@ -44,7 +45,7 @@ class Connection(asyncio.BufferedProtocol):
         return connection
 
     def request(self, request: Document) -> asyncio.Future[Response]:
-        """Send a request; the future gets its answer, and may be cancelled.
+        """Send a request; the future gets its answer. When it is cancelled the server is told.
 
         The future fails with OSError when the connection breaks, and with CorruptError when what
         comes is no answer of logd's.
@@ -58,6 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last_id += 1
         data = encode_request(request | {"id": self._last_id})
         future = self._waiting[self._last_id] = self._loop.create_future()
+        future.add_done_callback(partial(self._settled, self._last_id))
         self._transport.write(data)
         return future
 
@@ -98,6 +100,11 @@ class Connection(asyncio.BufferedProtocol):
         self._end(exc if isinstance(exc, OSError) else ConnectionResetError(_CLOSED))
 
     # Parts.
+
+    def _settled(self, number: int, future: asyncio.Future[Response]) -> None:
+        """Tell the server when nobody waits any more: a long poll would go on to its end."""
+        if future.cancelled() and not self.closed and self._transport is not None:
+            self._transport.write(encode_request({"api": "cancel", "request": number}))
 
     def _deliver(self, response: Response) -> None:
         number = response[0].get("id")

@@ -38,10 +38,40 @@ class Response:
         return len(self.payload) + sum(part.length for part in self.ranges)
 
 
+class Waiting:
+    """A request's wait for records; the reader may end it early."""
+
+    def __init__(self) -> None:
+        self._ended = False
+        self._timeout: asyncio.Timeout | None = None
+
+    def end(self) -> None:
+        """Wait no longer, now or later."""
+        self._ended = True
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    async def wait(self, event: Awaitable[object], until: float) -> bool:
+        """Wait for an event until a time of the loop's; whether it came."""
+        try:
+            async with asyncio.timeout_at(0 if self._ended else until) as self._timeout:
+                await event
+        except TimeoutError:
+            return False
+        finally:
+            self._timeout = None
+        return True
+
+
 class SendingTurn:
-    """A request's turn to send on its connection; taken before a payload is made in memory."""
+    """A request's turn to send on its connection; taken before a payload is made in memory.
+
+    Attributes:
+        waiting: For what comes before that.
+    """
 
     def __init__(self, connection: asyncio.Lock) -> None:
+        self.waiting = Waiting()
         self._connection = connection
         self._held = False
 
@@ -121,7 +151,7 @@ class FetchConnection:
         self._limits = limits
         self._counts = counts
         self._sending = asyncio.Lock()
-        self._outstanding = 0
+        self._under_way: dict[asyncio.Task[None], tuple[int, Waiting]] = {}
 
     async def serve(self) -> None:
         """Answer requests until the reader goes, stalls or sends rubbish; then all of it ends."""
@@ -158,31 +188,40 @@ class FetchConnection:
         try:
             request = decode_request(body)
             number = request.get("id", 0)
+            if request["api"] == "cancel":
+                self._cancel(request)
+                return
             self._check_room()
         except RefusedError as error:
             await self.refuse(number, error)
             return
-        self._outstanding += 1
+        turn = SendingTurn(self._sending)
+        task = group.create_task(self._exchange(request, number, turn))
+        self._under_way[task] = number, turn.waiting
         self._counts.outstanding += 1
-        task = group.create_task(self._exchange(request, number))
         task.add_done_callback(self._ended)
+
+    def _cancel(self, request: Document) -> None:
+        """The reader waits no longer for an answer; it gets one, so that nothing is in doubt."""
+        for number, waiting in self._under_way.values():
+            if number == request.get("request"):
+                waiting.end()
 
     def _check_room(self) -> None:
         limits = self._limits
         for present, limit, where in (
-            (self._outstanding, limits.outstanding_max, "this connection"),
+            (len(self._under_way), limits.outstanding_max, "this connection"),
             (self._counts.outstanding, limits.outstanding_total_max, "all connections"),
         ):
             if present >= limit:
                 message = f"{limit} requests are under way on {where}; ask again when some are done"
                 raise RefusedError("TOO_MANY_REQUESTS", message, limit=limit)
 
-    def _ended(self, _: asyncio.Task[None]) -> None:
-        self._outstanding -= 1
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._under_way[task]
         self._counts.outstanding -= 1
 
-    async def _exchange(self, request: Document, number: int) -> None:
-        turn = SendingTurn(self._sending)
+    async def _exchange(self, request: Document, number: int, turn: SendingTurn) -> None:
         try:
             try:
                 response = await self._answer(request, turn)

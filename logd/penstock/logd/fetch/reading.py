@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.logd.core.subjects import check_filter
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch.connection import Response, SendingTurn
+from penstock.logd.fetch.connection import Response, SendingTurn, Waiting
 from penstock.logd.fetch.subject_filter import filter_ranges
 from penstock.logd.fetch.wire import Document
 from penstock.logd.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, FILTER_BYTES_MAX
@@ -57,18 +57,20 @@ class FetchReading:
         wait_s = min(request.wait_ms_max, FETCH_WAIT_MS_MAX) / 1000
         until = asyncio.get_running_loop().time() + wait_s
         if request.subject is None:
-            return await self._plain(partition, request, until)
+            return await self._plain(partition, request, turn.waiting, until)
         check_filter(request.subject)
         return await self._filtered(partition, request, turn, until)
 
-    async def _plain(self, partition: Partition, request: FetchRequest, until: float) -> Response:
+    async def _plain(
+        self, partition: Partition, request: FetchRequest, waiting: Waiting, until: float
+    ) -> Response:
         bytes_max = min(request.bytes_max, FETCH_BYTES_MAX)
         while True:
             ranges = await _read(partition, request, request.offset, bytes_max)
             next_offset = ranges[-1].next_offset if ranges else request.offset
             length = sum(part.length for part in ranges)
             enough = length >= request.bytes_min or next_offset <= partition.high_watermark
-            if enough or not await _wait_for(partition, next_offset, until):
+            if enough or not await _wait_for(partition, next_offset, waiting, until):
                 return Response(_standing(partition, next_offset), ranges)
 
     async def _filtered(
@@ -92,7 +94,7 @@ class FetchReading:
                 break
             if position > partition.high_watermark:
                 turn.give_back()
-                if not await _wait_for(partition, position, until):
+                if not await _wait_for(partition, position, turn.waiting, until):
                     break
         return Response(_standing(partition, position), payload=payload)
 
@@ -114,16 +116,12 @@ async def _read(
     return ranges
 
 
-async def _wait_for(partition: Partition, offset: int, until: float) -> bool:
+async def _wait_for(partition: Partition, offset: int, waiting: Waiting, until: float) -> bool:
     """Wait for a record at an offset; False when there is none in time, or never will be."""
     if partition.closed or asyncio.get_running_loop().time() >= until:
         return False
-    try:
-        async with asyncio.timeout_at(until):
-            await partition.wait_until(max(offset, partition.high_watermark + 1))
-    except TimeoutError:
-        return False
-    return not partition.closed
+    event = partition.wait_until(max(offset, partition.high_watermark + 1))
+    return await waiting.wait(event, until) and not partition.closed
 
 
 def _check_incarnation(partition: Partition, request: FetchRequest) -> None:

@@ -25,6 +25,7 @@ has asked for.
 | get_cursor | consumer, stream, partition | cursors: one or none, with incarnation, current |
 | list_cursors | consumer?, stream?, after?: [consumer, stream, partition] | cursors, more: bool |
 | delete_cursor | consumer, stream, partition | deleted: bool |
+| cancel | request: the id of a fetch | none of its own |
 
 `start_offset` is the first record that can be read, `high_watermark` the last (-1: none),
 `end_offset` the next one to be written. `next_offset` is where a reader goes on: without a subject
@@ -33,6 +34,9 @@ at, so that a reader passes records that do not match. A fetch with a filter loo
 `bytes_max` bytes; it answers when something matches, when it has looked at those, or when its wait
 is over, and does not heed `bytes_min`. Without a filter, less than `bytes_min` is answered at once
 when there is more than fits into `bytes_max`.
+
+`cancel` ends a fetch's wait: it is answered with what there is, and no longer counts as under way.
+Of a request that is not there any more, or does not wait, nothing is said.
 
 A cursor's `offset` is that of the next record its consumer wants. It goes back only with `rewind`.
 `current` is false when the stream it was committed for is no more.
