@@ -27,16 +27,13 @@ from penstock.logd.rows import batch_records
 from penstock.logd.store import CommitLog, LogConfig, LogFailedError
 from penstock.logd.upkeep import CompactionSettings, Upkeep, Wants
 from tests.sim.disk import MemoryDisk
+from tests.sim.power import Power
 from tests.support.frames import make_batch_frame
 
 DIRECTORY: Final = Path("/data/logs")
 CONFIG: Final = LogConfig(segment_bytes_max=5000, index_interval_bytes=1500)
 RETENTION_S: Final = 50
 SECOND: Final = 1_000_000_000
-
-
-class PowerLossError(BaseException):
-    """The machine stops in the middle of an operation."""
 
 
 class CompactionWorld:
@@ -58,7 +55,7 @@ class CompactionWorld:
         self.appended_ns: list[int] = []
         self.high_watermark = -1
         self.start_max = 0
-        self.left = -1
+        self.power = Power(self.disk)
         self.compact = self.random.random() < 0.8
         self.keys = self.random.choice((2, 5, 40))
         memory_keys = self.random.choice((2, 10, 1000))
@@ -84,28 +81,15 @@ class CompactionWorld:
     def run(self, rounds: int) -> None:
         """Work, lose power, look; in the end everything must have been cleaned."""
         for _ in range(rounds):
-            self.left = self.random.randint(5, 200)
-            self.disk.fail = self.maybe_stop
-            try:
-                for _ in range(15):
-                    self.step()
-            except PowerLossError:
-                self.counts["power loss"] += 1
-            except LogFailedError:
-                self.counts["failed"] += 1
-            self.left = -1
-            self.disk.crash(self.random)
+            operations = self.random.randint(5, 200)
+            self.power.lasts_until_lost(self.random, operations, self.steps, self.counts)
             self.open()
             self.check()
         self.settle()
 
-    def maybe_stop(self, operation: str, _path: Path) -> bool:
-        """The fault hook: power goes when its time has come."""
-        if self.left > 0 and operation not in ("read", "open"):
-            self.left -= 1
-            if self.left == 0:
-                raise PowerLossError
-        return False
+    def steps(self) -> None:
+        for _ in range(15):
+            self.step()
 
     def open(self) -> None:
         self.log = CommitLog.open(DIRECTORY, CONFIG, disk=self.disk, now_ns=self.unix_ns)
@@ -196,13 +180,7 @@ class CompactionWorld:
 
     def break_disk(self) -> None:
         broken = self.random.choice(("sync", "sync_directory", "create", "rename"))
-        once = [True]
-
-        def fail(operation: str, path: Path) -> bool:
-            self.maybe_stop(operation, path)
-            return operation == broken and "swap" in path.name and bool(once) and once.pop()
-
-        self.disk.fail = fail
+        self.power.break_once(broken, lambda path: "swap" in path.name)
 
     # Checks.
 

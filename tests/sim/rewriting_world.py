@@ -25,14 +25,11 @@ from penstock.logd.store import CommitLog, LogConfig, LogFailedError, Repacker, 
 from penstock.logd.store.disk import File
 from penstock.logd.store.segment import Segment
 from tests.sim.disk import MemoryDisk
+from tests.sim.power import Power
 from tests.support.frames import make_batch_frame
 
 DIRECTORY: Final = Path("/data/logs")
 CONFIG: Final = LogConfig(segment_bytes_max=6000, index_interval_bytes=1500)
-
-
-class PowerLossError(BaseException):
-    """The machine stops in the middle of an operation."""
 
 
 class RewritingWorld:
@@ -57,34 +54,21 @@ class RewritingWorld:
         self.going: set[int] = set()
         self.synced = self.start_min = self.start_max = 0
         self.counts: Counter[str] = Counter()
-        self.left = -1
+        self.power = Power(self.disk)
         self.open()
 
     def run(self, steps: int) -> None:
         """Take random steps, the power going now and then; look at everything after each loss."""
         for _ in range(steps):
-            self.left = self.random.randint(3, 60)
-            self.disk.fail = self.maybe_stop
-            try:
-                for _ in range(12):
-                    self.step()
-            except PowerLossError:
-                self.counts["power loss"] += 1
-            except LogFailedError:
-                self.counts["failed"] += 1
-            self.left = -1
-            self.disk.crash(self.random)
+            operations = self.random.randint(3, 60)
+            self.power.lasts_until_lost(self.random, operations, self.steps, self.counts)
             self.epoch += 1
             self.open()
             self.check()
 
-    def maybe_stop(self, operation: str, _path: Path) -> bool:
-        """The fault hook: power goes when its time has come."""
-        if self.left > 0 and operation not in ("read", "open"):
-            self.left -= 1
-            if self.left == 0:
-                raise PowerLossError
-        return False
+    def steps(self) -> None:
+        for _ in range(12):
+            self.step()
 
     # Steps.
 
@@ -135,14 +119,8 @@ class RewritingWorld:
 
     def break_disk(self) -> None:
         broken = self.random.choice(("sync", "sync_directory", "create", "unlink", "rename"))
-        once = [True]
-
-        def fail(operation: str, path: Path) -> bool:
-            self.maybe_stop(operation, path)
-            swapping = "swap" in path.name or operation == "sync_directory"
-            return operation == broken and swapping and bool(once) and bool(once.pop())
-
-        self.disk.fail = fail
+        synced = broken == "sync_directory"
+        self.power.break_once(broken, lambda path: synced or "swap" in path.name)
 
     def rewrite(self) -> None:
         """Rewrite a random run of sealed segments without some of its records."""
@@ -163,7 +141,7 @@ class RewritingWorld:
             self.copy(rewriting, drop)
             rewriting.finish()
             if self.random.random() < 0.3:
-                self.left = self.random.randint(1, 14)  # the power goes while it takes its place
+                self.power.goes_after(self.random.randint(1, 14))  # while it takes its place
             assert self.log.swap_in(rewriting), "nobody else removes anything"
             self.gone |= drop
             self.counts["swapped"] += 1

@@ -6,6 +6,7 @@ keeps is there, everything not committed is there, and what was deleted stays de
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -18,16 +19,13 @@ from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog, LogConfig
 from penstock.logd.store.segment import Segment
 from tests.sim.disk import MemoryDisk
+from tests.sim.power import Power
 from tests.support.frames import make_frame
 
 DIRECTORY = Path("/data/logs")
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "400"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
 SECOND = 1_000_000_000
-
-
-class PowerLossError(BaseException):
-    """The machine stops in the middle of an operation."""
 
 
 class World:
@@ -81,23 +79,10 @@ class World:
         self.retainer.step()
         self.start_min = self.log.start_offset
 
-    def lose_power_at(self, operations: int) -> None:
-        left = operations
-
-        def stop(operation: str, _: Path) -> bool:
-            nonlocal left
-            left -= operation != "read"
-            if left < 0:
-                raise PowerLossError
-            return False
-
-        self.disk.fail = stop
-
-    def recover(self) -> None:
-        self.disk.fail = lambda _operation, _path: False
-        self.disk.crash(self.random)
-        self.open()
-        self.check()
+    def steps(self) -> None:
+        for _ in range(60):
+            self.append()
+            self.step()
 
     def check(self) -> None:
         start, end = self.log.start_offset, self.log.end_offset
@@ -120,17 +105,15 @@ class World:
 
 def run_seed(seed: int) -> int:
     world = World(seed)
+    power, counts = Power(world.disk), Counter[str]()
     for _ in range(4):
-        world.lose_power_at(world.random.randint(20, 300))
-        try:
-            for _ in range(60):
-                world.append()
-                world.step()
-        except PowerLossError:
-            pass
+        operations = world.random.randint(20, 300)
+        power.lasts_until_lost(world.random, operations, world.steps, counts)
+        assert not counts["failed"]
         # What was never durable is not in the model's future.
         world.high_watermark = min(world.high_watermark, world.log.synced_offset - 1)
-        world.recover()
+        world.open()
+        world.check()
     return world.log.start_offset
 
 
