@@ -132,17 +132,18 @@ class AsyncLogClient:
         incarnation: str | None = None,
     ) -> Fetched:
         """Read whole frames from an offset on; see `LogClient.fetch`."""
-        request = {
-            "stream": stream,
-            "partition": partition,
-            "offset": offset,
-            "bytes_max": bytes_max,
-            "bytes_min": bytes_min,
-            "wait_ms_max": wait_ms,
-            "subject": subject,
-            "incarnation": incarnation,
-        }
-        return await self._call(calls.fetch(request, where=self.server))
+        call = calls.fetch(
+            stream,
+            offset,
+            partition=partition,
+            bytes_max=bytes_max,
+            bytes_min=bytes_min,
+            wait_ms=wait_ms,
+            subject=subject,
+            incarnation=incarnation,
+            where=self.server,
+        )
+        return await self._call(call)
 
     async def follow_batches(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
@@ -223,14 +224,9 @@ class AsyncLogClient:
                 header, payload = await self._exchange(call)
             except TimeoutError:
                 self.close()
-                raise UnavailableError(
-                    f"logd at {self.server} did not answer within"
-                    f" {self._timeout_s + call.wait_s:g} s"
-                ) from None
+                raise calls.silent(self.server, self._timeout_s + call.wait_s) from None
             except OSError as error:
-                raise UnavailableError(
-                    f"logd at {self.server} cannot be reached: {error.strerror or error}"
-                ) from None
+                raise calls.unreachable(self.server, error) from None
         raise_error(header)
         return call.read(header, payload)
 

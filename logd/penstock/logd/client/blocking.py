@@ -147,17 +147,18 @@ class LogClient:
             CorruptError: A frame's CRC does not match.
             UnavailableError: The server cannot be reached or does not answer in time.
         """
-        request = {
-            "stream": stream,
-            "partition": partition,
-            "offset": offset,
-            "bytes_max": bytes_max,
-            "bytes_min": bytes_min,
-            "wait_ms_max": wait_ms,
-            "subject": subject,
-            "incarnation": incarnation,
-        }
-        return self._call(calls.fetch(request, where=self.server))
+        call = calls.fetch(
+            stream,
+            offset,
+            partition=partition,
+            bytes_max=bytes_max,
+            bytes_min=bytes_min,
+            wait_ms=wait_ms,
+            subject=subject,
+            incarnation=incarnation,
+            where=self.server,
+        )
+        return self._call(call)
 
     def batches(
         self,
@@ -315,14 +316,10 @@ class LogClient:
                 response = self._exchange(call)
         except TimeoutError:
             self.close()
-            raise UnavailableError(
-                f"logd at {self.server} did not answer within {self._timeout_s + call.wait_s:g} s"
-            ) from None
+            raise calls.silent(self.server, self._timeout_s + call.wait_s) from None
         except OSError as error:
             self.close()
-            raise UnavailableError(
-                f"logd at {self.server} cannot be reached: {error.strerror or error}"
-            ) from None
+            raise calls.unreachable(self.server, error) from None
         except BaseException:  # also an interrupt: what is left of the answer must not be read
             self.close()
             raise

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.logd.client.answers import Cursor, Fetched, OffsetRange, StreamInfo, stream_info
+from penstock.logd.errors import UnavailableError
 from penstock.logd.fetch.wire import Document
 from penstock.logd.rows import split_frames
 
@@ -75,9 +76,31 @@ def offset_at(stream: str, partition: int, at: str | int) -> Call[int]:
     return Call(request, lambda header, _: int(header["offset"]))
 
 
-def fetch(request: Document, *, where: str) -> Call[Fetched]:
-    """Read whole frames; parts of `request` that are None are left out."""
-    where = f"{where} {request['stream']}/{request['partition']}"
+def fetch(  # noqa: PLR0913 - a request of many optional parts
+    stream: str,
+    offset: int,
+    *,
+    partition: int,
+    bytes_max: int,
+    bytes_min: int | None = None,
+    wait_ms: int = 0,
+    subject: str | None = None,
+    incarnation: str | None = None,
+    where: str,
+) -> Call[Fetched]:
+    """Read whole frames; parts that are None are left out. `where` is the server, for errors."""
+    where = f"{where} {stream}/{partition}"
+    request: Document = {
+        "api": "fetch",
+        "stream": stream,
+        "partition": partition,
+        "offset": offset,
+        "bytes_max": bytes_max,
+        "bytes_min": bytes_min,
+        "wait_ms_max": wait_ms,
+        "subject": subject,
+        "incarnation": incarnation,
+    }
 
     def read(header: Document, payload: memoryview) -> Fetched:
         return Fetched(
@@ -89,8 +112,8 @@ def fetch(request: Document, *, where: str) -> Call[Fetched]:
             incarnation=header["incarnation"],
         )
 
-    document = {name: value for name, value in request.items() if value is not None}
-    return Call({"api": "fetch"} | document, read, wait_s=request["wait_ms_max"] / 1000)
+    asked = {name: value for name, value in request.items() if value is not None}
+    return Call(asked, read, wait_s=wait_ms / 1000)
 
 
 def cursors(
@@ -140,6 +163,16 @@ def delete_cursor(consumer: str, stream: str, partition: int) -> Call[bool]:
         "api": "delete_cursor", "consumer": consumer, "stream": stream, "partition": partition,
     }  # fmt: skip
     return Call(request, lambda header, _: bool(header["deleted"]), repeatable=False)
+
+
+def silent(server: str, seconds: float) -> UnavailableError:
+    """A server that did not answer a call in time."""
+    return UnavailableError(f"logd at {server} did not answer within {seconds:g} s")
+
+
+def unreachable(server: str, error: OSError) -> UnavailableError:
+    """A server whose connection failed, or could not be made."""
+    return UnavailableError(f"logd at {server} cannot be reached: {error.strerror or error}")
 
 
 def _cursors(header: Document) -> list[Cursor]:

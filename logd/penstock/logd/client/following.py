@@ -100,16 +100,16 @@ class Following:
         options = self._options
         if self.offset < 0:
             return calls.offset_at(self.stream, options.partition, _at(self._start))
-        request = {
-            "stream": self.stream,
-            "partition": options.partition,
-            "offset": self.offset,
-            "bytes_max": options.bytes_max,
-            "wait_ms_max": int(options.wait_s * 1000),
-            "subject": options.subject,
-            "incarnation": self.incarnation,
-        }
-        return calls.fetch(request, where=self._server)
+        return calls.fetch(
+            self.stream,
+            self.offset,
+            partition=options.partition,
+            bytes_max=options.bytes_max,
+            wait_ms=int(options.wait_s * 1000),
+            subject=options.subject,
+            incarnation=self.incarnation,
+            where=self._server,
+        )
 
     def take(self, answer: int | Fetched) -> Iterator[Rows]:
         """The frames of an answer, in order, without rows that were given before.
