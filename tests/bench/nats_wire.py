@@ -5,6 +5,7 @@ looking for them, not by parsing each.
 """
 
 import json
+import select
 import socket
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -48,6 +49,12 @@ class Connection:
         self.send(b"PING\r\n")
         while b"PONG\r\n" not in self.lines():
             pass
+
+    def pongs(self, *, wait: bool = False) -> int:
+        """PINGs answered since the last time; with `wait`, once something has come."""
+        if not wait and not select.select([self.socket], [], [], 0)[0]:
+            return 0
+        return self.lines().count(b"PONG\r\n")
 
     def lines(self) -> bytes:
         """What one read brings, up to its last line end; the server's PINGs are answered.

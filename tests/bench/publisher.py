@@ -19,6 +19,7 @@ from tests.bench.fast_ingest import FastIngest
 from tests.bench.nats_wire import Answers, Connection, inbox
 from tests.bench.worker import work
 
+PING: Final = b"PING\r\n"
 BLOCK_BYTES: Final = 64 * 1024
 """Bytes of unanswered messages that go out in one write."""
 
@@ -63,20 +64,27 @@ def message(subject: str, size_bytes: int, reply: bytes = b"") -> bytes:
 
 
 def _plain(job: Job) -> Prepared:
-    """As fast as the server reads, no answers; `when`: each block's begin, end (Unix ns), size."""
+    """As fast as the server reads, no answers.
+
+    `when` says of each block when it was begun, by when the server had it, and its messages: a PING
+    follows each, because what is sent may wait in sockets for long. Unix ns.
+    """
     connection = Connection(job.url)
     one = message(job.subject, job.size_bytes)
     each = max(1, BLOCK_BYTES // len(one))
-    block = memoryview(one * each)
+    block = memoryview(one * each + PING)
 
     def run() -> Result:
-        when = []
+        begun: list[tuple[int, int]] = []
+        had_ns: list[int] = []
         for first in range(0, job.count, each):
             size = min(each, job.count - first)
-            begun_ns = time_ns()
-            connection.send(block[: size * len(one)])
-            when.append((begun_ns, time_ns(), size))
-        connection.flush()
+            begun.append((time_ns(), size))
+            connection.send(block if size == each else one * size + PING)
+            had_ns += [time_ns()] * connection.pongs()
+        while len(had_ns) < len(begun):
+            had_ns += [time_ns()] * connection.pongs(wait=True)
+        when = [(at, had, size) for (at, size), had in zip(begun, had_ns, strict=True)]
         return {"sent": job.count, "refused": 0, "when": when}
 
     return run
