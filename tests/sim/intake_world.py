@@ -22,7 +22,7 @@ from penstock.logd.acks import Nack
 from penstock.logd.batch import Record, build_batch, decode_body, encode_body
 from penstock.logd.core.intake import Arrived, Intake, StorageFailed
 from penstock.logd.core.metadata import StreamConfig
-from penstock.logd.core.replica import NodeId, Replica, Synced
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.retention import Retention
 from penstock.logd.core.turn import (
     AckLater,
@@ -36,14 +36,16 @@ from penstock.logd.core.turn import (
 )
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.frame_builder import build_frames
+from penstock.logd.lone_replica import LoneReplica
 from penstock.logd.memory import Memory
 from penstock.logd.nats.headers import format_headers
 from penstock.logd.rebuild import rebuild_intake
 from penstock.logd.rows import batch_records
-from penstock.logd.store import CommitLog, LogConfig, LogFailedError
+from penstock.logd.store import CommitLog, EpochFile, LogConfig, LogFailedError
 from tests.sim.disk import MemoryDisk
 
 DIRECTORY: Final = Path("/data/logs")
+EPOCHS: Final = DIRECTORY / "epochs"
 LOG_CONFIG: Final = LogConfig(segment_bytes_max=3000, index_interval_bytes=600)
 NODE: Final = NodeId("one")
 SECOND: Final = 1_000_000_000
@@ -121,7 +123,6 @@ class IntakeWorld:
         self.publishers = [Publisher(b"a"), Publisher(b"b"), Publisher(b"c")]
         self.producers = [Producer(bytes([n]) * 16) for n in range(1, 5)]
         self.sends = 0
-        self.epoch = 0
         self.items: list[Run | Whole] = []
         self.log: CommitLog
         self.disk.make_directory(DIRECTORY.parent)
@@ -179,13 +180,13 @@ class IntakeWorld:
         """The committer appends what it was handed; nothing is durable yet."""
         items, self.items = self.items, []
         if items and not self.failed:
-            self.log.append(list(build_frames(items, epoch=self.epoch)))
+            self.log.append(list(build_frames(items, epoch=self.replica.epoch)))
 
     def sync(self) -> None:
         self.write()
         if not self.failed:
             upto = self.log.sync()
-            self.replica.handle(Synced(NODE, self.epoch, upto), self.now_ns)
+            self.replica.synced(upto, self.now_ns)
             self.release()
 
     def delete(self) -> None:
@@ -230,17 +231,16 @@ class IntakeWorld:
         """Recover the log, look at it, and rebuild what intake remembers."""
         self.disk.fail = lambda _operation, _path: False
         self.disk.free_bytes = 1 << 60
-        self.epoch += 1
         self.failed = False
         self.items = []
         self.pending: list[PendingAck] = []
         self.log = CommitLog.open(DIRECTORY, LOG_CONFIG, disk=self.disk, now_ns=lambda: self.now_ns)
         self.check()
         end = self.log.end_offset
+        self.replica = LoneReplica(NODE, "1", self.log, EpochFile(EPOCHS, disk=self.disk))
         self.intake = Intake(
-            self.config, next_offset=end, epoch=self.epoch, streams_for=lambda _: ("logs",)
+            self.config, next_offset=end, epoch=self.replica.epoch, streams_for=lambda _: ("logs",)
         )
-        self.replica = Replica(isr=[NODE], epoch=self.epoch, high_watermark=end - 1)
         self.rebuild(self.intake, self.log, self.now_ns, disk=self.disk)
 
     def fail(self) -> None:

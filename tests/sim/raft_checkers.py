@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
     Apply,
     Effect,
@@ -22,7 +23,6 @@ from penstock.logd.core.raft import (
 from penstock.logd.core.raft.leading import Leader
 from penstock.logd.core.raft.messages import AppendResponse, VoteRequest, VoteResponse
 from penstock.logd.core.raft.quorum import majority
-from penstock.logd.core.replica import NodeId
 from tests.sim.raft_storage import SimStorage
 
 Chain = int

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
     Accepted,
     AddLearner,
@@ -44,7 +45,6 @@ from penstock.logd.core.raft import (
 )
 from penstock.logd.core.raft.config import MILLISECOND
 from penstock.logd.core.raft.leading import Leader
-from penstock.logd.core.replica import NodeId
 from tests.sim.raft_checkers import Before, Checkers, Histories, snapshot_data
 from tests.sim.raft_network import Network
 from tests.sim.raft_node import Node, Write

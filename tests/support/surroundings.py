@@ -5,7 +5,7 @@ import random
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
-from penstock.logd.core.replica import NodeId
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.servers import parse_servers
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.link import NatsLink

@@ -16,7 +16,7 @@ from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.compactor import Compactor
 from penstock.logd.config import LogdConfig
-from penstock.logd.core.replica import NodeId
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.turn import Message
 from penstock.logd.cursors import CURSORS_STREAM, CursorStore
 from penstock.logd.descriptors import Descriptors

@@ -24,7 +24,7 @@ from penstock.logd.compactor import Compactor
 from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
 from penstock.logd.core.intake import Arrived, Intake, StorageFailed
 from penstock.logd.core.metadata import Stream
-from penstock.logd.core.replica import NodeId, Replica, Synced
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.turn import (
     FRAME_OVERHEAD,
     OFFSET_MAX,
@@ -37,7 +37,8 @@ from penstock.logd.core.turn import (
     Refuse,
     ack_count,
 )
-from penstock.logd.errors import CorruptError, UnavailableError
+from penstock.logd.errors import UnavailableError
+from penstock.logd.lone_replica import LoneReplica
 from penstock.logd.rebuild import rebuild_intake
 from penstock.logd.remembering import Remembering
 from penstock.logd.retainer import Retainer
@@ -82,10 +83,11 @@ class Partition:
     """
 
     def __init__(
-        self, stream: Stream, log: CommitLog, intake: Intake, around: Surroundings
+        self, stream: Stream, parts: tuple[CommitLog, LoneReplica, Intake], around: Surroundings
     ) -> None:
         self.stream = stream
         self.number = 0
+        log, self._replica, intake = parts
         self.log = log
         self.intake = intake
         self.failure = ""
@@ -99,9 +101,6 @@ class Partition:
         intake.size_max = self.budget.bytes_max - FRAME_OVERHEAD
         self._around = around
         self._loop = asyncio.get_running_loop()
-        self._replica = Replica(
-            isr=[around.node], epoch=intake.epoch, high_watermark=log.end_offset - 1
-        )
         self._pending: deque[Ack] = deque()
         self.pending_acks = 0
         self._held: deque[tuple[int, int]] = deque()
@@ -134,8 +133,8 @@ class Partition:
             RefusedError: It was written by a later version.
             OSError: The disk failed.
         """
-        log, intake = await asyncio.to_thread(_recover, stream, directory, around)
-        return cls(stream, log, intake, around)
+        parts = await asyncio.to_thread(_recover, stream, directory, around)
+        return cls(stream, parts, around)
 
     @property
     def name(self) -> str:
@@ -282,7 +281,9 @@ class Partition:
                     self._around.acks.send_refusal(effect)
                 case Append():
                     self.budget.take(effect.size_bytes)
-                    self._held.append((effect.items[-1].next_offset, effect.size_bytes))
+                    next_offset = effect.items[-1].next_offset
+                    self._held.append((next_offset, effect.size_bytes))
+                    self._replica.submitted(next_offset, self._around.clock.monotonic_ns())
                     self._committer.submit(effect)
                 case AckLater():
                     self._pending.extend(effect.acks)
@@ -297,10 +298,8 @@ class Partition:
     def _settle(self, outcome: Outcome) -> None:
         match outcome:
             case Durable(upto):
-                now_ns = self._around.clock.monotonic_ns()
-                event = Synced(self._around.node, self.epoch, upto)
-                for effect in self._replica.handle(event, now_ns):
-                    self._commit(effect.offset)
+                if self._replica.synced(upto, self._around.clock.monotonic_ns()):
+                    self._commit(self.high_watermark)
             case CommitFailed(reason):
                 self._fail(reason)
             case MemoryWanted():
@@ -347,6 +346,7 @@ class Partition:
         self._around.acks.send_acks(self.name, self.epoch, due)
 
     def _fail(self, reason: str) -> None:
+        self._replica.failed(reason, self._around.clock.monotonic_ns())
         _log.error("stream failed", stream=self.name, reason=reason)
         self.failure = reason
         self._lost = self.intake.next_offset - self.high_watermark - 1
@@ -378,7 +378,9 @@ class Partition:
                 waiter.set_result(None)
 
 
-def _recover(stream: Stream, directory: Path, around: Surroundings) -> tuple[CommitLog, Intake]:
+def _recover(
+    stream: Stream, directory: Path, around: Surroundings
+) -> tuple[CommitLog, LoneReplica, Intake]:
     config = stream.config
     log_config = LogConfig(
         segment_bytes_max=config.deleting.segment_bytes_max(config.segment_bytes_max),
@@ -386,14 +388,10 @@ def _recover(stream: Stream, directory: Path, around: Surroundings) -> tuple[Com
     )
     log = CommitLog.open(directory, log_config)
     epochs = EpochFile(directory / "epochs")
-    for number, begun in epochs.entries[-1:]:
-        if begun > log.end_offset:  # what lay below was durable when the epoch began
-            message = f"epoch {number} began at offset {begun}, the log ends at {log.end_offset}"
-            raise CorruptError(f"{message}: records have been lost", where=str(directory))
-    epoch = epochs.latest + 1
-    epochs.begin(epoch, log.end_offset)
-    intake = Intake(config, next_offset=log.end_offset, epoch=epoch, streams_for=around.streams_for)
+    replica = LoneReplica(around.node, stream.incarnation, log, epochs)
+    end, epoch = log.end_offset, replica.epoch
+    intake = Intake(config, next_offset=end, epoch=epoch, streams_for=around.streams_for)
     rebuild_intake(intake, log, around.clock.unix_ns())
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))
-    return log, intake
+    return log, replica, intake

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from typing_extensions import override
 
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import Entry, EntryKind, Membership, Snapshot, founders
 from penstock.logd.core.raft.log import RaftLog
 from penstock.logd.core.raft.membership import (
@@ -19,7 +20,6 @@ from penstock.logd.core.raft.membership import (
 )
 from penstock.logd.core.raft.progress import Inflights, Progress, ProgressState
 from penstock.logd.core.raft.quorum import Verdict, majority, reached_by_majority, verdict
-from penstock.logd.core.replica import NodeId
 from penstock.logd.errors import CorruptError, RefusedError
 
 NAMES = [NodeId(name) for name in "abcdefg"]

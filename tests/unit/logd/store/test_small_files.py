@@ -82,14 +82,6 @@ def test_epoch_must_follow(tmp_path: Path, epoch: int, start: int) -> None:
         epochs.begin(epoch, start)
 
 
-def test_epoch_end_is_that_of_the_largest_common_epoch(tmp_path: Path) -> None:
-    epochs = EpochFile(tmp_path / "epochs")
-    for epoch, start in ((2, 0), (4, 10), (7, 15)):
-        epochs.begin(epoch, start)
-    answers = [epochs.end_offset_for(epoch, 20) for epoch in (1, 2, 3, 4, 6, 7, 9)]
-    assert answers == [(0, 0), (2, 10), (2, 10), (4, 15), (4, 15), (7, 20), (7, 20)]
-
-
 def test_epochs_above_a_truncation_are_forgotten(tmp_path: Path) -> None:
     epochs = EpochFile(tmp_path / "epochs")
     for epoch, start in ((2, 0), (4, 10), (7, 15)):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.logd.core.replica import NodeId
+from penstock.logd.core.node import NodeId
 
 MILLISECOND: Final = 1_000_000
 

@@ -7,6 +7,7 @@ requests leave no earlier. Both kinds are repeated until they are answered or th
 
 from typing import TYPE_CHECKING
 
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft.errors import NotLeaderError
 from penstock.logd.core.raft.events import Refused
 from penstock.logd.core.raft.messages import (
@@ -19,7 +20,6 @@ from penstock.logd.core.raft.messages import (
 )
 from penstock.logd.core.raft.outbox import Needs
 from penstock.logd.core.raft.quorum import Verdict, verdict
-from penstock.logd.core.replica import NodeId
 
 if TYPE_CHECKING:
     from penstock.logd.core.raft.member import Raft

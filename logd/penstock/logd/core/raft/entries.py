@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft.membership import Membership
-from penstock.logd.core.replica import NodeId
 
 ENTRY_OVERHEAD_BYTES: Final = 32
 """What an entry counts beside its data, so that many empty ones are bounded too."""

@@ -1,6 +1,6 @@
 """Why a member does not do what it is asked to. The class says who must act."""
 
-from penstock.logd.core.replica import NodeId
+from penstock.logd.core.node import NodeId
 from penstock.logd.errors import UnavailableError
 
 

@@ -7,10 +7,10 @@ before it is durable is only sent after `Persisted`.
 
 from dataclasses import dataclass
 
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft.entries import Entry, HardState, Snapshot
 from penstock.logd.core.raft.membership import Membership, MembershipChange
 from penstock.logd.core.raft.messages import Message
-from penstock.logd.core.replica import NodeId
 from penstock.logd.errors import LogdError
 
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft.entries import Snapshot
 from penstock.logd.core.raft.errors import BusyError, NotLeaderError
 from penstock.logd.core.raft.events import LeaderChanged, Refused
@@ -20,7 +21,6 @@ from penstock.logd.core.raft.messages import (
     TimeoutNow,
 )
 from penstock.logd.core.raft.outbox import Needs
-from penstock.logd.core.replica import NodeId
 
 if TYPE_CHECKING:
     from penstock.logd.core.raft.member import Raft

@@ -3,6 +3,7 @@
 from collections import deque
 from typing import TYPE_CHECKING
 
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft.entries import ENTRY_OVERHEAD_BYTES, Entry, EntryKind
 from penstock.logd.core.raft.errors import BusyError
 from penstock.logd.core.raft.events import Accepted, ChangeMembership, Propose, Refused
@@ -25,7 +26,6 @@ from penstock.logd.core.raft.quorum import reached_by_majority
 from penstock.logd.core.raft.reads import LeaderReads, ReadOrigin
 from penstock.logd.core.raft.replicating import Replicator
 from penstock.logd.core.raft.transfer import Transfer
-from penstock.logd.core.replica import NodeId
 from penstock.logd.errors import LogdError, RefusedError
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ builds it: this file holds what every role has and does, the roles are `Follower
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft.applying import Applier
 from penstock.logd.core.raft.config import RaftConfig
 from penstock.logd.core.raft.election import Candidate, answer_vote_request
@@ -51,7 +52,6 @@ from penstock.logd.core.raft.messages import (
 )
 from penstock.logd.core.raft.outbox import Needs, Outbox
 from penstock.logd.core.raft.reads import Reads
-from penstock.logd.core.replica import NodeId
 
 if TYPE_CHECKING:
     from random import Random

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from penstock.logd.core.replica import NodeId
+from penstock.logd.core.node import NodeId
 from penstock.logd.errors import CorruptError, RefusedError
 
 VOTERS_MAX: Final = 5

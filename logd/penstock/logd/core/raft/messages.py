@@ -6,9 +6,9 @@ repeated, delayed or overtaken by another; none may be changed on the way.
 
 from dataclasses import dataclass
 
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft.entries import Entry
 from penstock.logd.core.raft.membership import Membership
-from penstock.logd.core.replica import NodeId
 
 
 @dataclass(frozen=True, slots=True)

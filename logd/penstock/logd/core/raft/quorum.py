@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
-from penstock.logd.core.replica import NodeId
+from penstock.logd.core.node import NodeId
 
 
 class Verdict(Enum):

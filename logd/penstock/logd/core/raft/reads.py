@@ -9,7 +9,7 @@ has the index applied. A follower asks the leader for the index and reads its ow
 from collections import deque
 from dataclasses import dataclass
 
-from penstock.logd.core.replica import NodeId
+from penstock.logd.core.node import NodeId
 
 
 @dataclass(frozen=True, slots=True)

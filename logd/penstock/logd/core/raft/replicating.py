@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft.messages import (
     AppendRejection,
     AppendRequest,
@@ -11,7 +12,6 @@ from penstock.logd.core.raft.messages import (
 )
 from penstock.logd.core.raft.outbox import Needs
 from penstock.logd.core.raft.progress import Inflights, Progress, ProgressState
-from penstock.logd.core.replica import NodeId
 
 if TYPE_CHECKING:
     from penstock.logd.core.raft.member import Raft

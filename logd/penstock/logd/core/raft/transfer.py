@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock.logd.core.replica import NodeId
+from penstock.logd.core.node import NodeId
 
 
 @dataclass(slots=True)

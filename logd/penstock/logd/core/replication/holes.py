@@ -1,0 +1,99 @@
+"""Damaged ranges of one replica's log, and how they are filled from peers.
+
+A replica with a hole may follow, but is never elected and leaves the ISR. It asks its peers in turn
+for exactly the range, also while there is no leader. What comes is taken only if it covers the
+range and every frame's epoch is the one that this log has at that offset: then it is the record
+that was lost, whether it is committed or not, since one epoch has one leader.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from penstock.logd.core.node import NodeId
+from penstock.logd.core.replication.effects import AskRange, Effect, Finding, Patch, Tell
+from penstock.logd.core.replication.epochs import Epochs
+from penstock.logd.core.replication.events import RangeCame, RangeCorrupt, RangePatched
+from penstock.logd.core.replication.log_state import LogState
+from penstock.logd.core.replication.settings import ReplicationSettings
+
+
+class Holes:
+    """The damaged ranges of one log, worked on one at a time."""
+
+    def __init__(self, settings: ReplicationSettings) -> None:
+        self._settings = settings
+        self._ranges: list[tuple[int, int]] = []
+        self._turn = 0
+        self._asked: tuple[NodeId, int, int] | None = None
+        self._patching = False
+        self._retry_ns: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._ranges)
+
+    @property
+    def first(self) -> int | None:
+        """The lowest damaged offset; None if there is none."""
+        return min((first for first, _ in self._ranges), default=None)
+
+    def overlap(self, first: int, upto: int) -> bool:
+        """Whether any of [first, upto) is damaged."""
+        return any(a < upto and first < b for a, b in self._ranges)
+
+    def found(self, event: RangeCorrupt) -> list[Effect]:
+        """Note a damaged range; the next `ask` begins with it if it is the only one."""
+        if (event.first, event.upto) in self._ranges or event.first >= event.upto:
+            return []
+        self._ranges.append((event.first, event.upto))
+        return [Tell(Finding.HOLE, event.first, event.upto)]
+
+    def ask(self, peers: Sequence[NodeId], now_ns: int) -> list[Effect]:
+        """Ask the next peer for the first range, unless one is being asked."""
+        if not self._ranges or not peers or self._patching:
+            return []
+        if self._retry_ns is not None and now_ns < self._retry_ns:
+            return []
+        first, upto = self._ranges[0]
+        node = peers[self._turn % len(peers)]
+        self._turn += 1
+        self._asked = (node, first, upto)
+        self._retry_ns = now_ns + self._settings.retry_ns
+        return [AskRange(node, first, upto)]
+
+    def came(self, event: RangeCame, log: LogState) -> list[Effect]:
+        """Take frames from a peer; what is not right is waited out, and another peer asked."""
+        wanted = self._asked == (event.node, event.first, event.upto) and not self._patching
+        if not wanted or log.cutting or not _covers(event, log.epochs):
+            return []
+        self._patching = True
+        return [Patch(event.first, event.upto, event.spans, log.cuts)]
+
+    def patched(self, event: RangePatched) -> None:
+        """A range is whole again."""
+        self._ranges = [r for r in self._ranges if r != (event.first, event.upto)]
+        self._forget_wish()
+
+    def clip(self, start: int, end: int, *, cut: bool) -> None:
+        """Forget what does not lie in [start, end) any more, as the log was cut or deleted."""
+        clipped = [(max(a, start), min(b, end)) for a, b in self._ranges]
+        clipped = [(a, b) for a, b in clipped if a < b]
+        if cut or clipped != self._ranges:
+            self._ranges = clipped
+            self._forget_wish()
+
+    def next_deadline_ns(self) -> int | None:
+        """When to ask another peer."""
+        return self._retry_ns if self._ranges and not self._patching else None
+
+    def _forget_wish(self) -> None:
+        self._asked, self._patching, self._retry_ns = None, False, None
+
+
+def _covers(event: RangeCame, epochs: Epochs) -> bool:
+    spans = event.spans
+    if not spans:
+        return False
+    tiled = all(a.next_offset == b.base_offset for a, b in pairwise(spans))
+    reaches = spans[0].base_offset <= event.first and spans[-1].next_offset >= event.upto
+    return tiled and reaches and all(epochs.epoch_at(s.base_offset) == s.epoch for s in spans)

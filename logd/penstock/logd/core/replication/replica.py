@@ -1,0 +1,358 @@
+"""One partition's replica on one node, in whatever role the controller's view gives it.
+
+The role changes only while the log stands still: what a leader handed to its writer, and what a
+follower is appending or cutting, is finished first (`Stopping`). A deposed leader that truncated
+beside its own running append would put records of the old epoch behind those of the new one.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.logd.core.node import NodeId
+from penstock.logd.core.replication.effects import (
+    Effect,
+    Electable,
+    Finding,
+    RefreshMetadata,
+    Resign,
+    SendAnswer,
+    SendRange,
+    StopReason,
+    Tell,
+)
+from penstock.logd.core.replication.events import (
+    AnswerCame,
+    Event,
+    FetchCame,
+    LeaseRenewed,
+    RangeAsked,
+    RangeCame,
+    RangeCorrupt,
+    RangePatched,
+    StorageFailed,
+    Viewed,
+)
+from penstock.logd.core.replication.follower import Follower, Numbers
+from penstock.logd.core.replication.follower import Stage as FollowerStage
+from penstock.logd.core.replication.holes import Holes
+from penstock.logd.core.replication.leader import Leader
+from penstock.logd.core.replication.log_state import LogState
+from penstock.logd.core.replication.messages import Answer, Fetch, Refusal, Refused
+from penstock.logd.core.replication.settings import ReplicationSettings
+from penstock.logd.core.replication.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Has no part to play: there is no leader, or this node is not to hold the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The view gives another role; the log's writer has not finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The log takes no writes. It is opened again as another `Replica`."""
+
+    reason: str
+
+
+State = Idle | Stopping | Failed | Leader | Follower
+
+TRANSITIONS: Final[dict[type[State], set[type[State]]]] = {
+    Idle: {Stopping, Leader, Follower, Failed, Idle},
+    Stopping: {Leader, Follower, Failed, Idle},
+    Leader: {Stopping, Leader, Follower, Failed, Idle},
+    Follower: {Stopping, Leader, Follower, Failed, Idle},
+    Failed: set(),
+}
+
+
+class Replica:
+    """A partition's replica.
+
+    Args:
+        node: This one.
+        incarnation: Of the stream. What is about another one is refused or passed over.
+        log: As it was opened.
+        boot: Different with each start of the process.
+        settings: Of the cluster.
+
+    Attributes:
+        state: Its role; changed by `_become` only.
+        view: The last one; None before the first.
+    """
+
+    def __init__(
+        self,
+        node: NodeId,
+        incarnation: str,
+        log: LogState,
+        *,
+        boot: str,
+        settings: ReplicationSettings | None = None,
+    ) -> None:
+        self.state: State = Idle()
+        self.view: View | None = None
+        self.log = log
+        self._node = node
+        self._incarnation = incarnation
+        self._settings = settings or ReplicationSettings()
+        self._numbers = Numbers(boot)
+        self._holes = Holes(self._settings)
+        self._lease_until_ns = 0
+        self._electable = Electable(electable=True)
+        self._resignation: Resign | None = None
+        self._resign_ns = 0
+        self._cuts_seen = 0
+
+    @property
+    def leader_epoch(self) -> int:
+        """The last that the controller told of; 0 before."""
+        return self.view.leader_epoch if self.view else 0
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset of the last record that is committed and held here; -1 when there is none."""
+        return min(self.log.high_watermark, self.log.synced - 1)
+
+    def handle(self, event: Event, now_ns: int) -> list[Effect]:
+        """Take what happened. `now_ns` is the node's monotonic clock."""
+        effects = self._note(event, now_ns)
+        if isinstance(self.state, Stopping) and not self.log.busy:
+            effects += self._enter(now_ns)
+        self._look_at_holes(now_ns, effects)
+        self._insist(now_ns, effects)
+        return effects
+
+    def next_deadline_ns(self, now_ns: int) -> int | None:
+        """When `handle(Ticked())` is due though nothing happens."""
+        times = [self._holes.next_deadline_ns(), self._resign_ns if self._resignation else None]
+        match self.state:
+            case Leader() as leader:
+                times.append(leader.next_deadline_ns(now_ns))
+            case Follower() as follower:
+                times.append(follower.next_deadline_ns())
+            case _:
+                pass
+        return min((time for time in times if time is not None), default=None)
+
+    def answer_for(self, node: NodeId) -> Answer | None:
+        """What a follower's open wish is answered with now; see `Leader.answer_for`."""
+        return self.state.answer_for(node) if isinstance(self.state, Leader) else None
+
+    # Parts.
+
+    def _note(self, event: Event, now_ns: int) -> list[Effect]:
+        match event:
+            case Viewed(view):
+                return self._viewed(view, now_ns)
+            case FetchCame(fetch) if not self._serves(fetch):
+                return self._refuse(fetch)
+            case StorageFailed(reason):
+                return self._fail(reason)
+            case RangeCorrupt() | RangeAsked() | RangeCame() | RangePatched():
+                return self._about_holes(event)
+            case _:
+                return self._play(event, now_ns)
+
+    def _play(self, event: Event, now_ns: int) -> list[Effect]:
+        """Note what is about the log or the lease, and let the role draw its conclusions."""
+        if isinstance(event, AnswerCame) and event.answer.incarnation != self._incarnation:
+            return []
+        if isinstance(event, LeaseRenewed):
+            self._lease_until_ns = max(self._lease_until_ns, event.until_ns)
+        self.log.note(event)
+        if isinstance(self.state, Leader | Follower):
+            return self.state.handle(event, now_ns)
+        return []
+
+    def _become(self, state: State) -> None:
+        assert type(state) in TRANSITIONS[type(self.state)], (self.state, state)
+        self.state = state
+
+    def _viewed(self, view: View, now_ns: int) -> list[Effect]:
+        known = self.view
+        if view.incarnation != self._incarnation:
+            return []
+        if known is not None and view.version <= known.version:
+            return []
+        self.view = view
+        if isinstance(self.state, Failed):
+            leads = view.leader == self._node
+            return [Resign(view.leader_epoch, self.state.reason)] if leads else []
+        same = known is not None and (
+            (known.leader_epoch, known.leader) == (view.leader_epoch, view.leader)
+            and known.holds(self._node) == view.holds(self._node)
+        )
+        if same:
+            return self._go_on(view, now_ns)
+        effects: list[Effect] = []
+        if isinstance(self.state, Leader):
+            effects += self.state.stop(StopReason.DEPOSED)
+        if not isinstance(self.state, Stopping):
+            self._become(Stopping())
+        return effects
+
+    def _insist(self, now_ns: int, effects: list[Effect]) -> None:
+        """Repeat a resignation until another epoch begins: it may have been lost."""
+        for effect in effects:
+            if isinstance(effect, Resign):
+                self._resignation, self._resign_ns = effect, now_ns + self._settings.retry_ns
+        wanted = self._resignation
+        if wanted is None or self.view is None:
+            return
+        if (wanted.epoch, self._node) != (self.view.leader_epoch, self.view.leader):
+            self._resignation = None
+        elif now_ns >= self._resign_ns:
+            self._resign_ns = now_ns + self._settings.retry_ns
+            effects.append(wanted)
+
+    def _go_on(self, view: View, now_ns: int) -> list[Effect]:
+        match self.state:
+            case Leader() as leader:
+                return leader.viewed(view, now_ns)
+            case Follower() as follower:
+                follower.viewed(view)
+                return []
+            case Idle() | Stopping() | Failed():
+                return []
+
+    def _enter(self, now_ns: int) -> list[Effect]:
+        """Take the role that the view gives; the log stands still."""
+        view = self.view
+        assert view is not None
+        if view.leader is None or not view.holds(self._node):
+            self._become(Idle())
+            return []
+        if max(self.log.epochs.latest, self.log.agreed_epoch) > view.leader_epoch:
+            self._become(Idle())  # the log has seen more than this view knows
+            return [RefreshMetadata()]
+        if view.leader == self._node:
+            return self._lead(view, now_ns)
+        follower = Follower(self._node, view, self.log, self._numbers, self._settings)
+        follower.hole = self._holes.first
+        self._become(follower)
+        return follower.begin()
+
+    def _lead(self, view: View, now_ns: int) -> list[Effect]:
+        unfit = self._why_not_lead(view)
+        if unfit:
+            self._become(Idle())
+            return [Resign(view.leader_epoch, unfit)]
+        effects: list[Effect] = []
+        if self.log.is_short:  # the unclean election has been told to lead with what there is
+            end, lost = self.log.submitted, self.log.high_watermark + 1
+            effects.append(Tell(Finding.UNCLEAN_LOSS, end, lost))
+            self.log.high_watermark = end - 1
+        leader = Leader(
+            self._node, view, self.log, self._settings, lease_until_ns=self._lease_until_ns
+        )
+        self._become(leader)
+        return effects + leader.begin(now_ns)
+
+    def _why_not_lead(self, view: View) -> str:
+        """Why this node must not lead; empty if it may."""
+        if self._node not in view.isr:
+            return "it is not in the ISR"
+        if self.log.epochs.latest >= view.leader_epoch:
+            # What that process had appended and not synced is lost here, and may be elsewhere: the
+            # same epoch must not give the same offsets to other records.
+            return "an earlier process of this node began this epoch"
+        if self._holes and len(view.replicas) > 1:
+            return "its log has a damaged range"
+        if self.log.is_short and view.unclean_epoch != view.leader_epoch:
+            return "its log ends below what was committed"
+        return ""
+
+    def _fail(self, reason: str) -> list[Effect]:
+        effects: list[Effect] = []
+        if isinstance(self.state, Failed):
+            return effects
+        if isinstance(self.state, Leader):
+            effects += self.state.stop(StopReason.STORAGE_FAILED)
+            effects.append(Resign(self.leader_epoch, reason))
+        self._become(Failed(reason))
+        return effects
+
+    def _serves(self, fetch: Fetch) -> bool:
+        return isinstance(self.state, Leader) and fetch.incarnation == self._incarnation
+
+    def _refuse(self, fetch: Fetch) -> list[Effect]:
+        reason = Refusal.NOT_LEADER
+        effects: list[Effect] = []
+        if fetch.incarnation != self._incarnation:
+            reason = Refusal.INCARNATION
+        elif fetch.leader_epoch < self.leader_epoch:
+            reason = Refusal.OLDER_EPOCH
+        elif fetch.leader_epoch > self.leader_epoch:
+            reason = Refusal.NEWER_EPOCH
+            effects.append(RefreshMetadata())
+        refused = Refused(
+            boot=fetch.boot,
+            number=fetch.number,
+            incarnation=self._incarnation,
+            leader_epoch=self.leader_epoch,
+            reason=reason,
+        )
+        return [*effects, SendAnswer(fetch.node, refused)]
+
+    # Holes, and whether this replica may be elected.
+
+    def _about_holes(
+        self, event: RangeCorrupt | RangeAsked | RangeCame | RangePatched
+    ) -> list[Effect]:
+        match event:
+            case RangeCorrupt():
+                effects = self._holes.found(event)
+                if isinstance(self.state, Leader) and self.state.view.isr != {self._node}:
+                    effects += self.state.resign("its log has a damaged range")
+                return effects
+            case RangeAsked(node, first, upto):
+                ends = first if not self._can_send(first, upto) else upto
+                return [SendRange(node, first, ends)]
+            case RangeCame():
+                return self._holes.came(event, self.log)
+            case RangePatched():
+                if event.cuts == self.log.cuts:
+                    self._holes.patched(event)
+                return []
+
+    def _can_send(self, first: int, upto: int) -> bool:
+        sound = not isinstance(self.state, Failed) and not self._holes.overlap(first, upto)
+        return sound and self.log.start <= first and upto <= self.log.written
+
+    def _look_at_holes(self, now_ns: int, effects: list[Effect]) -> None:
+        if self._holes:
+            cut = self._cuts_seen != self.log.cuts
+            self._cuts_seen = self.log.cuts
+            self._holes.clip(self.log.start, self.log.submitted, cut=cut)
+        if isinstance(self.state, Follower) and self.state.hole != self._holes.first:
+            self.state.hole = self._holes.first
+            effects += self.state.report()
+        if self._holes and self.view is not None and not isinstance(self.state, Failed):
+            effects += self._holes.ask(self._helpers(), now_ns)
+        reason = self._why_not_electable()
+        if reason != self._electable.reason:
+            self._electable = Electable(electable=not reason, reason=reason)
+            effects.append(self._electable)
+            if self.log.is_short:
+                end, lost = self.log.submitted, self.log.high_watermark + 1
+                effects.append(Tell(Finding.COMMITTED_LOST, end, lost))
+
+    def _helpers(self) -> list[NodeId]:
+        """Whom to ask for a damaged range: the leader first, then the others in order."""
+        assert self.view is not None
+        others = [self.view.leader, *self.view.replicas, *sorted(self.view.observers)]
+        return [node for node in dict.fromkeys(others) if node not in (None, self._node)]
+
+    def _why_not_electable(self) -> str:
+        if isinstance(self.state, Failed):
+            return self.state.reason
+        if self._holes:
+            return "its log has a damaged range"
+        if isinstance(self.state, Follower) and self.state.stage is FollowerStage.DIVERGED:
+            return "its log has diverged below what was committed"
+        return "its log ends below what was committed" if self.log.is_short else ""
