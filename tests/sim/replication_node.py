@@ -1,0 +1,326 @@
+"""One node of the simulated world: a replica core and the shell around it, with its flaws."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.logd.core.replication import effects as fx
+from penstock.logd.core.replication import events as ev
+from penstock.logd.core.replication.epochs import Epochs
+from penstock.logd.core.replication.leader import Leader
+from penstock.logd.core.replication.log_state import LogState
+from penstock.logd.core.replication.messages import Answer, Frames, Span
+from penstock.logd.core.replication.replica import Replica
+from penstock.logd.core.replication.settings import ReplicationSettings
+from tests.sim.replication_controller import Controller
+from tests.sim.replication_disk import Disk, Writer
+from tests.sim.replication_history import Message, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.logd.core.node import NodeId
+    from penstock.logd.core.replication.view import View
+    from tests.sim.replication_world import ReplicationWorld
+
+MS: Final = 1_000_000
+SETTINGS: Final = ReplicationSettings(replica_lag_ns=60 * MS, retry_ns=10 * MS)
+FRAMES_MAX: Final = 6
+PATIENCE_NS: Final = 20 * MS
+
+
+class Node:
+    """A process that lives and dies, and its disk.
+
+    Attributes:
+        leading: The epoch it takes writes under; 0: none.
+        high_watermark: As this process has told readers.
+        life: Counts starts; what belongs to an earlier one is gone.
+    """
+
+    def __init__(self, world: ReplicationWorld, name: NodeId) -> None:
+        self.world = world
+        self.name = name
+        self.disk = Disk()
+        self.life = 0
+        self.running = False
+        self.paused = False
+        self.inbox: list[Callable[[], None]] = []
+        self.reports: list[Callable[[], None]] = []
+        self.rate = 1 + world.random.uniform(-0.04, 0.04)
+        self.slow = 1
+        self.start_up()
+
+    # The process.
+
+    def start_up(self) -> None:
+        """Recover the log and begin to play."""
+        self.life += 1
+        self.running, self.paused, self.inbox, self.reports = True, False, [], []
+        self.leading, self.refusing = 0, fx.Refusing.NOTHING
+        self.acks: list[tuple[int, Message]] = []
+        self.told: dict[NodeId, tuple[int, int, int]] = {}
+        self.asked_ns = 0
+        self.leases: list[tuple[int, int]] = []
+        self.writer, self.last_led = Writer(self), 0
+        self.electable = True
+        disk = self.disk
+        log = LogState.opened(
+            start=disk.start,
+            end=disk.end,
+            epochs=Epochs(disk.epochs.entries),
+            high_watermark=disk.checkpoint[0],
+            agreed_epoch=disk.checkpoint[1],
+        )
+        disk.epochs = Epochs(log.epochs.entries)
+        self.ids = {
+            record.message: disk.start + n for n, record in enumerate(disk.records) if record
+        }
+        self.ids |= disk.ids
+        self.high_watermark, self.checked = log.high_watermark, 0
+        boot = f"{self.name}{self.life}"
+        self.replica = Replica(self.name, "i", log, boot=boot, settings=SETTINGS)
+        for offset, record in enumerate(disk.records, disk.start):
+            if record is None:
+                self.take(ev.RangeCorrupt(offset, offset + 1))
+
+    def die(self, *, power: bool) -> None:
+        """The process ends; with its machine, what was not durable may be lost, from any point."""
+        self.life += 1
+        self.running, self.paused, self.leading = False, False, 0
+        self.inbox, self.reports = [], []
+        disk, random = self.disk, self.world.random
+        if power and len(disk.records) > disk.durable:
+            self.world.mark("unsynced lost")
+            del disk.records[random.randint(disk.durable, len(disk.records)) :]
+        disk.durable = len(disk.records)
+
+    def clock(self) -> int:
+        return int(self.world.now_ns * self.rate)
+
+    def do(self, action: Callable[[], None], *, in_order: bool = False) -> None:
+        """Act now; when the process is resumed, if it is stopped; never, if it is dead."""
+        if self.paused:
+            (self.reports if in_order else self.inbox).append(action)
+        elif self.running:
+            action()
+
+    def later(self, delay_ns: int, action: Callable[[], None]) -> None:
+        """Act after a delay, unless this process is gone by then."""
+        life = self.life
+        self.world.at(delay_ns, lambda: self.do(action) if self.life == life else None)
+
+    def resume(self) -> None:
+        """What has come meanwhile is taken in any order, what the writer reports in its own."""
+        random, inbox, reports = self.world.random, self.inbox, self.reports
+        self.paused, self.inbox, self.reports = False, [], []
+        random.shuffle(inbox)
+        while inbox or reports:
+            turn = reports if reports and (not inbox or random.random() < 0.5) else inbox
+            self.do(turn.pop(0))
+
+    def take(self, event: ev.Event) -> None:
+        """Let the core decide, and do what it says."""
+        for effect in self.replica.handle(event, self.clock()):
+            self.execute(effect)
+        if isinstance(self.replica.state, Leader):
+            self.push()
+
+    # What comes from outside.
+
+    def tick(self) -> None:
+        """Heartbeat, timers, and asking again for what got no answer."""
+        now_ns = self.clock()
+        deadline_ns = self.replica.next_deadline_ns(now_ns)
+        if deadline_ns is not None and deadline_ns <= now_ns:
+            self.take(ev.Ticked())
+        if now_ns - self.asked_ns > PATIENCE_NS:
+            self.asked_ns = now_ns
+            self.take(ev.AnswerLost())
+        if self.world.random.random() < 0.1:
+            log = self.replica.log
+            self.disk.checkpoint = (log.high_watermark, log.agreed_epoch)
+        electable, name = self.electable, self.name
+        self.world.send(
+            name, "controller", lambda c: c.heartbeat(name, now_ns, electable=electable)
+        )
+
+    def leased(self, until_ns: int, view: View) -> None:
+        self.take(ev.Viewed(view))
+        self.take(ev.LeaseRenewed(until_ns))
+
+    def answer_came(self, answer: Answer, records: list[Record]) -> None:
+        self.writer.fetched = records
+        spans = (
+            tuple(
+                Span(answer.offset + n, answer.offset + n + 1, record.epoch)
+                for n, record in enumerate(records)
+            )
+            if isinstance(answer, Frames)
+            else ()
+        )
+        self.take(ev.AnswerCame(answer, spans))
+
+    def published(self, message: Message) -> None:
+        """NATS delivers to everybody who is subscribed."""
+        if not self.leading or self.refusing is not fx.Refusing.NOTHING:
+            if self.leading:
+                self.world.mark(f"refused {self.refusing.name}")
+            return
+        known = self.ids.get(message)
+        if known is not None:
+            self.world.mark("duplicate")
+            if known <= self.high_watermark:
+                self.world.ack(self, known, message, "all")
+            else:
+                self.acks.append((known, message))
+            return
+        offset, epoch = self.next_offset, self.leading
+        self.next_offset += 1
+        self.ids[message] = offset
+        self.acks.append((offset, message))
+        self.take(ev.Submitted(self.next_offset))
+        self.writer.append([Record(epoch, message)])
+
+    # What the core wants done.
+
+    def execute(self, effect: fx.Effect) -> None:
+        match effect:
+            case (
+                fx.BeginEpoch() | fx.AppendFetched() | fx.Truncate() | fx.Reset()
+                | fx.DeleteBefore() | fx.Patch()
+            ):  # fmt: skip
+                self.writer.execute(effect)
+            case fx.SendFetch() | fx.SendAnswer() | fx.AskRange() | fx.SendRange():
+                self.send(effect)
+            case fx.ProposeIsr() | fx.Resign() | fx.Electable() | fx.RefreshMetadata() | fx.Tell():
+                self.tell(effect)
+            case fx.HighWatermark(offset):
+                self.world.history.commits(self, offset)
+                self.release("all", offset + 1)
+            case fx.LeaderDurable(upto):
+                self.release("leader", upto)
+            case _:
+                self.serve(effect)
+
+    def send(self, effect: fx.SendFetch | fx.SendAnswer | fx.AskRange | fx.SendRange) -> None:
+        """What is for other replicas."""
+        name = self.name
+        match effect:
+            case fx.SendFetch(node, fetch):
+                if fetch.wants:
+                    self.asked_ns = self.clock()
+                self.world.send(name, node, lambda n: n.take(ev.FetchCame(fetch)))
+            case fx.SendAnswer(node, answer):
+                self.send_answer(node, answer)
+            case fx.AskRange(node, first, upto):
+                self.world.send(name, node, lambda n: n.take(ev.RangeAsked(name, first, upto)))
+            case fx.SendRange(node, first, upto):
+                self.send_range(node, first, upto)
+
+    def tell(
+        self, effect: fx.ProposeIsr | fx.Resign | fx.Electable | fx.RefreshMetadata | fx.Tell
+    ) -> None:
+        """What is for the controller, or for an operator."""
+        name = self.name
+        match effect:
+            case fx.ProposeIsr():  # forwarded, and in a queue for the metadata log
+                late_ns = 0 if self.world.calm else self.world.random.choice((0, 0, 30, 120)) * MS
+                propose = partial(Controller.proposed, node=name, proposal=effect)
+                self.world.at(late_ns, partial(self.world.send, name, "controller", propose))
+            case fx.Resign(epoch):
+                self.world.send(name, "controller", lambda c: c.resigned(name, epoch))
+            case fx.Electable(electable):
+                self.electable = electable
+            case fx.Tell(finding, first):
+                self.world.told(finding)
+                if finding is fx.Finding.UNCLEAN_LOSS:
+                    self.high_watermark = min(self.high_watermark, first - 1)
+            case fx.RefreshMetadata():
+                pass  # heartbeats bring it
+
+    def serve(self, effect: fx.Lead | fx.Stop | fx.Refuse | fx.Inherited) -> None:
+        """What is for publishers."""
+        match effect:
+            case fx.Lead(epoch, next_offset):
+                self.world.history.leads(self, epoch)
+                assert next_offset == self.disk.end or epoch == self.last_led
+                self.leading, self.next_offset, self.refusing = (
+                    epoch,
+                    next_offset,
+                    fx.Refusing.NOTHING,
+                )
+                self.last_led = epoch
+            case fx.Stop(reason):
+                self.world.mark(f"stopped {reason.name.lower()}")
+                self.leading = 0
+                if reason is not fx.StopReason.LEASE_ENDED:
+                    self.acks.clear()
+            case fx.Refuse(reason):
+                self.refusing = reason
+            case fx.Inherited(first, upto):
+                self.world.mark("inherited")
+                records = self.disk.records[first - self.disk.start : upto - self.disk.start]
+                self.acks += [
+                    (first + n, r.message) for n, r in enumerate(records) if r is not None
+                ]
+
+    def release(self, policy: str, upto: int) -> None:
+        """Send the acks that are due."""
+        if not self.leading:
+            return
+        due = [a for a in self.acks if a[0] < upto and policy in ("all", a[1].policy)]
+        if due:
+            self.acks = [a for a in self.acks if a not in due]
+            for offset, message in due:
+                self.world.ack(self, offset, message, policy)
+
+    def send_answer(self, node: NodeId, answer: Answer) -> None:
+        records: list[Record] = []
+        if isinstance(answer, Frames):
+            first = answer.offset - self.disk.start
+            if first < 0:
+                return  # deleted this moment; the core will hear of it
+            for record in self.disk.records[first : first + FRAMES_MAX]:
+                if record is None:
+                    break
+                records.append(record)
+            records = records[: answer.upto - answer.offset]
+            self.told[node] = (answer.number, answer.upto, answer.high_watermark)
+        self.world.send(self.name, node, lambda n: n.answer_came(answer, records))
+
+    def push(self) -> None:
+        """Answer open wishes that there is news for, as a session does."""
+        for node in self.world.nodes:
+            answer = self.replica.answer_for(node)
+            if isinstance(answer, Frames):
+                news = (answer.number, answer.upto, answer.high_watermark)
+                if self.told.get(node) != news:
+                    self.send_answer(node, answer)
+
+    def send_range(self, node: NodeId, first: int, upto: int) -> None:
+        records = self.disk.records[first - self.disk.start : upto - self.disk.start]
+        name = self.name
+        self.world.send(name, node, lambda n: n.range_came(name, first, upto, records))
+
+    def range_came(self, node: NodeId, first: int, upto: int, records: list[Record | None]) -> None:
+        patch = [record for record in records if record is not None]
+        if len(patch) < upto - first:
+            patch = []
+        self.writer.patch = patch
+        spans = tuple(Span(at, at + 1, record.epoch) for at, record in enumerate(patch, first))
+        self.take(ev.RangeCame(node, first, upto, spans))
+
+    def fail(self) -> None:
+        """EIO or ENOSPC: the log takes nothing; later it is opened again, as after a crash."""
+        self.world.mark("disk failed")
+        self.take(ev.StorageFailed("disk"))
+        self.later(30 * MS, self.restart)
+
+    def fail_soon(self) -> None:
+        self.do(self.fail)
+
+    def restart(self) -> None:
+        self.die(power=True)
+        self.start_up()

@@ -1,0 +1,259 @@
+"""Known-bad twins: each breaks one rule of replication as others have broken it before.
+
+The simulation must catch every one of them, or it proves nothing about that rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
+
+from penstock.logd.core.replication.epochs import Epochs
+from penstock.logd.core.replication.events import EpochSaved, LeaseRenewed, Synced, Viewed, Written
+from penstock.logd.core.replication.follower import Follower
+from penstock.logd.core.replication.isr import Isr
+from penstock.logd.core.replication.leader import Leader
+from penstock.logd.core.replication.log_state import LogState
+from penstock.logd.core.replication.messages import Diverged, Fetch, OutOfRange, Refusal
+from penstock.logd.core.replication.peer import Peer
+from penstock.logd.core.replication.replica import Replica
+from tests.sim.replication_disk import Writer
+from tests.sim.replication_node import MS, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.logd.core.node import NodeId
+    from penstock.logd.core.replication.effects import Effect, ProposeIsr
+    from penstock.logd.core.replication.view import View
+
+Patches = list[Any]
+
+
+def _ack_before_fsync() -> Patches:
+    """A follower vouches for what it has written, and the leader for its own."""
+
+    def appended(writer: Writer, records: Any) -> None:
+        writer.disk.records += records
+        writer.tell(Synced(writer.disk.end, writer.cuts))
+        writer.sync_soon()
+
+    return [patch.object(Writer, "appended", appended)]
+
+
+def _truncation_to_the_high_watermark() -> Patches:
+    """A new follower cuts what it does not know to be committed: the hole of KIP-101."""
+    begin = Follower.begin
+
+    def cut_first(follower: Follower) -> list[Effect]:
+        upto = follower._log.high_watermark + 1
+        if follower._log.start <= upto < follower._log.written:
+            return [follower._truncate(upto)]
+        return begin(follower)
+
+    return [patch.object(Follower, "begin", cut_first)]
+
+
+def _answer_with_the_askers_epoch() -> Patches:
+    """The leader says where its log ends for an epoch, not which epoch it means: KIP-279."""
+    compare = Leader._compare
+
+    def compare_ends(leader: Leader, fetch: Fetch) -> Diverged | OutOfRange | None:
+        answer = compare(leader, fetch)
+        if isinstance(answer, Diverged):
+            if fetch.offset <= answer.end_offset:
+                return None
+            return replace(answer, epoch=fetch.last_epoch)
+        return answer
+
+    return [patch.object(Leader, "_compare", compare_ends)]
+
+
+def _rejoin_at_the_high_watermark() -> Patches:
+    """Who has what this leader knows to be committed enters, whatever it inherited: KAFKA-7128."""
+    init = Isr.__init__
+
+    def without_start(isr: Isr, *args: Any, epoch_start: int) -> None:
+        init(isr, *args, epoch_start=0)
+
+    return [patch.object(Isr, "__init__", without_start)]
+
+
+def _rejoin_by_recency() -> Patches:
+    """Who has fetched lately enters."""
+
+    def may_join(isr: Isr, node: NodeId, peer: Peer, _: LogState) -> bool:
+        return node in isr._view.replicas and peer.agreed and not peer.lost
+
+    def may_stay(*_: Any) -> bool:
+        return True
+
+    return [patch.object(Isr, "may_join", may_join), patch.object(Isr, "_may_stay", may_stay)]
+
+
+def _shrink_before_commit() -> Patches:
+    """Who is proposed to leave counts no more, before the controller has agreed."""
+    propose = Isr.propose
+
+    def at_once(isr: Isr, *args: Any) -> ProposeIsr | None:
+        proposal = propose(isr, *args)
+        if proposal is not None:
+            isr.counted = proposal.isr
+        return proposal
+
+    return [patch.object(Isr, "propose", at_once)]
+
+
+def _additions_do_not_count() -> Patches:
+    """Who is proposed to enter counts only when the leader hears that it has."""
+    propose = Isr.propose
+
+    def uncounted(isr: Isr, *args: Any) -> ProposeIsr | None:
+        proposal = propose(isr, *args)
+        isr.counted = isr._view.isr
+        return proposal
+
+    return [patch.object(Isr, "propose", uncounted)]
+
+
+def _refusal_ends_an_addition() -> Patches:
+    """An addition counts until any answer comes, though a copy of it may still be under way."""
+    answered = Isr.answered
+
+    def forget(isr: Isr, *args: Any) -> bool:
+        isr._added = frozenset()
+        isr.counted = isr._view.isr
+        return answered(isr, *args)
+
+    return [patch.object(Isr, "answered", forget)]
+
+
+def _lease_not_watched() -> Patches:
+    """A leader that slept through its lease acks what it appends."""
+    return [patch.object(Leader, "_watch_lease", lambda *_: None)]
+
+
+def _lease_without_metadata() -> Patches:
+    """A lease is taken before what the controller had committed is known here."""
+
+    def leased(node: Node, until_ns: int, view: View) -> None:
+        node.take(LeaseRenewed(until_ns))
+        node.later(node.world.random.randrange(30 * MS), lambda: node.take(Viewed(view)))
+
+    return [patch.object(Node, "leased", leased)]
+
+
+def _older_epochs_count() -> Patches:
+    """A fetch under an older epoch is served like any other."""
+    refuse = Leader._refuse
+
+    def lenient(leader: Leader, fetch: Fetch) -> Refusal | None:
+        refusal = refuse(leader, fetch)
+        return None if refusal is Refusal.OLDER_EPOCH else refusal
+
+    def trusting(_: Leader, __: Fetch) -> None:
+        return None
+
+    return [patch.object(Leader, "_refuse", lenient), patch.object(Leader, "_compare", trusting)]
+
+
+def _cut_beside_an_append() -> Patches:
+    """A deposed leader truncates while its last append is running."""
+    return [patch.object(LogState, "busy", property(lambda log: log.cutting))]
+
+
+def _epoch_starts_one_early() -> Patches:
+    """A leader notes the last offset of the epoch before as the start of its own."""
+    begin = Leader.begin
+
+    def leader_begins(leader: Leader, now_ns: int) -> list[Effect]:
+        effects = begin(leader, now_ns)
+        entries = [*leader._log.epochs.entries]
+        epoch, start = entries.pop()
+        if start > leader._log.start and (not entries or entries[-1][1] < start - 1):
+            leader._log.epochs = Epochs([*entries, (epoch, start - 1)])
+        return effects
+
+    return [patch.object(Leader, "begin", leader_begins)]
+
+
+def _same_epoch_again() -> Patches:
+    """A process goes on with the epoch of the one before it."""
+    why_not = Replica._why_not_lead
+
+    def lead_on(replica: Replica, view: View) -> str:
+        reason = why_not(replica, view)
+        return "" if "earlier process" in reason else reason
+
+    begin = Leader.begin
+
+    def begin_again(leader: Leader, now_ns: int) -> list[Effect]:
+        if leader._log.epochs.latest < leader.view.leader_epoch:
+            return begin(leader, now_ns)
+        leader._meet_peers(now_ns)
+        return leader.handle(EpochSaved(leader.view.leader_epoch), now_ns)
+
+    return [
+        patch.object(Replica, "_why_not_lead", lead_on),
+        patch.object(Leader, "begin", begin_again),
+    ]
+
+
+def _leads_with_a_hole() -> Patches:
+    """A damaged range keeps nobody from being elected."""
+    why_not = Replica._why_not_lead
+
+    def lead_anyway(replica: Replica, view: View) -> str:
+        reason = why_not(replica, view)
+        return "" if "damaged" in reason else reason
+
+    return [
+        patch.object(Replica, "_why_not_lead", lead_anyway),
+        patch.object(Replica, "_why_not_electable", lambda _: ""),
+        patch.object(Leader, "resign", lambda *_: []),
+    ]
+
+
+def _late_syncs_believed() -> Patches:
+    """What was synced before a cut is taken for what is there after it."""
+
+    def grown(log: LogState, event: Written | Synced) -> None:
+        log.written = max(log.written, event.upto)
+        log.submitted = max(log.submitted, log.written)
+        if isinstance(event, Synced):
+            log.synced = max(log.synced, event.upto)
+
+    return [patch.object(LogState, "_grown", grown)]
+
+
+def _disagreement_counts() -> Patches:
+    """A follower's end counts though its log was not compared."""
+    fetched = Peer.fetched
+
+    def trust(peer: Peer, fetch: Fetch, *, agreed: bool) -> None:
+        fetched(peer, fetch, agreed=True)
+        del agreed
+
+    return [patch.object(Peer, "fetched", trust)]
+
+
+TWINS: Final[dict[str, Callable[[], Patches]]] = {
+    "ack before fsync": _ack_before_fsync,
+    "truncation to the high watermark": _truncation_to_the_high_watermark,
+    "answer with the asker's epoch": _answer_with_the_askers_epoch,
+    "rejoin at the high watermark": _rejoin_at_the_high_watermark,
+    "rejoin by recency": _rejoin_by_recency,
+    "shrink before commit": _shrink_before_commit,
+    "additions do not count": _additions_do_not_count,
+    "refusal ends an addition": _refusal_ends_an_addition,
+    "lease not watched": _lease_not_watched,
+    "lease without metadata": _lease_without_metadata,
+    "older epochs count": _older_epochs_count,
+    "cut beside an append": _cut_beside_an_append,
+    "epoch starts one early": _epoch_starts_one_early,
+    "same epoch again": _same_epoch_again,
+    "leads with a hole": _leads_with_a_hole,
+    "late syncs believed": _late_syncs_believed,
+    "disagreement counts": _disagreement_counts,
+}

@@ -1,0 +1,268 @@
+"""Three to five replicas of one partition in a bad world; one seed picks everything.
+
+The network delays, drops, repeats, reorders and cuts one way. Disks lose what is not synced, fail,
+and are slow. Processes die, with or without their machine, and are stopped so that their timers
+come late. Clocks run apart. Publishers repeat what is not acked. After a while all that ends, and
+the world must come to rest with every message acked and all replicas equal.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.logd.core.node import NodeId
+from penstock.logd.core.replication.effects import Finding
+from penstock.logd.core.replication.events import RangeCorrupt, StepDown
+from tests.sim.replication_controller import Controller
+from tests.sim.replication_history import History, Message
+from tests.sim.replication_node import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MS: Final = 1_000_000
+TROUBLE_NS: Final = 900 * MS
+CALM_NS: Final = 1500 * MS
+TICK_NS: Final = 10 * MS
+CLIENTS: Final = 3
+
+
+class ReplicationWorld:
+    """One run. Call `run`.
+
+    Attributes:
+        marks: Which rare things have happened, how often.
+        disk_failure: Chance of each write and sync.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random = Random(seed)
+        self.now_ns = 0
+        self.marks: Counter[str] = Counter()
+        self.history = History()
+        self.unclean = seed % 10 == 9
+        self.calm = False
+        self.disk_failure = 0.0
+        self.drop, self.repeat = random.choice(((0.0, 0.0), (0.02, 0.02), (0.15, 0.1)))
+        self.slowest_ms = random.choice((2, 6, 30))
+        self.blocked: set[tuple[str, str]] = set()
+        self.rotten: set[int] = set()
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        names = [NodeId(f"n{n}") for n in range(random.choice((3, 3, 3, 4, 5)))]
+        observers = random.choice((0, 0, 1)) if len(names) > 3 else 0
+        self.nodes: dict[NodeId, Node] = {name: Node(self, name) for name in names}
+        self.controller = Controller(self, names, observers)
+        self.waiting = [Message(client, 0, self._policy()) for client in range(CLIENTS)]
+        self.acked = [0] * CLIENTS
+
+    def run(self) -> None:
+        """Trouble, then calm, then a look at everything."""
+        self.at(0, lambda: self.controller.change(self.controller.view))
+        for node in self.nodes.values():
+            self.every(TICK_NS, partial(node.do, node.tick))
+        self.every(TICK_NS, self.controller.look)
+        self.every(8 * MS, self.publish)
+        self.every(25 * MS, self.trouble)
+        self.play_until(TROUBLE_NS)
+        self.be_calm()
+        deadline_ns = TROUBLE_NS + CALM_NS
+        while (why := self.not_at_rest()) and self.now_ns < deadline_ns:
+            self.play_until(self.now_ns + 50 * MS)
+        assert not why, f"no rest: {why}"
+        self.history.check_end()
+
+    def not_at_rest(self) -> str:
+        view = self.controller.view
+        if view.isr != frozenset(view.replicas):
+            return f"the ISR is {sorted(view.isr)}"
+        if any(count < self.waiting[client].number for client, count in enumerate(self.acked)):
+            return "a publisher waits"
+        return self.history.converged(list(self.nodes.values()))
+
+    # Time.
+
+    def at(self, delay_ns: int, action: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (self.now_ns + max(delay_ns, 1), self._count, action))
+
+    def every(self, period_ns: int, action: Callable[[], None]) -> None:
+        def again() -> None:
+            action()
+            self.at(self.random.randrange(period_ns // 2, period_ns * 3 // 2), again)
+
+        self.at(self.random.randrange(period_ns), again)
+
+    def play_until(self, end_ns: int) -> None:
+        heap = self._heap
+        while heap and heap[0][0] <= end_ns:
+            self.now_ns, _, action = heapq.heappop(heap)
+            action()
+        self.now_ns = end_ns
+
+    # The network.
+
+    def send(self, source: str, target: str, action: Callable[[Any], None]) -> None:
+        """Have something happen at another place, later, never, or twice."""
+        random = self.random
+        if (source, target) in self.blocked:
+            return
+        if not self.calm:
+            if random.random() < self.drop:
+                return
+            if random.random() < self.repeat:
+                self._deliver(target, action)
+        self._deliver(target, action)
+
+    def _deliver(self, target: str, action: Callable[[Any], None]) -> None:
+        delay_ns = self.random.randrange(MS // 4, self.slowest_ms * MS)
+        if target == "controller":
+            self.at(delay_ns, lambda: action(self.controller))
+        else:
+            node = self.nodes[NodeId(target)]
+            self.at(delay_ns, lambda: node.do(lambda: action(node)))
+
+    # Publishers.
+
+    def _policy(self) -> str:
+        return "leader" if self.random.random() < 0.3 else "all"
+
+    def publish(self) -> None:
+        """Each publisher sends what is not acked again, or something new."""
+        for client, acked in enumerate(self.acked):
+            if acked >= self.waiting[client].number:
+                if self.calm:
+                    continue
+                self.waiting[client] = Message(client, acked + 1, self._policy())
+            message = self.waiting[client]
+            self.history.published.add(message)
+            for node in self.nodes:
+                if self.random.random() >= self.drop:
+                    publish = partial(self.nodes[node].published, message)
+                    self.at(self.random.randrange(3 * MS), partial(self.nodes[node].do, publish))
+
+    def ack(self, node: Node, offset: int, message: Message, policy: str) -> None:
+        """A node answers a publisher; the answer may be lost."""
+        self.history.acks(node, offset, message, policy)
+        self.mark(f"acked {policy}")
+        if self.calm or self.random.random() >= self.drop:
+            self.acked[message.client] = max(self.acked[message.client], message.number)
+
+    # Trouble.
+
+    def trouble(self) -> None:
+        """Something bad, mostly to the leader."""
+        if self.calm:
+            return
+        random = self.random
+        names = list(self.nodes)
+        leader = self.controller.view.leader
+        victim = leader if leader and random.random() < 0.5 else random.choice(names)
+        node = self.nodes[victim]
+        kinds = (self.kill, self.kill, self.stop, self.isolate, self.slow_down, self.break_disk,
+                 self.rot, self.step_down, self.black_out, self.retain)  # fmt: skip
+        random.choices(kinds, (4, 4, 5, 6, 3, 1, 1, 2, 1, 2))[0](node)
+
+    def aim(self, leader: NodeId, added: frozenset[NodeId] = frozenset()) -> None:
+        """Trouble at the worst moment: as an election or a change of the ISR takes effect."""
+        if self.calm or self.random.random() < 0.6:
+            return
+        for name in added:
+            self.nodes[name].slow = 40
+            self.at(80 * MS, partial(setattr, self.nodes[name], "slow", 1))
+        trouble = self.random.choice((self.kill, self.kill, self.stop, self.step_down))
+        self.at(self.random.randrange(40 * MS), partial(trouble, self.nodes[leader]))
+
+    def kill(self, node: Node, *, power: bool | None = None) -> None:
+        if not node.running:
+            return
+        node.die(power=self.random.random() < 0.6 if power is None else power)
+        life = node.life
+        self.at(
+            self.random.choice((5, 30, 120)) * MS,
+            lambda: node.start_up() if node.life == life else None,
+        )
+
+    def black_out(self, node: Node) -> None:
+        self.mark("black out")
+        for each in self.nodes.values():
+            if each is node or self.random.random() < 0.8:
+                self.kill(each, power=True)
+
+    def stop(self, node: Node) -> None:
+        """SIGSTOP, and SIGCONT after a while."""
+        if not node.running or node.paused:
+            return
+        node.paused, life = True, node.life
+        self.at(
+            self.random.choice((10, 50, 150)) * MS,
+            lambda: node.resume() if node.life == life else None,
+        )
+
+    def isolate(self, node: Node) -> None:
+        """Cut some of its links, one way or both."""
+        others: list[str] = ["controller", *(name for name in self.nodes if name != node.name)]
+        others = self.random.choice((others, others[:1], others[1:], [self.random.choice(others)]))
+        ways = self.random.choice(("in", "out", "both"))
+        links: set[tuple[str, str]] = {(node.name, other) for other in others if ways != "in"}
+        links |= {(other, node.name) for other in others if ways != "out"}
+        self.blocked |= links
+        self.at(
+            self.random.choice((20, 60, 200)) * MS, lambda: self.blocked.difference_update(links)
+        )
+
+    def slow_down(self, node: Node) -> None:
+        node.slow = self.random.choice((5, 40))
+        self.at(self.random.choice((30, 150)) * MS, lambda: setattr(node, "slow", 1))
+
+    def break_disk(self, node: Node) -> None:
+        if node.running and not node.paused:
+            node.fail()
+
+    def rot(self, node: Node) -> None:
+        """A sector of what is durable cannot be read any more; somebody notices."""
+        disk = node.disk
+        offset = self.random.randrange(disk.start, disk.end) if disk.records else 0
+        if not node.running or offset - disk.start >= disk.durable or offset in self.rotten:
+            return
+        record = disk.records[offset - disk.start]
+        if sum(each.disk.holds(offset, record) for each in self.nodes.values()) > 1:
+            assert record is not None
+            self.rotten.add(offset)  # once: somebody has it
+            disk.ids[record.message] = offset
+            disk.records[offset - disk.start] = None
+            self.mark("rot")
+            node.do(lambda: node.take(RangeCorrupt(offset, offset + 1)))
+
+    def step_down(self, node: Node) -> None:
+        node.do(lambda: node.take(StepDown()))
+
+    def retain(self, node: Node) -> None:
+        if node.leading:
+            upto = self.random.randint(0, node.high_watermark + 1)
+            node.do(lambda: node.writer.delete_before(upto))
+
+    def be_calm(self) -> None:
+        self.calm, self.slowest_ms, self.disk_failure = True, 2, 0.0
+        self.blocked = set()
+        for node in self.nodes.values():
+            node.slow = 1
+            if node.paused:
+                node.resume()
+            if not node.running:
+                node.start_up()
+
+    # What is seen.
+
+    def mark(self, what: str) -> None:
+        self.marks[what] += 1
+
+    def told(self, finding: Finding) -> None:
+        self.mark(f"told {finding.name.lower()}")
+        if finding in (Finding.DIVERGED, Finding.COMMITTED_LOST, Finding.UNCLEAN_LOSS):
+            assert self.history.lossy, finding
+        assert finding is not Finding.MISFIT, finding

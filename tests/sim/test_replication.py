@@ -1,0 +1,79 @@
+"""Replication of one partition keeps what it acknowledged, whatever happens; its bad twins do not.
+
+`PENSTOCK_SIM_SEEDS` sets how many seeds run, `PENSTOCK_SIM_SEED` the first of them.
+"""
+
+import os
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+
+from tests.sim.replication_twins import TWINS
+from tests.sim.replication_world import ReplicationWorld
+
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "300"))
+FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
+BLOCKS = 10
+
+MARKS = {
+    "acked all",
+    "acked leader",
+    "addition taken back",
+    "black out",
+    "deleted",
+    "disk failed",
+    "duplicate",
+    "empty epoch forgotten",
+    "hole filled",
+    "inherited",
+    "proposal deposed",
+    "proposal refused",
+    "proposal stale",
+    "refused NOT_ENOUGH_REPLICAS",
+    "reset",
+    "resigned",
+    "stopped deposed",
+    "stopped lease_ended",
+    "stopped resigned",
+    "stopped storage_failed",
+    "told skipped",
+    "told unclean_loss",
+    "truncated",
+    "unclean election",
+    "unsynced lost",
+}
+"""What some seed must reach, or the world is not bad enough."""
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_every_schedule_keeps_what_was_acked_and_comes_to_rest(block: int) -> None:
+    for seed in range(FIRST_SEED + block, FIRST_SEED + SEEDS, BLOCKS):
+        try:
+            ReplicationWorld(seed).run()
+        except AssertionError as error:
+            pytest.fail(f"make sim SEED={seed}: {error}")
+
+
+def test_the_schedules_reach_the_rare_cases() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(400):
+        world = ReplicationWorld(seed)
+        world.run()
+        marks.update(world.marks)
+        if marks.keys() >= MARKS:
+            return
+    assert marks.keys() >= MARKS, MARKS - marks.keys()
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_known_bad_twin_is_caught(twin: str) -> None:
+    with ExitStack() as patches:
+        for patch in TWINS[twin]():
+            patches.enter_context(patch)
+        for seed in range(1000):
+            try:
+                ReplicationWorld(seed).run()
+            except Exception:  # noqa: BLE001 - however it shows
+                return
+    pytest.fail("not caught in 1000 seeds")
