@@ -220,5 +220,5 @@ def assert_revoked_first(
             assert share.owner == was.owner
 
 
-AnyCommands.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AnyCommands.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestAnyCommands = AnyCommands.TestCase

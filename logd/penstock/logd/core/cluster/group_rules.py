@@ -54,7 +54,7 @@ def _check_form(tables: Tables, command: PutGroup, *, new: bool) -> None:
     for member in members:
         check_consumer(member)
     for share in command.shares:
-        if {share.wanted, share.owner} - {*members, None}:
+        if {share.wanted, share.owner} - {*members, None, ""} or share.owner == "":
             message = f"group {command.group}: {share.partition} goes to one who is no member"
             raise RefusedError("BAD_GROUP", message)
 
@@ -62,12 +62,12 @@ def _check_form(tables: Tables, command: PutGroup, *, new: bool) -> None:
 def _check_handovers(command: PutGroup, held: dict[GroupPartition, Share]) -> None:
     members = {member.id for member in command.members}
     released = {(item.partition, item.member, item.epoch) for item in command.released}
-    for share in command.shares:
-        before = held.get(share.partition)
-        if before is None or before.owner in (None, share.owner) or before.owner not in members:
+    owners = {share.partition: share.owner for share in command.shares}
+    for partition, before in held.items():
+        if before.owner not in members or owners.get(partition) == before.owner:
             continue
-        if (share.partition, before.owner, before.epoch) not in released:
-            message = f"group {command.group}: {before.owner} has not let go of {share.partition}"
+        if (partition, before.owner, before.epoch) not in released:
+            message = f"group {command.group}: {before.owner} has not let go of {partition}"
             raise RefusedError("NOT_RELEASED", message)
 
 

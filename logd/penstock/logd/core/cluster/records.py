@@ -181,7 +181,7 @@ class Share:
     """Who reads a partition.
 
     Attributes:
-        wanted: The member that is to read it.
+        wanted: The member that is to read it; empty: none.
         owner: The member that may be reading it; None: nobody.
         epoch: The group's epoch when it was granted to `owner`; its commits carry it.
     """

@@ -44,7 +44,7 @@ def create_stream(tables: Tables, index: int, command: CreateStream) -> Done:
     if found is not None:
         return Done(changed=False, incarnation=found.incarnation)
     _check_placements(tables, command.options, command.placements)
-    incarnation = f"{index:x}-{command.nonce}"
+    incarnation = _new_incarnation(index, command.nonce)
     partitions = tuple(_new_partition(placement) for placement in command.placements)
     return _add(tables, command.config, command.options, incarnation, partitions)
 
@@ -159,6 +159,11 @@ def check_options(options: ReplicationOptions) -> None:
         raise RefusedError("BAD_OPTIONS", message)
     if options.queue_group is not None:
         check_filter(options.queue_group)
+
+
+def _new_incarnation(index: int, nonce: str) -> str:
+    """Unique in this cluster by the index, and among clusters by the nonce."""
+    return f"{index:x}-{nonce}"
 
 
 def _find(tables: Tables, command: CreateStream) -> StreamRecord | None:

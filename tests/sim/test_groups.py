@@ -1,0 +1,108 @@
+"""Consumer groups under faults: see `groups_world`."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.logd.core.cluster import group_rules
+from penstock.logd.core.cluster.group_member import Member
+from penstock.logd.core.cluster.group_messages import MemberBeat
+from penstock.logd.core.cluster.groups import GroupCoordinator
+from penstock.logd.core.cluster.records import Group
+from tests.sim.groups_world import GroupsWorld
+
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "100"))
+FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
+BLOCKS = 4
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_partition_has_two_readers_and_no_position_goes_back(block: int) -> None:
+    for seed in range(FIRST_SEED + block, FIRST_SEED + SEEDS, BLOCKS):
+        try:
+            GroupsWorld(seed).run()
+        except AssertionError as error:
+            pytest.fail(f"make sim SEED={seed}: {error}")
+
+
+def test_the_schedules_reach_the_rare_cases() -> None:
+    reached: Counter[str] = Counter()
+    for seed in range(20):
+        world = GroupsWorld(seed)
+        world.run()
+        reached += world.reached
+    assert {
+        "CURSOR_BEHIND",
+        "FENCED",
+        "coordinators",
+        "die",
+        "grant not known",
+        "leave",
+        "members fenced",
+        "proposals lost",
+        "revoked",
+        "stream",
+    } <= set(reached)
+
+
+def _grants_before_it_revokes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupCoordinator, "_owner", lambda self, before, wanted, members, watch: wanted)
+    patch.setattr(group_rules, "_check_handovers", lambda *_: None)
+
+
+def _ignores_drift(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupsWorld, "drift_percent", 0)
+
+
+def _gives_no_full_session(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupCoordinator, "_sessions_since", lambda *_: 0)
+
+
+def _answers_without_a_raft_lease(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupCoordinator, "_holds_raft_lease", lambda *_: True)
+
+
+def _takes_any_epoch_for_a_release(patch: pytest.MonkeyPatch) -> None:
+    original = GroupCoordinator._release
+
+    def release(self: GroupCoordinator, group: Group, watch: Any, beat: MemberBeat) -> None:
+        original(self, group, watch, replace(beat, epoch=group.epoch))
+
+    patch.setattr(GroupCoordinator, "_release", release)
+
+
+def _counts_from_receipt(patch: pytest.MonkeyPatch) -> None:
+    original = Member._answered
+
+    def answered(self: Member, answer: Any, now_ns: int) -> Any:
+        if answer.sequence in self._sent_ns:
+            self._sent_ns[answer.sequence] = now_ns
+        return original(self, answer, now_ns)
+
+    patch.setattr(Member, "_answered", answered)
+
+
+TWINS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "a partition is granted before it is revoked": _grants_before_it_revokes,
+    "drift is ignored": _ignores_drift,
+    "a new coordinator gives no full session": _gives_no_full_session,
+    "heartbeats are answered without a Raft lease": _answers_without_a_raft_lease,
+    "a release is taken from one who does not know": _takes_any_epoch_for_a_release,
+    "a session counts from the receipt of its answer": _counts_from_receipt,
+}
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_known_bad_twin_is_caught(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    TWINS[twin](monkeypatch)
+    for seed in range(300):
+        try:
+            GroupsWorld(seed).run()
+        except AssertionError as error:
+            print(f"caught by seed {seed}: {error}")  # noqa: T201  # shown with -s
+            return
+    pytest.fail("not caught in 300 seeds")

@@ -1,0 +1,452 @@
+"""What the controller decides, and when; its timing under faults is simulated elsewhere."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from penstock.logd.core.cluster.commands import (
+    ChangeIsr,
+    Command,
+    Drain,
+    ElectLeaders,
+    IsrChange,
+    SetTarget,
+    encode_command,
+)
+from penstock.logd.core.cluster.controller import (
+    BecameController,
+    CommandApplied,
+    Controller,
+    ControllerEffect,
+    ControllerEvent,
+    HeartbeatReceived,
+    LostController,
+    ProposalDropped,
+    Propose,
+    RebalanceAsked,
+    Tick,
+    UncleanElectionAsked,
+)
+from penstock.logd.core.cluster.heartbeats import (
+    NS_PER_MS,
+    Heartbeat,
+    HeartbeatAnswer,
+    HeartbeatRefusal,
+    PartitionReport,
+    Timing,
+    Unfit,
+)
+from penstock.logd.core.cluster.records import PartitionKey, ReplicationOptions
+from penstock.logd.limits import COMMAND_BYTES_MAX
+from tests.support.cluster_state import Cluster, register
+
+ALWAYS = 2**62
+KEY = PartitionKey("s", 0)
+TIMING = Timing(lease_ms=600, drift_percent=10, unclean_wait_ms=5000, rebalance_after_ms=10**9)
+
+
+class Office:
+    """A controller on a state; what it proposes is applied when a test says so. Milliseconds."""
+
+    def __init__(self, cluster: Cluster, timing: Timing = TIMING) -> None:
+        self.cluster = cluster
+        self.controller = Controller(timing)
+        self.now = 0
+        self.sequences = 0
+        self.proposed: list[Propose] = []
+        self.answers: list[HeartbeatAnswer | HeartbeatRefusal] = []
+
+    def tell(self, event: ControllerEvent) -> list[ControllerEffect]:
+        effects = self.controller.handle(event, self.now * NS_PER_MS)
+        for effect in effects:
+            if isinstance(effect, Propose):
+                self.proposed.append(effect)
+            else:
+                self.answers.append(effect.answer)
+        return effects
+
+    def begin(self) -> None:
+        self.tell(BecameController(self.cluster.state, self.now * NS_PER_MS))
+
+    def beat(
+        self,
+        *nodes: str,
+        reports: tuple[PartitionReport, ...] = (),
+        full: bool = False,
+        applied: int | None = None,
+        raft_lease_until_ns: int = ALWAYS,
+    ) -> HeartbeatAnswer | HeartbeatRefusal:
+        for node in nodes:
+            self.sequences += 1
+            known = self.cluster.state.nodes.get(node)
+            heartbeat = Heartbeat(
+                node=node,
+                storage=known.storage if known else "",
+                boot=known.boot if known else "",
+                sequence=self.sequences,
+                applied_index=self.cluster.state.index if applied is None else applied,
+                reports=reports,
+                full=full,
+            )
+            self.tell(HeartbeatReceived(heartbeat, raft_lease_until_ns))
+        return self.answers[-1]
+
+    def apply(self) -> list[Command]:
+        """What was proposed takes effect."""
+        commands = []
+        while self.proposed:
+            proposal = self.proposed.pop(0)
+            result = self.cluster.apply(proposal.command)
+            commands.append(proposal.command)
+            self.tell(CommandApplied(proposal.command, result, proposal.proposal))
+        return commands
+
+    def do(self, command: Command) -> None:
+        self.tell(CommandApplied(command, self.cluster.apply(command)))
+
+    def pass_time(self, until_ms: int, *nodes: str) -> None:
+        """These nodes send heartbeats; nothing is applied."""
+        while self.now < until_ms:
+            self.now += 50
+            self.beat(*nodes)
+            self.tell(Tick())
+
+
+@pytest.fixture
+def office() -> Office:
+    cluster = Cluster("a", "b", "c")
+    cluster.create("s", ("a", "b", "c"))
+    return Office(cluster)
+
+
+def report(
+    cluster: Cluster,
+    *,
+    end_offset: int = 0,
+    epoch: int | None = None,
+    unfit: Unfit = "",
+    resigned: bool = False,
+) -> PartitionReport:
+    return PartitionReport(
+        key=KEY,
+        incarnation=cluster.stream().incarnation,
+        leader_epoch=cluster.partition().leader_epoch if epoch is None else epoch,
+        last_epoch=1,
+        end_offset=end_offset,
+        unfit=unfit,
+        resigned=resigned,
+    )
+
+
+def test_one_who_is_not_the_controller_gives_no_lease(office: Office) -> None:
+    answer = office.beat("a")
+    assert isinstance(answer, HeartbeatRefusal)
+    assert answer.reason == "not_controller"
+    assert office.controller.next_deadline_ns() is None
+    assert office.controller.admit(IsrChange(basis=office.cluster.basis(), isr=("a",)))
+    office.begin()
+    assert isinstance(office.beat("a"), HeartbeatAnswer)
+    office.tell(LostController())
+    assert office.tell(Tick()) == []
+    assert isinstance(office.beat("a"), HeartbeatRefusal)
+    assert office.controller.live() == set()
+
+
+def test_a_process_that_is_not_registered_gets_no_lease(office: Office) -> None:
+    office.begin()
+    office.cluster.apply(register("a", boot="boot-2"))
+    old = Heartbeat(node="a", storage="storage-a", boot="boot-1", sequence=9, applied_index=99)
+    office.tell(HeartbeatReceived(old, ALWAYS))
+    assert office.answers == [HeartbeatRefusal(boot="boot-1", sequence=9, reason="register")]
+    unknown = office.beat("x")
+    assert isinstance(unknown, HeartbeatRefusal)
+    assert unknown.reason == "register"
+
+
+def test_a_lease_needs_the_controllers_own(office: Office) -> None:
+    office.begin()
+    office.now = 10
+    refused = office.beat("a", raft_lease_until_ns=10 * NS_PER_MS)
+    assert isinstance(refused, HeartbeatRefusal)
+    assert refused.reason == "no_raft_lease"
+    assert isinstance(office.beat("a", raft_lease_until_ns=11 * NS_PER_MS), HeartbeatAnswer)
+
+
+def test_every_node_is_asked_for_a_full_report_once(office: Office) -> None:
+    office.begin()
+    assert office.beat("a").send_full
+    assert not office.beat("a", full=True).send_full
+    assert not office.beat("a").send_full
+
+
+def test_a_new_controller_waits_for_leases_of_before(office: Office) -> None:
+    office.begin()
+    office.pass_time(650, "b", "c")
+    assert office.apply() == []
+    office.pass_time(700, "b", "c")
+    (command,) = office.apply()
+    assert isinstance(command, ElectLeaders)
+    partition = office.cluster.partition()
+    assert (partition.leader, partition.leader_epoch, partition.isr) == ("b", 2, ("b", "c"))
+    assert office.controller.counts["elections"] == 1
+
+
+def test_a_dead_leader_is_replaced_when_its_lease_has_ended(office: Office) -> None:
+    office.begin()
+    office.pass_time(1000, "a", "b", "c")
+    office.pass_time(1650, "b", "c")
+    assert office.apply() == []
+    office.pass_time(1700, "b", "c")
+    office.apply()
+    assert office.cluster.partition().leader == "b"
+
+
+def test_who_has_the_longest_log_leads(office: Office) -> None:
+    office.begin()
+    for node, end_offset in (("a", 9), ("b", 5), ("c", 7)):
+        office.beat(node, reports=(report(office.cluster, end_offset=end_offset),), full=True)
+    office.pass_time(700, "b", "c")
+    office.apply()
+    assert office.cluster.partition().leader == "c"
+
+
+def test_a_leader_who_comes_back_during_its_election_gets_no_lease(office: Office) -> None:
+    office.begin()
+    office.pass_time(700, "b", "c")
+    assert len(office.proposed) == 1
+    answer = office.beat("a")
+    assert isinstance(answer, HeartbeatRefusal)
+    assert answer.reason == "behind"
+    office.apply()
+    applied = office.cluster.state.nodes["a"].deposed_at
+    assert isinstance(office.beat("a", applied=applied - 1), HeartbeatRefusal)
+    assert isinstance(office.beat("a", applied=applied), HeartbeatAnswer)
+
+
+def test_a_proposal_that_is_dropped_is_made_again(office: Office) -> None:
+    office.begin()
+    office.pass_time(700, "b", "c")
+    dropped = office.proposed.pop()
+    office.tell(ProposalDropped(dropped.proposal))
+    (again,) = office.proposed
+    assert again.command == dropped.command
+
+
+def test_one_election_is_under_way_for_a_partition(office: Office) -> None:
+    office.begin()
+    office.pass_time(3000, "b", "c")
+    assert len(office.proposed) == 1
+
+
+def test_without_a_live_replica_in_sync_nobody_leads(office: Office) -> None:
+    office.do(office.cluster.isr_change("a"))
+    office.begin()
+    office.pass_time(700, "b", "c")
+    office.apply()
+    assert office.cluster.partition().leader is None
+    office.pass_time(60_000, "b", "c")
+    assert office.apply() == []
+    office.beat("a")
+    office.apply()
+    partition = office.cluster.partition()
+    assert (partition.leader, partition.isr, partition.leader_epoch) == ("a", ("a",), 3)
+
+
+def test_an_unclean_election_waits_and_needs_the_option(office: Office) -> None:
+    cluster = Cluster("a", "b", "c")
+    options = ReplicationOptions(replication_factor=3, unclean_election=True)
+    cluster.create("s", ("a", "b", "c"), options=options)
+    office = Office(cluster)
+    office.do(cluster.isr_change("a"))
+    office.begin()
+    office.pass_time(700, "b", "c")
+    office.apply()
+    office.pass_time(5600, "b", "c")
+    assert office.apply() == []
+    office.pass_time(5800, "b", "c")
+    office.apply()
+    partition = cluster.partition()
+    assert (partition.leader, partition.isr, partition.unclean_elections) == ("b", ("b",), 1)
+    assert office.controller.counts["unclean elections"] == 1
+
+
+def test_an_operator_gets_an_unclean_election_at_once(office: Office) -> None:
+    office.do(office.cluster.isr_change("a"))
+    office.begin()
+    assert office.tell(UncleanElectionAsked(KEY)) == []
+    office.pass_time(700, "b", "c")
+    office.apply()
+    office.tell(UncleanElectionAsked(KEY))
+    office.apply()
+    assert office.cluster.partition().leader == "b"
+    assert office.cluster.partition().unclean_elections == 1
+
+
+def test_dead_followers_leave_the_isr_and_are_not_taken_in(office: Office) -> None:
+    office.begin()
+    office.pass_time(700, "a", "b")
+    (command,) = office.apply()
+    assert isinstance(command, ChangeIsr)
+    assert office.cluster.partition().isr == ("a", "b")
+    back = office.cluster.isr_change("a", "b", "c").changes[0]
+    refused = office.controller.admit(back)
+    assert refused is not None
+    assert refused.code == "NODE_NOT_LIVE"
+    office.beat("c")
+    assert office.controller.admit(back) is None
+
+
+def test_a_leader_whose_disk_failed_is_replaced_at_once(office: Office) -> None:
+    office.begin()
+    office.pass_time(300, "a", "b", "c")
+    office.beat("a", reports=(report(office.cluster, unfit="failed", resigned=True),))
+    office.apply()
+    partition = office.cluster.partition()
+    assert (partition.leader, partition.isr) == ("b", ("b", "c"))
+
+
+def test_a_resigned_leader_leads_on_in_a_new_epoch_if_nobody_else_can() -> None:
+    cluster = Cluster("a")
+    cluster.create("s", ("a",), options=ReplicationOptions(replication_factor=1))
+    office = Office(cluster)
+    office.begin()
+    office.beat("a", reports=(report(cluster, unfit="failed", resigned=True),), full=True)
+    assert office.apply() == []
+    assert cluster.partition().leader == "a"
+    office.beat("a", reports=(report(cluster, resigned=True),))
+    office.apply()
+    assert (cluster.partition().leader, cluster.partition().leader_epoch) == ("a", 2)
+    office.beat("a", reports=(report(cluster, epoch=1, resigned=True),))
+    assert office.apply() == []
+
+
+@pytest.mark.parametrize("unfit", ["failed", "hole", "diverged"])
+def test_a_replica_that_is_not_fit_does_not_lead(office: Office, unfit: Unfit) -> None:
+    office.begin()
+    office.beat("b", reports=(report(office.cluster, end_offset=99, unfit=unfit),), full=True)
+    office.pass_time(700, "b", "c")
+    office.apply()
+    assert office.cluster.partition().leader == "c"
+
+
+def test_an_old_heartbeat_changes_nothing(office: Office) -> None:
+    office.begin()
+    office.beat("a")
+    old = Heartbeat(node="a", storage="storage-a", boot="boot-1", sequence=1, applied_index=99)
+    assert office.tell(HeartbeatReceived(old, ALWAYS)) == []
+
+
+def test_a_leadership_is_handed_over_when_its_leader_knows(office: Office) -> None:
+    office.begin()
+    office.pass_time(1050, "a", "b", "c")
+    office.do(Drain(node="a"))
+    (proposal,) = office.proposed
+    assert isinstance(proposal.command, ElectLeaders)
+    assert proposal.command.elections[0].successor == "b"
+    office.apply()
+    assert office.cluster.partition().leader is None
+    deposed_at = office.cluster.state.nodes["a"].deposed_at
+    office.beat("a", applied=deposed_at - 1)
+    office.beat("b", "c")
+    assert office.proposed == []
+    office.beat("a", applied=deposed_at)
+    office.apply()
+    assert office.cluster.partition().leader == "b"
+
+
+def test_a_leadership_is_handed_over_when_its_leaders_lease_has_ended(office: Office) -> None:
+    office.begin()
+    office.pass_time(1050, "a", "b", "c")
+    office.do(Drain(node="a"))
+    office.apply()
+    office.pass_time(1700, "b", "c")
+    assert office.proposed == []
+    office.pass_time(1750, "b", "c")
+    office.apply()
+    assert office.cluster.partition().leader == "b"
+
+
+def test_a_new_controller_goes_on_with_a_handover() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.create("s", ("a", "b", "c"))
+    cluster.apply(cluster.election(None, successor="c"))
+    office = Office(cluster)
+    office.begin()
+    office.beat("b", "c", applied=cluster.state.index)
+    assert office.proposed == []
+    office.beat("a", applied=cluster.state.index)
+    office.apply()
+    assert cluster.partition().leader == "c"
+
+
+def test_leaderships_are_evened_out_when_asked_or_after_a_calm_time() -> None:
+    cluster = Cluster("a", "b")
+    two = ReplicationOptions(replication_factor=2)
+    cluster.create("s", *[("a", "b")] * 4, options=two)
+    office = Office(cluster, replace(TIMING, rebalance_after_ms=3000))
+    office.begin()
+    settle(office, lambda: office.now >= 2500)
+    assert [one.leader for one in cluster.stream().partitions] == ["a"] * 4
+    settle(office, lambda: office.now >= 6000)
+    assert sorted(one.leader or "" for one in cluster.stream().partitions) == ["a", "a", "b", "b"]
+
+    for number in (0, 1, 2, 3):
+        cluster.apply(cluster.election("b", number=number))
+    asked = Office(cluster)
+    asked.begin()
+    asked.beat("a", "b")
+    asked.tell(RebalanceAsked())
+    settle(asked, lambda: asked.now >= 1500)
+    assert sorted(one.leader or "" for one in cluster.stream().partitions) == ["a", "a", "b", "b"]
+
+
+def settle(office: Office, done: Callable[[], bool]) -> None:
+    while not done():
+        office.now += 50
+        office.beat(*office.cluster.state.nodes)
+        office.tell(Tick())
+        office.apply()
+
+
+def test_a_drained_node_is_emptied_step_by_step() -> None:
+    cluster = Cluster("a", "b", "c", "d")
+    cluster.create("s", ("a", "b", "c"), ("b", "c", "a"))
+    office = Office(cluster)
+    office.begin()
+    office.beat("a", "b", "c", "d")
+    office.do(Drain(node="a"))
+    for _ in range(40):
+        office.now += 500
+        office.beat("a", "b", "c", "d")
+        office.tell(Tick())
+        for command in office.apply():
+            assert not isinstance(command, SetTarget) or "a" not in (command.target or ())
+        for number, partition in enumerate(cluster.stream().partitions):
+            assert len(partition.replicas) >= 3
+            if partition.leader and set(partition.isr) != set(partition.replicas):
+                office.do(cluster.isr_change(*partition.replicas, number=number))
+    for partition in cluster.stream().partitions:
+        assert sorted(partition.replicas) == ["b", "c", "d"]
+        assert (partition.former, partition.target) == (("a",), None)
+        assert partition.leader in ("b", "c", "d")
+
+
+def test_its_deadline_is_the_first_that_matters(office: Office) -> None:
+    office.begin()
+    assert office.controller.next_deadline_ns() == 660 * NS_PER_MS
+    office.pass_time(500, "a", "b", "c")
+    assert office.controller.next_deadline_ns() == 1000 * NS_PER_MS
+
+
+def test_many_leaderships_of_one_node_go_in_few_commands() -> None:
+    cluster = Cluster("a", "b")
+    two = ReplicationOptions(replication_factor=2)
+    cluster.create("s", *[("a", "b")] * 700, options=two)
+    office = Office(cluster)
+    office.begin()
+    office.pass_time(700, "b")
+    commands = [one.command for one in office.proposed]
+    counts = [len(one.elections) for one in commands if isinstance(one, ElectLeaders)]
+    assert counts == [500, 200]
+    assert all(len(encode_command(one)) < COMMAND_BYTES_MAX for one in commands)
