@@ -1,0 +1,373 @@
+"""Consumer groups: coordinator and members, step by step; under faults they are simulated."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.logd.core.cluster.commands import DeleteStream
+from penstock.logd.core.cluster.group_cursors import GroupPosition, admit_commit
+from penstock.logd.core.cluster.group_member import (
+    Answered,
+    Ended,
+    Grant,
+    LetGo,
+    Lost,
+    Member,
+    MemberEffect,
+    Revoke,
+    SendBeat,
+)
+from penstock.logd.core.cluster.group_member import Tick as MemberTick
+from penstock.logd.core.cluster.group_messages import Granted, MemberAnswer, MemberBeat
+from penstock.logd.core.cluster.groups import (
+    AnswerMember,
+    BeatReceived,
+    BecameCoordinator,
+    CommandApplied,
+    GroupCoordinator,
+    GroupEvent,
+    LostCoordinator,
+    MemberLeft,
+    ProposalDropped,
+    Propose,
+    Tick,
+)
+from penstock.logd.core.cluster.heartbeats import NS_PER_MS
+from penstock.logd.core.cluster.records import Group, GroupPartition, ReplicationOptions
+from penstock.logd.errors import RefusedError, UnavailableError
+from tests.support.cluster_state import Cluster, create
+
+ALWAYS = 2**62
+ONE = ReplicationOptions(replication_factor=1)
+
+
+class Coordinated:
+    """A coordinator whose proposals are applied at once, unless they are held. Milliseconds."""
+
+    def __init__(self, partitions: int = 2) -> None:
+        self.cluster = Cluster("n")
+        self.incarnation = self.cluster.create("s", *[("n",)] * partitions, options=ONE)
+        self.core = GroupCoordinator(drift_percent=10)
+        self.now = 0
+        self.sequence = 0
+        self.holding = False
+        self.held: list[Propose] = []
+        self.tell(BecameCoordinator(self.cluster.state, 0))
+
+    def tell(self, event: GroupEvent) -> MemberAnswer | None:
+        answer = None
+        for effect in self.core.handle(event, self.now * NS_PER_MS):
+            if isinstance(effect, AnswerMember):
+                answer = effect.answer
+            elif self.holding:
+                self.held.append(effect)
+            else:
+                self.apply(effect)
+        return answer
+
+    def apply(self, effect: Propose) -> None:
+        result = self.cluster.apply(effect.command)
+        self.tell(CommandApplied(effect.command, result, effect.proposal))
+
+    def beat(
+        self,
+        member: str,
+        *held: int,
+        epoch: int | None = None,
+        joining: bool = False,
+        streams: tuple[str, ...] = ("s",),
+        session_ms: int = 1000,
+        lease: int = ALWAYS,
+    ) -> MemberAnswer | None:
+        self.sequence += 1
+        group = self.group
+        beat = MemberBeat(
+            group="g",
+            member=member,
+            streams=streams,
+            session_ms=session_ms,
+            sequence=self.sequence,
+            joining=joining,
+            epoch=(group.epoch if group else 0) if epoch is None else epoch,
+            held=tuple(self.key(number) for number in held),
+        )
+        return self.tell(BeatReceived(beat, lease))
+
+    def granted(self, member: str, *held: int, epoch: int | None = None) -> list[int]:
+        answer = self.beat(member, *held, epoch=epoch)
+        assert answer is not None
+        assert answer.error == ""
+        return [granted.partition.partition for granted in answer.granted]
+
+    def key(self, number: int) -> GroupPartition:
+        return GroupPartition("s", self.incarnation, number)
+
+    @property
+    def group(self) -> Group | None:
+        return self.cluster.state.groups.get("g")
+
+
+def test_a_member_joins_and_gets_everything() -> None:
+    world = Coordinated()
+    answer = world.beat("x", joining=True)
+    assert answer is not None
+    assert (answer.epoch, answer.granted, answer.error) == (0, (), "")
+    assert world.granted("x") == [0, 1]
+
+
+def test_what_goes_to_another_is_revoked_first() -> None:
+    world = Coordinated()
+    world.beat("x", joining=True)
+    old = world.group
+    assert old is not None
+    world.beat("y", joining=True)
+    assert world.granted("x", 0, 1, epoch=old.epoch) == [0]
+    assert world.granted("y") == []
+    assert world.granted("x", 0, epoch=old.epoch) == [0]  # does not know yet
+    assert world.granted("y") == []
+    world.beat("x", 0, 1)  # knows, and is not done
+    assert world.granted("y") == []
+    world.beat("x", 0)
+    assert world.granted("y") == [1]
+
+
+def test_who_is_not_heard_is_fenced_and_what_it_read_goes_on() -> None:
+    world = Coordinated()
+    world.beat("x", joining=True)
+    world.beat("y", joining=True)
+    world.beat("x", 0)
+    for now in (500, 1000, 1099):
+        world.now = now
+        world.tell(Tick())
+        assert world.granted("y", 1) == [1]
+    world.now = 1100
+    assert world.core.next_deadline_ns() == 1100 * NS_PER_MS
+    world.tell(Tick())
+    assert world.granted("y", 1) == [0, 1]
+    fenced = world.beat("x", 0)
+    assert fenced is not None
+    assert fenced.error == "FENCED"
+    assert world.core.counts["fenced"] == 1
+
+
+def test_one_who_is_being_fenced_is_not_answered() -> None:
+    world = Coordinated()
+    world.beat("x", joining=True)
+    world.now, world.holding = 1100, True
+    world.tell(Tick())
+    (proposal,) = world.held
+    assert world.beat("x", 0, 1) is None
+    world.held.clear()
+    world.tell(ProposalDropped(proposal.proposal))
+    assert len(world.held) == 1  # it is still not heard
+    assert world.beat("x", 0, 1) is None
+
+
+def test_who_leaves_is_no_member_at_once() -> None:
+    world = Coordinated()
+    world.beat("x", joining=True)
+    world.beat("y", joining=True)
+    world.tell(MemberLeft("g", "x"))
+    assert world.granted("y") == [0, 1]
+    world.tell(MemberLeft("g", "y"))
+    assert world.group is None
+    assert world.core.next_deadline_ns() is None
+
+
+def test_a_new_coordinator_gives_a_full_session() -> None:
+    world = Coordinated()
+    world.beat("x", joining=True)
+    world.tell(LostCoordinator())
+    assert world.beat("x", 0, 1) is None
+    world.now = 5000
+    world.tell(BecameCoordinator(world.cluster.state, 5000 * NS_PER_MS))
+    world.now = 6099
+    world.tell(Tick())
+    assert world.granted("x", 0, 1) == [0, 1]
+
+
+def test_without_a_raft_lease_nobody_is_answered() -> None:
+    world = Coordinated()
+    assert world.beat("x", joining=True, lease=0) is None
+    assert world.group is None
+
+
+def test_streams_that_come_and_go_are_shared_out_and_let_go_of() -> None:
+    world = Coordinated()
+    world.beat("x", joining=True, streams=("s", "t"))
+    command = create("t", ("n",), options=ONE)
+    world.tell(CommandApplied(command, world.cluster.apply(command)))
+    answer = world.beat("x", 0, 1, streams=("s", "t"))
+    assert answer is not None
+    assert [granted.partition.stream for granted in answer.granted] == ["s", "s", "t"]
+    delete = DeleteStream(stream="s", incarnation=world.incarnation)
+    world.tell(CommandApplied(delete, world.cluster.apply(delete)))
+    answer = world.beat("x", 0, 1, streams=("s", "t"))
+    assert answer is not None
+    assert [granted.partition.stream for granted in answer.granted] == ["t"]
+    assert world.group is not None
+    assert [share.wanted for share in world.group.shares] == ["", "", "x"]
+    world.beat("x", streams=("s", "t"))
+    assert [share.partition.stream for share in world.group.shares] == ["t"]
+
+
+def test_what_a_member_does_not_want_any_more_is_not_given_away_before_it_let_go() -> None:
+    world = Coordinated()
+    world.beat("x", joining=True)
+    world.beat("x", 0, 1, streams=())
+    world.beat("y", joining=True)
+    assert world.granted("y") == []
+    world.beat("x", streams=())
+    assert world.granted("y") == [0, 1]
+
+
+@pytest.mark.parametrize("session_ms", [999, 300_001])
+def test_what_cannot_join_is_told(session_ms: int) -> None:
+    world = Coordinated()
+    for answer in (
+        world.beat("x", joining=True, session_ms=session_ms),
+        world.beat("x y", joining=True),
+    ):
+        assert answer is not None
+        assert answer.error == "REFUSED"
+        assert answer.message
+    assert world.group is None
+
+
+def test_a_group_that_would_be_too_large_is_refused() -> None:
+    world = Coordinated(1024)
+    for name in ("t", "u"):
+        world.cluster.create(name, *[("n",)] * 1024, options=ONE)
+    world.beat("x", joining=True, streams=("s", "t"))
+    answer = world.beat("y", joining=True, streams=("u",))
+    assert answer is not None
+    assert (answer.error, "2048" in answer.message) == ("REFUSED", True)
+
+
+# The member's side.
+
+
+def beats(effects: list[MemberEffect]) -> list[MemberBeat]:
+    return [effect.beat for effect in effects if isinstance(effect, SendBeat)]
+
+
+class Reading:
+    def __init__(self) -> None:
+        self.member = Member("g", "x", ("s",), session_ms=1000)
+        (self.beat,) = beats(self.member.handle(MemberTick(), 0))
+
+    def answer(
+        self, at_ms: int, epoch: int, *numbers: int, error: str = "", sequence: int | None = None
+    ) -> list[MemberEffect]:
+        answer = MemberAnswer(
+            group="g",
+            member="x",
+            sequence=self.beat.sequence if sequence is None else sequence,
+            epoch=epoch,
+            granted=tuple(Granted(key(number), 5) for number in numbers),
+        )
+        if error == "FENCED":
+            answer = replace(answer, error="FENCED")
+        return self.member.handle(Answered(answer), at_ms * NS_PER_MS)
+
+    def tick(self, at_ms: int) -> list[MemberEffect]:
+        effects = self.member.handle(MemberTick(), at_ms * NS_PER_MS)
+        for beat in beats(effects):
+            self.beat = beat
+        return effects
+
+    def reads(self, at_ms: int) -> list[int]:
+        return sorted(one.partition for one in self.member.reading(at_ms * NS_PER_MS))
+
+
+def key(number: int) -> GroupPartition:
+    return GroupPartition("s", "i", number)
+
+
+def test_a_member_reads_what_it_is_granted_for_a_session_from_the_sending() -> None:
+    reading = Reading()
+    assert reading.beat.joining
+    assert reading.answer(100, 5, 0, 1) == [Grant(key(0), 5), Grant(key(1), 5)]
+    assert reading.reads(999) == [0, 1]
+    assert reading.reads(1000) == []
+    effects = reading.tick(1000)
+    assert effects[0] == Lost((key(0), key(1)))
+    assert (reading.beat.held, reading.beat.epoch, reading.beat.joining) == ((), 5, False)
+
+
+def test_what_is_revoked_is_held_until_it_is_let_go_of() -> None:
+    reading = Reading()
+    reading.answer(0, 5, 0, 1)
+    reading.tick(200)
+    assert reading.answer(210, 6, 0) == [Revoke(key(1))]
+    reading.tick(400)
+    assert reading.beat.held == (key(0), key(1))
+    assert reading.answer(410, 6, 0) == []
+    effects = reading.member.handle(LetGo(key(1)), 420 * NS_PER_MS)
+    (beat,) = beats(effects)
+    assert beat.held == (key(0),)
+    assert reading.member.handle(LetGo(key(1)), 430 * NS_PER_MS) == []
+
+
+def test_an_answer_of_an_older_epoch_grants_nothing() -> None:
+    reading = Reading()
+    first = reading.beat.sequence
+    reading.tick(200)
+    reading.answer(210, 6)
+    assert reading.answer(220, 5, 0, sequence=first) == []
+    assert reading.reads(220) == []
+
+
+def test_an_answer_that_comes_after_its_session_grants_nothing() -> None:
+    reading = Reading()
+    assert reading.answer(1000, 5, 0) == []
+
+
+def test_a_fenced_member_is_over() -> None:
+    reading = Reading()
+    reading.answer(0, 5, 0)
+    reading.tick(200)
+    assert reading.answer(210, 0, error="FENCED") == [Lost((key(0),)), Ended("")]
+    assert reading.tick(5000) == []
+    assert reading.member.next_deadline_ns() is None
+
+
+# Positions.
+
+
+def test_positions_never_go_back_and_carry_the_epoch() -> None:
+    world = Coordinated(1)
+    world.beat("x", joining=True)
+    first = world.group
+    assert first is not None
+
+    def commit(member: str, offset: int, epoch: int, stored: GroupPosition | None) -> GroupPosition:
+        return admit_commit(
+            world.group,
+            stored,
+            member=member,
+            partition=world.key(0),
+            commit=GroupPosition(offset=offset, epoch=epoch),
+        )
+
+    stored = commit("x", 10, first.epoch, None)
+    assert stored == GroupPosition(offset=10, epoch=first.epoch)
+    with pytest.raises(RefusedError) as error:
+        commit("x", 9, first.epoch, stored)
+    assert error.value.code == "CURSOR_BEHIND"
+    world.beat("y", joining=True)
+    world.tell(MemberLeft("g", "x"))
+    second = world.group
+    assert second is not None
+    with pytest.raises(RefusedError) as error:
+        commit("x", 20, first.epoch, stored)
+    assert error.value.code == "FENCED"
+    taken = commit("y", 7, second.shares[0].epoch, stored)
+    assert taken == GroupPosition(offset=10, epoch=second.shares[0].epoch)
+    with pytest.raises(RefusedError):
+        commit("x", 30, first.epoch, taken)
+    with pytest.raises(UnavailableError):
+        commit("y", 30, second.epoch + 1, taken)
+    world.tell(MemberLeft("g", "y"))
+    with pytest.raises(RefusedError):
+        commit("y", 30, second.shares[0].epoch, taken)
