@@ -8,7 +8,7 @@ from penstock.logd.core.cluster.commands import (
     DataGone,
     RegisterNode,
 )
-from penstock.logd.core.cluster.controller import (
+from penstock.logd.core.cluster.controller_events import (
     ControllerEffect,
     ControllerEvent,
     HeartbeatReceived,

@@ -3,9 +3,7 @@
 from random import Random
 from typing import Final
 
-from penstock.logd.core.cluster.controller import (
-    Controller,
-)
+from penstock.logd.core.cluster.controller import Controller
 from penstock.logd.core.cluster.heartbeats import (
     Timing,
 )

@@ -11,7 +11,7 @@ from penstock.logd.core.cluster.commands import (
     Command,
     CreateStream,
 )
-from penstock.logd.core.cluster.controller import (
+from penstock.logd.core.cluster.controller_events import (
     BecameController,
     CommandApplied,
     ControllerEvent,

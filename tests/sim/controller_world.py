@@ -21,10 +21,7 @@ from penstock.logd.core.cluster.commands import (
     DeleteStream,
     Drain,
 )
-from penstock.logd.core.cluster.controller import (
-    LostController,
-    RebalanceAsked,
-)
+from penstock.logd.core.cluster.controller_events import LostController, RebalanceAsked
 from penstock.logd.core.cluster.lease import (
     BeatNow,
 )

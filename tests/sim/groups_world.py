@@ -17,6 +17,16 @@ from typing import Any, Final
 
 from penstock.logd.core.cluster.commands import Command, DataGone, DeleteStream
 from penstock.logd.core.cluster.group_cursors import GroupPosition, admit_commit
+from penstock.logd.core.cluster.group_events import (
+    BeatReceived,
+    BecameCoordinator,
+    CommandApplied,
+    GroupEvent,
+    LostCoordinator,
+    MemberLeft,
+    Propose,
+)
+from penstock.logd.core.cluster.group_events import Tick as CoordinatorTick
 from penstock.logd.core.cluster.group_member import (
     Answered,
     Ended,
@@ -29,17 +39,7 @@ from penstock.logd.core.cluster.group_member import (
     Tick,
 )
 from penstock.logd.core.cluster.group_messages import MemberAnswer, MemberBeat
-from penstock.logd.core.cluster.groups import (
-    BeatReceived,
-    BecameCoordinator,
-    CommandApplied,
-    GroupCoordinator,
-    GroupEvent,
-    LostCoordinator,
-    MemberLeft,
-    Propose,
-)
-from penstock.logd.core.cluster.groups import Tick as CoordinatorTick
+from penstock.logd.core.cluster.groups import GroupCoordinator
 from penstock.logd.core.cluster.records import GroupPartition, ReplicationOptions
 from penstock.logd.core.cluster.state import ClusterState
 from penstock.logd.errors import RefusedError, UnavailableError
@@ -128,10 +128,6 @@ class GroupsWorld:
             action(*args)
         self.check_end()
 
-    @property
-    def faulty(self) -> bool:
-        return self.now < FAULTS_NS
-
     def on(self, machine: Machine, action: Callable[..., None], *args: Any) -> None:
         if not machine.up:
             return
@@ -142,11 +138,11 @@ class GroupsWorld:
         action(*args)
 
     def send(self, to: Machine, action: Callable[..., None], *args: Any) -> None:
-        for _ in range(2 if self.faulty and self.random.random() < 0.05 else 1):
-            if self.faulty and self.random.random() < 0.05:
+        for _ in range(2 if self.now < FAULTS_NS and self.random.random() < 0.05 else 1):
+            if self.now < FAULTS_NS and self.random.random() < 0.05:
                 continue
             delay = self.random.randrange(1 * MS, 10 * MS)
-            if self.faulty and self.random.random() < 0.05:
+            if self.now < FAULTS_NS and self.random.random() < 0.05:
                 delay += self.random.randrange(1500 * MS)
             self.at(delay, self.on, to, action, to, *args)
 
@@ -188,7 +184,7 @@ class GroupsWorld:
             return
         self.log.append((command, (node, term, proposal)))
         for one in self.nodes:
-            slow = self.faulty and self.random.random() < 0.1
+            slow = self.now < FAULTS_NS and self.random.random() < 0.1
             delay = self.random.randrange((400 if slow else 10) * MS)
             self.at(delay, self.on, one, self.apply, one, len(self.log))
 
@@ -315,7 +311,7 @@ class GroupsWorld:
 
     def fault(self) -> None:
         self.at(self.random.randrange(100 * MS, 800 * MS), self.fault)
-        if not self.faulty:
+        if self.now >= FAULTS_NS:
             for machine in (*self.clients, *self.nodes):
                 machine.paused_until = min(machine.paused_until, self.now)
             return

@@ -12,7 +12,8 @@ from typing_extensions import override
 from penstock.logd.core.cluster import controller as controller_module
 from penstock.logd.core.cluster import moves, partition_rules, stream_rules
 from penstock.logd.core.cluster.commands import Election
-from penstock.logd.core.cluster.controller import BecameController, Controller
+from penstock.logd.core.cluster.controller import Controller
+from penstock.logd.core.cluster.controller_events import BecameController
 from penstock.logd.core.cluster.elections import Elections
 from penstock.logd.core.cluster.lease import NodeLease
 from penstock.logd.core.cluster.liveness import Liveness

@@ -1,30 +1,18 @@
 """What the controller decides, and when; its timing under faults is simulated elsewhere."""
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
 
 from penstock.logd.core.cluster.commands import (
     ChangeIsr,
-    Command,
     Drain,
     ElectLeaders,
     IsrChange,
-    SetTarget,
     encode_command,
 )
-from penstock.logd.core.cluster.controller import (
-    BecameController,
-    CommandApplied,
-    Controller,
-    ControllerEffect,
-    ControllerEvent,
+from penstock.logd.core.cluster.controller_events import (
     HeartbeatReceived,
     LostController,
     ProposalDropped,
-    Propose,
-    RebalanceAsked,
     Tick,
     UncleanElectionAsked,
 )
@@ -34,83 +22,12 @@ from penstock.logd.core.cluster.heartbeats import (
     HeartbeatAnswer,
     HeartbeatRefusal,
     PartitionReport,
-    Timing,
     Unfit,
 )
-from penstock.logd.core.cluster.records import PartitionKey, ReplicationOptions
+from penstock.logd.core.cluster.records import ReplicationOptions
 from penstock.logd.limits import COMMAND_BYTES_MAX
+from tests.support.cluster_office import ALWAYS, KEY, Office
 from tests.support.cluster_state import Cluster, register
-
-ALWAYS = 2**62
-KEY = PartitionKey("s", 0)
-TIMING = Timing(lease_ms=600, drift_percent=10, unclean_wait_ms=5000, rebalance_after_ms=10**9)
-
-
-class Office:
-    """A controller on a state; what it proposes is applied when a test says so. Milliseconds."""
-
-    def __init__(self, cluster: Cluster, timing: Timing = TIMING) -> None:
-        self.cluster = cluster
-        self.controller = Controller(timing)
-        self.now = 0
-        self.sequences = 0
-        self.proposed: list[Propose] = []
-        self.answers: list[HeartbeatAnswer | HeartbeatRefusal] = []
-
-    def tell(self, event: ControllerEvent) -> list[ControllerEffect]:
-        effects = self.controller.handle(event, self.now * NS_PER_MS)
-        for effect in effects:
-            if isinstance(effect, Propose):
-                self.proposed.append(effect)
-            else:
-                self.answers.append(effect.answer)
-        return effects
-
-    def begin(self) -> None:
-        self.tell(BecameController(self.cluster.state, self.now * NS_PER_MS))
-
-    def beat(
-        self,
-        *nodes: str,
-        reports: tuple[PartitionReport, ...] = (),
-        full: bool = False,
-        applied: int | None = None,
-        raft_lease_until_ns: int = ALWAYS,
-    ) -> HeartbeatAnswer | HeartbeatRefusal:
-        for node in nodes:
-            self.sequences += 1
-            known = self.cluster.state.nodes.get(node)
-            heartbeat = Heartbeat(
-                node=node,
-                storage=known.storage if known else "",
-                boot=known.boot if known else "",
-                sequence=self.sequences,
-                applied_index=self.cluster.state.index if applied is None else applied,
-                reports=reports,
-                full=full,
-            )
-            self.tell(HeartbeatReceived(heartbeat, raft_lease_until_ns))
-        return self.answers[-1]
-
-    def apply(self) -> list[Command]:
-        """What was proposed takes effect."""
-        commands = []
-        while self.proposed:
-            proposal = self.proposed.pop(0)
-            result = self.cluster.apply(proposal.command)
-            commands.append(proposal.command)
-            self.tell(CommandApplied(proposal.command, result, proposal.proposal))
-        return commands
-
-    def do(self, command: Command) -> None:
-        self.tell(CommandApplied(command, self.cluster.apply(command)))
-
-    def pass_time(self, until_ms: int, *nodes: str) -> None:
-        """These nodes send heartbeats; nothing is applied."""
-        while self.now < until_ms:
-            self.now += 50
-            self.beat(*nodes)
-            self.tell(Tick())
 
 
 @pytest.fixture
@@ -378,58 +295,6 @@ def test_a_new_controller_goes_on_with_a_handover() -> None:
     office.beat("a", applied=cluster.state.index)
     office.apply()
     assert cluster.partition().leader == "c"
-
-
-def test_leaderships_are_evened_out_when_asked_or_after_a_calm_time() -> None:
-    cluster = Cluster("a", "b")
-    two = ReplicationOptions(replication_factor=2)
-    cluster.create("s", *[("a", "b")] * 4, options=two)
-    office = Office(cluster, replace(TIMING, rebalance_after_ms=3000))
-    office.begin()
-    settle(office, lambda: office.now >= 2500)
-    assert [one.leader for one in cluster.stream().partitions] == ["a"] * 4
-    settle(office, lambda: office.now >= 6000)
-    assert sorted(one.leader or "" for one in cluster.stream().partitions) == ["a", "a", "b", "b"]
-
-    for number in (0, 1, 2, 3):
-        cluster.apply(cluster.election("b", number=number))
-    asked = Office(cluster)
-    asked.begin()
-    asked.beat("a", "b")
-    asked.tell(RebalanceAsked())
-    settle(asked, lambda: asked.now >= 1500)
-    assert sorted(one.leader or "" for one in cluster.stream().partitions) == ["a", "a", "b", "b"]
-
-
-def settle(office: Office, done: Callable[[], bool]) -> None:
-    while not done():
-        office.now += 50
-        office.beat(*office.cluster.state.nodes)
-        office.tell(Tick())
-        office.apply()
-
-
-def test_a_drained_node_is_emptied_step_by_step() -> None:
-    cluster = Cluster("a", "b", "c", "d")
-    cluster.create("s", ("a", "b", "c"), ("b", "c", "a"))
-    office = Office(cluster)
-    office.begin()
-    office.beat("a", "b", "c", "d")
-    office.do(Drain(node="a"))
-    for _ in range(40):
-        office.now += 500
-        office.beat("a", "b", "c", "d")
-        office.tell(Tick())
-        for command in office.apply():
-            assert not isinstance(command, SetTarget) or "a" not in (command.target or ())
-        for number, partition in enumerate(cluster.stream().partitions):
-            assert len(partition.replicas) >= 3
-            if partition.leader and set(partition.isr) != set(partition.replicas):
-                office.do(cluster.isr_change(*partition.replicas, number=number))
-    for partition in cluster.stream().partitions:
-        assert sorted(partition.replicas) == ["b", "c", "d"]
-        assert (partition.former, partition.target) == (("a",), None)
-        assert partition.leader in ("b", "c", "d")
 
 
 def test_its_deadline_is_the_first_that_matters(office: Office) -> None:

@@ -6,6 +6,18 @@ import pytest
 
 from penstock.logd.core.cluster.commands import DeleteStream
 from penstock.logd.core.cluster.group_cursors import GroupPosition, admit_commit
+from penstock.logd.core.cluster.group_events import (
+    AnswerMember,
+    BeatReceived,
+    BecameCoordinator,
+    CommandApplied,
+    GroupEvent,
+    LostCoordinator,
+    MemberLeft,
+    ProposalDropped,
+    Propose,
+    Tick,
+)
 from penstock.logd.core.cluster.group_member import (
     Answered,
     Ended,
@@ -19,19 +31,7 @@ from penstock.logd.core.cluster.group_member import (
 )
 from penstock.logd.core.cluster.group_member import Tick as MemberTick
 from penstock.logd.core.cluster.group_messages import Granted, MemberAnswer, MemberBeat
-from penstock.logd.core.cluster.groups import (
-    AnswerMember,
-    BeatReceived,
-    BecameCoordinator,
-    CommandApplied,
-    GroupCoordinator,
-    GroupEvent,
-    LostCoordinator,
-    MemberLeft,
-    ProposalDropped,
-    Propose,
-    Tick,
-)
+from penstock.logd.core.cluster.groups import GroupCoordinator
 from penstock.logd.core.cluster.heartbeats import NS_PER_MS
 from penstock.logd.core.cluster.records import Group, GroupPartition, ReplicationOptions
 from penstock.logd.errors import RefusedError, UnavailableError

@@ -17,7 +17,7 @@ Everything that must survive is in the state; a new controller goes on from ther
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from penstock.logd.core.cluster.commands import (
     AlterStream,
@@ -28,6 +28,19 @@ from penstock.logd.core.cluster.commands import (
     ElectLeaders,
     IsrChange,
     RegisterNode,
+)
+from penstock.logd.core.cluster.controller_events import (
+    Answer,
+    BecameController,
+    CommandApplied,
+    ControllerEffect,
+    ControllerEvent,
+    HeartbeatReceived,
+    LostController,
+    ProposalDropped,
+    Propose,
+    RebalanceAsked,
+    UncleanElectionAsked,
 )
 from penstock.logd.core.cluster.elections import Elections, Wait
 from penstock.logd.core.cluster.heartbeats import (
@@ -41,110 +54,13 @@ from penstock.logd.core.cluster.heartbeats import (
 from penstock.logd.core.cluster.liveness import Liveness, Standing
 from penstock.logd.core.cluster.moves import plan_moves, plan_transfers
 from penstock.logd.core.cluster.records import NodeId, NodeState, PartitionKey
-from penstock.logd.core.cluster.state import ClusterState, Each, Refused, Result
+from penstock.logd.core.cluster.state import ClusterState, Each, Refused
 from penstock.logd.core.cluster.tables import Done
 
 Change = TypeVar("Change", Election, IsrChange)
 
 CHANGES_PER_COMMAND_MAX: Final = 500
 """Elections or ISR changes in one command: about 200 KiB with the longest names."""
-
-
-@dataclass(frozen=True, slots=True)
-class BecameController:
-    """This node leads the metadata group and has applied everything from before its election.
-
-    Attributes:
-        state: What commands are applied to from now on.
-        elected_ns: When it was elected, by the monotonic clock; no one answered heartbeats in an
-            earlier term after that.
-    """
-
-    state: ClusterState
-    elected_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class LostController:
-    """This node leads the metadata group no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatReceived:
-    """A node's heartbeat.
-
-    Attributes:
-        raft_lease_until_ns: Until then no other node can be elected, by this node's clock.
-    """
-
-    heartbeat: Heartbeat
-    raft_lease_until_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommandApplied:
-    """A command was applied to the state.
-
-    Attributes:
-        proposal: Number of the proposal it came from, if it was this controller's.
-    """
-
-    command: Command
-    result: Result
-    proposal: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ProposalDropped:
-    """A proposal is not in the log and never will be."""
-
-    proposal: int
-
-
-@dataclass(frozen=True, slots=True)
-class UncleanElectionAsked:
-    """An operator wants a leader at any price."""
-
-    key: PartitionKey
-
-
-@dataclass(frozen=True, slots=True)
-class RebalanceAsked:
-    """An operator wants leaderships evened out now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """The time that `next_deadline_ns` named has come."""
-
-
-@dataclass(frozen=True, slots=True)
-class Propose:
-    """Propose a command to the metadata group; `CommandApplied` or `ProposalDropped` follows."""
-
-    proposal: int
-    command: Command
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Answer a node's heartbeat."""
-
-    node: NodeId
-    answer: HeartbeatAnswer | HeartbeatRefusal
-
-
-ControllerEvent: TypeAlias = (
-    BecameController
-    | LostController
-    | HeartbeatReceived
-    | CommandApplied
-    | ProposalDropped
-    | UncleanElectionAsked
-    | RebalanceAsked
-    | Tick
-)
-ControllerEffect: TypeAlias = Propose | Answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,27 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 from penstock.logd.core.cluster.assignment import assign
 from penstock.logd.core.cluster.commands import (
-    Command,
     CreateStream,
     DeleteStream,
     NewShare,
     PutGroup,
     Release,
+)
+from penstock.logd.core.cluster.group_events import (
+    AnswerMember,
+    BeatReceived,
+    BecameCoordinator,
+    CommandApplied,
+    GroupEffect,
+    GroupEvent,
+    LostCoordinator,
+    MemberLeft,
+    ProposalDropped,
+    Propose,
 )
 from penstock.logd.core.cluster.group_messages import (
     SESSION_MS_MAX,
@@ -37,90 +48,13 @@ from penstock.logd.core.cluster.group_messages import (
 )
 from penstock.logd.core.cluster.heartbeats import NS_PER_MS
 from penstock.logd.core.cluster.records import Group, GroupMember, GroupPartition, Share
-from penstock.logd.core.cluster.state import ClusterState, Refused, Result
+from penstock.logd.core.cluster.state import ClusterState, Refused
 from penstock.logd.core.cursors import check_consumer
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import GROUP_MEMBERS_MAX, GROUP_PARTITIONS_MAX, GROUPS_MAX
 
 RETRY_NS: Final = 1000 * NS_PER_MS
 """How long a refused change waits: the coordinator's view should have been right."""
-
-
-@dataclass(frozen=True, slots=True)
-class BecameCoordinator:
-    """As `BecameController`."""
-
-    state: ClusterState
-    elected_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class LostCoordinator:
-    """This node coordinates nothing any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class BeatReceived:
-    """A member's heartbeat; `raft_lease_until_ns` as in `HeartbeatReceived`."""
-
-    beat: MemberBeat
-    raft_lease_until_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemberLeft:
-    """A member has stopped reading and wants to be none."""
-
-    group: str
-    member: str
-
-
-@dataclass(frozen=True, slots=True)
-class CommandApplied:
-    """A command was applied; `proposal` is its number if it was proposed here."""
-
-    command: Command
-    result: Result
-    proposal: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ProposalDropped:
-    """A proposal is not in the log and never will be."""
-
-    proposal: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """The time that `next_deadline_ns` named has come."""
-
-
-@dataclass(frozen=True, slots=True)
-class Propose:
-    """Propose a command; `CommandApplied` or `ProposalDropped` follows."""
-
-    proposal: int
-    command: PutGroup
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerMember:
-    """Answer the heartbeat that was received last."""
-
-    answer: MemberAnswer
-
-
-GroupEvent: TypeAlias = (
-    BecameCoordinator
-    | LostCoordinator
-    | BeatReceived
-    | MemberLeft
-    | CommandApplied
-    | ProposalDropped
-    | Tick
-)
-GroupEffect: TypeAlias = Propose | AnswerMember
 
 
 @dataclass(slots=True)
