@@ -4,15 +4,17 @@ The committer builds frames when it is about to write, so everything that arrive
 sync shares a frame.
 """
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 import pyarrow as pa
 
 from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, dense_deltas, encode_body
-from penstock.logd.core.turn import Run, Whole
+from penstock.logd.core.turn import Message, Run, Whole
 from penstock.logd.frame import FrameHeader, crc32c
 from penstock.logd.limits import FRAME_BYTES_MAX, FRAME_ROWS_MAX
+from penstock.logd.plain_body import PLAIN_ROWS_MAX, encode_plain_body
 
 _TIMESTAMP = SCHEMA.field("timestamp").type
 _HEADERS = SCHEMA.field("headers").type
@@ -50,23 +52,9 @@ def build_frames(
 
 
 def _build(runs: Sequence[Run], epoch: int) -> tuple[FrameHeader, bytes]:
-    messages = runs[0].messages if len(runs) == 1 else [*chain(*(run.messages for run in runs))]
-    count = len(messages)
-    values: list[bytes | None] = [message[3] for message in messages]
-    keys, headers = _keys_and_headers(runs, values)
-    batch = pa.RecordBatch.from_arrays(
-        [
-            dense_deltas(count),
-            _timestamps(runs),
-            _subjects([message[0] for message in messages]),
-            keys,
-            headers,
-            _replies([message[1] for message in messages]),
-            pa.array(values, pa.binary()),
-        ],
-        schema=SCHEMA,
-    )
-    body = encode_body(batch)
+    count = sum(len(run.messages) for run in runs)
+    simple = count <= PLAIN_ROWS_MAX and not any(run.extras for run in runs)
+    body = (_plain_body(runs) if simple else None) or _arrow_body(runs)
     header = FrameHeader(
         base_offset=runs[0].base_offset,
         leader_epoch=epoch,
@@ -79,6 +67,36 @@ def _build(runs: Sequence[Run], epoch: int) -> tuple[FrameHeader, bytes]:
         schema_version=SCHEMA_VERSION,
     )
     return header, body
+
+
+def _messages(runs: Sequence[Run]) -> list[Message]:
+    return runs[0].messages if len(runs) == 1 else [*chain(*(run.messages for run in runs))]
+
+
+def _plain_body(runs: Sequence[Run]) -> bytes | None:
+    """The body of messages without headers, if it can be made by hand."""
+    subjects, replies, _, values = zip(*_messages(runs), strict=True)
+    timestamps = b"".join([struct.pack("<q", run.timestamp_ns) * len(run.messages) for run in runs])
+    return encode_plain_body(timestamps, subjects, replies, values)
+
+
+def _arrow_body(runs: Sequence[Run]) -> bytes:
+    messages = _messages(runs)
+    values: list[bytes | None] = [message[3] for message in messages]
+    keys, headers = _keys_and_headers(runs, values)
+    batch = pa.RecordBatch.from_arrays(
+        [
+            dense_deltas(len(messages)),
+            _timestamps(runs),
+            _subjects([message[0] for message in messages]),
+            keys,
+            headers,
+            _replies([message[1] for message in messages]),
+            pa.array(values, pa.binary()),
+        ],
+        schema=SCHEMA,
+    )
+    return encode_body(batch)
 
 
 def _timestamps(runs: Sequence[Run]) -> pa.Array:
