@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import yaml
 
 from penstock.logd.acks import Nack
 from penstock.logd.errors import RefusedError
+from penstock.logd.store import EpochFile
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.processes import free_port
@@ -134,6 +136,45 @@ def test_missing_metadata_removes_nothing_and_ends_the_start_with_65(
                 metadata.touch()
         metadata.write_bytes(kept)
         logd.daemon.start()
+
+
+def test_a_stream_that_cannot_be_opened_says_so_and_the_others_go_on(
+    tmp_path: Path, nats_url: str
+) -> None:
+    other = {"name": "other", "subject": "other.>"}
+    with Logd(tmp_path / "logd", nats_url, [LOGS, other]) as logd, logd.client() as log:
+        logd.daemon.stop()
+        (epochs,) = logd.data_dir.glob("streams/logs-*/0/epochs")
+        sound = epochs.read_bytes()
+        EpochFile(epochs).begin(2, 1000)
+        logd.daemon.start()
+        status = logd.daemon.status()
+        assert status["health"] == "degraded"
+        assert "epoch 2 began at offset 1000, the log ends at 0" in status["reasons"][0]
+        assert "streams open logs" in status["reasons"][0]
+
+        async def publish(*subjects: str) -> None:
+            async with await nats.connect(nats_url) as connection:
+                for subject in subjects:
+                    await connection.jetstream().publish(subject, b"x", timeout=20)
+
+        asyncio.run(publish("other.a"))
+        with pytest.raises(nats.js.errors.ServiceUnavailableError, match="storage failed"):
+            asyncio.run(publish("telemetry.logs.a"))
+        with pytest.raises(RefusedError, match="records have been lost") as refused:
+            log.stream("logs")
+        assert refused.value.code == "UNAVAILABLE"
+        assert [stream.name for stream in log.streams()] == ["other"]
+        with urllib.request.urlopen(f"http://{logd.daemon.admin}/metrics", timeout=5) as answer:
+            assert b'penstock_logd_stream_failed{stream="logs"} 1.0' in answer.read()
+        with pytest.raises(RefusedError, match="records have been lost"):
+            log.open_stream("logs")
+        epochs.write_bytes(sound)
+        assert log.open_stream("logs").name == "logs"
+        asyncio.run(publish("telemetry.logs.a"))
+        assert logd.values("logs") == [b"x"]
+        assert logd.stage("logs")["errors"] == 1
+        wait_until(lambda: logd.daemon.status()["health"] == "ready")
 
 
 def test_a_second_logd_on_the_same_directory_is_refused(tmp_path: Path, nats_url: str) -> None:

@@ -18,7 +18,7 @@ from penstock.logd.batch import decode_body
 from penstock.logd.core.cursors import Change, CursorKey, CursorPosition, CursorTable, decode_change
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
-from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.limits import CURSORS_PER_ANSWER_MAX, CURSORS_PER_REQUEST_MAX
 from penstock.logd.nats.headers import format_headers
 from penstock.logd.store import CommitLog, CorruptFrameError
@@ -56,6 +56,7 @@ class CursorStore:
         self._streams = streams
         self._table = CursorTable(cursors_max)
         self._partition: Partition | None = None
+        self._problem = ""
         self._making = asyncio.Lock()
         self._pending: deque[tuple[int, Sequence[Change]]] = deque()
 
@@ -69,6 +70,9 @@ class CursorStore:
             self._partition = self._streams.partition(CURSORS_STREAM.name)
         except RefusedError:
             return  # nobody has committed one yet
+        except UnavailableError as error:  # the streams are served all the same
+            self._problem = str(error)
+            return
         changes = await asyncio.to_thread(_read_changes, self._partition.log)
         self._table.append(changes)
         self._table.commit(changes)
@@ -76,7 +80,12 @@ class CursorStore:
         await self._delete(stale)
 
     def get(self, key: CursorKey) -> list[dict[str, Any]]:
-        """One committed cursor, or none."""
+        """One committed cursor, or none.
+
+        Raises:
+            UnavailableError: What is committed cannot be read; so the others.
+        """
+        self._check_readable()
         self._settle()
         position = self._table.get(key)
         return [] if position is None else [self._describe(key, position)]
@@ -85,6 +94,7 @@ class CursorStore:
         self, *, consumer: str | None, stream: str | None, after: CursorKey | None
     ) -> tuple[list[dict[str, Any]], bool]:
         """Committed cursors in order, those of one consumer or stream if named; and if more."""
+        self._check_readable()
         self._settle()
         found: list[dict[str, Any]] = []
         if after is None and consumer is not None:
@@ -113,6 +123,7 @@ class CursorStore:
                 `STREAM_RECREATED`, `OUT_OF_RANGE` beyond the end of the log.
             UnavailableError: They may not be durable.
         """
+        self._check_readable()
         changes = [(key, self._position(key, offset, inc)) for key, offset, inc in wanted]
         self._table.check(changes, rewind=rewind)
         if self._partition is None:
@@ -127,6 +138,7 @@ class CursorStore:
         Raises:
             UnavailableError: It may not be durable.
         """
+        self._check_readable()
         present = self._table.appended(key)
         if present:
             await self._delete([key])
@@ -138,6 +150,7 @@ class CursorStore:
         Raises:
             UnavailableError: They are deleted at the next start.
         """
+        self._check_readable()
         await self._delete(self._table.keys_of(stream))
 
     async def _delete(self, keys: Sequence[CursorKey]) -> None:
@@ -154,6 +167,10 @@ class CursorStore:
         self._pending.append((last, changes))
         await partition.wait_committed(last)
         self._settle()
+
+    def _check_readable(self) -> None:
+        if self._problem:
+            raise UnavailableError(self._problem)
 
     def _settle(self) -> None:
         """Take note of what is committed, in order; whoever asked for it may have gone."""
@@ -183,11 +200,7 @@ class CursorStore:
         return CursorPosition(offset, present)
 
     def _is_current(self, key: CursorKey, position: CursorPosition) -> bool:
-        try:
-            partition = self._streams.partition(key.stream, key.partition)
-        except RefusedError:
-            return False
-        return partition.stream.incarnation == position.incarnation
+        return key.partition == 0 and self._streams.incarnation(key.stream) == position.incarnation
 
     def _describe(self, key: CursorKey, position: CursorPosition) -> dict[str, Any]:
         current = self._is_current(key, position)

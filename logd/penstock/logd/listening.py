@@ -16,11 +16,12 @@ from penstock.logd.acks import Nack
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.core.admission import Admission, AdmissionPolicy, Load, Move
 from penstock.logd.core.gaps import DROPPING, Gap, GapLedger, GapReason, Instant
+from penstock.logd.core.intake import Intake
+from penstock.logd.core.metadata import Stream
 from penstock.logd.core.subjects import RESERVED_PREFIXES, begins_with_wildcard
 from penstock.logd.core.turn import Message
 from penstock.logd.nats.errors import NatsRefusedError
 from penstock.logd.nats.subscriptions import LinkEvent, LinkState
-from penstock.logd.partition import Partition
 from penstock.service.clock import Clock
 
 _TICK_S: Final = 0.2
@@ -53,9 +54,27 @@ class Link(Protocol):
         ...
 
 
+class Taker(Protocol):
+    """What takes a stream's messages, or refuses them: its partition, as a rule."""
+
+    stream: Stream
+    intake: Intake
+    budget: ByteBudget
+    passed_over: int
+
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        ...
+
+    def take(self, messages: list[Message]) -> None:
+        """Take what arrived in one turn."""
+        ...
+
+
 @dataclass(slots=True)
 class _Listener:
-    partition: Partition
+    partition: Taker
     sid: bytes
     admission: Admission
     wild: bool
@@ -92,7 +111,7 @@ class Listening:
         self._by_sid: dict[bytes, _Listener] = {}
         self._restless: dict[str, _Listener] = {}
 
-    async def add(self, partition: Partition) -> None:
+    async def add(self, partition: Taker) -> None:
         """Put a stream on its subject.
 
         Raises:
@@ -118,7 +137,7 @@ class Listening:
             self._restless.pop(stream, None)
             self.gaps.forget(stream)
 
-    def hand_over(self, partition: Partition) -> None:
+    def hand_over(self, partition: Taker) -> None:
         """A stream's log has been opened again: what comes goes to its new partition."""
         listener = self._listeners.get(partition.name)
         if listener is not None:
@@ -253,7 +272,7 @@ def _on(listener: _Listener) -> bool:
     return not listener.admission.away and not listener.denial
 
 
-def _without_reserved(partition: Partition, messages: list[Message]) -> list[Message]:
+def _without_reserved(partition: Taker, messages: list[Message]) -> list[Message]:
     """What is not an inbox's, NATS's own or logd's own: NATS cannot leave those out."""
     taken = [message for message in messages if not message[0].startswith(RESERVED_PREFIXES)]
     partition.passed_over += len(messages) - len(taken)

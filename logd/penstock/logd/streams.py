@@ -9,8 +9,6 @@ after the metadata has marked it. Data that the metadata does not speak of is ne
 """
 
 import asyncio
-import os
-import shutil
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -26,12 +24,14 @@ from penstock.logd.core.metadata import (
     is_internal,
 )
 from penstock.logd.descriptors import Descriptors
-from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.directories import empty, make_directories, rename
+from penstock.logd.errors import CorruptError, LogdError, RefusedError, UnavailableError
 from penstock.logd.limits import STREAMS_MAX
 from penstock.logd.listening import Link, Listening
 from penstock.logd.nats.errors import NatsRefusedError
 from penstock.logd.partition import Partition, Surroundings
 from penstock.logd.store import Checkpoint, LogFailedError
+from penstock.logd.unopened import Unopened
 
 Result = TypeVar("Result")
 _log = structlog.get_logger()
@@ -70,6 +70,7 @@ class StreamSet:
         self._checkpoint = Checkpoint(data_dir / "metadata")
         self._metadata = Metadata()
         self._partitions: dict[str, Partition] = {}
+        self._unopened: dict[str, Unopened] = {}
         around = self._around
         self.listening = Listening(link, around.budget, around.clock, around.admission)
         self._changing = asyncio.Lock()
@@ -79,12 +80,24 @@ class StreamSet:
         """Every partition, by stream name."""
         return [partition for _, partition in sorted(self._partitions.items())]
 
+    def unopened(self) -> list[Unopened]:
+        """The streams whose logs cannot be opened, by name."""
+        return [unopened for _, unopened in sorted(self._unopened.items())]
+
+    def incarnation(self, stream: str) -> str | None:
+        """Of a stream, open or not; None where there is none."""
+        found = self._partitions.get(stream) or self._unopened.get(stream)
+        return None if found is None else found.stream.incarnation
+
     def partition(self, stream: str, number: int = 0) -> Partition:
         """One partition.
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
+            UnavailableError: Its log cannot be opened.
         """
+        if stream in self._unopened:
+            raise UnavailableError(f"stream {stream!r}: {self._unopened[stream].reason}")
         found = self._partitions.get(stream)
         if found is None:
             raise RefusedError("UNKNOWN_STREAM", f"there is no stream {stream!r}", stream=stream)
@@ -102,10 +115,11 @@ class StreamSet:
     ) -> None:
         """Open every stream there is, and create those configured that there are not.
 
-        Those of `internal` that there are get the options given here.
+        Those of `internal` that there are get the options given here. A stream whose log cannot be
+        opened keeps no other one from it: see `unopened`.
 
         Raises:
-            CorruptError: Metadata or data is damaged or missing; nothing was removed.
+            CorruptError: The metadata is damaged or missing; nothing was removed.
             RefusedError: A configured stream differs in what cannot be changed, or
                 `TOO_MANY_STREAMS`.
             OSError: The disk failed.
@@ -118,17 +132,8 @@ class StreamSet:
         known = {stream.config.name for stream in self._metadata.streams()}
         own = [config for config in internal if config.name in known]
         await self._configure([*own, *configured])
-        for stream in self._metadata.streams():
-            if not (self._directory(stream) / "0").is_dir():
-                raise CorruptError(
-                    f"stream {stream.config.name!r} has lost its data directory",
-                    where=str(self._directory(stream)),
-                )
-        opening = [self._open(stream) for stream in self._metadata.streams()]
-        for result in await asyncio.gather(*opening, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
-        await asyncio.to_thread(_empty, self._data_dir / "trash")
+        await asyncio.gather(*map(self._open_or_set_aside, self._metadata.streams()))
+        await asyncio.to_thread(empty, self._data_dir / "trash")
 
     async def create(self, config: StreamConfig) -> tuple[Partition, bool]:
         """Create a stream, or find it; whether it is new. On return it listens.
@@ -155,6 +160,16 @@ class StreamSet:
             OSError, LogdError: It cannot be opened yet; everything is as it was.
         """
         await self._whole(self._reopen(partition))
+
+    async def open(self, name: str) -> Partition:
+        """Open a stream whose log could not be opened, or has failed, as a restart would.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `RESERVED_NAME`.
+            UnavailableError: It still cannot be opened; everything is as it was.
+        """
+        check_not_internal(name)
+        return await self._whole(self._open_again(name))
 
     def describe(self, partition: Partition) -> dict[str, Any]:
         """A stream as the control protocol shows it."""
@@ -201,7 +216,7 @@ class StreamSet:
             )
             if created:
                 self._descriptors.check(len(list(changed.streams())))
-                await asyncio.to_thread(_make_directories, self._directory(stream) / "0")
+                await asyncio.to_thread(make_directories, self._directory(stream) / "0")
                 await self._save(changed)
                 _log.info("stream created", stream=config.name, subject=config.subject)
             if config.name not in self._partitions:  # new, or the disk failed when it was new
@@ -229,23 +244,56 @@ class StreamSet:
         async with self._changing:
             await self._forget(name)
 
+    async def _open_again(self, name: str) -> Partition:
+        try:
+            async with self._changing:
+                if name in self._unopened:
+                    await self._open(self._unopened[name].stream)
+            if self.partition(name).failure:
+                await self._reopen(self.partition(name))
+        except (OSError, CorruptError) as error:
+            raise UnavailableError(f"stream {name!r} cannot be opened: {error}") from None
+        return self.partition(name)
+
     async def _open(self, stream: Stream) -> None:
         name = stream.config.name
-        partition = await Partition.open(stream, self._directory(stream) / "0", self._around)
+        directory = self._directory(stream)
+        if not (directory / "0").is_dir():
+            message = f"stream {name!r} has lost its data directory"
+            raise CorruptError(message, where=str(directory))
+        partition = await Partition.open(stream, directory / "0", self._around)
         self._partitions[name] = partition
-        if not is_internal(name):
+        unopened = self._unopened.pop(name, None)
+        if unopened is not None:
+            partition.intake.counts, partition.passed_over = (
+                unopened.intake.counts,
+                unopened.passed_over,
+            )
+            self.listening.hand_over(partition)
+        elif not is_internal(name):
             await self.listening.add(partition)
+
+    async def _open_or_set_aside(self, stream: Stream) -> None:
+        try:
+            await self._open(stream)
+        except (OSError, LogdError) as error:
+            unopened = Unopened(stream, str(error), self._around)
+            _log.error("stream failed", stream=unopened.name, reason=unopened.reason)
+            self._unopened[unopened.name] = unopened
+            if not is_internal(unopened.name):
+                await self.listening.add(unopened)
 
     async def _forget(self, name: str) -> None:
         changed = Metadata.restore(self._metadata.snapshot())
         stream = changed.mark_deleted(name)
         await self._save(changed)
         partition = self._partitions.pop(name, None)
+        self._unopened.pop(name, None)
         self.listening.remove(name)
         if partition is not None:
             await _finish(partition)
         await self._remove(stream)
-        await asyncio.to_thread(_empty, self._data_dir / "trash")
+        await asyncio.to_thread(empty, self._data_dir / "trash")
         _log.info("stream deleted", stream=name, incarnation=stream.incarnation)
 
     async def _configure(self, configured: Iterable[StreamConfig]) -> None:
@@ -261,7 +309,7 @@ class StreamSet:
         self._descriptors.check(len(list(changed.streams())))
         if added:
             paths = [self._directory(stream) / "0" for stream in added]
-            await asyncio.to_thread(_make_directories, *paths)
+            await asyncio.to_thread(make_directories, *paths)
         if altered or added:
             await self._save(changed)
         for stream in added:
@@ -272,7 +320,7 @@ class StreamSet:
         directory = self._directory(stream)
         trash = self._data_dir / "trash" / directory.name
         if directory.is_dir():
-            await asyncio.to_thread(_rename, directory, trash)
+            await asyncio.to_thread(rename, directory, trash)
         changed = Metadata.restore(self._metadata.snapshot())
         changed.forget(stream.config.name)
         await self._save(changed)
@@ -329,30 +377,3 @@ async def _finish(partition: Partition) -> bool:
         _log.error("log failed while closing", stream=partition.name, error=str(error))
         return False
     return True
-
-
-def _make_directories(*paths: Path) -> None:
-    for path in paths:
-        path.mkdir(parents=True, exist_ok=True)
-        _sync_directory(path.parent)
-    for streams in {path.parent.parent for path in paths}:
-        _sync_directory(streams)
-
-
-def _rename(source: Path, target: Path) -> None:
-    source.rename(target)
-    _sync_directory(source.parent)
-    _sync_directory(target.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _empty(directory: Path) -> None:
-    for path in directory.iterdir():
-        shutil.rmtree(path, ignore_errors=True)

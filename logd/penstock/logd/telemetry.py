@@ -30,6 +30,7 @@ from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition import Partition
 from penstock.logd.reviver import Reviver
 from penstock.logd.streams import StreamSet
+from penstock.logd.unopened import Unopened
 from penstock.service import Health, Stage, Status
 
 
@@ -61,7 +62,10 @@ class Telemetry:
             version=version("penstock"),
             health=health,
             reasons=reasons,
-            stages=tuple(stage(partition) for partition in self.streams.partitions()),
+            stages=(
+                *(stage(partition) for partition in self.streams.partitions()),
+                *(_unopened_stage(unopened) for unopened in self.streams.unopened()),
+            ),
             info={
                 "nats": self.data_link.shown(),
                 "nats_reconnects": self.data_link.reconnects,
@@ -93,6 +97,8 @@ class Telemetry:
         for name, denial in sorted(self.streams.listening.denied().items()):
             yield f"stream {name}: nats-server says: {denial}"
         yield from gap_reasons(self.streams.listening.gaps)
+        for unopened in self.streams.unopened():
+            yield f"stream {unopened.name}: {unopened.reason}"
         for partition in self.streams.partitions():
             if partition.failure:
                 yield f"stream {partition.name}: {partition.failure}"
@@ -134,6 +140,19 @@ def stage(partition: Partition) -> Stage:
             "dedup_evicted": partition.intake.dedup.evicted,
         }
         | {f"refused_{name}": count for name, count in refused.items()},
+    )
+
+
+def _unopened_stage(unopened: Unopened) -> Stage:
+    counts = unopened.intake.counts
+    refused = {nack.name.lower(): count for nack, count in dict(counts.refused).items()}
+    return Stage(
+        name=f"stream/{unopened.name}",
+        received=counts.received,
+        sent=0,
+        lag=0,
+        errors=sum(refused.values()),
+        detail={f"refused_{name}": count for name, count in refused.items()},
     )
 
 
@@ -186,14 +205,15 @@ class _Scrape(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
-        yield from _stream_metrics(list(self._telemetry.streams.partitions()))
+        streams = self._telemetry.streams
+        yield from _stream_metrics(streams.partitions(), streams.unopened())
         yield from _compaction_metrics(list(self._telemetry.streams.partitions()))
         yield from _process_metrics(self._telemetry)
         listening = self._telemetry.streams.listening
         yield from gap_metrics(listening.gaps, listening.now())
 
 
-def _stream_metrics(partitions: list[Partition]) -> Iterable[Metric]:
+def _stream_metrics(partitions: list[Partition], unopened: list[Unopened]) -> Iterable[Metric]:
     label = ["stream"]
     received = _counter("records_received", "Records that arrived", label)
     received_bytes = _counter("bytes_received", "Payload bytes that arrived", label)
@@ -210,15 +230,20 @@ def _stream_metrics(partitions: list[Partition]) -> Iterable[Metric]:
     size = _gauge("size_bytes", "Bytes of segments", label)
     held = _gauge("stream_bytes_held", "Bytes of its messages that wait for the disk", label)
     passed_over = _counter("messages_passed_over", "Messages on reserved subjects", label)
-    failed = _gauge("stream_failed", "1 when the stream takes no writes", label)
+    failed = _gauge("stream_failed", "1 when the stream takes no writes, or is not open", label)
+    streams: list[Partition | Unopened] = [*partitions, *unopened]
+    for each in streams:
+        counts = each.intake.counts
+        received.add_metric([each.name], counts.received)
+        received_bytes.add_metric([each.name], counts.received_bytes)
+        for nack, count in dict(counts.refused).items():
+            refused.add_metric([each.name, nack.name.lower()], count)
+        passed_over.add_metric([each.name], each.passed_over)
+        failed.add_metric([each.name], int(isinstance(each, Unopened) or bool(each.failure)))
     for partition in partitions:
         name, counts = [partition.name], partition.intake.counts
-        received.add_metric(name, counts.received)
-        received_bytes.add_metric(name, counts.received_bytes)
         committed.add_metric(name, _committed(partition))
         duplicates.add_metric(name, counts.duplicates)
-        for nack, count in dict(counts.refused).items():
-            refused.add_metric([*name, nack.name.lower()], count)
         lost.add_metric(name, partition.lost)
         deleted.add_metric(name, partition.retainer.records_deleted)
         deleted_bytes.add_metric(name, partition.retainer.bytes_deleted)
@@ -228,8 +253,6 @@ def _stream_metrics(partitions: list[Partition]) -> Iterable[Metric]:
         start.add_metric(name, partition.log.start_offset)
         size.add_metric(name, partition.log.size_bytes)
         held.add_metric(name, partition.budget.held)
-        passed_over.add_metric(name, partition.passed_over)
-        failed.add_metric(name, int(bool(partition.failure)))
     yield from _dedup_metrics(partitions)
     yield from (received, received_bytes, committed, duplicates, refused, lost, malformed)
     yield from (deleted, deleted_bytes)

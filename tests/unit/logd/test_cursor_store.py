@@ -14,7 +14,7 @@ from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.cursors import CURSORS_STREAM, CursorStore
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.store import LogFailedError
+from penstock.logd.store import EpochFile, LogFailedError
 from penstock.logd.streams import StreamSet
 from tests.support.surroundings import make_surroundings
 
@@ -138,3 +138,36 @@ async def test_cursors_of_a_stream_that_is_no_more_are_forgotten_at_the_next_sta
         await commit(cursors)
     async with store(tmp_path) as (cursors, _):
         assert cursors.get(KEY)[0]["current"] is True
+
+
+async def test_cursors_that_cannot_be_read_are_never_taken_for_none(tmp_path: Path) -> None:
+    async with store(tmp_path) as (cursors, _):
+        await commit(cursors)
+    damage(tmp_path, "__cursors")
+    async with store(tmp_path) as (cursors, streams):
+        assert [partition.name for partition in streams.partitions()] == ["logs"]
+        for ask in (
+            lambda: cursors.get(KEY),
+            lambda: cursors.page(consumer=None, stream=None, after=None),
+        ):
+            with pytest.raises(UnavailableError, match=r"records have been lost.*start logd again"):
+                ask()
+        for change in (commit(cursors), cursors.delete(KEY), cursors.forget_stream("logs")):
+            with pytest.raises(UnavailableError, match="records have been lost"):
+                await change
+
+
+async def test_cursors_of_a_stream_that_cannot_be_opened_are_kept(tmp_path: Path) -> None:
+    async with store(tmp_path) as (cursors, _):
+        await commit(cursors)
+    damage(tmp_path, "logs")
+    async with store(tmp_path) as (cursors, _):
+        (cursor,) = cursors.get(KEY)
+        assert cursor["current"]
+        with pytest.raises(UnavailableError, match="records have been lost"):
+            await commit(cursors)
+
+
+def damage(directory: Path, stream: str) -> None:
+    (epochs,) = directory.glob(f"streams/{stream}-*/0/epochs")
+    EpochFile(epochs).begin(2, 1000)

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import shutil
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,14 +11,18 @@ from typing import Any
 import pytest
 
 from penstock.logd import streams
+from penstock.logd.acks import Nack
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
-from penstock.logd.errors import CorruptError
+from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.partition import Partition
+from penstock.logd.store import EpochFile
 from penstock.logd.streams import StreamSet
 from tests.support.surroundings import make_surroundings
 
 LOGS = StreamConfig(name="logs", subject="t.>")
+AUDIT = StreamConfig(name="audit", subject="t.>")
+PLAIN = Message(b"t.a", b"", b"", b"x")
 
 
 class QuietLink:
@@ -98,7 +101,7 @@ async def test_a_stream_whose_deletion_was_cut_short_can_be_created_anew(
 ) -> None:
     async with stream_set(tmp_path) as found:
         await found.start([LOGS])
-        fail_once(monkeypatch, streams, "_rename")
+        fail_once(monkeypatch, streams, "rename")
         with pytest.raises(OSError, match="full"):
             await found.delete("logs")
         partition, created = await found.create(LOGS)
@@ -111,10 +114,69 @@ async def test_a_stream_without_its_partition_is_not_begun_again_at_offset_0(
 ) -> None:
     async with stream_set(tmp_path) as found:
         await found.start([LOGS])
-    shutil.rmtree(tmp_path / "streams" / "logs-0" / "0")
+    moved, place = tmp_path / "moved", tmp_path / "streams" / "logs-0" / "0"
+    place.rename(moved)
     async with stream_set(tmp_path) as found:
-        with pytest.raises(CorruptError, match="lost its data"):
-            await found.start([LOGS])
+        await found.start([LOGS])
+        assert found.partitions() == []
+        with pytest.raises(UnavailableError, match="lost its data"):
+            found.partition("logs")
+        with pytest.raises(UnavailableError, match="lost its data"):
+            await found.open("logs")
+        moved.rename(place)
+        assert (await found.open("logs")).epoch == 2
+
+
+async def test_a_stream_that_cannot_be_opened_refuses_and_keeps_no_other_one_from_it(
+    tmp_path: Path,
+) -> None:
+    async with stream_set(tmp_path) as found:
+        await found.start([LOGS, AUDIT])
+    epochs = tmp_path / "streams" / "logs-0" / "0" / "epochs"
+    sound = epochs.read_bytes()
+    EpochFile(epochs).begin(2, 1000)
+    async with stream_set(tmp_path) as found:
+        await found.start([LOGS, AUDIT])
+        assert [partition.name for partition in found.partitions()] == ["audit"]
+        (unopened,) = found.unopened()
+        assert "records have been lost; see to that, then `penstock" in unopened.reason
+        assert (found.incarnation("logs"), found.incarnation("none")) == ("0", None)
+        for sid in (b"0", b"1"):
+            found.listening.on_messages({sid: [Message(b"t.a", b"r", b"", b"x"), PLAIN]})
+        counts = unopened.intake.counts
+        assert (counts.received, counts.stored, counts.refused[Nack.STORAGE_FAILED]) == (2, 0, 2)
+        assert counts.untold[Nack.STORAGE_FAILED] == 1
+        assert found.partition("audit").intake.counts.stored == 2
+        with pytest.raises(UnavailableError, match="records have been lost"):
+            await found.open("logs")
+        epochs.write_bytes(sound)
+        await found.open("logs")
+        found.listening.on_messages({b"0": [PLAIN], b"1": [PLAIN]})
+        counts = found.partition("logs").intake.counts
+        assert (counts.received, counts.stored, found.unopened()) == (3, 1, [])
+        assert await found.open("logs") is found.partition("logs"), "nothing is to be done"
+
+
+async def test_a_stream_that_cannot_be_opened_can_be_deleted(tmp_path: Path) -> None:
+    async with stream_set(tmp_path) as found:
+        await found.start([LOGS])
+    EpochFile(tmp_path / "streams" / "logs-0" / "0" / "epochs").begin(2, 1000)
+    async with stream_set(tmp_path) as found:
+        await found.start([LOGS])
+        await found.delete("logs")
+        assert found.unopened() == []
+        assert (await found.create(LOGS))[1]
+
+
+async def test_a_stream_that_failed_is_opened_as_a_restart_would(tmp_path: Path) -> None:
+    async with stream_set(tmp_path) as found:
+        await found.start([LOGS])
+        failed = found.partition("logs")
+        failed._fail("a failed sync")
+        again = await found.open("logs")
+        assert (again.failure, failed.closed, again.epoch) == ("", True, 2)
+        with pytest.raises(RefusedError, match="no stream 'other'"):
+            await found.open("other")
 
 
 async def test_a_stream_is_created_and_listens_though_who_asked_for_it_went_away(

@@ -12,7 +12,7 @@ from penstock.logd.client import StreamInfo
 
 @click.group(epilog="Example: penstock logd streams list")
 def streams() -> None:
-    """List, create, show and delete streams."""
+    """List, create, show, open and delete streams."""
 
 
 @streams.command("list", epilog="Example: penstock logd streams list --json")
@@ -96,6 +96,16 @@ def show(name: str, server: str, as_json: bool) -> None:
     width = max(len(key) for key in facts)
     for key, value in facts.items():
         click.echo(f"{key.ljust(width)}  {'none' if value is None else value}")
+
+
+@streams.command("open", epilog="Example: penstock logd streams open logs")
+@click.argument("name")
+@server_option
+def open_stream(name: str, server: str) -> None:
+    """Open the stream NAME again, after what made it fail was seen to."""
+    with asking(server) as log:
+        log.open_stream(name)
+    click.echo(f"stream {name} is open")
 
 
 @streams.command(epilog="Example: penstock logd streams delete scratch --yes")

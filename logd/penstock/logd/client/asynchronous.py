@@ -105,6 +105,10 @@ class AsyncLogClient:
         """Create a stream, or find it as asked for."""
         return await self._call(calls.create_stream(name, subject, options))
 
+    async def open_stream(self, name: str) -> StreamInfo:
+        """Open a stream that failed, or could not be opened, as a restart would."""
+        return await self._call(calls.open_stream(name))
+
     async def delete_stream(self, name: str) -> None:
         """Delete a stream with its data."""
         await self._call(calls.delete_stream(name))

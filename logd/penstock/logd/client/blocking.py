@@ -99,6 +99,14 @@ class LogClient:
         """
         return self._call(calls.create_stream(name, subject, options))
 
+    def open_stream(self, name: str) -> StreamInfo:
+        """Open a stream that failed, or could not be opened, as a restart would.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`; `UNAVAILABLE` while it still cannot be opened.
+        """
+        return self._call(calls.open_stream(name))
+
     def delete_stream(self, name: str) -> None:
         """Delete a stream with its data.
 

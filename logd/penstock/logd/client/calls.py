@@ -58,6 +58,12 @@ def create_stream(name: str, subject: str, options: dict[str, Any]) -> Call[Stre
     return Call(request, lambda header, _: stream_info(header["stream"]))
 
 
+def open_stream(name: str) -> Call[StreamInfo]:
+    """Open a stream that failed, or could not be opened."""
+    request = {"api": "open_stream", "stream": name}
+    return Call(request, lambda header, _: stream_info(header["stream"]))
+
+
 def delete_stream(name: str) -> Call[None]:
     """Delete a stream with its data."""
     request = {"api": "delete_stream", "stream": name}

@@ -54,7 +54,7 @@ class _CreateStream(_Request):
     config: dict[str, Any]
 
 
-class _DeleteStream(_Request):
+class _OneStream(_Request):
     stream: str
 
 
@@ -103,6 +103,7 @@ class FetchApi:
             "match": self._match,
             "create_stream": self._create,
             "delete_stream": self._delete,
+            "open_stream": self._open,
             "set_cursor": self._set_cursor,
             "get_cursor": self._get_cursor,
             "list_cursors": self._list_cursors,
@@ -167,10 +168,14 @@ class FetchApi:
         return Response({"stream": self._streams.describe(partition), "created": created})
 
     async def _delete(self, document: Document, _: SendingTurn) -> Response:
-        request = _parse(_DeleteStream, document)
+        request = _parse(_OneStream, document)
         await self._streams.delete(request.stream)
         await self._cursors.forget_stream(request.stream)
         return Response({})
+
+    async def _open(self, document: Document, _: SendingTurn) -> Response:
+        partition = await self._streams.open(_parse(_OneStream, document).stream)
+        return Response({"stream": self._streams.describe(partition)})
 
     async def _set_cursor(self, document: Document, _: SendingTurn) -> Response:
         request = _parse(_SetCursor, document)

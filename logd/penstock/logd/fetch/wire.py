@@ -20,6 +20,7 @@ has asked for.
 | streams | stream?, internal? | streams: a list of stream descriptions |
 | match | subject | streams: a list of names |
 | create_stream | config: name, subject, options | stream: its description, created: bool |
+| open_stream | stream | stream: its description, of one that had failed or could not be opened |
 | delete_stream | stream | |
 | set_cursor | cursors: a list of consumer, stream, partition, offset, incarnation?; rewind? | cursors: as committed, durable |
 | get_cursor | consumer, stream, partition | cursors: one or none, with incarnation, current |

@@ -1,0 +1,51 @@
+"""A stream whose log cannot be opened: it refuses what is published to it, and says why."""
+
+from penstock.logd.core.intake import Arrived, Intake, StorageFailed
+from penstock.logd.core.metadata import Stream, is_internal
+from penstock.logd.core.turn import Message, Refuse
+from penstock.logd.partition import Surroundings
+
+
+class Unopened:
+    """Stands in for a stream's partition until its log can be opened. Used on the event loop.
+
+    Publishers must not take silence for a stream that is slow: whoever left a reply subject is
+    told `STORAGE_FAILED`, and what has none is counted and reported as an ingest gap.
+
+    Args:
+        stream: Whose log it is.
+        problem: Why it cannot be opened.
+        around: What partitions share.
+
+    Attributes:
+        reason: The problem, and what to do.
+        intake: For its counters; it takes nothing.
+        budget: Holds nothing.
+        passed_over: As of a partition.
+    """
+
+    def __init__(self, stream: Stream, problem: str, around: Surroundings) -> None:
+        self.stream = stream
+        again = f"`penstock logd streams open {self.name}`"
+        if is_internal(self.name):
+            again = "start logd again"
+        self.reason = f"not opened: {problem}; see to that, then {again}"
+        self.intake = Intake(
+            stream.config, next_offset=0, epoch=0, streams_for=around.streams_for
+        )  # fmt: skip
+        self.intake.handle(StorageFailed(problem), around.clock.unix_ns())
+        self.budget = around.budget.share(stream.config.intake_bytes_max)
+        self.passed_over = 0
+        self._around = around
+
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        return self.stream.config.name
+
+    def take(self, messages: list[Message]) -> None:
+        """Refuse what arrived in one turn."""
+        arrived = Arrived(messages, self.budget.room)
+        for effect in self.intake.handle(arrived, self._around.clock.unix_ns()):
+            assert isinstance(effect, Refuse), effect
+            self._around.acks.send_refusal(effect)
