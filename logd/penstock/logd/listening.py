@@ -112,11 +112,13 @@ class Listening:
         self._restless: dict[str, _Listener] = {}
 
     async def add(self, partition: Taker) -> None:
-        """Put a stream on its subject.
+        """Put a stream on its subject; not any more once `stop` was called.
 
         Raises:
             NatsRefusedError: The server does not permit it.
         """
+        if self.stopped:
+            return
         subject = partition.stream.config.subject
         sid = self._link.subscribe(subject)
         wild = begins_with_wildcard(subject)

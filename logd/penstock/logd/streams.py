@@ -140,6 +140,7 @@ class StreamSet:
 
         Raises:
             RefusedError: As `Metadata.create`.
+            UnavailableError: logd stops.
             NatsRefusedError: The NATS server does not permit its subject.
         """
         return await self._whole(self._create(config))
@@ -207,6 +208,8 @@ class StreamSet:
 
     async def _create(self, config: StreamConfig) -> tuple[Partition, bool]:
         async with self._changing:
+            if self.listening.stopped:
+                raise UnavailableError(f"stream {config.name!r} is not created: logd stops")
             for left in self._metadata.deleting():
                 if left.config.name == config.name:  # the disk failed while it was deleted
                     await self._remove(left)

@@ -221,3 +221,31 @@ async def test_a_stream_is_deleted_whole_though_who_asked_for_it_went_away(
         go_on.set()
         partition, created = await found.create(LOGS)
         assert (created, partition.stream.incarnation) == (True, "1")
+
+
+async def test_a_stream_is_not_created_while_logd_stops(tmp_path: Path) -> None:
+    link = QuietLink()
+    async with stream_set(tmp_path, link) as found:
+        await found.start([AUDIT])
+        found.listening.stop()
+        with pytest.raises(UnavailableError, match="logd stops"):
+            await found.create(LOGS)
+        assert next(link.sids) == 1
+
+
+async def test_a_stream_that_is_made_when_logd_stops_is_whole_and_does_not_subscribe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = QuietLink()
+    opened = Partition.open
+
+    async def open_late(*args: Any) -> Partition:
+        partition = await opened(*args)
+        found.listening.stop()
+        return partition
+
+    async with stream_set(tmp_path, link) as found:
+        await found.start([])
+        monkeypatch.setattr(Partition, "open", open_late)
+        _, created = await found.create(LOGS)
+        assert (created, next(link.sids)) == (True, 0)

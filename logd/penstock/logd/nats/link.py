@@ -159,17 +159,19 @@ class NatsLink:
     async def confirmed(self, sid: bytes) -> None:
         """Wait until the server has a new subscription; returns at once while there is no server.
 
+        While one server is left for another, that is the other one.
+
         Raises:
             NatsRefusedError: The server does not permit it; it is forgotten.
         """
-        answer = self._subscriptions.answer(sid)
-        if answer is not None:
-            try:
-                async with asyncio.timeout(_CONFIRM_S):
-                    await asyncio.shield(answer)
-            except (OSError, NatsRefusedError) as error:  # the reconnect will subscribe
-                _log.warning("nats subscription delayed", sid=sid.decode(), reason=str(error))
-            self._subscriptions.check(sid)
+        if self._wire is None:
+            return
+        try:
+            async with asyncio.timeout(_CONFIRM_S):
+                await self._subscriptions.known(sid)
+        except TimeoutError:  # a reconnect will subscribe
+            _log.warning("nats subscription delayed", sid=sid.decode(), link=self.name)
+        self._subscriptions.check(sid)
 
     def unsubscribe(self, sid: bytes) -> None:
         """End a subscription; messages under way may still come."""

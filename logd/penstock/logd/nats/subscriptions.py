@@ -4,8 +4,9 @@ Each keeps its id for its life, and is confirmed by a PONG of its own: what the 
 known by its place. A refused one is reported, may be tried again, and keeps no other one waiting.
 """
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import structlog
@@ -47,7 +48,7 @@ class _Subscription:
     subject: str
     paused: bool = False
     denial: str = ""
-    answer: Answer | None = None
+    known: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Subscriptions:
@@ -86,9 +87,11 @@ class Subscriptions:
             self._begin(self._wire, sid)
         return sid
 
-    def answer(self, sid: bytes) -> Answer | None:
-        """The server's answer to one, to come or given; None before there is a connection."""
-        return self._found[sid].answer
+    async def known(self, sid: bytes) -> None:
+        """Wait until a server has a new one or refuses it, whichever the connection is by then."""
+        found = self._found.get(sid)
+        if found is not None:
+            await found.known.wait()
 
     def check(self, sid: bytes) -> None:
         """See what came of a new one, and forget it if it was refused.
@@ -104,7 +107,9 @@ class Subscriptions:
     def remove(self, sid: bytes) -> None:
         """End one for good."""
         self.pause(sid)
-        self._found.pop(sid, None)
+        found = self._found.pop(sid, None)
+        if found is not None:
+            found.known.set()
 
     def pause(self, sid: bytes) -> None:
         """Leave the subject for a while."""
@@ -130,11 +135,12 @@ class Subscriptions:
         if not found.denial:
             _log.error("nats subscription refused", subject=found.subject, reason=reason)
         found.denial = reason
+        found.known.set()
         self._notify(LinkEvent(LinkState.DENIED, sid, reason))
 
     def _begin(self, wire: Wire, sid: bytes) -> Answer:
         found = self._found[sid]
-        answer = found.answer = wire.ask(b"SUB %b %b\r\n" % (found.subject.encode(), sid))
+        answer = wire.ask(b"SUB %b %b\r\n" % (found.subject.encode(), sid))
         answer.add_done_callback(lambda done: self._settle(wire, sid, done))
         return answer
 
@@ -154,4 +160,5 @@ class Subscriptions:
             self.deny(sid, denials[0].text)
         else:
             found.denial = ""
+            found.known.set()
             self._notify(LinkEvent(LinkState.CONFIRMED, sid))
