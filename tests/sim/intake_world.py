@@ -46,7 +46,7 @@ from tests.sim.disk import MemoryDisk
 
 DIRECTORY: Final = Path("/data/logs")
 EPOCHS: Final = DIRECTORY / "epochs"
-LOG_CONFIG: Final = LogConfig(segment_bytes_max=3000, index_interval_bytes=600)
+LOG_CONFIG: Final = LogConfig(segment_bytes_max=3000, index_interval_bytes=600, index_save_bytes=90)
 NODE: Final = NodeId("one")
 SECOND: Final = 1_000_000_000
 CONFIG: Final = StreamConfig(

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -14,6 +15,7 @@ from typing_extensions import override
 from penstock.logd.store import CommitLog
 from penstock.logd.store.disk import File
 from penstock.logd.store.index import Claim
+from penstock.logd.store.index_rebuild import IndexRebuild
 from penstock.logd.store.recovery import Recovery
 from penstock.logd.store.segment import Segment
 from tests.sim.disk import MemoryDisk, MemoryFile
@@ -77,9 +79,9 @@ class TruncatingByClaim(Recovery):
     """Takes what an index or mark says for the end of the log, without reading on."""
 
     @override
-    def _rebuild_last(self, path: Path, file: File, claim: Claim) -> Segment:
+    def _rebuild_last(self, path: Path, file: File, claim: Claim, rebuild: IndexRebuild) -> Segment:
         file.truncate(claim.log_size)
-        return super()._rebuild_last(path, file, claim)
+        return super()._rebuild_last(path, file, claim, rebuild)
 
 
 def is_caught(*, disk: type[MemoryDisk] = MemoryDisk, opener: Opener = CommitLog.open) -> bool:
@@ -105,6 +107,20 @@ def test_simulation_catches_retried_sync() -> None:
 
 def test_simulation_catches_truncation_by_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.logd.store.log.Recovery", TruncatingByClaim)
+    assert is_caught()
+
+
+def test_simulation_catches_an_index_saved_before_the_log_is_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    append = Segment.append
+
+    def append_and_save(segment: Segment, file: File, frames: Any) -> None:
+        append(segment, file, frames)
+        with contextlib.suppress(OSError):
+            segment.save_index()
+
+    monkeypatch.setattr(Segment, "append", append_and_save)
     assert is_caught()
 
 

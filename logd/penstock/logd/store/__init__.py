@@ -5,12 +5,12 @@ from penstock.logd.store.config import LogConfig
 from penstock.logd.store.disk import REAL_DISK, Disk, File, RealDisk
 from penstock.logd.store.epochs import EpochFile
 from penstock.logd.store.errors import CorruptFrameError, LogFailedError
+from penstock.logd.store.file_range import FileRange
 from penstock.logd.store.lock import DirectoryLock
 from penstock.logd.store.log import CommitLog
 from penstock.logd.store.recovery import Finding, RecoveryReport
 from penstock.logd.store.repacker import Repacker
 from penstock.logd.store.rewriting import Rewriting
-from penstock.logd.store.segment import FileRange
 
 __all__ = [
     "REAL_DISK",

@@ -1,7 +1,7 @@
 """The sparse index of a segment: which byte to start at for an offset or a time.
 
 Two files lie beside a segment's `%020d.log`, written whole when the segment is sealed or the log is
-closed, and never changed afterwards: `%020d.index` (offset to position) and `%020d.timeindex`
+closed, and now and then while it grows: `%020d.index` (offset to position) and `%020d.timeindex`
 (time to offset). Both have one layout, little-endian:
 
     offset size field
@@ -25,8 +25,8 @@ CRC keep their places in every version.
 
 The files are also a claim: whoever wrote them had synced the log file up to `log size` before. They
 can always be rebuilt from the log, so they are written without a sync and trusted only when their
-CRC, base offset and log size fit and the damage flag is clear: a damaged log is scanned, and
-reported, at every opening.
+CRC, base offset and log size fit (the last log may be longer) and the damage flag is clear:
+a damaged log is scanned, and reported, at every opening.
 """
 
 import struct
@@ -74,6 +74,19 @@ def empty_claim(base_offset: int) -> Claim:
         log_size=0,
         max_timestamp_ns=NO_TIMESTAMP,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """How far a segment went at one moment.
+
+    Attributes:
+        files: The bytes of both index files, if they are to be written.
+    """
+
+    end_offset: int
+    size: int
+    files: tuple[bytes, bytes] | None
 
 
 class SparseIndex:
@@ -133,17 +146,23 @@ def decode_index(
 ) -> tuple[SparseIndex, Claim]:
     """Decode and check both files of one segment.
 
+    Whoever wrote them may have been killed between the two: then the older one counts.
+
     Raises:
         CorruptError: One is short, damaged, or does not pair with the other.
         RefusedError: `UNKNOWN_FORMAT`: written by a later version.
     """
     claim, offsets, positions = _decode(OFFSET_MAGIC, offset_data, f"{where}.index")
     time_claim, times, time_offsets = _decode(TIME_MAGIC, time_data, f"{where}.timeindex")
-    if claim != time_claim or offsets != time_offsets:
+    older = min(claim, time_claim, key=lambda one: one.log_size)
+    count = min(len(offsets), len(time_offsets))
+    same = claim.base_offset == time_claim.base_offset and claim.damaged == time_claim.damaged
+    if not same or offsets[:count] != time_offsets[:count]:
         raise CorruptError("offset index and time index do not pair", where=where)
     index = SparseIndex(interval_bytes)
-    index.offsets, index.positions, index.times = offsets, positions, times
-    return index, claim
+    index.offsets, index.positions = offsets[:count], positions[:count]
+    index.times = times[:count]
+    return index, older
 
 
 def _encode(magic: bytes, claim: Claim, firsts: "array[int]", seconds: "array[int]") -> bytes:

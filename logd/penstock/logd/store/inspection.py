@@ -36,6 +36,7 @@ _LEFTOVERS: Final = {
     "C": ("temporary file", "nothing to readers: a write that did not end"),
     "D": ("index without a log file", "nothing to readers by itself"),
     "E": ("no index to trust", "nothing to readers: it is made again from the log"),
+    "Q": ("index of an earlier state", "nothing to readers: the next start reads what came after"),
     "F": ("torn tail", "nothing to readers: nothing here is known to have been durable"),
     "G": (
         "writes torn by a power loss, with sound frames among them",

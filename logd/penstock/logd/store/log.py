@@ -29,11 +29,12 @@ from penstock.logd.store.clock import now_ns as system_now_ns
 from penstock.logd.store.config import LogConfig
 from penstock.logd.store.disk import REAL_DISK, Disk, File
 from penstock.logd.store.errors import NO_ROOM, NO_SPACE, LogFailedError
+from penstock.logd.store.file_range import FileRange
 from penstock.logd.store.mark import SyncedMark
 from penstock.logd.store.ranges import gather_ranges
 from penstock.logd.store.recovery import Recovery, RecoveryReport
 from penstock.logd.store.rewriting import Rewriting, SwapCutShortError
-from penstock.logd.store.segment import FileRange, Segment, segment_path
+from penstock.logd.store.segment import Segment, segment_path
 from penstock.logd.store.segments import SegmentList
 
 
@@ -69,8 +70,7 @@ class CommitLog:
         self._begun_ns = now_ns()
         for segment in self._list.all:
             segment.written_ns = self._begun_ns
-        self._failure, self.out_of_space = "", False
-        self._closed = False
+        self._failure, self.out_of_space, self._closed = "", False, False
 
     @classmethod
     def open(
@@ -144,8 +144,7 @@ class CommitLog:
             length, expected = length + header.frame_length, header.next_offset
         if self._roll_is_due(length):
             self.roll()
-        active = self._active
-        size = active.size
+        active, size = self._active, self._active.size
         try:
             active.append(self._active_file, frames)
         except OSError as error:
@@ -164,10 +163,9 @@ class CommitLog:
         self._check_writable()
         with self._lock:
             active, file = self._active, self._active_file
-        with active.lock:
-            end_offset, size = active.end_offset, active.size
-        if end_offset == self._synced_offset:
-            return end_offset
+        reached = active.reached(save_bytes=self._config.index_save_bytes)
+        if reached.end_offset == self._synced_offset:
+            return reached.end_offset
         try:
             file.sync()
         except OSError as error:
@@ -175,10 +173,13 @@ class CommitLog:
             self._fail("sync", error, cut_to=cut_to)
         with self._lock:
             if active is self._active:
-                self._synced_offset = max(self._synced_offset, end_offset)
-                self._synced_size = max(self._synced_size, size)
+                self._synced_offset = max(self._synced_offset, reached.end_offset)
+                self._synced_size = max(self._synced_size, reached.size)
         self._mark_synced()
-        return end_offset
+        if reached.files is not None:
+            with contextlib.suppress(OSError):  # without it, recovery reads more
+                active.save_index(reached)
+        return reached.end_offset
 
     def roll(self) -> bool:
         """Seal the active segment and begin the next, if it is not empty and there is room for one.
@@ -356,8 +357,7 @@ class CommitLog:
 
     def _readable_end(self) -> int:
         """Exclusive; a failed log vouches only for what was synced."""
-        end_offset = self.end_offset
-        return min(self._synced_offset, end_offset) if self._failure else end_offset
+        return min(self._synced_offset, self.end_offset) if self._failure else self.end_offset
 
     def _check_range(self, offset: int) -> None:
         self._list.check_range(offset)

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from penstock.logd.store.disk import File
 from penstock.logd.store.errors import CorruptFrameError
-from penstock.logd.store.segment import FileRange, Segment
+from penstock.logd.store.file_range import FileRange
+from penstock.logd.store.segment import Segment
 
 
 def gather_ranges(

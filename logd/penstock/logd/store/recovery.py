@@ -6,9 +6,10 @@ at `end offset`. A log with a following segment was synced whole before that seg
     row found                                              action
     A   no directory, or no segment in it                  made, first segment at offset 0
     B   log size and end are exactly what is claimed       trusted; checked when first read
+    Q   last segment: longer than a sound index says       trusted so far; scanned from there on
     C   temporary files (`*.tmp`)                          removed
     D   index files without a log file                     removed
-    E   index missing, short, damaged, foreign or stale,   log scanned, index rebuilt
+    E   index missing, short, damaged, foreign, or stale   log scanned, index rebuilt
         or flagged as that of a damaged log
     F   last segment: bad bytes at or after the claimed    cut off (torn tail)
         size, no sound frame after them
@@ -41,7 +42,6 @@ from pathlib import Path
 from typing import Final
 
 from penstock.logd.errors import CorruptError
-from penstock.logd.frame import NO_TIMESTAMP
 from penstock.logd.store.disk import Disk, File, make_directories, write_atomically
 from penstock.logd.store.index import (
     Claim,
@@ -49,6 +49,7 @@ from penstock.logd.store.index import (
     decode_index,
     empty_claim,
 )
+from penstock.logd.store.index_rebuild import IndexRebuild
 from penstock.logd.store.mark import load_mark
 from penstock.logd.store.scan import Damage, Found, FrameReader, has_lost_sector, scanner, walk
 from penstock.logd.store.segment import (
@@ -227,11 +228,19 @@ class Recovery:
         fits = claim.log_size == size and next_base in (None, claim.end_offset)
         trusted = index is not None and fits and not claim.damaged
         if index is not None and trusted and self._observe is None:
-            return Segment(self._directory, index, claim, disk=self._disk, checked=False)
-        if not trusted and (size or next_base is not None):
+            return Segment(
+                self._directory, index, claim, disk=self._disk, unchecked=len(index)
+            )  # fmt: skip
+        if next_base is None and index is not None and not claim.damaged and claim.log_size < size:
+            self._note("Q", path, _reached(claim), "index of an earlier state: the rest was read")
+            if self._observe is None:
+                rebuild = IndexRebuild(base, self._interval_bytes, index, claim)
+                return self._rebuild_last(path, file, self._strongest(claim), rebuild)
+        elif not trusted and (size or next_base is not None):
             self._note("E", path, _nothing_at(base), "no index to trust: rebuilt from the log")
         if next_base is None:
-            return self._rebuild_last(path, file, self._strongest(claim))
+            rebuild = IndexRebuild(base, self._interval_bytes)
+            return self._rebuild_last(path, file, self._strongest(claim), rebuild)
         segment = self._rebuild_sealed(path, file, base, next_base)
         if not trusted:
             segment.save_index()
@@ -265,7 +274,7 @@ class Recovery:
     def _rebuild_sealed(self, path: Path, file: File, base: int, next_base: int) -> Segment:
         """Scan a segment that was synced whole: whatever is bad in it is damage (rows I, J, K)."""
         size = file.size()
-        rebuild = _Rebuild(base, self._interval_bytes)
+        rebuild = IndexRebuild(base, self._interval_bytes)
         reader = scanner(file, end=size, name=str(path))
         for item in walk(reader, 0, base, end_offset=next_base, deep=True):
             if isinstance(item, Found):
@@ -283,14 +292,16 @@ class Recovery:
             raise CorruptError(f"segment {message}", where=str(path))
         return rebuild.segment(self._directory, size, disk=self._disk)
 
-    def _rebuild_last(self, path: Path, file: File, claim: Claim) -> Segment:
-        """Scan the last segment: tell torn writes (rows F, G) from damage (row H)."""
-        size = file.size()
-        rebuild = _Rebuild(claim.base_offset, self._interval_bytes)
+    def _rebuild_last(
+        self, path: Path, file: File, claim: Claim, rebuild: IndexRebuild
+    ) -> Segment:  # fmt: skip
+        """Scan the rest of the last segment: tell torn writes (rows F, G) from damage (row H)."""
+        size, begin = file.size(), rebuild.position
         reader = scanner(file, end=size, name=str(path))
         pending: list[Damage] = []
         torn: tuple[str, Damage] | None = None
-        walked = walk(reader, 0, claim.base_offset, end_offset=claim.end_offset, deep=True)
+        start = rebuild.end_offset
+        walked = walk(reader, begin, start, end_offset=claim.end_offset, deep=True)
         for item in walked:
             if isinstance(item, Damage):
                 pending.append(item)
@@ -307,18 +318,18 @@ class Recovery:
             unsynced = [damage for damage in pending if damage.position >= claim.log_size]
             torn = ("F", unsynced[0]) if unsynced else None
         self._note_damages(path, rebuild, [d for d in pending if d.position < claim.log_size])
-        self.report.bytes_scanned += size
+        self.report.bytes_scanned += size - begin
         if torn is not None:
             self._cut(path, file, *torn)
             size = torn[1].position
         return rebuild.segment(self._directory, size, disk=self._disk)
 
-    def _take(self, reader: FrameReader, rebuild: "_Rebuild", found: Found) -> None:
+    def _take(self, reader: FrameReader, rebuild: IndexRebuild, found: Found) -> None:
         rebuild.take(found)
         if self._observe is not None:
             self._observe(reader, found)
 
-    def _note_damages(self, path: Path, rebuild: "_Rebuild", damages: list[Damage]) -> None:
+    def _note_damages(self, path: Path, rebuild: IndexRebuild, damages: list[Damage]) -> None:
         for damage in damages:
             rebuild.skip(damage)
             self._note("H", path, damage, f"{damage.reason}: kept, not served")
@@ -341,47 +352,12 @@ class Recovery:
         )
 
 
-class _Rebuild:
-    """A segment's index, made again frame by frame."""
-
-    def __init__(self, base_offset: int, interval_bytes: int) -> None:
-        self.end_offset = base_offset
-        self._base_offset = base_offset
-        self._index = SparseIndex(interval_bytes)
-        self._index.offer(base_offset, 0, NO_TIMESTAMP)  # also where damage comes first
-        self._max_timestamp_ns = NO_TIMESTAMP
-        self._damaged = False
-        self._skipped = False
-
-    def take(self, found: Found) -> None:
-        """Add a sound frame; the first after damage gets an entry, to start behind it."""
-        header = found.header
-        self._index.offer(
-            header.base_offset, found.position, self._max_timestamp_ns, force=self._skipped
-        )
-        self._skipped = False
-        self._max_timestamp_ns = max(self._max_timestamp_ns, header.max_timestamp_ns)
-        self.end_offset = header.next_offset
-
-    def skip(self, damage: Damage) -> None:
-        """Pass over damage; its offsets stay used."""
-        self._damaged = self._skipped = True
-        self.end_offset = max(self.end_offset, damage.next_offset)
-
-    def segment(self, directory: Path, size: int, *, disk: Disk) -> Segment:
-        """The segment of everything taken and skipped."""
-        claim = Claim(
-            base_offset=self._base_offset,
-            end_offset=self.end_offset,
-            log_size=size,
-            max_timestamp_ns=self._max_timestamp_ns,
-            damaged=self._damaged,
-        )
-        return Segment(directory, self._index, claim, disk=disk, checked=not self._damaged)
-
-
 def _nothing_at(offset: int) -> Damage:
     return Damage(0, 0, offset, offset, "")
+
+
+def _reached(claim: Claim) -> Damage:
+    return Damage(claim.log_size, claim.log_size, claim.end_offset, claim.end_offset, "")
 
 
 def bases_of(names: list[str]) -> list[int]:

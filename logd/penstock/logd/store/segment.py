@@ -8,7 +8,6 @@ bytes have been written, so a reader never looks past a whole frame.
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,8 @@ from penstock.logd.errors import CorruptError
 from penstock.logd.frame import NO_TIMESTAMP, FrameHeader, encode_header
 from penstock.logd.segment_facts import SegmentFacts
 from penstock.logd.store.disk import Disk, File, write_atomically
-from penstock.logd.store.index import Claim, SparseIndex, empty_claim
+from penstock.logd.store.file_range import FileRange
+from penstock.logd.store.index import Claim, IndexState, SparseIndex, empty_claim
 from penstock.logd.store.rows import first_row_at
 from penstock.logd.store.scan import (
     Damage,
@@ -37,27 +37,6 @@ def segment_path(directory: Path, base_offset: int, suffix: str = LOG_SUFFIX) ->
     return directory / f"{base_offset:020d}{suffix}"
 
 
-@dataclass(frozen=True, slots=True)
-class FileRange:
-    """Whole frames of one file, ready for sendfile.
-
-    The range holds its file open: the descriptor stays valid while the range is referred to, also
-    when the segment is deleted or the log closed meanwhile.
-
-    Attributes:
-        position: First byte.
-        length: Bytes.
-        base_offset: Of the first frame; at most the offset asked for.
-        next_offset: After the last frame.
-    """
-
-    file: File
-    position: int
-    length: int
-    base_offset: int
-    next_offset: int
-
-
 class Segment:
     """One log file and its index in memory.
 
@@ -67,7 +46,8 @@ class Segment:
         claim: Base offset and what the file holds. Bytes up to `log_size` are frames or damage;
             what lies beyond is never looked at.
         disk: The file system.
-        checked: Whether all its bytes have been checked, or written, by this process.
+        unchecked: Entries of the index, from the first on, whose blocks this process has neither
+            checked nor written.
 
     Attributes:
         size: Bytes.
@@ -84,7 +64,7 @@ class Segment:
         claim: Claim,
         *,
         disk: Disk,
-        checked: bool,
+        unchecked: int = 0,
     ) -> None:
         self.path = segment_path(directory, claim.base_offset)
         self.base_offset = claim.base_offset
@@ -96,7 +76,9 @@ class Segment:
         self.lock = threading.Lock()
         self._disk = disk
         self._index = index
-        self._unchecked: set[int] = set() if checked else set(range(len(index)))
+        self._unchecked = set(range(unchecked))
+        self._saving = threading.Lock()
+        self._saved_size = 0
         self._file: weakref.ref[File] | None = None
         self._kept: File | None = None
 
@@ -108,7 +90,7 @@ class Segment:
         file = disk.create(segment_path(directory, base_offset))
         disk.sync_directory(directory)
         index = SparseIndex(interval_bytes)
-        segment = cls(directory, index, empty_claim(base_offset), disk=disk, checked=True)
+        segment = cls(directory, index, empty_claim(base_offset), disk=disk)
         segment._file = weakref.ref(file)
         return segment, file
 
@@ -117,7 +99,7 @@ class Segment:
         cls, directory: Path, index: SparseIndex, claim: Claim, *, file: File, disk: Disk
     ) -> "Segment":
         """A segment whose file has another name still; `release` when it has its own."""
-        segment = cls(directory, index, claim, disk=disk, checked=True)
+        segment = cls(directory, index, claim, disk=disk)
         segment._kept = file
         return segment
 
@@ -189,11 +171,27 @@ class Segment:
                 self.end_offset = header.next_offset
                 self.max_timestamp_ns = max(self.max_timestamp_ns, header.max_timestamp_ns)
 
-    def save_index(self) -> None:
-        """Write the index files; the log file has been synced up to `size`."""
-        offset_data, time_data = self._index.encode(self.claim())
-        for suffix, data in ((INDEX_SUFFIX, offset_data), (TIME_INDEX_SUFFIX, time_data)):
-            write_atomically(self._disk, self.path.with_suffix(suffix), data, durable=False)
+    def reached(self, *, save_bytes: int) -> IndexState:
+        """Where the segment ends, to be synced; with its index, if it grew by so much since."""
+        with self.lock:
+            due = self.size - self._saved_size >= save_bytes
+            files = self._index.encode(self.claim()) if due else None
+            return IndexState(self.end_offset, self.size, files)
+
+    def save_index(self, state: IndexState | None = None) -> None:
+        """Write the index files, as of a state that `reached` gave or as of now; it is synced.
+
+        Raises:
+            OSError: They may not pair any more: then the segment is read when the log is opened.
+        """
+        state = state or self.reached(save_bytes=0)
+        assert state.files is not None
+        with self._saving:
+            if state.size < self._saved_size:
+                return  # another thread was faster
+            self._saved_size = state.size
+            for suffix, data in zip((INDEX_SUFFIX, TIME_INDEX_SUFFIX), state.files, strict=True):
+                write_atomically(self._disk, self.path.with_suffix(suffix), data, durable=False)
 
     def cut(self, file: File, offset: int) -> None:
         """Remove frames that hold records at or above an offset; durable on return.
@@ -213,6 +211,7 @@ class Segment:
             self._index.truncate(position)
             self._unchecked = {block for block in self._unchecked if block < len(self._index)}
             self.size, self.end_offset, self.max_timestamp_ns = position, end_offset, latest
+            self._saved_size = 0
         file.truncate(position)
         file.sync()
 
