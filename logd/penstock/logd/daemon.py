@@ -149,7 +149,12 @@ class _Daemon:
             await self._streams.close()
             raise
         endpoints = config.data_dir / "endpoints.json"
-        _write_endpoints(endpoints, {"fetch": fetch_address, "admin": admin_address})
+        try:
+            _write_endpoints(endpoints, {"fetch": fetch_address, "admin": admin_address})
+        except OSError as error:
+            await self._streams.close()
+            message = f"{endpoints}: {error}"
+            raise UnavailableError(message, fix="see to the disk, then start again") from None
         stack.callback(endpoints.unlink, missing_ok=True)
         self._telemetry.health = Health.READY
         _log.info(

@@ -5,7 +5,8 @@ tail off, and what was accepted and not committed has been refused. So the log m
 as after a restart, with a new leader epoch, while its readers go on. A failed sync is another
 matter, whatever its error: nobody knows what the disk has then, and the log stays failed until logd
 is started again by somebody who has looked. So do logd's own streams: who uses one has read what it
-holds, and would go on with the log that failed.
+holds, and would go on with the log that failed. A log that could not be opened for want of space is
+opened in the same way.
 """
 
 import asyncio
@@ -17,7 +18,6 @@ import structlog
 from penstock.logd.core.metadata import is_internal
 from penstock.logd.errors import LogdError
 from penstock.logd.limits import REOPEN_FREE_BYTES_MIN
-from penstock.logd.partition import Partition
 from penstock.logd.rewriter import free_bytes
 from penstock.logd.streams import StreamSet
 from penstock.service.clock import Clock
@@ -68,7 +68,11 @@ class Reviver:
         for partition in list(self._streams.partitions()):
             own = is_internal(partition.name)
             if partition.out_of_space and not own and self._is_due(partition.name):
-                await self._revive(partition)
+                await self._revive(partition.name)
+        for unopened in self._streams.unopened():
+            own = is_internal(unopened.name)
+            if unopened.out_of_space and not own and self._is_due(unopened.name):
+                await self._revive(unopened.name)
 
     def _is_due(self, name: str) -> bool:
         attempt = self._attempts.get(name)
@@ -76,18 +80,18 @@ class Reviver:
             return True
         return self._clock.monotonic_ns() >= attempt.at_ns + attempt.wait_s * _NS_PER_S
 
-    async def _revive(self, partition: Partition) -> None:
+    async def _revive(self, name: str) -> None:
         try:
-            free = await asyncio.to_thread(free_bytes, partition.log.directory)
+            free = await asyncio.to_thread(free_bytes, self._streams.directory_of(name))
             if free < REOPEN_FREE_BYTES_MIN:
                 return
-            self._note_attempt(partition.name)
-            await self._streams.reopen(partition)
+            self._note_attempt(name)
+            await self._streams.open(name)
         except (OSError, LogdError) as error:
-            _log.warning("stream not opened again", stream=partition.name, error=str(error))
+            _log.warning("stream not opened again", stream=name, error=str(error))
             return
         self.revived += 1
-        _log.info("stream opened again", stream=partition.name)
+        _log.info("stream opened again", stream=name)
 
     def _note_attempt(self, name: str) -> None:
         now_ns, wait_s = self._clock.monotonic_ns(), _WAIT_MIN_S

@@ -280,7 +280,7 @@ class StreamSet:
         try:
             await self._open(stream)
         except (OSError, LogdError) as error:
-            unopened = Unopened(stream, str(error), self._around)
+            unopened = Unopened(stream, error, self._around)
             _log.error("stream failed", stream=unopened.name, reason=unopened.reason)
             self._unopened[unopened.name] = unopened
             if not is_internal(unopened.name):
@@ -349,6 +349,14 @@ class StreamSet:
             if name not in known:
                 _log.warning("directory belongs to no stream; left alone", directory=name)
         return metadata
+
+    def directory_of(self, name: str) -> Path:
+        """Where the data of an open stream, or of one that could not be opened, lies.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+        return self._directory(self._metadata.get(name))
 
     def _directory(self, stream: Stream) -> Path:
         return self._data_dir / "streams" / f"{stream.config.name}-{stream.incarnation}"

@@ -4,6 +4,7 @@ from penstock.logd.core.intake import Arrived, Intake, StorageFailed
 from penstock.logd.core.metadata import Stream, is_internal
 from penstock.logd.core.turn import Message, Refuse
 from penstock.logd.partition import Surroundings
+from penstock.logd.store.errors import NO_SPACE
 
 
 class Unopened:
@@ -14,26 +15,28 @@ class Unopened:
 
     Args:
         stream: Whose log it is.
-        problem: Why it cannot be opened.
+        error: Why it cannot be opened.
         around: What partitions share.
 
     Attributes:
-        reason: The problem, and what to do.
+        reason: Why it cannot be opened, and what to do.
+        out_of_space: Space is all that it wants.
         intake: For its counters; it takes nothing.
         budget: Holds nothing.
         passed_over: As of a partition.
     """
 
-    def __init__(self, stream: Stream, problem: str, around: Surroundings) -> None:
+    def __init__(self, stream: Stream, error: Exception, around: Surroundings) -> None:
         self.stream = stream
+        self.out_of_space = isinstance(error, OSError) and error.errno in NO_SPACE
         again = f"`penstock logd streams open {self.name}`"
         if is_internal(self.name):
             again = "start logd again"
-        self.reason = f"not opened: {problem}; see to that, then {again}"
+        self.reason = f"not opened: {error}; see to that, then {again}"
         self.intake = Intake(
             stream.config, next_offset=0, epoch=0, streams_for=around.streams_for
         )  # fmt: skip
-        self.intake.handle(StorageFailed(problem), around.clock.unix_ns())
+        self.intake.handle(StorageFailed(str(error)), around.clock.unix_ns())
         self.budget = around.budget.share(stream.config.intake_bytes_max)
         self.passed_over = 0
         self._around = around

@@ -1,7 +1,9 @@
 """Streams whose disk fails at the wrong moment."""
 
 import asyncio
+import errno
 import itertools
+import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,8 +18,10 @@ from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.partition import Partition
+from penstock.logd.reviver import Reviver
 from penstock.logd.store import EpochFile
 from penstock.logd.streams import StreamSet
+from penstock.service.clock import SystemClock
 from tests.support.surroundings import make_surroundings
 
 LOGS = StreamConfig(name="logs", subject="t.>")
@@ -249,3 +253,22 @@ async def test_a_stream_that_is_made_when_logd_stops_is_whole_and_does_not_subsc
         monkeypatch.setattr(Partition, "open", open_late)
         _, created = await found.create(LOGS)
         assert (created, next(link.sids)) == (True, 0)
+
+
+async def test_a_stream_that_could_not_be_opened_for_want_of_space_is_opened_when_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stream_set(tmp_path) as found:
+        await found.start([LOGS])
+
+    async def full(*_: Any) -> Partition:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with stream_set(tmp_path) as found:
+        with monkeypatch.context() as patch:
+            patch.setattr(Partition, "open", full)
+            await found.start([LOGS])
+            assert found.unopened()[0].out_of_space
+        reviver = Reviver(found, SystemClock())
+        await reviver.look()
+        assert (found.unopened(), reviver.revived) == ([], 1)
