@@ -124,21 +124,6 @@ def test_e_index_of_another_segment_is_rebuilt(tmp_path: Path) -> None:
     assert bodies(log) == BODIES[:12]
 
 
-def test_e_stale_index_of_an_earlier_segment_is_rebuilt(tmp_path: Path) -> None:
-    fill(tmp_path, 2, close=True)
-    stale = {path: path.read_bytes() for path in tmp_path.glob("*index")}
-    assert len(stale) == 2
-    log = reopen(tmp_path)
-    for body in BODIES[2:12]:
-        log.append(make_frames(log.end_offset, [body]))
-    log.close()
-    for path, data in stale.items():
-        path.write_bytes(data)
-    log = reopen(tmp_path)
-    assert rows(log) == "E"
-    assert bodies(log) == BODIES[:12]
-
-
 def test_f_tail_torn_at_any_byte_is_cut(tmp_path: Path) -> None:
     fill(tmp_path)
     path = segment_path(tmp_path, 0)

@@ -159,3 +159,17 @@ def test_q_an_inspection_reads_everything_and_calls_it_unclean(tmp_path: Path) -
     report = Inspection(tmp_path).run()
     assert {"Q", "H"} <= {problem.row for problem in report.problems}
     assert report.verdict == "damaged"
+
+
+def test_e_stale_index_of_an_earlier_segment_is_rebuilt(tmp_path: Path) -> None:
+    fill(tmp_path).close()
+    stale = {path: path.read_bytes() for path in tmp_path.glob("*index")}
+    assert len(stale) == 2
+    log = reopen(tmp_path)
+    log.append(make_frames(10, BODIES[10:12]))
+    log.roll()
+    log.close()
+    for path, data in stale.items():
+        path.write_bytes(data)
+    log = reopen(tmp_path)
+    assert (rows(log), bodies(log)) == ("E", BODIES[:12])
