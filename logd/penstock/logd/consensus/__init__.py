@@ -1,0 +1,1 @@
+"""Raft's shell: what gives the pure core its clock, disk and network."""
