@@ -13,6 +13,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.logd.consensus.member import Hooks, LostError, Member
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
     AddLearner,
     HaltedError,
@@ -25,7 +26,6 @@ from penstock.logd.core.raft import (
     founders,
     founding_state,
 )
-from penstock.logd.core.replica import NodeId
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.service.clock import SystemClock
 from tests.sim.raft_storage import ModelStorage

@@ -13,6 +13,7 @@ from typing import Any, Protocol, assert_never
 import structlog
 
 from penstock.logd.consensus.merging import merge_steps
+from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
     Accepted,
     Apply,
@@ -46,7 +47,6 @@ from penstock.logd.core.raft import (
     TransferLeadership,
     Woke,
 )
-from penstock.logd.core.replica import NodeId
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.service.clock import Clock
 
