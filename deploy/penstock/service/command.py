@@ -39,15 +39,23 @@ class PenstockGroup(click.Group):
             # The reader of our output went away, as in `... | head`.
             sys.stderr.close()
             sys.exit(ExitCode.OK)
-        except Exception:  # noqa: BLE001 - whatever nobody foresaw ends here
-            _tell_bug()
+        except Exception as error:  # noqa: BLE001 - whatever nobody foresaw ends here
+            if _is_memory(error):
+                _tell("out of memory; give the process more, or lower the limits it is set to")
+                sys.exit(ExitCode.MEMORY)
+            _tell("failed unexpectedly; this is a bug in Penstock")
             sys.exit(ExitCode.SOFTWARE)
         sys.exit(ExitCode.OK)
 
 
-def _tell_bug() -> None:
+def _is_memory(error: Exception) -> bool:
+    if isinstance(error, ExceptionGroup):
+        return error.subgroup(MemoryError) is not None
+    return isinstance(error, MemoryError)
+
+
+def _tell(words: str) -> None:
     """Log the error being handled: one line from a daemon, a traceback from a command."""
-    words = "failed unexpectedly; this is a bug in Penstock"
     if structlog.is_configured():
         structlog.get_logger().exception(words)
     else:

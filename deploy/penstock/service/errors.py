@@ -12,6 +12,7 @@ class ExitCode(IntEnum):
     DATA = 65
     UNAVAILABLE = 69
     SOFTWARE = 70
+    MEMORY = 71
     IO = 74
     TEMPORARY = 75
     CONFIG = 78

@@ -21,6 +21,8 @@ def fail(what: str) -> None:
         "unavailable": UnavailableError("no server", fix="start it"),
         "abort": click.Abort(),
         "bug": ZeroDivisionError("division"),
+        "memory": MemoryError(),
+        "memory of a task": ExceptionGroup("tasks", [MemoryError()]),
     }
     if what in errors:
         raise errors[what]
@@ -39,6 +41,8 @@ def _exit_code(*arguments: str) -> object:
         (("--help",), 0),
         (("fail",), 64),
         (("fail", "--what", "bug"), 70),
+        (("fail", "--what", "memory"), 71),
+        (("fail", "--what", "memory of a task"), 71),
         (("nonsense",), 64),
         (("fail", "--what", "unavailable"), 69),
         (("fail", "--what", "config"), 78),
