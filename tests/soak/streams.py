@@ -12,7 +12,8 @@ MIB: Final = 1 << 20
 _KEPT_BYTES: Final = 4 * MIB
 _KEPT_MESSAGES: Final = 2000
 _KEPT_S: Final = 3
-_TOMBSTONE_S: Final = 2
+_TOMBSTONE_S: Final = 20
+"""Longer than a restart takes, so that a tombstone that goes early is missed at the next look."""
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "plain": {},
