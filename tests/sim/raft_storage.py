@@ -1,10 +1,15 @@
 """What a Raft member has on its disk, in a simulation: nothing but what was synced survives."""
 
+import contextlib
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import Final, Protocol
 
-from penstock.logd.core.raft import Entry, HardState, Persist, Recovered, Snapshot
+from penstock.logd.consensus import RaftStorage
+from penstock.logd.core.node import NodeId
+from penstock.logd.core.raft import Entry, HardState, Membership, Persist, Recovered, Snapshot
+from tests.sim.disk import MemoryDisk
 
 
 class SimStorage(Protocol):
@@ -92,3 +97,69 @@ class ModelStorage:
     @property
     def _base(self) -> int:
         return self.snapshot.index if self.snapshot else 0
+
+
+DIRECTORY: Final = Path("/raft")
+NODE: Final = NodeId("n")
+
+
+class DiskStorage:
+    """The real storage on a disk that loses and tears, compared with what it promised.
+
+    `model` is what is durable for sure: after each crash the real one must have that, or one of
+    the unfinished steps more.
+    """
+
+    def __init__(self, recovered: Recovered, disk: MemoryDisk | None = None) -> None:
+        self.disk = disk or MemoryDisk()
+        self.model = ModelStorage.of(recovered)
+        founders = Membership.decode(recovered.entries[0].data) if recovered.entries else None
+        RaftStorage.create(DIRECTORY, group="g", node=NODE, founders=founders, disk=self.disk)
+        self.storage = self._open()
+
+    @property
+    def hard_state(self) -> HardState:
+        return self.model.hard_state
+
+    def persist(self, effect: Persist) -> None:
+        self.storage.persist(effect)
+        self.model.persist(effect)
+
+    def crash(self, unfinished: list[Persist], random: Random) -> None:
+        """The power goes at some operation of the steps that were under way."""
+        possible = [self._model_state()]
+        countdown = [random.randint(0, 12)]
+
+        def fail(operation: str, _: Path) -> bool:
+            if operation in ("write", "sync", "sync_directory", "rename", "unlink", "create"):
+                countdown[0] -= 1
+            return countdown[0] < 0
+
+        self.disk.fail = fail
+        with contextlib.suppress(OSError):
+            for effect in unfinished:
+                self.model.persist(effect)
+                possible.append(self._model_state())
+                self.storage.persist(effect)
+                possible = possible[-1:]
+        self.disk.crash(random)
+        self.storage = self._open()
+        recovered = self.storage.recovered
+        assert recovered in possible, "storage: neither the old state nor the new one"
+        self.model = ModelStorage.of(recovered)
+
+    def recover(self) -> Recovered:
+        self.storage = self._open()
+        assert self.storage.recovered == self._model_state(), "storage: another state"
+        return self.storage.recovered
+
+    def term_at(self, index: int) -> int | None:
+        return self.model.term_at(index)
+
+    def _open(self) -> RaftStorage:
+        return RaftStorage.open(
+            DIRECTORY, group="g", node=NODE, disk=self.disk, segment_bytes_max=1500
+        )
+
+    def _model_state(self) -> Recovered:
+        return self.model.recover()
