@@ -93,10 +93,8 @@ class Partition:
         self.failure = ""
         self.budget = around.budget.share(stream.config.intake_bytes_max)
         self.passed_over = 0
-        self.closed = False
-        self.finished = False
-        self.lost_before = 0
-        self._lost = 0
+        self.closed = self.finished = False
+        self.lost_before = self._lost = 0
         self.first_offset_of_epoch = log.end_offset
         intake.size_max = self.budget.bytes_max - FRAME_OVERHEAD
         self._around = around
@@ -259,6 +257,9 @@ class Partition:
         self.intake.counts = before.intake.counts
         self.lost_before = before.lost
         self.passed_over = before.passed_over
+        self.retainer.count_on(before.retainer)
+        self.upkeep.counts.count_on(before.upkeep.counts)
+        self.intake.dedup.count_on(before.intake.dedup)
 
     def _stream_room(self) -> tuple[int | None, int]:
         """Bytes the stream itself has room for (None: no limit), and below which offset."""

@@ -101,6 +101,12 @@ class Retainer:
         if self._doomed:
             self._due_ns = self._clock.monotonic_ns()
 
+    def count_on(self, before: "Retainer") -> None:
+        """Go on with the counts of the one that this one takes the place of."""
+        self.records_deleted += before.records_deleted
+        self.bytes_deleted += before.bytes_deleted
+        self.segments_deleted += before.segments_deleted
+
     def _plan(self, now_ns: int) -> None:
         segments = self._log.segments()
         self._segments_seen = len(segments)

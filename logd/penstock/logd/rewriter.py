@@ -1,7 +1,7 @@
 """Rewriting a run of a log's sealed segments: from its frames to the segment that replaces it."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +46,14 @@ class CompactionCounts:
     last_ns: int = 0
     last_duration_ns: int = 0
     problem: str = ""
+
+    def count_on(self, before: "CompactionCounts") -> None:
+        """Go on with those of before the log was opened again."""
+        for field in fields(self):
+            if field.name not in ("last_ns", "last_duration_ns", "problem"):
+                total = getattr(self, field.name) + getattr(before, field.name)
+                setattr(self, field.name, total)
+        self.last_ns, self.last_duration_ns = before.last_ns, before.last_duration_ns
 
 
 class Rewriter:

@@ -21,7 +21,7 @@ from penstock.logd.core.compaction import (
     run_to_merge,
     sealing_is_due,
 )
-from penstock.logd.frame import FrameHeader
+from penstock.logd.frame import NO_TIMESTAMP, FrameHeader
 from penstock.logd.limits import FRAME_ROWS_MAX
 from penstock.logd.segment_facts import SegmentFacts
 
@@ -138,6 +138,16 @@ def test_merging_respects_gaps_and_what_retention_needs() -> None:
     assert run_to_merge(three, MergeLimits(bytes_max=100, messages_max=19)) is None
     assert run_to_merge(three, MergeLimits(bytes_max=100, span_ns_max=SECOND)) == Run(0, 20)
     assert run_to_merge(three, MergeLimits(bytes_max=100, span_ns_max=SECOND - 1)) is None
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_segments_that_compaction_left_no_record_in_have_no_age_that_keeps_them(
+    number: int,
+) -> None:
+    found = segments(20, 20, 20)
+    found[number] = replace(found[number], newest_ns=NO_TIMESTAMP)
+    limits = MergeLimits(bytes_max=100, span_ns_max=2 * SECOND)
+    assert run_to_merge(found, limits) == Run(0, found[-1].next_offset)
 
 
 @given(st.lists(st.integers(1, 50), max_size=30))

@@ -1,6 +1,10 @@
 """Which times without messages are noted, from when to when, and how they are counted."""
 
-from penstock.logd.core.gaps import GapLedger, GapReason, GapTotals, Instant
+import threading
+
+import pytest
+
+from penstock.logd.core.gaps import Gap, GapLedger, GapReason, GapTotals, Instant
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.limits import GAPS_KEPT
 
@@ -109,3 +113,26 @@ def test_gaps_are_shown_in_the_status_in_the_metrics_and_as_reasons() -> None:
     assert samples["penstock_logd_ingest_gap_seconds_total", "a", "unsubscribed"] == 3
     assert samples["penstock_logd_ingest_gaps_total", "s49", "reconnecting"] == 1
     assert samples["penstock_logd_ingest_gaps_lasting",] == 2
+
+
+def test_totals_are_never_less_than_before_while_a_gap_ends_on_another_thread() -> None:
+    gaps = GapLedger()
+    gaps.begin(("a",), GapReason.RECONNECTING, at(1))
+    seen: list[int] = []
+    key = ("a", GapReason.RECONNECTING)
+    reading = threading.Thread(
+        target=lambda: seen.append(gaps.totals(at(9)).get(key, GapTotals()).count)
+    )
+    close = GapLedger._close
+
+    def close_slowly(ledger: GapLedger, gap: Gap, now: Instant | None) -> Gap:
+        """The worst moment to read: the gap lasts no more, and is not counted yet."""
+        reading.start()
+        reading.join(0.2)
+        return close(ledger, gap, now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GapLedger, "_close", close_slowly)
+        gaps.end(GapReason.RECONNECTING, at(2))
+    reading.join(20)
+    assert seen == [1]

@@ -79,6 +79,8 @@ async def test_a_stream_out_of_space_goes_on_with_its_counts(
     waiting = asyncio.create_task(before.wait_until(3))
     failed = await publish_and_fail(streams, monkeypatch, "write", errno.ENOSPC)
     assert failed is before
+    failed.retainer.records_deleted = failed.upkeep.counts.passes = 7
+    failed.intake.dedup.producers.evicted = 7
     with monkeypatch.context() as patch:
         patch.setattr(reviver, "free_bytes", lambda _: REOPEN_FREE_BYTES_MIN - 1)
         await looking.look()
@@ -91,6 +93,8 @@ async def test_a_stream_out_of_space_goes_on_with_its_counts(
     await wait_until_async(lambda: again.high_watermark == 5)
     found = stage(again)
     assert (found.received, found.sent, found.detail["lost"]) == (9, 6, 3)
+    kept = ("records_deleted", "compaction_passes", "dedup_evicted")
+    assert [found.detail[name] for name in kept] == [7, 7, 7]
     assert reconciles(again)
     assert failed.finished
 

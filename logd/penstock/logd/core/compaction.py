@@ -28,7 +28,7 @@ from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Final
 
-from penstock.logd.frame import HEADER_SIZE, FrameHeader
+from penstock.logd.frame import HEADER_SIZE, NO_TIMESTAMP, FrameHeader
 from penstock.logd.limits import FRAME_ROWS_MAX
 from penstock.logd.segment_facts import SegmentFacts
 
@@ -160,19 +160,19 @@ def _mergeable_from(
 ) -> Run | None:
     head = segments[first]
     total = largest = head.size_bytes
-    oldest_ns = newest_ns = head.newest_ns
+    times = [] if head.newest_ns == NO_TIMESTAMP else [head.newest_ns]
     found: Run | None = None
     before = head
     for segment in segments[first + 1 : first + MERGED_SEGMENTS_MAX]:
         total += segment.size_bytes
         largest = max(largest, segment.size_bytes)
-        oldest_ns = min(oldest_ns, segment.newest_ns)
-        newest_ns = max(newest_ns, segment.newest_ns)
+        if segment.newest_ns != NO_TIMESTAMP:  # else it has no record left, of no age
+            times.append(segment.newest_ns)
         messages = segment.next_offset - head.base_offset
         if (
             segment.base_offset != before.next_offset
             or total > limits.bytes_max
-            or _exceeds(limits.span_ns_max, newest_ns - oldest_ns)
+            or (times and _exceeds(limits.span_ns_max, max(times) - min(times)))
             or _exceeds(limits.messages_max, messages)
         ):
             break

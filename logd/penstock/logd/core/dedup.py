@@ -45,6 +45,11 @@ class Dedup:
         """Ids and producers forgotten before their time, for there were too many."""
         return self.message_ids.evicted + self.producers.evicted
 
+    def count_on(self, before: "Dedup") -> None:
+        """Go on with the counts of the memory that this one takes the place of."""
+        self.message_ids.evicted += before.message_ids.evicted
+        self.producers.evicted += before.producers.evicted
+
     def recall_producer(self, header: FrameHeader, now_ns: int) -> None:
         """Rebuild what a stored frame says of its producer, oldest frame first."""
         if header.producer_sequence:

@@ -10,6 +10,8 @@ much under way when nats-server cuts it off.
 """
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -100,6 +102,7 @@ class GapLedger:
     _open: dict[tuple[GapReason, str], Gap] = field(default_factory=dict)
     _dropping: dict[tuple[GapReason, str], _Dropping] = field(default_factory=dict)
     _totals: dict[tuple[str, GapReason], GapTotals] = field(default_factory=dict)
+    _changes: int = 0
 
     def settle(self, now: Instant) -> list[Gap]:
         """It is `now`; returns the gaps that have ended by quiet."""
@@ -108,7 +111,8 @@ class GapLedger:
             for key, dropping in self._dropping.items()
             if now.monotonic_ns - dropping.last.monotonic_ns > _CALM_NS
         ]
-        return [self._close(self._dropping.pop(key).gap, None) for key in quiet]
+        with self._change():
+            return [self._close(self._dropping.pop(key).gap, None) for key in quiet]
 
     def begin(
         self, streams: tuple[str, ...], reason: GapReason, start: Instant, *, detail: str = ""
@@ -137,7 +141,8 @@ class GapLedger:
         keys = [
             key for key in self._open if key[0] is reason and stream in (None, key[1])
         ]  # fmt: skip
-        return [self._close(self._open.pop(key), now) for key in keys]
+        with self._change():
+            return [self._close(self._open.pop(key), now) for key in keys]
 
     def drop(self, stream: str, reason: GapReason, count: int, now: Instant) -> Gap | None:
         """Messages were dropped; returns the gap if it begins with them."""
@@ -167,7 +172,19 @@ class GapLedger:
         return sorted(gaps, key=lambda gap: gap.start)
 
     def totals(self, now: Instant) -> dict[tuple[str, GapReason], GapTotals]:
-        """By stream and reason, with what lasts as of now."""
+        """By stream and reason, with what lasts as of now; none is ever less than before.
+
+        May be called on another thread than the rest. A gap that just ends is still among those
+        that last, or already in the totals, never both or neither: what was read while the ledger
+        changed is read again.
+        """
+        while True:
+            changes = self._changes
+            found = self._sum(now)
+            if changes % 2 == 0 and changes == self._changes:
+                return found
+
+    def _sum(self, now: Instant) -> dict[tuple[str, GapReason], GapTotals]:
         found = {
             key: GapTotals(totals.count, totals.duration_ns, totals.messages)
             for key, totals in list(self._totals.items())
@@ -178,6 +195,15 @@ class GapLedger:
                 totals.count += 1
                 totals.duration_ns += gap.duration_ns(now)
         return found
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Gaps move from those that last to the totals: `_changes` is odd meanwhile."""
+        self._changes += 1
+        try:
+            yield
+        finally:
+            self._changes += 1
 
     def _close(self, gap: Gap, now: Instant | None) -> Gap:
         gap.end = now or gap.end

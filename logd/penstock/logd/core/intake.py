@@ -136,10 +136,6 @@ class Intake:
             case _:
                 assert_never(event)
 
-    def next_deadline_ns(self) -> int | None:
-        """When `handle` must be called though nothing happened: never."""
-        return None
-
     def _arrived(self, event: Arrived, now_ns: int) -> list[Effect]:
         turn = self._turn = _begin_turn(event, now_ns)
         messages = event.messages

@@ -28,6 +28,7 @@ from penstock.logd.store.recovery import Finding, Recovery
 from penstock.logd.store.scan import Found, FrameReader
 from penstock.logd.store.segment import LOG_SUFFIX, Segment, segment_path
 from penstock.logd.store.shadow import ShadowDisk
+from penstock.logd.store.swap import REPLACED_SUFFIX
 
 EPOCHS_NAME: Final = "epochs"
 TORN_SUFFIX: Final = ".torn"
@@ -264,6 +265,10 @@ class Inspection:
         for path in sorted(self._directory.glob(f"*{TORN_SUFFIX}")):
             meaning = "nothing to readers; remove it when nobody needs it"
             self._tell(path, "copy of a torn tail", meaning, severity=Severity.NOTE)
+        for path in sorted(self._directory.glob(f"*{REPLACED_SUFFIX}")):
+            reason = "what was left of a segment that a damaged rewriting took the place of"
+            meaning = "nothing to readers; it may hold what is damaged: keep it until then"
+            self._tell(path, reason, meaning, severity=Severity.NOTE)
 
     def _observe(self, reader: FrameReader, found: Found) -> None:
         header = found.header

@@ -248,6 +248,9 @@ def test_p_what_a_damaged_swap_replaces_is_set_aside(tmp_path: Path) -> None:
     reopen(swap.parent)
     assert segment_path(swap.parent, 3, ".replaced").read_bytes() == left
     assert rows(reopen(swap.parent)).strip("EI") == "", "nothing is left to do"
+    problems = Inspection(swap.parent).run().problems
+    notes = [problem.file for problem in problems if "was left of" in problem.reason]
+    assert notes == [str(segment_path(swap.parent, 3, ".replaced"))]
 
 
 def test_p_a_damaged_swap_is_kept_when_the_run_has_lost_its_first_segment(tmp_path: Path) -> None:
