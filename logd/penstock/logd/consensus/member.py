@@ -47,7 +47,7 @@ from penstock.logd.core.raft import (
     TransferLeadership,
     Woke,
 )
-from penstock.logd.errors import CorruptError, UnavailableError
+from penstock.logd.errors import LogdError, UnavailableError
 from penstock.service.clock import Clock
 
 _log = structlog.get_logger()
@@ -76,7 +76,7 @@ class StateMachine(Protocol):
         """Apply a committed command; what it returns goes to whoever proposed it here.
 
         Raises:
-            CorruptError: It is not understood; the member takes no further part.
+            LogdError: It is not understood; the member takes no further part.
         """
         ...
 
@@ -84,7 +84,7 @@ class StateMachine(Protocol):
         """Replace the state.
 
         Raises:
-            CorruptError: It is not understood.
+            LogdError: It is not understood.
         """
         ...
 
@@ -333,7 +333,7 @@ class Member:
             return
         try:
             change()
-        except CorruptError as error:
+        except LogdError as error:
             self._events.append(StorageFailed(f"the metadata is not understood: {error}"))
             self.halted = str(error)
 

@@ -39,6 +39,10 @@ _REQUEST_HEADROOM: Final = 1024
 _log = structlog.get_logger()
 
 
+class UnreachableError(UnavailableError):
+    """The peer was not asked: it cannot be reached, or takes what it is sent too slowly."""
+
+
 @dataclass(slots=True)
 class PeerLinkCounts:
     """What a link has done.
@@ -106,14 +110,15 @@ class PeerLink:
 
         Raises:
             RefusedError: The peer says no; `TOO_LARGE`: it was not asked.
-            UnavailableError: There is no connection, or no answer: then the peer may have done it.
+            UnreachableError: It was not asked.
+            UnavailableError: There is no answer; the peer may have done it.
         """
         if len(body) > PEER_FRAME_SIZE_MAX - _REQUEST_HEADROOM:
             raise RefusedError("TOO_LARGE", f"a request of {len(body)} bytes to {self.peer}")
         if not self.up:
-            raise UnavailableError(f"node {self.peer} cannot be reached: {self.problem}")
+            raise UnreachableError(f"node {self.peer} cannot be reached: {self.problem}")
         if self._unsent_bytes + len(body) > PEER_UNSENT_BYTES_MAX:
-            raise UnavailableError(f"node {self.peer} takes what it is sent too slowly")
+            raise UnreachableError(f"node {self.peer} takes what it is sent too slowly")
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         number = self._next_id
         self._next_id += 1

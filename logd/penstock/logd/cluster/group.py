@@ -1,0 +1,181 @@
+"""The metadata group: any node changes and reads the cluster's state; the leader decides.
+
+A change is proposed here if this node leads, and is otherwise handed to the node that does. While
+nobody leads, or a proposal is surely lost, it is tried again until the time is over. When nobody
+knows what came of it, whoever asked is told so: the state will show.
+"""
+
+import asyncio
+from typing import Final, assert_never
+
+from penstock.logd.cluster.machine import ClusterMachine
+from penstock.logd.cluster.mesh import Mesh
+from penstock.logd.consensus.codec import decode_message, encode_message
+from penstock.logd.consensus.member import LostError, Member
+from penstock.logd.core.cluster.codec import read_as, read_document, write_document
+from penstock.logd.core.cluster.commands import Command, encode_command
+from penstock.logd.core.cluster.state import ClusterState, Each, Refused, Result
+from penstock.logd.core.cluster.tables import Done
+from penstock.logd.core.node import NodeId
+from penstock.logd.core.raft import BusyError, Message, NotLeaderError
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.peers.link import UnreachableError
+
+PROPOSE: Final = "propose"
+"""The request with which a node hands a command to the leader."""
+
+_AGAIN_S: Final = 0.05
+"""Seconds until the next try, while nobody leads."""
+
+
+class MetadataGroup:
+    """One node's door to the metadata. Used on the event loop.
+
+    Args:
+        node: This one.
+        member: Of the group.
+        machine: The member's state machine.
+        mesh: The way to the other nodes.
+    """
+
+    def __init__(self, node: NodeId, member: Member, machine: ClusterMachine, mesh: Mesh) -> None:
+        self._node = node
+        self._member = member
+        self._machine = machine
+        self._mesh = mesh
+
+    @property
+    def state(self) -> ClusterState:
+        """The cluster's state as far as this node has it."""
+        return self._machine.state
+
+    @property
+    def leader(self) -> NodeId | None:
+        """The controller, as far as known."""
+        return self._member.leader
+
+    async def change(self, command: Command, *, timeout_s: float) -> Result:
+        """Have a command applied.
+
+        Returns:
+            What became of it; a refusal by the state's rules is a result, too.
+
+        Raises:
+            RefusedError: `TOO_LARGE`, or the leader does not take it.
+            UnavailableError: Not in time; it may still be done.
+        """
+        data = encode_command(command)
+        problem: Exception = UnavailableError("no node leads")
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        return await self._attempt(data, timeout_s)
+                    except (NotLeaderError, LostError, BusyError, UnreachableError) as error:
+                        problem = error
+                    await asyncio.sleep(_AGAIN_S)
+        except TimeoutError:
+            message = f"the metadata was not changed within {timeout_s:g} s: {problem}"
+            raise UnavailableError(message) from None
+
+    async def read(self, *, timeout_s: float) -> ClusterState:
+        """The state with everything that was committed when this was called.
+
+        Raises:
+            UnavailableError: Not in time.
+        """
+        problem: Exception = UnavailableError("no node leads")
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        await self._member.read()
+                    except (NotLeaderError, BusyError) as error:
+                        problem = error
+                    else:
+                        return self.state
+                    await asyncio.sleep(_AGAIN_S)
+        except TimeoutError:
+            message = f"the metadata cannot be read within {timeout_s:g} s: {problem}"
+            raise UnavailableError(message) from None
+
+    def send(self, message: Message) -> None:
+        """Raft's way to another member."""
+        self._mesh.post(message.recipient, encode_message(message))
+
+    def receive(self, node: str, data: bytes) -> None:
+        """Take one of Raft's messages that a node sent.
+
+        Raises:
+            CorruptError: It is none, or not that node's.
+        """
+        message = decode_message(data)
+        if message.sender != node:
+            raise CorruptError(f"node {node} sends a message of {message.sender}")
+        self._member.receive(message)
+
+    async def answer(self, body: bytes) -> bytes:
+        """Propose what another node hands over, because this one leads.
+
+        Raises:
+            RefusedError: `NOT_LEADER`, with the leader as far as known; `LOST`; `BUSY`.
+            UnavailableError: Nobody knows whether it is done.
+        """
+        try:
+            return _encode_result(await self._member.propose(body))
+        except NotLeaderError as error:
+            raise RefusedError("NOT_LEADER", str(error), leader=error.leader or "") from None
+        except LostError as error:
+            raise RefusedError("LOST", str(error)) from None
+        except BusyError as error:
+            raise RefusedError("BUSY", str(error)) from None
+
+    async def _attempt(self, data: bytes, timeout_s: float) -> Result:
+        leader = self._member.leader
+        if leader is None:
+            raise NotLeaderError(None)
+        if leader == self._node:
+            result: Result = await self._member.propose(data)
+            return result
+        try:
+            return _decode_result(await self._mesh.ask(leader, PROPOSE, data, timeout_s=timeout_s))
+        except RefusedError as error:
+            match error.code:
+                case "NOT_LEADER":
+                    raise NotLeaderError(None) from None
+                case "LOST":
+                    raise LostError(str(error)) from None
+                case "BUSY":
+                    raise BusyError(str(error)) from None
+                case _:
+                    raise
+
+
+def _encode_result(result: Result) -> bytes:
+    match result:
+        case Done():
+            return write_document({"done": result})
+        case Refused():
+            return write_document({"refused": result})
+        case Each():
+            return write_document({"each": [_part(part) for part in result.results]})
+        case _:
+            assert_never(result)
+
+
+def _part(result: Done | Refused) -> dict[str, Done | Refused]:
+    return {"done": result} if isinstance(result, Done) else {"refused": result}
+
+
+def _decode_result(data: bytes) -> Result:
+    document = read_document(data, where="answer of the controller")
+    if "each" in document:
+        return Each(results=tuple(_read_part(part) for part in document["each"]))
+    return _read_part(document)
+
+
+def _read_part(document: dict[str, object]) -> Done | Refused:
+    where = "answer of the controller"
+    if "done" in document:
+        return read_as(Done, document["done"], where=where)  # type: ignore[no-any-return]
+    return read_as(Refused, document.get("refused"), where=where)  # type: ignore[no-any-return]

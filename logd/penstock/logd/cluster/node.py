@@ -1,0 +1,233 @@
+"""A node of a cluster: its part in the metadata group, its peer endpoint, its place in the state.
+
+    <directory>/raft/   its part in the group (`penstock.logd.consensus.storage`)
+    <directory>/node    who it is (a checkpoint): cluster, node, and the id of this storage
+
+It founds the group together with the other founders, or returns to it. Once it takes part it
+registers: where it is reached, which storage it has, and that its process is a new one.
+"""
+
+import asyncio
+import random
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from penstock.logd.cluster.group import PROPOSE, MetadataGroup
+from penstock.logd.cluster.machine import ClusterMachine
+from penstock.logd.cluster.mesh import Mesh
+from penstock.logd.consensus import RaftStorage
+from penstock.logd.consensus.member import Hooks, Member
+from penstock.logd.core.cluster.commands import Command, RegisterNode
+from penstock.logd.core.cluster.records import Addresses, NodeState
+from penstock.logd.core.cluster.state import Refused, Result
+from penstock.logd.core.node import NodeId
+from penstock.logd.core.raft import Raft, RaftConfig, founders
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.peers.identity import Identity
+from penstock.logd.peers.server import PeerServer
+from penstock.logd.store import Checkpoint
+from penstock.logd.tcp.channel import Channel
+from penstock.service.clock import Clock
+
+_REGISTER_S: Final = 10.0
+"""Seconds one try to register may take; it is repeated."""
+
+_log = structlog.get_logger()
+
+Handler = Callable[[str, bytes], Awaitable[bytes]]
+"""Answers a request: the asking node and the body; raises LogdError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """Who a node is and where it finds the others.
+
+    Attributes:
+        founders: The nodes that found the group, with the address of each one's peer endpoint;
+            the same on all of them. Later the state says where nodes are.
+        listen: Address of the own peer endpoint; port 0: any.
+        advertised: The own addresses as others use them; without a peer address that of `listen`.
+        rack: What fails together with it.
+        boot: Id of this process.
+        tls: Of the endpoint, and of the links to others; None: plain.
+    """
+
+    cluster: str
+    node: NodeId
+    directory: Path
+    founders: Mapping[str, str]
+    listen: str
+    advertised: Addresses
+    rack: str = ""
+    boot: str
+    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
+    raft: RaftConfig | None = None
+
+
+@dataclass(slots=True)
+class _Watchers:
+    applied: list[Callable[[Command, Result], None]] = field(default_factory=list)
+    restored: list[Callable[[], None]] = field(default_factory=list)
+
+
+class ClusterNode:
+    """One node, running. Used on the event loop.
+
+    Args:
+        settings: Who it is.
+        rng: Election timeouts, and the id of a new storage.
+        clock: Monotonic.
+
+    Attributes:
+        member: Its part in the group.
+        group: Changes and reads of the state.
+        mesh: The links to the others.
+        handlers: What answers which request of other nodes, by api.
+        watchers: Told each change of the state, and that the whole of it has changed.
+
+    Raises:
+        CorruptError: The group's log is damaged: the node must not take part.
+        RefusedError: The directory is another node's.
+        OSError: The disk failed.
+    """
+
+    def __init__(self, settings: ClusterSettings, rng: random.Random, clock: Clock) -> None:
+        me = Identity(settings.cluster, settings.node)
+        server_tls, client_tls = settings.tls or (None, None)
+        self.watchers = _Watchers()
+        self.mesh = Mesh(me, rng=rng, tls=client_tls)
+        self._settings = settings
+        self._storage_id = _identify(settings, rng)
+        self._storage = _open_storage(settings)
+        self._machine = ClusterMachine(self._on_applied, self._on_restored)
+        config = settings.raft or RaftConfig(node=settings.node, group=settings.cluster)
+        raft = Raft(config, self._storage.recovered, rng)
+        self.member = Member(raft, self._storage, self._machine, Hooks(self._send), clock)
+        self.group = MetadataGroup(settings.node, self.member, self._machine, self.mesh)
+        self.handlers: dict[str, Handler] = {PROPOSE: self._propose}
+        self._server = PeerServer(me, self, server_tls)
+        self._address = ""
+
+    def listen(self) -> str:
+        """Begin to listen; returns the address of the peer endpoint.
+
+        Raises:
+            UnavailableError: It cannot be listened on.
+        """
+        self._address = self._server.listen(self._settings.listen)
+        return self._address
+
+    async def run(self) -> None:
+        """Take part until cancelled."""
+        assert self._address, "listen first"
+        self._update_mesh()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._server.run(), name="peer endpoint")
+                tasks.create_task(self.member.run(), name="metadata group")
+                tasks.create_task(self._register(), name="registration")
+        finally:
+            await self.mesh.close()
+            self._server.close()
+            await asyncio.to_thread(self._storage.close)
+
+    def on_raft(self, node: str, message: bytes) -> None:
+        """As `penstock.logd.peers.server.Service`."""
+        self.group.receive(node, message)
+
+    async def answer(self, node: str, api: str, body: bytes) -> bytes:
+        """As `penstock.logd.peers.server.Service`."""
+        handler = self.handlers.get(api)
+        if handler is None:
+            raise RefusedError("UNKNOWN_API", f"node {self._settings.node} knows no {api[:80]!r}")
+        return await handler(node, body)
+
+    async def replicate(self, node: str, channel: Channel) -> None:
+        """As `penstock.logd.peers.server.Service`."""
+        channel.close()
+        raise CorruptError(f"node {node} wants to replicate, which this node does not serve")
+
+    async def _register(self) -> None:
+        settings = self._settings
+        addresses = settings.advertised
+        if not addresses.peer:
+            addresses = Addresses(peer=self._address, fetch=addresses.fetch, admin=addresses.admin)
+        command = RegisterNode(
+            node=settings.node,
+            addresses=addresses,
+            rack=settings.rack,
+            storage=self._storage_id,
+            boot=settings.boot,
+        )
+        while True:
+            try:
+                result = await self.group.change(command, timeout_s=_REGISTER_S)
+            except UnavailableError as error:
+                _log.warning("node not registered yet", reason=str(error))
+                continue
+            if isinstance(result, Refused):
+                raise RefusedError(result.code, result.message)
+            _log.info("node registered", node=settings.node, cluster=settings.cluster)
+            return
+
+    async def _propose(self, _node: str, body: bytes) -> bytes:
+        return await self.group.answer(body)
+
+    def _send(self, message: Any) -> None:
+        self.group.send(message)
+
+    def _on_applied(self, command: Command, result: Result) -> None:
+        if isinstance(command, RegisterNode):
+            self._update_mesh()
+        for watcher in self.watchers.applied:
+            watcher(command, result)
+
+    def _on_restored(self) -> None:
+        self._update_mesh()
+        for watcher in self.watchers.restored:
+            watcher()
+
+    def _update_mesh(self) -> None:
+        nodes = self._machine.state.nodes
+        known = {
+            node.id: node.addresses.peer
+            for node in nodes.values()
+            if node.state is not NodeState.REMOVED
+        }
+        self.mesh.update({**self._settings.founders, **known})
+
+
+def _identify(settings: ClusterSettings, rng: random.Random) -> str:
+    """The id of the storage; a new one when the directory holds nothing yet.
+
+    Raises:
+        RefusedError: `OTHER_MEMBER`: the directory is another node's.
+    """
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    checkpoint = Checkpoint(settings.directory / "node")
+    wanted = {"cluster": settings.cluster, "node": settings.node}
+    found = checkpoint.load()
+    if found is None:
+        found = wanted | {"storage": f"{rng.getrandbits(64):016x}"}
+        checkpoint.save(found)
+    if {key: found.get(key) for key in wanted} != wanted:
+        message = f"it is node {found.get('node')!r} of cluster {found.get('cluster')!r}"
+        raise RefusedError("OTHER_MEMBER", f"{settings.directory}: {message}")
+    return str(found["storage"])
+
+
+def _open_storage(settings: ClusterSettings) -> RaftStorage:
+    directory = settings.directory / "raft"
+    group, node = settings.cluster, settings.node
+    if not directory.is_dir() or not any(directory.iterdir()):
+        first = founders([NodeId(name) for name in settings.founders])
+        RaftStorage.create(directory, group=group, node=node, founders=first)
+    storage = RaftStorage.open(directory, group=group, node=node)
+    for finding in storage.findings:
+        _log.warning("metadata recovered", finding=str(finding))
+    return storage
