@@ -1,12 +1,16 @@
 """What a soak came to: for people, who watch it, and as JSON at the end."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
+
+_ROW: Final = re.compile(r"row='(\w)'")
+"""Of the recovery table (`penstock.logd.store.recovery`), in a finding as it is logged."""
 
 
 @dataclass
@@ -57,6 +61,9 @@ def upkeep_of(log: Path) -> Counter[str]:
                 counts["records compacted away"] += int(line["records_removed"])
             case "segment deleted":
                 counts["segments deleted by retention"] += 1
+            case "log recovered":
+                for row in _ROW.findall(str(line["finding"])):
+                    counts[f"recovery, row {row}"] += 1
             case "compaction failed" | "compaction met a bug" | "damaged frame" | "stream failed":
                 counts[f"complaint: {line['event']}"] += 1
             case _:
