@@ -15,11 +15,14 @@ _KEPT_S: Final = 3
 _TOMBSTONE_S: Final = 20
 """Longer than a restart takes, so that a tombstone that goes early is missed at the next look."""
 
+_GROWS: Final = {"segment_bytes_max": MIB // 4}
+"""For streams that keep everything: a start opens each segment, and there come to be thousands."""
+
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "plain": {},
-    "ids": {},
-    "batches": {},
-    "lazy": {"fsync": "interval", "fsync_interval_ms": 50},
+    "plain": _GROWS,
+    "ids": _GROWS,
+    "batches": _GROWS,
+    "lazy": _GROWS | {"fsync": "interval", "fsync_interval_ms": 50},
     "kept": {"retention": {"bytes": _KEPT_BYTES}},
     "aged": {"retention": {"age_s": _KEPT_S}},
     "counted": {"retention": {"messages": _KEPT_MESSAGES}},
