@@ -193,7 +193,7 @@ class ControllerWorld(Logs):
                 entries = self.nodes[name].logs.get(log, [])
                 assert entries[: len(acked)] == acked, f"{name} is in sync and lacks acked records"
             active = self.reference.active()
-            if len(active) >= stream.options.replication_factor:
+            if partition.isr and len(active) >= stream.options.replication_factor:
                 assert set(partition.replicas) <= set(active), f"{key} is not moved: {partition}"
                 self.reached["drained"] += len(active) < len(self.nodes)
         for node in self.nodes.values():

@@ -31,7 +31,6 @@ from penstock.logd.core.cluster.group_member import (
     Answered,
     Ended,
     LetGo,
-    Member,
     MemberEffect,
     MemberEvent,
     Revoke,
@@ -39,62 +38,38 @@ from penstock.logd.core.cluster.group_member import (
     Tick,
 )
 from penstock.logd.core.cluster.group_messages import MemberAnswer, MemberBeat
-from penstock.logd.core.cluster.groups import GroupCoordinator
-from penstock.logd.core.cluster.records import GroupPartition, ReplicationOptions
-from penstock.logd.core.cluster.state import ClusterState
+from penstock.logd.core.cluster.records import GroupPartition
 from penstock.logd.errors import RefusedError, UnavailableError
+from tests.sim.groups_machines import (
+    END_NS,
+    FAULTS_NS,
+    MS,
+    ONE,
+    RAFT_LEASE_NS,
+    Client,
+    Machine,
+    Node,
+)
 from tests.support.cluster_state import create, register
 
-MS: Final = 1_000_000
-FAULTS_NS: Final = 12_000 * MS
-END_NS: Final = 18_000 * MS
-SESSION_MS: Final = 1000
-RAFT_LEASE_NS: Final = 350 * MS
-ONE: Final = ReplicationOptions(replication_factor=1)
-
-
-class Machine:
-    """Something with a clock that may pause or stop."""
-
-    def __init__(self, random: Random) -> None:
-        self.rate = random.uniform(0.955, 1.045)
-        self.offset = random.randrange(10**12)
-        self.paused_until = 0
-        self.up = True
-        self.timer = 0
-
-    def clock(self, now: int) -> int:
-        return self.offset + int(now * self.rate)
-
-    def true_time(self, clock: int) -> int:
-        return int((clock - self.offset) / self.rate) + 1
-
-
-class Node(Machine):
-    def __init__(self, random: Random, drift_percent: int) -> None:
-        super().__init__(random)
-        self.state = ClusterState()
-        self.applied = 0
-        self.core = GroupCoordinator(drift_percent=drift_percent)
-        self.raft_until = 0
-
-
-class Client(Machine):
-    def __init__(self, random: Random, member: str, streams: tuple[str, ...]) -> None:
-        super().__init__(random)
-        self.name, self.streams = member, streams
-        self.core = Member("g", member, streams, session_ms=SESSION_MS)
-        self.offsets: dict[GroupPartition, int] = {}
+KINDS: Final = ("pause", "pause", "join", "leave", "die", "node", "node", "stream")
 
 
 class GroupsWorld:
     """One run. Call `run`.
 
     Attributes:
+        drift_percent: What coordinators add to sessions.
+        kinds: Of faults.
+        faults_at_most_ns: Until the next fault.
+        stray_beats: How often a heartbeat goes to one that need not be the coordinator.
         reached: Rare things that happened.
     """
 
     drift_percent = 10
+    kinds: tuple[str, ...] = KINDS
+    faults_at_most_ns = 800 * MS
+    stray_beats = 0.2
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -179,7 +154,7 @@ class GroupsWorld:
 
     def propose(self, node: Node, command: Command, proposal: int, term: int) -> None:
         """Commits after a while, unless its leader is replaced before."""
-        if term != self.term or node is not self.leader or not self.is_well(node):
+        if term != self.term or node is not self.leader:
             self.reached["proposals lost"] += 1
             return
         self.log.append((command, (node, term, proposal)))
@@ -201,7 +176,16 @@ class GroupsWorld:
         for effect in node.core.handle(event, node.clock(self.now)):
             if isinstance(effect, Propose):
                 delay = self.random.randrange(2 * MS, 20 * MS)
-                self.at(delay, self.propose, node, effect.command, effect.proposal, self.term)
+                self.at(
+                    delay,
+                    self.on,
+                    node,
+                    self.propose,
+                    node,
+                    effect.command,
+                    effect.proposal,
+                    self.term,
+                )
             elif answer_to is not None:
                 self.send(answer_to, self.answer_arrives, effect.answer)
         deadline = node.core.next_deadline_ns()
@@ -232,7 +216,8 @@ class GroupsWorld:
         effects: list[MemberEffect] = client.core.handle(event, client.clock(self.now))
         for effect in effects:
             if isinstance(effect, SendBeat):
-                node = self.leader if self.random.random() < 0.8 else None
+                strays = self.now < FAULTS_NS and self.random.random() < self.stray_beats
+                node = None if strays else self.leader
                 self.send(
                     node or self.random.choice(self.nodes), self.beat_arrives, effect.beat, client
                 )
@@ -310,7 +295,7 @@ class GroupsWorld:
     # Faults.
 
     def fault(self) -> None:
-        self.at(self.random.randrange(100 * MS, 800 * MS), self.fault)
+        self.at(self.random.randrange(100 * MS, self.faults_at_most_ns), self.fault)
         if self.now >= FAULTS_NS:
             for machine in (*self.clients, *self.nodes):
                 machine.paused_until = min(machine.paused_until, self.now)
@@ -319,9 +304,7 @@ class GroupsWorld:
             self.random.choice((200, 700, 1200, 2500)) * MS * self.random.uniform(0.8, 1.2)
         )
         living = [client for client in self.clients if client.up]
-        kind = self.random.choice(
-            ("pause", "pause", "join", "leave", "die", "node", "node", "stream")
-        )
+        kind = self.random.choice(self.kinds)
         if kind == "pause" and living:
             self.random.choice(living).paused_until = self.now + length
         elif kind == "join" and len(living) < 5:

@@ -13,6 +13,8 @@ from penstock.logd.core.cluster.group_member import Member
 from penstock.logd.core.cluster.group_messages import MemberBeat
 from penstock.logd.core.cluster.groups import GroupCoordinator
 from penstock.logd.core.cluster.records import Group
+from penstock.logd.core.cluster.state import ClusterState
+from tests.sim.groups_machines import MS
 from tests.sim.groups_world import GroupsWorld
 
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "100"))
@@ -64,6 +66,8 @@ def _gives_no_full_session(patch: pytest.MonkeyPatch) -> None:
 
 def _answers_without_a_raft_lease(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupCoordinator, "_holds_raft_lease", lambda *_: True)
+    patch.setattr(GroupsWorld, "stray_beats", 0.7)
+    patch.setattr(GroupsWorld, "kinds", ("node", "node", "join", "leave"))
 
 
 def _takes_any_epoch_for_a_release(patch: pytest.MonkeyPatch) -> None:
@@ -72,6 +76,27 @@ def _takes_any_epoch_for_a_release(patch: pytest.MonkeyPatch) -> None:
     def release(self: GroupCoordinator, group: Group, watch: Any, beat: MemberBeat) -> None:
         original(self, group, watch, replace(beat, epoch=group.epoch))
 
+    patch.setattr(GroupCoordinator, "_release", release)
+
+
+def _remembers_releases_for_ever(patch: pytest.MonkeyPatch) -> None:
+    original = GroupCoordinator._change
+
+    def change(
+        self: GroupCoordinator, state: ClusterState, name: str, watch: Any, now_ns: int
+    ) -> Any:
+        group = state.groups.get(name)
+        watch.epoch = group.epoch if group else 0
+        return original(self, state, name, watch, now_ns)
+
+    def release(self: GroupCoordinator, group: Group, watch: Any, beat: MemberBeat) -> None:
+        watch.epoch = group.epoch
+        original_release(self, group, watch, beat)
+
+    original_release = GroupCoordinator._release
+    patch.setattr(GroupsWorld, "faults_at_most_ns", 200 * MS)
+    patch.setattr(GroupsWorld, "kinds", ("join", "leave"))
+    patch.setattr(GroupCoordinator, "_change", change)
     patch.setattr(GroupCoordinator, "_release", release)
 
 
@@ -92,6 +117,7 @@ TWINS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a new coordinator gives no full session": _gives_no_full_session,
     "heartbeats are answered without a Raft lease": _answers_without_a_raft_lease,
     "a release is taken from one who does not know": _takes_any_epoch_for_a_release,
+    "a release counts in later epochs": _remembers_releases_for_ever,
     "a session counts from the receipt of its answer": _counts_from_receipt,
 }
 

@@ -131,6 +131,21 @@ def test_what_goes_to_another_is_revoked_first() -> None:
     assert world.granted("y") == [1]
 
 
+def test_a_release_is_of_no_use_in_a_later_epoch() -> None:
+    """By then the partition may be read again by the one who let go of it."""
+    world = Coordinated()
+    world.beat("x", joining=True)
+    world.beat("y", joining=True)
+    world.holding = True
+    world.tell(MemberLeft("g", "y"))
+    world.beat("x", 0)  # lets go of what y was to have
+    world.holding = False
+    world.apply(world.held.pop())
+    assert world.granted("x", 0) == [0, 1]
+    world.beat("z", joining=True)
+    assert world.granted("z") == []
+
+
 def test_who_is_not_heard_is_fenced_and_what_it_read_goes_on() -> None:
     world = Coordinated()
     world.beat("x", joining=True)

@@ -65,7 +65,9 @@ class _Watch:
         heard_ns: When each member was last heard.
         joining: Those that are to become members.
         leaving: Those that have let go of everything.
-        released: What members have let go of.
+        released: What members have let go of that they were not to read in `epoch`. In a later one
+            they may be reading it again.
+        epoch: Of the group, when that was said.
         retry_ns: No change is proposed before that: one was refused.
         proposal: The change under way.
         fencing: Who is no member after it.
@@ -75,6 +77,7 @@ class _Watch:
     joining: dict[str, GroupMember] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
     released: dict[GroupPartition, Release] = field(default_factory=dict)
+    epoch: int = 0
     retry_ns: int = 0
     proposal: int | None = None
     fencing: frozenset[str] = frozenset()
@@ -196,6 +199,8 @@ class GroupCoordinator:
         """Note what a member has let go of that is to go to another."""
         if beat.epoch != group.epoch:
             return  # it does not know yet
+        if watch.epoch != group.epoch:
+            watch.epoch, watch.released = group.epoch, {}
         held = set(beat.held)
         for share in group.shares:
             if share.owner == beat.member != share.wanted and share.partition not in held:
@@ -259,6 +264,8 @@ class GroupCoordinator:
     ) -> PutGroup | None:
         """The command that a group needs now; None: none."""
         group = state.groups.get(name)
+        if group is None or watch.epoch != group.epoch:
+            watch.released = {}
         present = {member.id: member for member in group.members} if group else {}
         members = self._members(present, watch, now_ns)
         streams = {stream for member in members.values() for stream in member.streams}
@@ -322,7 +329,6 @@ class GroupCoordinator:
         release = watch.released.get(before.partition)
         if release is not None and (release.member, release.epoch) == (before.owner, before.epoch):
             return wanted
-        watch.released.pop(before.partition, None)
         return before.owner
 
     def _end_ns(self, watch: _Watch, member: GroupMember) -> int:
