@@ -218,7 +218,7 @@ async def publish_until_it_fails(client: Client, first: int) -> int:
     number = first
     with contextlib.suppress(nats.errors.Error):
         while True:
-            ack = await js.publish("telemetry.logs.a", payload(number), timeout=0.5)
+            ack = await js.publish("telemetry.logs.a", payload(number), timeout=3)
             assert ack.seq == number + 1
             number += 1
     return number
