@@ -48,8 +48,8 @@ def main() -> int:
         _summarise(soak)
         print(f"soak: FAILED, seed {seed}; everything is left in {directory}", file=sys.stderr)
         raise
-    shutil.rmtree(directory)
     _summarise(soak)
+    shutil.rmtree(directory)
     if ended_by is None:
         return 0
     _tell(f"soak: ended by {ended_by.name} after {soak.figures.runs} runs; nothing is left of it")

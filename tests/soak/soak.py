@@ -205,7 +205,8 @@ class Soak:
                 finally:
                     self._stop.set()
         finally:
-            await client.close()
+            with contextlib.suppress(nats.errors.Error, OSError):  # the server may be gone
+                await client.close()
 
     # Ends.
 
