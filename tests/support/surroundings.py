@@ -10,6 +10,7 @@ from penstock.logd.core.servers import parse_servers
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition import Surroundings
+from penstock.logd.postbox import Postbox
 from penstock.service.clock import Clock, SystemClock
 
 
@@ -26,10 +27,12 @@ def make_surroundings(
         rng=random.Random(1),
         clock=SystemClock(),
     )
+    acks = AckSender(link)
     return Surroundings(
         node=NodeId("n"),
         budget=ByteBudget(budget_bytes),
-        acks=AckSender(link),
+        acks=acks,
+        postbox=Postbox(acks),
         clock=clock or SystemClock(),
         admission=admission,
         streams_for=lambda _: (),

@@ -1,6 +1,7 @@
 """Acks and refusals on their way to publishers, over a NATS connection of their own.
 
-What one turn of the event loop brings goes out in one write. When NATS does not take acks fast
+What one turn of the event loop brings goes out in one write, at its end or when whoever gathers it
+says so. When NATS does not take acks fast
 enough they are dropped and counted: the publisher asks again and is told of the duplicate.
 """
 
@@ -26,6 +27,7 @@ class AckSender:
     def __init__(self, link: NatsLink) -> None:
         self._link = link
         self._out: list[bytes] = []
+        self._gathering = False
         self.sent = 0
         self.dropped = 0
 
@@ -53,8 +55,13 @@ class AckSender:
             body = encode_envelope(TYPE_BATCH_ACK, body)
         self._put(refusal.reply, body)
 
+    def gather(self) -> None:
+        """Write nothing before `flush`, which the caller calls in this turn of the event loop."""
+        self._gathering = True
+
     def flush(self) -> None:
         """Write out what was put since the last time."""
+        self._gathering = False
         out, self._out = self._out, []
         if not out:
             return
@@ -70,7 +77,7 @@ class AckSender:
         self._put_lines([b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body)])
 
     def _put_lines(self, lines: list[bytes]) -> None:
-        if not self._out:
+        if not self._out and not self._gathering:
             asyncio.get_running_loop().call_soon(self.flush)
         self._out += lines
 

@@ -8,7 +8,10 @@ writes: it never meets an append.
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
+from queue import Empty, SimpleQueue
+from typing import assert_never
 
 import structlog
 
@@ -55,7 +58,28 @@ class MemorySynced:
     memory: Memory
 
 
+class _Wish(Enum):
+    SEAL = "seal"
+    CLOSE = "close"
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    offset: int
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a turn finds handed over."""
+
+    items: list[Run | Whole] = field(default_factory=list)
+    memory: Memory | None = None
+    remembered: int | None = None
+    sealing: bool = False
+
+
 Frame = tuple[FrameHeader, bytes]
+Order = Append | Memory | _Remembered | _Wish
 Outcome = Durable | CommitFailed | MemoryWanted | MemorySynced
 
 
@@ -90,12 +114,10 @@ class Committer:
         self._post = post
         self._clock = clock
         self._retainer = retainer
-        self._condition = threading.Condition()
-        self._items: list[Run | Whole] = []
-        self._memory: Memory | None = None
-        self._remembered: int | None = None
+        # Made in C: a condition's notify and wait cost more than the rest of a small turn's
+        # hand-over. What it holds is bounded by the bytes that a partition takes.
+        self._orders: SimpleQueue[Order] = SimpleQueue()
         self._frames = 0
-        self._sealing = False
         self._closing = False
         self.failed = False
         self._synced_ns = clock.monotonic_ns()
@@ -109,34 +131,24 @@ class Committer:
 
     def submit(self, append: Append) -> None:
         """Hand over what to write; never waits. After a failure it is dropped."""
-        with self._condition:
-            if not self.failed:
-                self._items.extend(append.items)
-                self._condition.notify()
+        if not self.failed:
+            self._orders.put(append)
 
     def sync_below(self, memory: Memory) -> None:
         """Have all that was submitted made durable, and `MemorySynced` posted; never waits."""
-        with self._condition:
-            self._memory = memory
-            self._condition.notify()
+        self._orders.put(memory)
 
     def remembered(self, offset: int) -> None:
         """What the intake remembers of everything below `offset` is written down."""
-        with self._condition:
-            self._remembered = offset
-            self._condition.notify()
+        self._orders.put(_Remembered(offset))
 
     def seal(self) -> None:
         """Have the active segment sealed between two writes; never waits."""
-        with self._condition:
-            self._sealing = True
-            self._condition.notify()
+        self._orders.put(_Wish.SEAL)
 
     def close(self) -> None:
         """Write what was submitted, sync, end the thread and close the log; waits for all that."""
-        with self._condition:
-            self._closing = True
-            self._condition.notify()
+        self._orders.put(_Wish.CLOSE)
         if self._thread.ident is not None:
             self._thread.join()
         self._log.close()
@@ -152,48 +164,65 @@ class Committer:
             self._fail(f"{type(error).__name__}: {error}")
 
     def _fail(self, reason: str) -> None:
-        with self._condition:
-            self.failed = True
-            self._items = []
+        self.failed = True
+        while not self._orders.empty():
+            self._orders.get()
         self._post(CommitFailed(reason))
 
     def _turn(self) -> bool:
         """Write everything handed over; False when there is nothing and never will be."""
-        with self._condition:
-            if not self._has_work():
-                self._condition.wait(self._wait_s())
-            items, self._items = self._items, []
-            memory, self._memory = self._memory, None
-            remembered, self._remembered = self._remembered, None
-            sealing, self._sealing = self._sealing, False
-            ending = self._closing
-        wrote = bool(items)
-        self._append(items)
-        if memory is not None or self._sync_is_due():
+        work = self._await_work()
+        wrote = bool(work.items)
+        self._append(work.items)
+        if work.memory is not None or self._sync_is_due():
             self._log.sync()
             self._synced_ns = self._clock.monotonic_ns()
         if wrote:
             self._post(Durable(self._log.end_offset))
-        if memory is not None:
-            self._post(MemorySynced(memory))
-        if remembered is not None:
-            self._retainer.remembered(remembered)
-        if sealing:
+        if work.memory is not None:
+            self._post(MemorySynced(work.memory))
+        if work.remembered is not None:
+            self._retainer.remembered(work.remembered)
+        if work.sealing:
             self._log.roll()
-        if not ending and (self._retainer.step() or self._frames >= FRAMES_UNREMEMBERED_MAX):
+        if self._closing:
+            return wrote
+        if self._retainer.step() or self._frames >= FRAMES_UNREMEMBERED_MAX:
             self._frames = 0
             self._post(MemoryWanted())
-        return wrote or not ending
+        return True
+
+    def _await_work(self) -> _Work:
+        """Wait until there is something to do, or the time has come; take all there is."""
+        work = _Work()
+        try:
+            order = self._orders.get(not self._closing, self._wait_s())
+            while True:
+                self._take(order, work)
+                order = self._orders.get_nowait()
+        except Empty:
+            return work
+
+    def _take(self, order: Order, work: _Work) -> None:
+        match order:
+            case Append():
+                work.items += order.items
+            case Memory():
+                work.memory = order
+            case _Remembered(offset):
+                work.remembered = offset
+            case _Wish.SEAL:
+                work.sealing = True
+            case _Wish.CLOSE:
+                self._closing = True
+            case _:
+                assert_never(order)
 
     def _append(self, items: list[Run | Whole]) -> None:
         """Write items, some frames at a time; they are let go as their frames are made."""
         for frames in _in_parts(build_frames(_taken_from(items), epoch=self._epoch)):
             self._log.append(frames)
             self._frames += len(frames)
-
-    def _has_work(self) -> bool:
-        asked = self._memory is not None or self._remembered is not None or self._sealing
-        return bool(self._items) or self._closing or asked
 
     def _sync_is_due(self) -> bool:
         if self._log.synced_offset == self._log.end_offset:

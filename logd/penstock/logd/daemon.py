@@ -28,6 +28,7 @@ from penstock.logd.nats.errors import NatsRefusedError, NatsSetupError
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.subscriptions import LinkEvent
 from penstock.logd.partition import Surroundings
+from penstock.logd.postbox import Postbox
 from penstock.logd.reviver import Reviver
 from penstock.logd.store import DirectoryLock
 from penstock.logd.streams import StreamSet
@@ -279,6 +280,7 @@ class _Daemon:
             node=NodeId(self._config.node),
             budget=self._budget,
             acks=self._acks,
+            postbox=Postbox(self._acks),
             clock=SystemClock(),
             streams_for=streams_for,
             retention_interval_s=self._config.retention_interval_s,

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -39,6 +40,7 @@ from penstock.logd.core.turn import (
 )
 from penstock.logd.errors import UnavailableError
 from penstock.logd.lone_replica import LoneReplica
+from penstock.logd.postbox import Postbox
 from penstock.logd.rebuild import rebuild_intake
 from penstock.logd.remembering import Remembering
 from penstock.logd.retainer import Retainer
@@ -56,6 +58,7 @@ class Surroundings:
     node: NodeId
     budget: ByteBudget
     acks: AckSender
+    postbox: Postbox
     clock: Clock
     streams_for: Callable[[str], Collection[str]]
     retention_interval_s: float = 30.0
@@ -294,7 +297,7 @@ class Partition:
 
     def _post(self, outcome: Outcome) -> None:
         """Called on the committer's thread."""
-        self._loop.call_soon_threadsafe(self._settle, outcome)
+        self._around.postbox.post(self._loop, partial(self._settle, outcome))
 
     def _settle(self, outcome: Outcome) -> None:
         match outcome:

@@ -94,7 +94,7 @@ async def test_a_failed_partition_holds_nothing_of_what_it_cannot_write(
     partition.take([batch(1, 2)])  # the event loop has not heard of the failure yet
     await partition.wait_drained()
     assert partition.failure
-    assert partition._committer._items == []
+    assert partition._committer._orders.empty()
     assert partition._around.budget.held == 0
     await finish(partition)
 

@@ -1,0 +1,88 @@
+"""What threads tell the event loop."""
+
+import asyncio
+import threading
+from functools import partial
+
+import pytest
+
+from penstock.logd.ack_sender import AckSender
+from penstock.logd.core.turn import AckRun
+from penstock.logd.postbox import Postbox
+from tests.support.surroundings import make_surroundings
+
+
+@pytest.fixture
+def acks() -> AckSender:
+    return make_surroundings().acks
+
+
+def note_writes(acks: AckSender, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    writes = list[bytes]()
+
+    def write(data: bytes) -> bool:
+        writes.append(data)
+        return True
+
+    monkeypatch.setattr(acks._link, "write", write)
+    return writes
+
+
+async def test_calls_from_threads_are_all_made_in_each_ones_order(acks: AckSender) -> None:
+    loop, postbox, made = asyncio.get_running_loop(), Postbox(acks), list[tuple[int, int]]()
+    done = asyncio.Event()
+
+    def note(thread: int, number: int) -> None:
+        made.append((thread, number))
+        if len(made) == 4_000:
+            done.set()
+
+    def post_all(thread: int) -> None:
+        for number in range(1_000):
+            postbox.post(loop, partial(note, thread, number))
+
+    threads = [threading.Thread(target=post_all, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    await asyncio.wait_for(done.wait(), 20)
+    for number, thread in enumerate(threads):
+        thread.join()
+        assert [call for call in made if call[0] == number] == [(number, n) for n in range(1_000)]
+
+
+async def test_acks_of_calls_made_together_are_written_together_and_at_once(
+    acks: AckSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, postbox = asyncio.get_running_loop(), Postbox(acks)
+    writes = note_writes(acks, monkeypatch)
+    for offset in range(3):
+        run = AckRun(offset, offset, [b"inbox"])
+        postbox.post(loop, partial(acks.send_acks, "logs", 1, [run]))
+    await asyncio.sleep(0)
+    assert len(writes) == 1, "no turn of its own, and no write each"
+    assert writes[0].count(b"PUB inbox") == 3
+
+
+async def test_acks_that_nobody_gathers_are_written_at_the_end_of_the_turn(
+    acks: AckSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = note_writes(acks, monkeypatch)
+    for offset in range(2):
+        acks.send_acks("logs", 1, [AckRun(offset, offset, [b"inbox"])])
+    assert writes == []
+    await asyncio.sleep(0)
+    assert [data.count(b"PUB inbox") for data in writes] == [2]
+
+
+async def test_a_call_that_fails_keeps_no_other_from_being_made(acks: AckSender) -> None:
+    loop, postbox, failures = asyncio.get_running_loop(), Postbox(acks), list[str]()
+    loop.set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
+    done = asyncio.Event()
+
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    for call in (fail, fail, done.set):
+        postbox.post(loop, call)
+    await asyncio.wait_for(done.wait(), 20)
+    assert failures == ["a bug"] * 2
