@@ -22,7 +22,6 @@ from penstock.logd.core.replication.events import (
     EpochSaved,
     LeaseRenewed,
     StorageFailed,
-    Submitted,
     Synced,
     Viewed,
 )
@@ -74,13 +73,12 @@ class LoneReplica:
         """Offset of the last committed record; -1 when there is none."""
         return self._replica.high_watermark
 
-    def submitted(self, upto: int, now_ns: int) -> None:
-        """Records below `upto` have been handed to the log's writer."""
-        effects = self._replica.handle(Submitted(upto), now_ns)
-        assert not effects, effects
-
     def synced(self, upto: int, now_ns: int) -> bool:
-        """Everything below is durable; returns whether the high watermark has risen."""
+        """Everything below is durable; returns whether the high watermark has risen.
+
+        What is handed to the log's writer need not be told before: that is for whoever may have to
+        cut it off again, and it costs a message alone in flight as much as being parsed.
+        """
         return _has_committed(self._replica.handle(Synced(upto), now_ns))
 
     def failed(self, reason: str, now_ns: int) -> None:

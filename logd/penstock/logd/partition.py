@@ -285,9 +285,7 @@ class Partition:
                     self._around.acks.send_refusal(effect)
                 case Append():
                     self.budget.take(effect.size_bytes)
-                    next_offset = effect.items[-1].next_offset
-                    self._held.append((next_offset, effect.size_bytes))
-                    self._replica.submitted(next_offset, self._around.clock.monotonic_ns())
+                    self._held.append((effect.items[-1].next_offset, effect.size_bytes))
                     self._committer.submit(effect)
                 case AckLater():
                     self._pending.extend(effect.acks)
