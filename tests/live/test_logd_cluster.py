@@ -5,24 +5,45 @@ import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from penstock.logd.cluster.node import ClusterNode, ClusterSettings
-from penstock.logd.core.cluster.commands import CreateStream, Placement
-from penstock.logd.core.cluster.records import Addresses, ReplicationOptions
-from penstock.logd.core.cluster.state import Refused
+from penstock.logd.core.cluster.commands import Command, CreateStream, Placement
+from penstock.logd.core.cluster.heartbeats import PartitionReport
+from penstock.logd.core.cluster.records import Addresses, Partition, ReplicationOptions
+from penstock.logd.core.cluster.state import Refused, Result
 from penstock.logd.core.cluster.tables import Done
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.node import NodeId
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.service.clock import SystemClock
+from penstock.service.clock import BootClock
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
 
 NAMES = ("a", "b", "c")
+
+
+@dataclass
+class Held:
+    """A node's replicas: nothing but what the test looks at."""
+
+    lease: bool = False
+
+    def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
+        return ()
+
+    def on_lease(self, *, held: bool) -> None:
+        self.lease = held
+
+    def on_applied(self, command: Command, result: Result) -> None:
+        pass
+
+    def on_restored(self) -> None:
+        pass
 
 
 class Cluster:
@@ -34,6 +55,7 @@ class Cluster:
         self.nodes: dict[str, ClusterNode] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.boots = 0
+        self.held: dict[str, Held] = {}
 
     def start(self, *names: str) -> None:
         for name in names:
@@ -43,7 +65,9 @@ class Cluster:
                 founders=self.addresses, listen=self.addresses[name],
                 advertised=Addresses(peer=""), boot=f"{self.boots:016x}",
             )  # fmt: skip
-            node = self.nodes[name] = ClusterNode(settings, random.Random(), SystemClock())
+            node = self.nodes[name] = ClusterNode(
+                settings, self.held.setdefault(name, Held()), random.Random(), BootClock()
+            )
             node.listen()
             self.tasks[name] = asyncio.create_task(node.run())
 
@@ -64,6 +88,9 @@ class Cluster:
             return [name for name, node in self.nodes.items() if node.member.leads]
 
         return (await wait_until_async(leading))[0]
+
+    def partition(self, watcher: str) -> Partition:
+        return self.nodes[watcher].group.state.streams["one"].partitions[0]
 
     async def agreed(self) -> None:
         """All are at one index, with one state."""
@@ -132,6 +159,38 @@ async def test_the_state_outlives_its_leader_and_a_return_and_all_of_them(tmp_pa
         assert list(state.streams) == ["one"]
         await it.registered()
         await it.agreed()
+
+
+async def test_the_controller_gives_leaderships_away_when_a_node_is_gone(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        await it.registered()
+        await wait_until_async(lambda: all(held.lease for held in it.held.values()))
+        assert isinstance(await it.nodes["a"].group.change(create("one"), timeout_s=30), Done)
+
+        def led_by(watcher: str) -> str | None:
+            stream = it.nodes[watcher].group.state.streams.get("one")
+            return stream.partitions[0].leader if stream else None
+
+        await wait_until_async(lambda: led_by("c") is not None)
+        gone, epoch = str(led_by("c")), it.partition("c").leader_epoch
+        await it.stop(gone)
+        left = next(iter(it.nodes))
+        await wait_until_async(lambda: led_by(left) not in (None, gone))
+        assert it.partition(left).leader_epoch > epoch
+        it.held[gone].lease = False
+        it.start(gone)
+        await wait_until_async(lambda: it.held[gone].lease)
+
+
+async def test_a_node_that_is_cut_off_loses_its_lease(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as it:
+        await it.registered()
+        await wait_until_async(lambda: all(held.lease for held in it.held.values()))
+        await it.stop("b", "c")
+        await wait_until_async(lambda: not it.held["a"].lease)
+        assert not it.nodes["a"].controlling.leads
+        it.start("b")
+        await wait_until_async(lambda: it.held["a"].lease)
 
 
 async def test_without_a_majority_nothing_changes_and_that_is_said(tmp_path: Path) -> None:

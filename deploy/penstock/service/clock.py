@@ -28,3 +28,11 @@ class SystemClock(Clock):
     @override
     def unix_ns(self) -> int:
         return time.time_ns()  # noqa: TID251 - this is the one clock module
+
+
+class BootClock(SystemClock):
+    """Durations that go on while the machine is suspended: for leases, which others see end."""
+
+    @override
+    def monotonic_ns(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)

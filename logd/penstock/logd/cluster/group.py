@@ -36,13 +36,16 @@ class MetadataGroup:
         member: Of the group.
         machine: The member's state machine.
         mesh: The way to the other nodes.
+
+    Attributes:
+        member, mesh: As given.
     """
 
     def __init__(self, node: NodeId, member: Member, machine: ClusterMachine, mesh: Mesh) -> None:
         self._node = node
-        self._member = member
+        self.member = member
         self._machine = machine
-        self._mesh = mesh
+        self.mesh = mesh
 
     @property
     def state(self) -> ClusterState:
@@ -52,7 +55,7 @@ class MetadataGroup:
     @property
     def leader(self) -> NodeId | None:
         """The controller, as far as known."""
-        return self._member.leader
+        return self.member.leader
 
     async def change(self, command: Command, *, timeout_s: float) -> Result:
         """Have a command applied.
@@ -89,7 +92,7 @@ class MetadataGroup:
             async with asyncio.timeout(timeout_s):
                 while True:
                     try:
-                        await self._member.read()
+                        await self.member.read()
                     except (NotLeaderError, BusyError) as error:
                         problem = error
                     else:
@@ -101,7 +104,7 @@ class MetadataGroup:
 
     def send(self, message: Message) -> None:
         """Raft's way to another member."""
-        self._mesh.post(message.recipient, encode_message(message))
+        self.mesh.post(message.recipient, encode_message(message))
 
     def receive(self, node: str, data: bytes) -> None:
         """Take one of Raft's messages that a node sent.
@@ -112,7 +115,7 @@ class MetadataGroup:
         message = decode_message(data)
         if message.sender != node:
             raise CorruptError(f"node {node} sends a message of {message.sender}")
-        self._member.receive(message)
+        self.member.receive(message)
 
     async def answer(self, body: bytes) -> bytes:
         """Propose what another node hands over, because this one leads.
@@ -122,7 +125,7 @@ class MetadataGroup:
             UnavailableError: Nobody knows whether it is done.
         """
         try:
-            return _encode_result(await self._member.propose(body))
+            return _encode_result(await self.member.propose(body))
         except NotLeaderError as error:
             raise RefusedError("NOT_LEADER", str(error), leader=error.leader or "") from None
         except LostError as error:
@@ -131,14 +134,14 @@ class MetadataGroup:
             raise RefusedError("BUSY", str(error)) from None
 
     async def _attempt(self, data: bytes, timeout_s: float) -> Result:
-        leader = self._member.leader
+        leader = self.member.leader
         if leader is None:
             raise NotLeaderError(None)
         if leader == self._node:
-            result: Result = await self._member.propose(data)
+            result: Result = await self.member.propose(data)
             return result
         try:
-            return _decode_result(await self._mesh.ask(leader, PROPOSE, data, timeout_s=timeout_s))
+            return _decode_result(await self.mesh.ask(leader, PROPOSE, data, timeout_s=timeout_s))
         except RefusedError as error:
             match error.code:
                 case "NOT_LEADER":

@@ -13,20 +13,22 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Protocol
 
 import structlog
 
+from penstock.logd.cluster.controlling import HEARTBEAT, Controlling, Process
 from penstock.logd.cluster.group import PROPOSE, MetadataGroup
 from penstock.logd.cluster.machine import ClusterMachine
 from penstock.logd.cluster.mesh import Mesh
 from penstock.logd.consensus import RaftStorage
 from penstock.logd.consensus.member import Hooks, Member
-from penstock.logd.core.cluster.commands import Command, RegisterNode
+from penstock.logd.core.cluster.commands import Command, RegisterNode, RemoveNode
+from penstock.logd.core.cluster.heartbeats import PartitionReport, Timing
 from penstock.logd.core.cluster.records import Addresses, NodeState
 from penstock.logd.core.cluster.state import Refused, Result
 from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import Raft, RaftConfig, founders
+from penstock.logd.core.raft import Message, Raft, RaftConfig, founders
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.server import PeerServer
@@ -67,12 +69,27 @@ class ClusterSettings:
     boot: str
     tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
     raft: RaftConfig | None = None
+    timing: Timing = field(default_factory=Timing)
 
 
-@dataclass(slots=True)
-class _Watchers:
-    applied: list[Callable[[Command, Result], None]] = field(default_factory=list)
-    restored: list[Callable[[], None]] = field(default_factory=list)
+class Replicas(Protocol):
+    """What a node holds of the streams. Called on the event loop."""
+
+    def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
+        """Where its replicas stand: those that differ from what was said, or all."""
+        ...
+
+    def on_lease(self, *, held: bool) -> None:
+        """What the state says that this node leads, it leads from now on, or no more."""
+        ...
+
+    def on_applied(self, command: Command, result: Result) -> None:
+        """A command was applied to the state."""
+        ...
+
+    def on_restored(self) -> None:
+        """The whole state is another one."""
+        ...
 
 
 class ClusterNode:
@@ -80,15 +97,16 @@ class ClusterNode:
 
     Args:
         settings: Who it is.
+        replicas: What it holds of the streams.
         rng: Election timeouts, and the id of a new storage.
-        clock: Monotonic.
+        clock: Its monotonic time goes on while the machine sleeps.
 
     Attributes:
         member: Its part in the group.
         group: Changes and reads of the state.
         mesh: The links to the others.
         handlers: What answers which request of other nodes, by api.
-        watchers: Told each change of the state, and that the whole of it has changed.
+        controlling: Heartbeats, the lease, and the controller where it is.
 
     Raises:
         CorruptError: The group's log is damaged: the node must not take part.
@@ -96,10 +114,11 @@ class ClusterNode:
         OSError: The disk failed.
     """
 
-    def __init__(self, settings: ClusterSettings, rng: random.Random, clock: Clock) -> None:
+    def __init__(
+        self, settings: ClusterSettings, replicas: Replicas, rng: random.Random, clock: Clock
+    ) -> None:
         me = Identity(settings.cluster, settings.node)
         server_tls, client_tls = settings.tls or (None, None)
-        self.watchers = _Watchers()
         self.mesh = Mesh(me, rng=rng, tls=client_tls)
         self._settings = settings
         self._storage_id = _identify(settings, rng)
@@ -107,9 +126,15 @@ class ClusterNode:
         self._machine = ClusterMachine(self._on_applied, self._on_restored)
         config = settings.raft or RaftConfig(node=settings.node, group=settings.cluster)
         raft = Raft(config, self._storage.recovered, rng)
-        self.member = Member(raft, self._storage, self._machine, Hooks(self._send), clock)
+        self.member = Member(
+            raft, self._storage, self._machine, Hooks(self._send, self._on_leader), clock
+        )
         self.group = MetadataGroup(settings.node, self.member, self._machine, self.mesh)
-        self.handlers: dict[str, Handler] = {PROPOSE: self._propose}
+        process = Process(node=settings.node, storage=self._storage_id, boot=settings.boot)
+        self.controlling = Controlling(process, settings.timing, self.group, self, clock)
+        self.handlers: dict[str, Handler] = {PROPOSE: self._propose, HEARTBEAT: self._hear}
+        self._replicas = replicas
+        self._registering = asyncio.Event()
         self._server = PeerServer(me, self, server_tls)
         self._address = ""
 
@@ -126,12 +151,14 @@ class ClusterNode:
         """Take part until cancelled."""
         assert self._address, "listen first"
         self._update_mesh()
+        self.controlling.start()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._server.run(), name="peer endpoint")
                 tasks.create_task(self.member.run(), name="metadata group")
                 tasks.create_task(self._register(), name="registration")
         finally:
+            await self.controlling.close()
             await self.mesh.close()
             self._server.close()
             await asyncio.to_thread(self._storage.close)
@@ -164,7 +191,9 @@ class ClusterNode:
             storage=self._storage_id,
             boot=settings.boot,
         )
+        self._registering.set()
         while True:
+            await self._registering.wait()
             try:
                 result = await self.group.change(command, timeout_s=_REGISTER_S)
             except UnavailableError as error:
@@ -173,24 +202,44 @@ class ClusterNode:
             if isinstance(result, Refused):
                 raise RefusedError(result.code, result.message)
             _log.info("node registered", node=settings.node, cluster=settings.cluster)
-            return
+            self._registering.clear()
+            self.controlling.look()
+
+    def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
+        """As `penstock.logd.cluster.controlling.Standing`."""
+        return self._replicas.reports(full=full)
+
+    def on_lease(self, *, held: bool) -> None:
+        """As `penstock.logd.cluster.controlling.Standing`."""
+        _log.info("lease begun" if held else "lease ended", node=self._settings.node)
+        self._replicas.on_lease(held=held)
+
+    def on_unregistered(self) -> None:
+        """As `penstock.logd.cluster.controlling.Standing`."""
+        self._registering.set()
+
+    async def _hear(self, _node: str, body: bytes) -> bytes:
+        return await self.controlling.answer(body)
 
     async def _propose(self, _node: str, body: bytes) -> bytes:
         return await self.group.answer(body)
 
-    def _send(self, message: Any) -> None:
+    def _send(self, message: Message) -> None:
         self.group.send(message)
 
     def _on_applied(self, command: Command, result: Result) -> None:
-        if isinstance(command, RegisterNode):
+        if isinstance(command, RegisterNode | RemoveNode):
             self._update_mesh()
-        for watcher in self.watchers.applied:
-            watcher(command, result)
+        self.controlling.on_applied(command, result)
+        self._replicas.on_applied(command, result)
 
     def _on_restored(self) -> None:
         self._update_mesh()
-        for watcher in self.watchers.restored:
-            watcher()
+        self.controlling.on_restored()
+        self._replicas.on_restored()
+
+    def _on_leader(self, _term: int, leader: NodeId | None) -> None:
+        self.controlling.on_leader(leader)
 
     def _update_mesh(self) -> None:
         nodes = self._machine.state.nodes

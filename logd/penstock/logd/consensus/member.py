@@ -183,7 +183,12 @@ class Member:
     @property
     def leads(self) -> bool:
         """Whether this member is surely the only leader now."""
-        return self._raft.lease_end_ns > self._clock.monotonic_ns()
+        return self.lease_end_ns > self._clock.monotonic_ns()
+
+    @property
+    def lease_end_ns(self) -> int:
+        """Until when, by the clock, it is surely the only leader; 0 when it does not lead."""
+        return self._raft.lease_end_ns
 
     @property
     def term(self) -> int:

@@ -1,0 +1,316 @@
+"""Heartbeats, leases and the controller of one node: gives the pure cores their clock and network.
+
+Every node sends heartbeats to the one that leads the metadata group, and holds its lease by the
+answers. On that node the controller decides who leads which partition, and proposes it.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, assert_never
+
+import structlog
+
+from penstock.logd.cluster.group import MetadataGroup
+from penstock.logd.consensus.member import LostError
+from penstock.logd.core.cluster.codec import read_as, read_document, write_document
+from penstock.logd.core.cluster.commands import Command, encode_command
+from penstock.logd.core.cluster.controller import Controller
+from penstock.logd.core.cluster.controller_events import (
+    Answer,
+    BecameController,
+    CommandApplied,
+    ControllerEvent,
+    HeartbeatReceived,
+    LostController,
+    ProposalDropped,
+    Propose,
+)
+from penstock.logd.core.cluster.controller_events import Tick as ControllerTick
+from penstock.logd.core.cluster.heartbeats import (
+    Heartbeat,
+    HeartbeatAnswer,
+    HeartbeatRefusal,
+    PartitionReport,
+    Timing,
+)
+from penstock.logd.core.cluster.lease import (
+    Answered,
+    BeatNow,
+    LeaseBegun,
+    LeaseEnded,
+    LeaseEvent,
+    NodeLease,
+    SendHeartbeat,
+)
+from penstock.logd.core.cluster.lease import Tick as LeaseTick
+from penstock.logd.core.cluster.state import Result
+from penstock.logd.core.node import NodeId
+from penstock.logd.core.raft import BusyError, NotLeaderError
+from penstock.logd.errors import LogdError, RefusedError, UnavailableError
+from penstock.service.clock import Clock
+
+HEARTBEAT: Final = "heartbeat"
+"""The request with which a node says that it is there."""
+
+_ANSWER_PARTS: Final = {"lease": HeartbeatAnswer, "refused": HeartbeatRefusal}
+_log = structlog.get_logger()
+
+
+class Standing(Protocol):
+    """What a node says of itself in its heartbeats."""
+
+    def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
+        """Where its replicas stand: those that differ from what was said, or all."""
+        ...
+
+    def on_lease(self, *, held: bool) -> None:
+        """The lease has begun, or has ended."""
+        ...
+
+    def on_unregistered(self) -> None:
+        """The controller does not know this process: register again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Which process this is."""
+
+    node: NodeId
+    storage: str
+    boot: str
+
+
+class Controlling:
+    """One node's heartbeats and, where it leads the metadata group, the controller.
+
+    Args:
+        me: This process.
+        timing: The same on every node.
+        group: The state, and the way to the node that leads it.
+        standing: What this node says of itself.
+        clock: Its monotonic time goes on while the machine sleeps.
+    """
+
+    def __init__(
+        self,
+        me: Process,
+        timing: Timing,
+        group: MetadataGroup,
+        standing: Standing,
+        clock: Clock,
+    ) -> None:
+        self.controller = Controller(timing)
+        self.lease = NodeLease(timing)
+        self._me = me
+        self._timeout_s = timing.lease_ms / 1000
+        self._group = group
+        self._standing = standing
+        self._clock = clock
+        self._full = True
+        self._proposed: dict[int, Command] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._elected_ns: int | None = None
+        self._closed = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node's lease holds now."""
+        return self.lease.is_valid(self._clock.monotonic_ns())
+
+    def start(self) -> None:
+        """Begin to send heartbeats."""
+        self._beat(LeaseTick())
+
+    async def close(self) -> None:
+        """Send no more heartbeats and decide nothing."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def on_leader(self, leader: NodeId | None) -> None:
+        """Another node leads the metadata group, as far as this one knows."""
+        if leader == self._me.node:
+            self._elected_ns = self._clock.monotonic_ns()
+            self._spawn(self._take_over(self._elected_ns))
+        else:
+            self._elected_ns = None
+            self._proposed.clear()
+            self._decide(LostController())
+        if leader is not None:
+            self._beat(BeatNow())
+
+    def on_applied(self, command: Command, result: Result) -> None:
+        """A command was applied to the state."""
+        number = next((n for n, found in self._proposed.items() if found == command), None)
+        if number is not None:
+            del self._proposed[number]
+        self._decide(CommandApplied(command, result, number))
+
+    def on_restored(self) -> None:
+        """The whole state is another one; only a node that does not lead is told so."""
+        self._decide(LostController())
+
+    async def answer(self, body: bytes) -> bytes:
+        """Answer another node's heartbeat."""
+        where = "heartbeat"
+        heartbeat = read_as(Heartbeat, read_document(body, where=where), where=where)
+        return _encode_answer(self._hear(heartbeat))
+
+    def look(self) -> None:
+        """Something that heartbeats tell has changed in a way that cannot wait."""
+        self._beat(BeatNow())
+
+    async def _take_over(self, elected_ns: int) -> None:
+        """Be the controller once everything from before the election is applied."""
+        while self._elected_ns == elected_ns:
+            try:
+                await self._group.member.read()
+            except UnavailableError:
+                await asyncio.sleep(self._timeout_s / 10)
+                continue
+            if self._elected_ns == elected_ns:
+                _log.info("this node is the controller", node=self._me.node)
+                self._decide(BecameController(self._group.state, elected_ns))
+            return
+
+    def _hear(self, heartbeat: Heartbeat) -> HeartbeatAnswer | HeartbeatRefusal:
+        event = HeartbeatReceived(heartbeat, self._group.member.lease_end_ns)
+        found = self._decide(event)
+        assert found is not None, "the controller answers every heartbeat"
+        return found
+
+    def _decide(self, event: ControllerEvent) -> HeartbeatAnswer | HeartbeatRefusal | None:
+        """Hand an event to the controller; the answer, if it was a heartbeat."""
+        answer = None
+        for effect in self.controller.handle(event, self._clock.monotonic_ns()):
+            match effect:
+                case Propose(number, command):
+                    self._proposed[number] = command
+                    self._spawn(self._propose(number, command))
+                case Answer(_, given):
+                    answer = given
+                case _:
+                    assert_never(effect)
+        self._arm()
+        return answer
+
+    async def _propose(self, number: int, command: Command) -> None:
+        try:
+            await self._group.member.propose(encode_command(command))
+        except (NotLeaderError, LostError, BusyError) as error:
+            _log.info("decision not taken", kind=type(command).__name__, reason=str(error))
+            if self._proposed.pop(number, None) is not None:
+                self._decide(ProposalDropped(number))
+        except LogdError as error:  # nobody knows: a new controller will see
+            _log.warning("decision lost", kind=type(command).__name__, reason=str(error))
+
+    def _beat(self, event: LeaseEvent) -> None:
+        """Hand an event to the lease, and do what follows."""
+        for effect in self.lease.handle(event, self._clock.monotonic_ns()):
+            match effect:
+                case SendHeartbeat(sequence):
+                    self._spawn(self._send(self._heartbeat(sequence)))
+                case LeaseBegun():
+                    self._standing.on_lease(held=True)
+                case LeaseEnded():
+                    self._standing.on_lease(held=False)
+                case _:
+                    assert_never(effect)
+        self._arm()
+
+    def _heartbeat(self, sequence: int) -> Heartbeat:
+        full, self._full = self._full, False
+        return Heartbeat(
+            node=self._me.node,
+            storage=self._me.storage,
+            boot=self._me.boot,
+            sequence=sequence,
+            applied_index=self._group.state.index,
+            reports=self._standing.reports(full=full),
+            full=full,
+        )
+
+    async def _send(self, heartbeat: Heartbeat) -> None:
+        leader = self._group.leader
+        try:
+            answer = await self._ask(leader, heartbeat)
+        except (RefusedError, UnavailableError) as error:
+            self._full = self._full or heartbeat.full or bool(heartbeat.reports)
+            _log.debug("heartbeat not answered", leader=leader, reason=str(error))
+            return
+        self._take_answer(answer)
+
+    async def _ask(
+        self, leader: NodeId | None, heartbeat: Heartbeat
+    ) -> HeartbeatAnswer | HeartbeatRefusal:
+        if leader is None:
+            raise UnavailableError("no node leads the metadata group")
+        if leader == self._me.node:
+            return self._hear(heartbeat)
+        data = write_document(heartbeat)
+        timeout_s = self._timeout_s
+        return _decode_answer(
+            await self._group.mesh.ask(leader, HEARTBEAT, data, timeout_s=timeout_s)
+        )
+
+    def _take_answer(self, answer: HeartbeatAnswer | HeartbeatRefusal) -> None:
+        self._full = self._full or answer.send_full
+        if answer.boot != self._me.boot:
+            return
+        match answer:
+            case HeartbeatAnswer():
+                self._beat(Answered(answer.sequence, answer.lease_ms))
+            case HeartbeatRefusal(reason="register"):
+                self._standing.on_unregistered()
+            case HeartbeatRefusal():
+                pass
+
+    def _arm(self) -> None:
+        """Wake when the next of both is due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._closed:
+            return
+        due = [self.lease.next_deadline_ns()]
+        decide_ns = self.controller.next_deadline_ns()
+        if decide_ns is not None:
+            due.append(decide_ns)
+        delay_s = max(0, min(due) - self._clock.monotonic_ns()) / 1e9
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if self.lease.next_deadline_ns() <= now_ns:
+            self._beat(LeaseTick())
+        decide_ns = self.controller.next_deadline_ns()
+        if decide_ns is not None and decide_ns <= now_ns:
+            self._decide(ControllerTick())
+        self._arm()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _encode_answer(answer: HeartbeatAnswer | HeartbeatRefusal) -> bytes:
+    name = "lease" if isinstance(answer, HeartbeatAnswer) else "refused"
+    return write_document({name: answer})
+
+
+def _decode_answer(data: bytes) -> HeartbeatAnswer | HeartbeatRefusal:
+    where = "answer to a heartbeat"
+    document = read_document(data, where=where)
+    for name, kind in _ANSWER_PARTS.items():
+        if name in document:
+            found: HeartbeatAnswer | HeartbeatRefusal = read_as(kind, document[name], where=where)
+            return found
+    raise UnavailableError(f"{where}: of a kind that this node does not know")
