@@ -10,18 +10,31 @@ from typing import Protocol
 
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
+    Accepted,
     Apply,
+    ChangeMembership,
     Effect,
     Entry,
+    EntryKind,
     Event,
+    Membership,
+    Message,
     Persist,
     Raft,
     Received,
     Restore,
     Send,
+    Started,
 )
 from penstock.logd.core.raft.leading import Leader
-from penstock.logd.core.raft.messages import AppendResponse, VoteRequest, VoteResponse
+from penstock.logd.core.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Heartbeat,
+    SnapshotChunk,
+    VoteRequest,
+    VoteResponse,
+)
 from penstock.logd.core.raft.quorum import majority
 from tests.sim.raft_storage import SimStorage
 
@@ -36,6 +49,7 @@ class Member(Protocol):
     raft: Raft
     applied: int
     chain: Chain
+    promised_ns: int
 
     @property
     def storage(self) -> SimStorage: ...
@@ -55,11 +69,12 @@ class Before:
     vote: NodeId | None
     leading: bool
     last_index: int
+    committed: int
 
     @classmethod
     def of(cls, raft: Raft) -> "Before":
         leading = isinstance(raft.role, Leader)
-        return cls(raft.term, raft.vote, leading, raft.log.last_index)
+        return cls(raft.term, raft.vote, leading, raft.log.last_index, raft.log.committed)
 
 
 @dataclass
@@ -75,6 +90,7 @@ class Checkers:
     storages: Callable[[], Mapping[NodeId, SimStorage]]
     leaders: dict[int, NodeId] = field(default_factory=dict)
     votes: dict[tuple[NodeId, int], NodeId] = field(default_factory=dict)
+    acks: dict[tuple[NodeId, int], int] = field(default_factory=dict)
     entries: dict[tuple[int, int], tuple[Entry, int]] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     chains: dict[int, tuple[Entry, Chain]] = field(default_factory=dict)
@@ -83,15 +99,18 @@ class Checkers:
     def check(self, node: Member, before: Before, event: Event, effects: list[Effect]) -> None:
         """Look at what one event did to one member."""
         raft = node.raft
-        if isinstance(event, Received) and isinstance(event.message.body, VoteRequest):
-            self._check_pre_vote(raft, before, event.message.body)
+        self._check_lease_promise(node, before, event, effects)
         assert raft.term >= before.term, "terms: a term went back"
         if isinstance(raft.role, Leader):
             self._check_leader(node, before)
+            self._check_rules_of_leaders(raft, before, event, effects)
         for effect in effects:
             match effect:
                 case Persist():
                     self._check_entries(raft, effect.entries)
+                    if effect.installed and effect.snapshot is not None:
+                        newer = effect.snapshot.index > before.committed
+                        assert newer, "snapshots: one took the place of newer entries"
                 case Send(message):
                     self._check_promise(node, message.recipient, message.term, message.body)
                 case Apply(entries):
@@ -106,10 +125,45 @@ class Checkers:
                     pass
         self._check_commit(node)
 
-    def _check_pre_vote(self, raft: Raft, before: Before, request: VoteRequest) -> None:
-        if request.pre:
-            same = (raft.term, raft.vote) == (before.term, before.vote)
-            assert same, "pre-vote: the question changed term or vote"
+    def _check_lease_promise(
+        self, node: Member, before: Before, event: Event, effects: list[Effect]
+    ) -> None:
+        """Who hears a leader, or has just started, votes for no other for a while."""
+        raft = node.raft
+        promise_ns = node.clock_ns() + raft.config.election_timeout_min_ns
+        if isinstance(event, Started):
+            node.promised_ns = promise_ns
+        if not isinstance(event, Received):
+            return
+        message, body = event.message, event.message.body
+        if isinstance(body, AppendRequest | Heartbeat | SnapshotChunk):
+            if message.term >= before.term and raft.term == message.term:
+                node.promised_ns = promise_ns
+        elif isinstance(body, VoteRequest):
+            if body.pre:
+                same = (raft.term, raft.vote) == (before.term, before.vote)
+                assert same, "pre-vote: the question changed term or vote"
+            if not body.transfer and node.clock_ns() < node.promised_ns:
+                granted = [e for e in effects if isinstance(e, Send) and _grants(e, message)]
+                assert granted == [], "lease: a vote that was promised not to be given"
+
+    def _check_rules_of_leaders(
+        self, raft: Raft, before: Before, event: Event, effects: list[Effect]
+    ) -> None:
+        log = raft.log
+        if isinstance(event, Received) and isinstance(raft.role, Leader):
+            sender = event.message.sender
+            progress = raft.role.replicator.progress.get(sender)
+            acked = self.acks.get((sender, raft.term), 0)
+            assert progress is None or progress.match <= acked, "acks: counted, never given"
+        if log.committed > before.committed:
+            own = log.term_at(log.committed) == raft.term
+            assert own, "commit: an entry of an earlier term, by counting"
+        if isinstance(event, ChangeMembership) and any(isinstance(e, Accepted) for e in effects):
+            own = log.term_at(before.committed) == raft.term
+            assert own, "membership: changed before anything of the own term was committed"
+            open_changes = [at for at, _ in raft.memberships._history if at > before.committed]
+            assert len(open_changes) <= 1, f"membership: {open_changes} are open"
 
     def _check_leader(self, node: Member, before: Before) -> None:
         raft = node.raft
@@ -142,6 +196,13 @@ class Checkers:
             assert previous is not None
             known = self.entries.setdefault((entry.index, entry.term), (entry, previous))
             assert known == (entry, previous), f"log matching: {known} and {entry, previous}"
+        log = raft.log
+        for index in range(log.last_index, log.base_index, -1):
+            entry = log.entry(index)
+            if entry.kind is EntryKind.MEMBERSHIP:
+                in_force = raft.memberships.current == Membership.decode(entry.data)
+                assert in_force, "membership: not the last one of the log is in force"
+                break
 
     def _check_promise(self, node: Member, to: NodeId, term: int, body: object) -> None:
         """What was said to others is durable."""
@@ -151,7 +212,11 @@ class Checkers:
                 assert vote == to, f"votes: {node.name} voted for {vote} and {to} in {term}"
                 state = node.storage.hard_state
                 assert (state.term, state.vote) == (term, to), "votes: granted, not durable"
-            case AppendResponse(index) if index > node.raft.log.base_index:
+            case AppendResponse(index):
+                known = self.acks.get((node.name, term), 0)
+                self.acks[node.name, term] = max(known, index)
+                if index <= node.raft.log.base_index:
+                    return
                 term_here = node.raft.log.term_at(index)
                 durable = node.storage.term_at(index)
                 assert durable in (term_here, -1), (
@@ -196,6 +261,15 @@ def snapshot_data(index: int, chain: Chain) -> bytes:
 def snapshot_state(data: bytes) -> tuple[int, Chain]:
     index, chain, _ = data.split(b" ", 2)
     return int(index), int(chain)
+
+
+def _grants(effect: Send, request: Message) -> bool:
+    body = effect.message.body
+    return (
+        isinstance(body, VoteResponse)
+        and body.granted
+        and (effect.message.recipient, effect.message.term) == (request.sender, request.term)
+    )
 
 
 @dataclass

@@ -50,6 +50,7 @@ class Node:
     Attributes:
         rate: How fast its clock runs; `now_ns` is the world's.
         applied, chain: The state machine.
+        promised_ns: Until when, on its clock, it may vote for nobody but its leader.
         writing: What its disk was told and has not finished.
         writes: Proposals that wait, by index.
         reads: Tags of reads that wait.
@@ -64,6 +65,7 @@ class Node:
     offset_ns: int
     applied: int = 0
     chain: Chain = 0
+    promised_ns: int = 0
     writing: deque[Persist] = field(default_factory=deque)
     disk_busy: bool = False
     writes: dict[int, Write] = field(default_factory=dict)

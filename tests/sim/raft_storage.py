@@ -13,13 +13,12 @@ from tests.sim.disk import MemoryDisk
 
 
 class SimStorage(Protocol):
-    """A disk that can be crashed while it writes.
+    """A disk that can be crashed while it writes."""
 
-    Attributes:
-        hard_state: The durable one.
-    """
-
-    hard_state: HardState
+    @property
+    def hard_state(self) -> HardState:
+        """The durable one."""
+        ...
 
     def persist(self, effect: Persist) -> None:
         """Write and sync; all of it is durable when this returns."""

@@ -4,17 +4,27 @@ A twin is a function that puts the broken behaviour in place with pytest's monke
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
-from penstock.logd.core.raft.election import answer_vote_request
+from penstock.logd.core.node import NodeId
+from penstock.logd.core.raft.election import Candidate, answer_vote_request
 from penstock.logd.core.raft.entries import Entry
+from penstock.logd.core.raft.events import ChangeMembership
+from penstock.logd.core.raft.following import Follower
 from penstock.logd.core.raft.leading import Leader
 from penstock.logd.core.raft.log import RaftLog
 from penstock.logd.core.raft.member import Raft
+from penstock.logd.core.raft.membership import Membership, MembershipHistory
 from penstock.logd.core.raft.messages import (
+    AppendRejection,
+    AppendResponse,
+    HeartbeatResponse,
     Message,
+    SnapshotChunk,
     VoteRequest,
+    VoteResponse,
 )
 from penstock.logd.core.raft.outbox import Needs, Outbox
 from penstock.logd.core.raft.reads import LeaderReads, ReadOrigin
@@ -63,6 +73,19 @@ def own_entries_not_persisted(patch: pytest.MonkeyPatch) -> None:
 
 
 @twin
+def old_term_committed_by_counting(patch: pytest.MonkeyPatch) -> None:
+    """An entry of an earlier term is committed as soon as a majority has it (Raft, figure 8)."""
+
+    def commit(leader: Leader) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(RaftLog, "matches", lambda *_: True)
+            really(leader)
+
+    really = Leader._commit
+    patch.setattr(Leader, "_commit", commit)
+
+
+@twin
 def truncation_without_conflict(patch: pytest.MonkeyPatch) -> None:
     """A delayed append takes away what followed it."""
 
@@ -70,6 +93,35 @@ def truncation_without_conflict(patch: pytest.MonkeyPatch) -> None:
         return next((e for e in entries if e.index > log.committed), None)
 
     patch.setattr(RaftLog, "first_conflict", first_conflict)
+
+
+@twin
+def old_terms_answers_taken(patch: pytest.MonkeyPatch) -> None:
+    """Answers given to an earlier leadership or candidacy count for this one."""
+
+    def answer(raft: Raft, message: Message) -> None:
+        late = VoteResponse | AppendResponse | AppendRejection | HeartbeatResponse
+        if isinstance(message.body, late) and not isinstance(raft.role, Follower):
+            same_term = Message(
+                message.group, message.sender, message.recipient, raft.term, message.body
+            )
+            raft.role.step(same_term)
+        else:
+            answer_old_term(raft, message)
+
+    answer_old_term = Raft._answer_old_term
+    patch.setattr(Raft, "_answer_old_term", answer)
+
+
+@twin
+def reads_without_quorum(patch: pytest.MonkeyPatch) -> None:
+    """The leader believes that it still leads."""
+
+    def confirmed(reads: LeaderReads, _: int) -> list[tuple[int, ReadOrigin]]:
+        return every(reads, 1 << 62)
+
+    every = LeaderReads.confirmed
+    patch.setattr(LeaderReads, "confirmed", confirmed)
 
 
 @twin
@@ -92,6 +144,56 @@ def reads_before_own_term_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 @twin
+def snapshot_over_newer_entries(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot replaces the log, whatever that holds already."""
+
+    def restore(log: RaftLog, snapshot: Any) -> None:
+        log.committed = min(log.committed, snapshot.index - 1)
+        really(log, snapshot)
+
+    def take_chunk(follower: Follower, leader: NodeId, chunk: SnapshotChunk) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(RaftLog, "matches", lambda *_: False)
+            log = follower._raft.log
+            committed, log.committed = log.committed, 0
+            take(follower, leader, chunk)
+            log.committed = max(log.committed, committed if log.last_index >= committed else 0)
+
+    really, take = RaftLog.restore, Follower._take_chunk
+    patch.setattr(RaftLog, "restore", restore)
+    patch.setattr(Follower, "_take_chunk", take_chunk)
+
+
+@twin
+def two_changes_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The membership changes again before the last change is committed."""
+
+    def check(_leader: Leader, _event: ChangeMembership) -> None:
+        pass
+
+    patch.setattr(Leader, "_check_change", check)
+
+
+@twin
+def change_before_own_term_committed(patch: pytest.MonkeyPatch) -> None:
+    """A change is begun beside one of an earlier leader that may still win (Ongaro, 2015)."""
+
+    def check(leader: Leader, event: ChangeMembership) -> None:
+        first_index = leader.first_index
+        raft = leader._raft
+        leader.first_index = 0
+        index = raft.memberships.index
+        try:
+            if raft.log.term_at(index) in (raft.term, None):
+                really(leader, event)
+        finally:
+            leader.first_index = first_index
+
+    really = Leader._check_change
+    patch.setattr(Leader, "_check_change", check)
+
+
+@twin
 def pre_vote_bumps_term(patch: pytest.MonkeyPatch) -> None:
     """The question alone makes others take the term that it names."""
 
@@ -104,9 +206,39 @@ def pre_vote_bumps_term(patch: pytest.MonkeyPatch) -> None:
 
 
 @twin
+def two_votes_in_a_term(patch: pytest.MonkeyPatch) -> None:
+    """A member votes for whoever asks."""
+
+    def answer(raft: Raft, message: Message, request: VoteRequest) -> None:
+        if not request.pre:
+            raft.vote = message.sender
+        answer_vote_request(raft, message, request)
+
+    patch.setattr("penstock.logd.core.raft.member.answer_vote_request", answer)
+
+
+@twin
 def votes_for_shorter_logs(patch: pytest.MonkeyPatch) -> None:
     """A candidate may lack what is committed."""
     patch.setattr(RaftLog, "is_up_to_date", lambda *_: True)
+
+
+@twin
+def votes_within_lease(patch: pytest.MonkeyPatch) -> None:
+    """A follower that hears its leader votes for another one."""
+    patch.setattr(Raft, "_in_lease", lambda _: False)
+
+
+@twin
+def lease_forgotten_at_start(patch: pytest.MonkeyPatch) -> None:
+    """After a restart a member votes at once, though it may just have heard a leader."""
+
+    def start(raft: Raft) -> None:
+        really(raft)
+        raft.heard_ns = -(1 << 62)
+
+    really = Raft._start
+    patch.setattr(Raft, "_start", start)
 
 
 @twin
@@ -126,6 +258,26 @@ def learners_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 @twin
+def removed_never_stands(patch: pytest.MonkeyPatch) -> None:
+    """Who has its own removal in its log does not stand, though only it may be able to win."""
+
+    def may_be_voter(history: MembershipHistory, node: NodeId, _committed: int) -> bool:
+        return node in history.current.voters
+
+    patch.setattr(MembershipHistory, "may_be_voter", may_be_voter)
+
+
+@twin
+def sole_voter_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    """Who is the only voter left stands at once, though the others' removal is not committed."""
+
+    def only_voter_ever(history: MembershipHistory, node: NodeId) -> bool:
+        return history.current.voters == {node}
+
+    patch.setattr(MembershipHistory, "only_voter_ever", only_voter_ever)
+
+
+@twin
 def rejections_without_probe(patch: pytest.MonkeyPatch) -> None:
     """The leader never goes back to look for where the logs agree."""
     patch.setattr("penstock.logd.core.raft.progress.Progress.reject", lambda *_: False)
@@ -137,3 +289,30 @@ def lost_appends_never_repeated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         "penstock.logd.core.raft.replicating.Replicator.heartbeat_answered", lambda *_: None
     )
+
+
+@twin
+def uncommitted_membership_kept(patch: pytest.MonkeyPatch) -> None:
+    """A membership stays in force when its entry has gone."""
+    patch.setattr(MembershipHistory, "truncate", lambda *_: False)
+    add = MembershipHistory.add
+
+    def force(history: MembershipHistory, index: int, membership: Membership) -> None:
+        add(history, max(index, history.index + 1), membership)
+
+    patch.setattr(MembershipHistory, "add", force)
+
+
+@twin
+def candidate_counts_twice(patch: pytest.MonkeyPatch) -> None:
+    """Two answers of one voter are two votes."""
+
+    def count(candidate: Candidate, voter: NodeId, *, granted: bool) -> None:
+        again = voter in candidate._votes and granted and candidate._votes[voter]
+        really(candidate, voter, granted=granted)
+        others = sorted(candidate._raft.memberships.current.voters - candidate._votes.keys())
+        if again and others and candidate._raft.role is candidate:
+            really(candidate, others[0], granted=True)
+
+    really = Candidate._count
+    patch.setattr(Candidate, "_count", count)

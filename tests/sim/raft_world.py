@@ -104,7 +104,7 @@ class RaftWorld:
         self.clock[0] = end_ns
         return done()
 
-    def run(self, faults_ms: int = 1500) -> None:
+    def run(self, faults_ms: int = 900) -> None:
         """Faults for a while, then none, then look whether it works again."""
         first = [next(self._names) for _ in range(self.random.choice((1, 2, 3, 3, 3, 4, 5)))]
         self.membership = founders(first)
@@ -243,6 +243,7 @@ class RaftWorld:
             (self.revive, self._badness),
             (self.disturb, self._badness),
             (self.pause, self._badness / 2),
+            (self.isolate_leader, self._badness / 2),
         ]
         [action] = self.random.choices(
             [action for action, _ in actions], [weight for _, weight in actions]
@@ -253,10 +254,15 @@ class RaftWorld:
     def anyone(self) -> Node | None:
         """A node that runs, mostly one that believes that it leads."""
         nodes = [self.nodes[name] for name in sorted(self.nodes)]
-        leading = [node for node in nodes if isinstance(node.raft.role, Leader)]
+        leading = self.leading()
         if leading and self.random.random() < 0.8:
             return self.random.choice(leading)
         return self.random.choice(nodes) if nodes and self.random.random() < 0.5 else None
+
+    def leading(self) -> list[Node]:
+        """Nodes that believe that they lead."""
+        nodes = [self.nodes[name] for name in sorted(self.nodes)]
+        return [node for node in nodes if isinstance(node.raft.role, Leader)]
 
     def next_tag(self) -> int:
         self._tag += 1
@@ -340,6 +346,35 @@ class RaftWorld:
         if self.nodes:
             node = self.nodes[self.random.choice(sorted(self.nodes))]
             node.paused_until_ns = self.clock[0] + self.random.randrange(300) * MILLISECOND
+
+    def isolate_leader(self) -> None:
+        """Cut a leader off all others or off one; clients of either side go on."""
+        leading = self.leading()
+        if not leading:
+            return
+        leader = self.random.choice(leading).name
+        others = [name for name in sorted(self.storages) if name != leader]
+        if others and self.random.random() < 0.4:
+            others = [self.random.choice(others)]
+        for name in others:
+            self.network.cut |= {(leader, name), (name, leader)}
+        for delay_ms in range(80, 400, 10):
+            self.at(delay_ms * MILLISECOND, self.use_leaders)
+
+    def use_leaders(self) -> None:
+        """Where two believe that they lead, write to one and read from the other."""
+        leading = self.leading()
+        if len(leading) > 1:
+            self.marks["two leaders"] += 1
+            for node in leading:
+                tag = self.next_tag()
+                self.histories.begin(tag)
+                self.tell(node, Propose(tag, b"%d" % tag))
+            for node in leading:
+                tag = self.next_tag()
+                self.histories.begin(tag)
+                node.reads.add(tag)
+                self.tell(node, Read(tag))
 
     # Afterwards.
 
