@@ -24,10 +24,10 @@ CHECKS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 SUITES = {
-    "unit": ("tests/unit",),
+    "unit": ("tests/unit", "tests/raft"),
     "sim": ("tests/sim",),
     "live": ("tests/live",),
-    "all": ("tests/unit", "tests/sim", "tests/live"),
+    "all": ("tests/unit", "tests/raft", "tests/sim", "tests/live"),
 }
 
 
