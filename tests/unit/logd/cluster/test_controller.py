@@ -247,11 +247,21 @@ def test_a_replica_that_is_not_fit_does_not_lead(office: Office, unfit: Unfit) -
     assert office.cluster.partition().leader == "c"
 
 
-def test_an_old_heartbeat_changes_nothing(office: Office) -> None:
+def test_an_old_heartbeat_gives_no_lease_and_changes_nothing(office: Office) -> None:
     office.begin()
     office.beat("a")
-    old = Heartbeat(node="a", storage="storage-a", boot="boot-1", sequence=1, applied_index=99)
-    assert office.tell(HeartbeatReceived(old, ALWAYS)) == []
+    old = Heartbeat(
+        node="a",
+        storage="storage-a",
+        boot="boot-1",
+        sequence=1,
+        applied_index=99,
+        reports=(report(office.cluster, unfit="failed", resigned=True),),
+    )
+    office.tell(HeartbeatReceived(old, ALWAYS))
+    late = HeartbeatRefusal(boot="boot-1", sequence=1, reason="late", send_full=True)
+    assert office.answers[-1] == late
+    assert office.apply() == []
 
 
 def test_a_leadership_is_handed_over_when_its_leader_knows(office: Office) -> None:

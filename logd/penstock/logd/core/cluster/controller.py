@@ -177,7 +177,7 @@ class Controller:
         self._liveness.meet(node, now_ns)
         changed = self._liveness.hear(heartbeat, now_ns)
         if changed is None:
-            return self._decide(now_ns)
+            return [self._refuse(heartbeat, "late"), *self._decide(now_ns)]
         self._dirty |= changed
         self._dirty |= {key for key, wait in self._waits.items() if wait.node == node.id}
         effects = self._decide(now_ns)
@@ -205,7 +205,8 @@ class Controller:
             boot=heartbeat.boot,
             sequence=heartbeat.sequence,
             reason=reason,
-            send_full=reason == "behind" and self._liveness.wants_full(heartbeat.node),
+            send_full=reason == "late"  # what it reported is not taken in
+            or (reason == "behind" and self._liveness.wants_full(heartbeat.node)),
         )
         return Answer(heartbeat.node, refusal)
 

@@ -55,7 +55,10 @@ class CommandApplied:
 
 @dataclass(frozen=True, slots=True)
 class ProposalDropped:
-    """A proposal is not in the log and never will be."""
+    """A proposal is over: it was applied, or is not in the log and never will be.
+
+    Not needed where `CommandApplied` names the proposal.
+    """
 
     proposal: int
 
@@ -79,7 +82,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Propose a command to the metadata group; `CommandApplied` or `ProposalDropped` follows."""
+    """Propose a command; `CommandApplied` with its number, or `ProposalDropped`, follows."""
 
     proposal: int
     command: Command

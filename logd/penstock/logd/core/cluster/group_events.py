@@ -48,7 +48,10 @@ class CommandApplied:
 
 @dataclass(frozen=True, slots=True)
 class ProposalDropped:
-    """A proposal is not in the log and never will be."""
+    """A proposal is over: it was applied, or is not in the log and never will be.
+
+    Not needed where `CommandApplied` names the proposal.
+    """
 
     proposal: int
 
@@ -60,7 +63,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Propose a command; `CommandApplied` or `ProposalDropped` follows."""
+    """Propose a command; `CommandApplied` with its number or `ProposalDropped` follows."""
 
     proposal: int
     command: PutGroup

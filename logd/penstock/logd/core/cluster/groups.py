@@ -214,20 +214,19 @@ class GroupCoordinator:
         self, state: ClusterState, event: CommandApplied, now_ns: int
     ) -> list[GroupEffect]:
         effects: list[GroupEffect] = []
+        if isinstance(event.command, PutGroup) and isinstance(event.result, Refused):
+            self._hold_back(event.command.group, now_ns)
         if event.proposal is not None:
-            if isinstance(event.result, Refused):
-                self._hold_back(event.proposal, now_ns)
             effects += self._settle(state, event.proposal, now_ns)
         if isinstance(event.command, CreateStream | DeleteStream):
             effects += self._decide(state, [*self._watches], now_ns)
         return effects
 
-    def _hold_back(self, proposal: int, now_ns: int) -> None:
+    def _hold_back(self, group: str, now_ns: int) -> None:
         """What was refused is not proposed again at once: it might be refused again."""
         self.counts["refused changes"] += 1
-        for watch in self._watches.values():
-            if watch.proposal == proposal:
-                watch.retry_ns = now_ns + RETRY_NS
+        if group in self._watches:
+            self._watches[group].retry_ns = now_ns + RETRY_NS
 
     def _settle(self, state: ClusterState, proposal: int, now_ns: int) -> list[GroupEffect]:
         for name, watch in self._watches.items():

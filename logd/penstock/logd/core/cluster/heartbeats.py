@@ -11,10 +11,10 @@ Unfit: TypeAlias = Literal["", "failed", "hole", "diverged"]
 """Why a replica cannot lead: its disk failed, records are missing from its middle, or it disagrees
 with its leader below the high watermark."""
 
-Reason: TypeAlias = Literal["not_controller", "register", "behind", "no_raft_lease"]
+Reason: TypeAlias = Literal["not_controller", "register", "late", "behind", "no_raft_lease"]
 """Why a heartbeat gets no lease: asked of a node that does not decide; the process is not the one
-that is registered; it has not applied that it lost a leadership, or is losing one; the controller
-may itself have been replaced."""
+that is registered; a later one of the process was heard before; it has not applied that it lost a
+leadership, or is losing one; the controller may itself have been replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
