@@ -131,7 +131,7 @@ class Controller:
         if proposal.version != view.version:
             return Outcome.STALE
         unfit = any(not self.lives(node) for node in proposal.isr - view.isr)
-        if unfit or (not self.world.calm and self.world.random.random() < 0.15):
+        if unfit or (not self.world.calm and self.world.random.random() < self.world.spite / 2):
             return Outcome.REFUSED
         return Outcome.COMMITTED
 

@@ -108,6 +108,8 @@ class History:
 
     def converged(self, nodes: list[Node]) -> str:
         """Why the nodes do not agree yet on one log that holds all that was acked; empty if so."""
+        if any(None in node.disk.records for node in nodes):
+            return "a hole is not filled"
         ends = {(node.disk.start + len(node.disk.records), node.high_watermark) for node in nodes}
         if len(ends) > 1:
             return f"ends and high watermarks differ: {sorted(ends)}"
@@ -122,6 +124,6 @@ class History:
     def check_end(self) -> None:
         """I6: each message is committed once at most; all that was acked is where it was."""
         messages = [record.message for record in self.committed]
-        assert len(set(messages)) == len(messages), "a message twice"
+        assert self.lossy or len(set(messages)) == len(messages), "a message twice"
         for offset, message in self.acked.items():
             assert self.committed[offset].message == message

@@ -116,7 +116,8 @@ class Node:
         random, inbox, reports = self.world.random, self.inbox, self.reports
         self.paused, self.inbox, self.reports = False, [], []
         random.shuffle(inbox)
-        while inbox or reports:
+        life = self.life
+        while (inbox or reports) and self.life == life:
             turn = reports if reports and (not inbox or random.random() < 0.5) else inbox
             self.do(turn.pop(0))
 
@@ -226,9 +227,9 @@ class Node:
         name = self.name
         match effect:
             case fx.ProposeIsr():  # forwarded, and in a queue for the metadata log
-                late_ns = 0 if self.world.calm else self.world.random.choice((0, 0, 30, 120)) * MS
                 propose = partial(Controller.proposed, node=name, proposal=effect)
-                self.world.at(late_ns, partial(self.world.send, name, "controller", propose))
+                for late_ns in self.world.delays():
+                    self.world.at(late_ns, partial(self.world.send, name, "controller", propose))
             case fx.Resign(epoch):
                 self.world.send(name, "controller", lambda c: c.resigned(name, epoch))
             case fx.Electable(electable):

@@ -215,6 +215,11 @@ def _leads_with_a_hole() -> Patches:
     ]
 
 
+def _empty_epoch_kept() -> Patches:
+    """A leader that wrote nothing keeps its epoch when it follows."""
+    return [patch.object(Epochs, "has_empty", lambda *_: False)]
+
+
 def _late_syncs_believed() -> Patches:
     """What was synced before a cut is taken for what is there after it."""
 
@@ -254,6 +259,7 @@ TWINS: Final[dict[str, Callable[[], Patches]]] = {
     "epoch starts one early": _epoch_starts_one_early,
     "same epoch again": _same_epoch_again,
     "leads with a hole": _leads_with_a_hole,
+    "empty epoch kept": _empty_epoch_kept,
     "late syncs believed": _late_syncs_believed,
     "disagreement counts": _disagreement_counts,
 }

@@ -34,12 +34,17 @@ CLIENTS: Final = 3
 class ReplicationWorld:
     """One run. Call `run`.
 
+    Args:
+        seed: Picks everything.
+        spite: Chance that an election or a change of the ISR is answered with trouble.
+
     Attributes:
         marks: Which rare things have happened, how often.
         disk_failure: Chance of each write and sync.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, spite: float = 0.4) -> None:
+        self.spite = spite
         self.random = random = Random(seed)
         self.now_ns = 0
         self.marks: Counter[str] = Counter()
@@ -126,6 +131,13 @@ class ReplicationWorld:
             node = self.nodes[NodeId(target)]
             self.at(delay_ns, lambda: node.do(lambda: action(node)))
 
+    def delays(self) -> list[int]:
+        """How late each copy of a proposal is: there may be two, far apart."""
+        if self.calm:
+            return [0]
+        copies = 2 if self.random.random() < self.spite / 2 else 1
+        return [self.random.choice((0, 0, 30, 120)) * MS for _ in range(copies)]
+
     # Publishers.
 
     def _policy(self) -> str:
@@ -169,7 +181,7 @@ class ReplicationWorld:
 
     def aim(self, leader: NodeId, added: frozenset[NodeId] = frozenset()) -> None:
         """Trouble at the worst moment: as an election or a change of the ISR takes effect."""
-        if self.calm or self.random.random() < 0.6:
+        if self.calm or self.random.random() >= self.spite:
             return
         for name in added:
             self.nodes[name].slow = 40

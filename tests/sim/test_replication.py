@@ -15,6 +15,8 @@ from tests.sim.replication_world import ReplicationWorld
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "300"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
 BLOCKS = 10
+TWIN_SEEDS = 600
+TWIN_SPITE = 0.9
 
 MARKS = {
     "acked all",
@@ -71,9 +73,9 @@ def test_a_known_bad_twin_is_caught(twin: str) -> None:
     with ExitStack() as patches:
         for patch in TWINS[twin]():
             patches.enter_context(patch)
-        for seed in range(1000):
+        for seed in range(TWIN_SEEDS):
             try:
-                ReplicationWorld(seed).run()
+                ReplicationWorld(seed, spite=TWIN_SPITE).run()
             except Exception:  # noqa: BLE001 - however it shows
                 return
-    pytest.fail("not caught in 1000 seeds")
+    pytest.fail(f"not caught in {TWIN_SEEDS} seeds")

@@ -58,6 +58,13 @@ class EpochFile:
         if changed.entries != self.entries:
             self._save(changed)
 
+    def recover(self, end_offset: int) -> None:
+        """Fit a log that lost its tail with a crash; the number of the last epoch is kept."""
+        changed = Epochs(self.entries)
+        changed.recover(end_offset)
+        if changed.entries != self.entries:
+            self._save(changed)
+
     def _save(self, epochs: Epochs) -> None:
         self._checkpoint.save({"epochs": epochs.entries})
         self._epochs = epochs

@@ -88,6 +88,16 @@ def test_epochs_above_a_truncation_are_forgotten(tmp_path: Path) -> None:
         epochs.begin(epoch, start)
     epochs.truncate_to(12)
     assert EpochFile(tmp_path / "epochs").entries == [(2, 0), (4, 10)]
+    epochs.truncate_to(10)
+    assert EpochFile(tmp_path / "epochs").entries == [(2, 0)]
+
+
+def test_the_number_of_an_epoch_outlives_its_lost_records(tmp_path: Path) -> None:
+    epochs = EpochFile(tmp_path / "epochs")
+    for epoch, start in ((2, 0), (4, 10), (7, 15)):
+        epochs.begin(epoch, start)
+    epochs.recover(12)
+    assert EpochFile(tmp_path / "epochs").entries == [(2, 0), (4, 10), (7, 12)]
 
 
 @pytest.mark.parametrize(

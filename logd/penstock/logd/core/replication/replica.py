@@ -3,6 +3,17 @@
 The role changes only while the log stands still: what a leader handed to its writer, and what a
 follower is appending or cutting, is finished first (`Stopping`). A deposed leader that truncated
 beside its own running append would put records of the old epoch behind those of the new one.
+
+What the shell owes it:
+
+- The log has one writer that does what effects say in their order, and reports in its order.
+- Views come in order, none before the node has applied all that was committed when it started; a
+  lease comes only after all that was committed when it was granted.
+- `log.high_watermark` and `log.agreed_epoch` are written down now and then, together, and handed
+  to `LogState.opened` at the next start; losing them costs time, never records. What `opened` has
+  made of the epochs is written to their file before anything else.
+- A wish that may be lost is told (`AnswerLost`); frames come to `AnswerCame` whole and checked.
+- `handle(Ticked())` when `next_deadline_ns` says so, asked anew after each event.
 """
 
 from dataclasses import dataclass

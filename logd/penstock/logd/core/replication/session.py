@@ -1,0 +1,278 @@
+"""The fetch session of one pair of nodes: one conversation for all partitions that they share.
+
+As in KIP-227 each side says only what has changed. The follower's node tells of a partition when
+its `Fetch` is another than before; the leader's node keeps the last one, and answers when there is
+news. So a thousand idle partitions cost nothing, however often others talk.
+
+Requests and responses are numbered and go over one ordered connection. They need not alternate: a
+follower may report while an answer is under way. A gap, or a request of another session, ends the
+session; the next one begins with everything (`Asking.restart`).
+
+What bounds it: a partition has one wish open, and frames are sent once for each wish; a response
+has a size, and only so many are under way until the follower's node has taken them; what has news
+waits in a queue in which each partition stands once, so that each one's turn comes round.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from penstock.logd.core.replication.messages import Answer, Fetch, Frames
+from penstock.logd.core.replication.pacing import CatchUpPace
+from penstock.logd.errors import RefusedError
+
+FETCHES_PER_REQUEST_MAX: Final = 1000
+"""A request stays below 256 KiB."""
+
+RESPONSES_UNDER_WAY_MAX: Final = 2
+"""One is being taken while the next one is being sent."""
+
+
+class PartitionKey(NamedTuple):
+    """A partition, by its stream's incarnation."""
+
+    incarnation: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """From the follower's node.
+
+    Attributes:
+        session: Which; a number that the follower's node does not use twice.
+        number: From 1 on.
+        taken: The last response that was taken; 0 before the first.
+        fetches: Of partitions that have changed.
+        forgotten: Partitions that are not followed from there any more.
+    """
+
+    session: int
+    number: int
+    taken: int
+    fetches: tuple[tuple[PartitionKey, Fetch], ...]
+    forgotten: tuple[PartitionKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An answer that a response is to hold, with frames of at most `bytes_max` bytes.
+
+    The first frame is sent whatever its size. 0: none.
+    """
+
+    key: PartitionKey
+    answer: Answer
+    bytes_max: int
+
+
+class Asking:
+    """The follower's end of one session."""
+
+    def __init__(self, session: int) -> None:
+        self._session = session
+        self._states: dict[PartitionKey, Fetch] = {}
+        self._changed: dict[PartitionKey, None] = {}
+        self._forgotten: dict[PartitionKey, None] = {}
+        self._number = 0
+        self._taken = 0
+        self._told_taken = 0
+
+    def update(self, key: PartitionKey, fetch: Fetch) -> None:
+        """A replica core has said `SendFetch`.
+
+        A report behind a wish that was not sent yet becomes part of it.
+        """
+        before = self._states.get(key)
+        unsent = before is not None and key in self._changed and before.wants
+        if before is not None and unsent and not fetch.wants:
+            fetch = replace(before, synced=fetch.synced, whole=fetch.whole)
+        self._states[key] = fetch
+        self._changed[key] = None
+        self._forgotten.pop(key, None)
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition is followed from there no more."""
+        if self._states.pop(key, None) is not None:
+            self._changed.pop(key, None)
+            self._forgotten[key] = None
+
+    def request(self) -> Request | None:
+        """What is to be said now; None if there is nothing."""
+        if not self._changed and not self._forgotten and self._told_taken == self._taken:
+            return None
+        keys = [key for key, _ in zip(self._changed, range(FETCHES_PER_REQUEST_MAX), strict=False)]
+        for key in keys:
+            del self._changed[key]
+        forgotten, self._forgotten = tuple(self._forgotten), {}
+        self._number += 1
+        self._told_taken = self._taken
+        fetches = tuple((key, self._states[key]) for key in keys)
+        return Request(self._session, self._number, self._taken, fetches, forgotten)
+
+    def took(self, session: int, number: int) -> None:
+        """A response has come, and its frames have been handed on.
+
+        Raises:
+            RefusedError: `SESSION_BROKEN`: it is not the next one.
+        """
+        _check(session == self._session and number == self._taken + 1, session, number)
+        self._taken = number
+
+    def restart(self, session: int) -> list[PartitionKey]:
+        """Begin another session with everything; the wishes of all partitions are lost.
+
+        Returns:
+            Which: `AnswerLost` is due for each of them.
+        """
+        self._session = session
+        self._number = self._taken = self._told_taken = 0
+        self._forgotten = {}
+        self._changed = dict.fromkeys(self._states)
+        return list(self._states)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What a follower has been told of one partition.
+
+    Attributes:
+        wish: Number of the fetch that wants frames, of which process; it may be gone from the core.
+        framed: Frames were sent for it.
+    """
+
+    wish: tuple[str, int] = ("", -1)
+    framed: bool = False
+    high_watermark: int = -2
+    log_start: int = -1
+
+
+class Serving:
+    """The leader's end of one session.
+
+    What it sends is made in steps: `begin`, then `next_part` and `filled` in turn until there is no
+    more, then `end`, unless there was none.
+
+    Args:
+        session: As the first request says.
+        response_bytes_max: Of the frames in one response; one frame may exceed it.
+        pace: For replicas outside the ISR.
+    """
+
+    def __init__(self, session: int, *, response_bytes_max: int, pace: CatchUpPace) -> None:
+        self._session = session
+        self._bytes_max = response_bytes_max
+        self._pace = pace
+        self._told: dict[PartitionKey, _Told] = {}
+        self._ready: dict[PartitionKey, None] = {}
+        self._once: dict[PartitionKey, Answer] = {}
+        self._paced: dict[PartitionKey, None] = {}
+        self._requests = 0
+        self._number = 0
+        self._taken = 0
+        self._left = 0
+
+    def took(self, request: Request) -> tuple[tuple[PartitionKey, Fetch], ...]:
+        """Take a request; every fetch in it is to be handed to its core: `FetchCame`.
+
+        Raises:
+            RefusedError: `SESSION_BROKEN`: it is not the next one, or says what cannot be.
+        """
+        expected = request.session == self._session and request.number == self._requests + 1
+        _check(
+            expected and self._taken <= request.taken <= self._number,
+            request.session,
+            request.number,
+        )
+        self._requests, self._taken = request.number, request.taken
+        for key in request.forgotten:
+            self._told.pop(key, None)
+            self._once.pop(key, None)
+            self._ready.pop(key, None)
+            self._paced.pop(key, None)
+        for key, _ in request.fetches:
+            self._told.setdefault(key, _Told())
+        return request.fetches
+
+    def answer(self, key: PartitionKey, answer: Answer) -> None:
+        """A core has said `SendAnswer`. `Frames` are made anew when their turn comes."""
+        if key not in self._told:
+            return
+        if not isinstance(answer, Frames):
+            self._once[key] = answer
+        self._ready[key] = None
+
+    def touch(self, key: PartitionKey) -> None:
+        """The partition has grown, or its high watermark has risen: there may be news."""
+        if key in self._told:
+            self._ready[key] = None
+
+    def begin(self, now_ns: int) -> bool:
+        """Whether a response may be made now."""
+        if self._paced and self._pace.free_ns(now_ns) <= now_ns:
+            self._ready.update(self._paced)
+            self._paced.clear()
+        self._left = self._bytes_max
+        return bool(self._ready) and self._number - self._taken < RESPONSES_UNDER_WAY_MAX
+
+    def next_part(self, look: Callable[[PartitionKey], Answer | None], now_ns: int) -> Part | None:
+        """The next answer that is news; None: the response is full, or there is no more.
+
+        Args:
+            look: Asks the core: `Replica.answer_for`.
+            now_ns: The node's monotonic clock.
+        """
+        while self._ready and self._left > 0:
+            key = next(iter(self._ready))
+            del self._ready[key]
+            once = self._once.pop(key, None)
+            if once is not None:
+                return Part(key, once, 0)
+            answer = look(key)
+            if not isinstance(answer, Frames):
+                continue
+            part = self._frames(key, answer, now_ns)
+            if part is not None:
+                return part
+        return None
+
+    def filled(self, part: Part, size_bytes: int, now_ns: int) -> None:
+        """So many bytes of frames were put into the response."""
+        self._left -= size_bytes
+        if isinstance(part.answer, Frames) and size_bytes:
+            self._told[part.key].framed = True
+            if part.answer.catching_up:
+                self._pace.spend(size_bytes, now_ns)
+
+    def end(self) -> tuple[int, int]:
+        """The response is complete; returns its session and number."""
+        self._number += 1
+        return self._session, self._number
+
+    def next_deadline_ns(self, now_ns: int) -> int | None:
+        """When `begin` may find what has to wait for the pace; None: nothing waits for it."""
+        return self._pace.free_ns(now_ns) if self._paced else None
+
+    def _frames(self, key: PartitionKey, answer: Frames, now_ns: int) -> Part | None:
+        told = self._told[key]
+        wish = (answer.boot, answer.number)
+        if told.wish != wish:  # it gets an answer, for it may have passed over those before
+            told.wish, told.framed, told.high_watermark = wish, False, -2
+        bytes_max = self._left if answer.upto > answer.offset and not told.framed else 0
+        if bytes_max and answer.catching_up:
+            room = self._pace.room(now_ns)
+            if room is not None:
+                bytes_max = min(bytes_max, room)
+                if not room:
+                    self._paced[key] = None
+        news = (answer.high_watermark, answer.log_start) != (told.high_watermark, told.log_start)
+        if not bytes_max and not news:
+            return None
+        told.high_watermark, told.log_start = answer.high_watermark, answer.log_start
+        return Part(key, answer, bytes_max)
+
+
+def _check(right: bool, session: int, number: int) -> None:
+    if not right:
+        message = f"session {session}: {number} does not follow; begin another session"
+        raise RefusedError("SESSION_BROKEN", message)
