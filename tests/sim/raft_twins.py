@@ -230,6 +230,23 @@ def votes_within_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 @twin
+def lease_ends_with_the_term(patch: pytest.MonkeyPatch) -> None:
+    """A promise given to the leader of an earlier term binds only against yet later terms."""
+
+    def receive(raft: Raft, message: Message) -> None:
+        body = message.body
+        if isinstance(body, VoteRequest) and message.term == raft.term:
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(Raft, "_in_lease", lambda _: False)
+                really(raft, message)
+        else:
+            really(raft, message)
+
+    really = Raft._receive
+    patch.setattr(Raft, "_receive", receive)
+
+
+@twin
 def lease_forgotten_at_start(patch: pytest.MonkeyPatch) -> None:
     """After a restart a member votes at once, though it may just have heard a leader."""
 
