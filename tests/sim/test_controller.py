@@ -22,7 +22,7 @@ from penstock.logd.core.cluster.tables import Tables, basis_of
 from tests.sim.controller_node import TIMING
 from tests.sim.controller_world import ControllerWorld
 
-SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "200"))
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "160"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
 BLOCKS = 4
 TWIN_SEEDS = 400
@@ -144,25 +144,27 @@ def _hands_over_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(moves, "_handover", handover)
 
 
-TWINS: dict[str, Patch] = {
-    "a new controller waits for no lease": _waits_for_no_lease,
-    "a lease counts from the receipt of its answer": _counts_from_receipt,
-    "drift is ignored": _ignores_drift,
-    "a leader is elected from an ISR of before": _elects_from_an_isr_of_before,
-    "heartbeats are answered without a Raft lease": _answers_without_a_raft_lease,
-    "ISR changes are applied unchecked": _applies_isr_changes_unchecked,
-    "an incarnation is given twice": _gives_an_incarnation_twice,
-    "a node is answered while it loses a leadership": _answers_who_is_losing,
-    "a node is answered that does not know what it lost": _answers_who_is_behind,
-    "the one who led last is not fenced": _fences_nobody,
-    "a leadership is handed over in one step": _hands_over_at_once,
+TWINS: dict[str, tuple[Patch, int]] = {
+    "a new controller waits for no lease": (_waits_for_no_lease, 1),
+    "a lease counts from the receipt of its answer": (_counts_from_receipt, 46),
+    "drift is ignored": (_ignores_drift, 38),
+    "a leader is elected from an ISR of before": (_elects_from_an_isr_of_before, 1),
+    "heartbeats are answered without a Raft lease": (_answers_without_a_raft_lease, 86),
+    "ISR changes are applied unchecked": (_applies_isr_changes_unchecked, 18),
+    "an incarnation is given twice": (_gives_an_incarnation_twice, 0),
+    "a node is answered while it loses a leadership": (_answers_who_is_losing, 21),
+    "a node is answered that does not know what it lost": (_answers_who_is_behind, 172),
+    "the one who led last is not fenced": (_fences_nobody, 1),
+    "a leadership is handed over in one step": (_hands_over_at_once, 2),
 }
+"""Each with a seed that caught it once: tried first, to save time."""
 
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_a_known_bad_twin_is_caught(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    TWINS[twin](monkeypatch)
-    for seed in range(TWIN_SEEDS):
+    spoil, known = TWINS[twin]
+    spoil(monkeypatch)
+    for seed in (known, *range(TWIN_SEEDS)):
         try:
             ControllerWorld(seed).run()
         except AssertionError as error:

@@ -20,6 +20,7 @@ from tests.sim.groups_world import GroupsWorld
 SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "100"))
 FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
 BLOCKS = 4
+TWIN_SEEDS = 400
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -111,24 +112,26 @@ def _counts_from_receipt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "_answered", answered)
 
 
-TWINS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "a partition is granted before it is revoked": _grants_before_it_revokes,
-    "drift is ignored": _ignores_drift,
-    "a new coordinator gives no full session": _gives_no_full_session,
-    "heartbeats are answered without a Raft lease": _answers_without_a_raft_lease,
-    "a release is taken from one who does not know": _takes_any_epoch_for_a_release,
-    "a release counts in later epochs": _remembers_releases_for_ever,
-    "a session counts from the receipt of its answer": _counts_from_receipt,
+TWINS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int]] = {
+    "a partition is granted before it is revoked": (_grants_before_it_revokes, 0),
+    "drift is ignored": (_ignores_drift, 42),
+    "a new coordinator gives no full session": (_gives_no_full_session, 5),
+    "heartbeats are answered without a Raft lease": (_answers_without_a_raft_lease, 29),
+    "a release is taken from one who does not know": (_takes_any_epoch_for_a_release, 13),
+    "a release counts in later epochs": (_remembers_releases_for_ever, 55),
+    "a session counts from the receipt of its answer": (_counts_from_receipt, 5),
 }
+"""Each with a seed that caught it once: tried first, to save time."""
 
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_a_known_bad_twin_is_caught(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    TWINS[twin](monkeypatch)
-    for seed in range(300):
+    spoil, known = TWINS[twin]
+    spoil(monkeypatch)
+    for seed in (known, *range(TWIN_SEEDS)):
         try:
             GroupsWorld(seed).run()
         except AssertionError as error:
             print(f"caught by seed {seed}: {error}")  # noqa: T201  # shown with -s
             return
-    pytest.fail("not caught in 300 seeds")
+    pytest.fail(f"not caught in {TWIN_SEEDS} seeds")
