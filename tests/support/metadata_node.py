@@ -1,0 +1,89 @@
+"""A node of the metadata group as a process of its own, told what to do line by line.
+
+    python -m tests.support.metadata_node NODE DIRECTORY BOOT FOUNDERS-JSON
+
+Reads `create NAME` and `list` from standard input; writes `ready`, `created NAME`, `failed NAME
+REASON` and `streams NAME,NAME,...`, the latter after a linearizable read.
+"""
+
+import asyncio
+import json
+import random
+import sys
+from pathlib import Path
+
+import structlog
+
+from penstock.logd.cluster.node import ClusterNode, ClusterSettings
+from penstock.logd.core.cluster.commands import Command, CreateStream, Placement
+from penstock.logd.core.cluster.heartbeats import PartitionReport
+from penstock.logd.core.cluster.records import Addresses, ReplicationOptions
+from penstock.logd.core.cluster.state import Result
+from penstock.logd.core.cluster.tables import Done
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.node import NodeId
+from penstock.logd.errors import LogdError
+from penstock.service.clock import BootClock
+
+
+class NoReplicas:
+    """It holds nothing of the streams."""
+
+    def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
+        return ()
+
+    def on_lease(self, *, held: bool) -> None:
+        pass
+
+    def on_applied(self, command: Command, result: Result) -> None:
+        pass
+
+    def on_restored(self) -> None:
+        pass
+
+
+async def main(name: str, directory: str, boot: str, founders: str) -> None:
+    """Run until standard input ends."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    addresses = json.loads(founders)
+    settings = ClusterSettings(
+        cluster="test", node=NodeId(name), directory=Path(directory), founders=addresses,
+        listen=addresses[name], advertised=Addresses(peer=""), boot=boot,
+    )  # fmt: skip
+    node = ClusterNode(settings, NoReplicas(), random.Random(), BootClock())
+    node.listen()
+    running = asyncio.create_task(node.run())
+    say("ready")
+    while line := (await asyncio.to_thread(sys.stdin.readline)).split():
+        match line:
+            case ["create", stream]:
+                say(await create(node, stream, tuple(addresses)))
+            case ["list"]:
+                state = await node.group.read(timeout_s=60)
+                say("streams " + ",".join(sorted(state.streams)))
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def create(node: ClusterNode, stream: str, nodes: tuple[str, ...]) -> str:
+    command = CreateStream(
+        config=StreamConfig(name=stream, subject=f"{stream}.>"),
+        options=ReplicationOptions(replication_factor=3),
+        placements=(Placement(replicas=nodes, isr=nodes),),
+        nonce="00",
+    )
+    try:
+        result = await node.group.change(command, timeout_s=20)
+    except LogdError as error:
+        return f"failed {stream} {error}"
+    return f"created {stream}" if isinstance(result, Done) else f"failed {stream} {result}"
+
+
+def say(line: str) -> None:
+    """Write a line."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
