@@ -21,12 +21,15 @@ from tests.soak.figures import Figures, upkeep_of
 from tests.soak.ledger import Ledger
 from tests.soak.publishers import make_publishers
 from tests.soak.servers import NatsServer
-from tests.soak.streams import DAEMON, STREAMS, make_checkers
+from tests.soak.streams import COMPACTED, DAEMON, STREAMS, make_checkers
 from tests.support.logd import Logd
 
 _WHOLE_EVERY = 20
 _OFFLINE_EVERY = 10
 _OFFLINE_S = 300
+_CLEAN_EVERY = 5
+_CLEAN_S = 180
+_CLEAN_POLL_S = 0.2
 _LOAD_S = (0.05, 1.2)
 _ENDING_S = 0.1
 
@@ -104,6 +107,8 @@ class Soak:
         self._done = []
         await self._wait(self._rng.uniform(*_LOAD_S))
         await self._trouble()
+        if number % _CLEAN_EVERY == 0:
+            await self._let_clean()
         await self._kill("kill -9")
         if number % _OFFLINE_EVERY == 0:
             await self._threaded(self._check_offline)
@@ -168,6 +173,20 @@ class Soak:
                 mine = [ack for ack in acked if ack.stream == checker.stream]
                 await self._threaded(checker.look, log, mine, restarted=restarted, whole=whole)
         self.figures.events["checks"] += 1
+
+    async def _let_clean(self) -> None:
+        """Let compaction make a pass to its end: otherwise each life is too short for one."""
+        before = await self._threaded(self._passes)
+        now = before
+        async with asyncio.timeout(_CLEAN_S):
+            while any(passes <= then for passes, then in zip(now, before, strict=True)):
+                await self._wait(_CLEAN_POLL_S)
+                now = await self._threaded(self._passes)
+        self._note("passes over keys")
+
+    def _passes(self) -> list[int]:
+        stages = [self._logd.stage(name) for name in COMPACTED]
+        return [int(stage["detail"]["compaction_passes"]) for stage in stages]
 
     def _check_offline(self) -> None:
         command = [sys.executable, "-m", "penstock.logd", "check", "--json"]

@@ -39,6 +39,8 @@ STREAMS: Final[list[dict[str, Any]]] = [
 ]
 """Small segments, so that they are closed, deleted, cleaned and merged during the kills."""
 
+COMPACTED: Final = [str(stream["name"]) for stream in STREAMS if stream.get("compact")]
+
 DAEMON: Final[dict[str, Any]] = {
     "retention_interval_s": 0.1,
     "compaction_interval_s": 0.1,

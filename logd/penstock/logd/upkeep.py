@@ -188,14 +188,20 @@ class Upkeep:
         return done
 
     def _clean(self, committed: list[SegmentFacts], active: SegmentFacts, pace: Pace) -> bool:
-        """Make a pass over the keys if one is due."""
+        """Make a pass over the keys if one is due; it leaves out what is not remembered yet.
+
+        A stream may seal segments faster than what it remembers is written down: a pass that
+        waited for all of it would never come.
+        """
         if sealing_is_due(committed, active):
             self._wants.seal()
         if not committed or not self._cleaner.is_due(committed):
             return False
-        if not self._may_rewrite(committed[-1].next_offset):
+        may_go = [facts for facts in committed if facts.next_offset <= self._remembered_offset]
+        if not may_go or not self._cleaner.is_due(may_go):
+            self._wants.memory()
             return False
-        self._cleaner.run(committed, pace)
+        self._cleaner.run(may_go, pace)
         return True
 
     def _may_rewrite(self, end_offset: int) -> bool:

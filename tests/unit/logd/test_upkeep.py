@@ -141,6 +141,18 @@ def test_nothing_happens_above_the_high_watermark_or_before_it_is_remembered(mak
     assert world.records() == {1: (b"a", b"2")}
 
 
+def test_a_stream_that_seals_faster_than_it_remembers_is_compacted_all_the_same(make: Make) -> None:
+    world = make()
+    world.upkeep._remembered_offset = 0
+    for number in range(10):
+        world.append((b"a", b"%d" % number), (b"b", b"%d" % number))
+        world.work(1)
+        world.upkeep.remembered(2 * number)  # the answer comes when there is another segment
+    assert world.upkeep.counts.passes > 2
+    assert len(world.records()) <= 8
+    assert world.records()[18] == (b"a", b"9")
+
+
 def test_the_active_segment_of_a_compacted_stream_is_sealed_when_it_is_large(make: Make) -> None:
     world = make()
     world.append((b"a", bytes(SEAL_BYTES_MIN)), roll=False)
