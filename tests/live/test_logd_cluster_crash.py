@@ -71,7 +71,7 @@ class Node:
             match line.split():
                 case ["created", stream]:
                     self.created.append(stream)
-                case ["failed", *_]:
+                case _:
                     self.failed.append(line)
 
     def _ask(self, line: str) -> str:

@@ -61,6 +61,8 @@ async def main(name: str, directory: str, boot: str, founders: str) -> None:
             case ["list"]:
                 state = await node.group.read(timeout_s=60)
                 say("streams " + ",".join(sorted(state.streams)))
+            case _:
+                raise ValueError(line)
     running.cancel()
     await asyncio.wait([running])
 
