@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from penstock.logd.consensus.codec import _DECODERS, decode_message, encode_message
 from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import Entry, EntryKind, Message, founders
+from penstock.logd.core.raft import Entry, EntryKind, Message, RaftConfig, founders
 from penstock.logd.core.raft import messages as m
 from penstock.logd.errors import CorruptError
+from penstock.logd.limits import PEER_FRAME_SIZE_MAX
 from penstock.logd.wire import logd_raft_pb2
 
 NUMBER = st.integers(0, 2**64 - 1)
@@ -79,3 +80,16 @@ def test_entries_with_a_gap_are_refused() -> None:
     )
     with pytest.raises(CorruptError, match="do not follow"):
         decode_message(gap.SerializeToString())
+
+
+def test_messages_of_the_default_settings_fit_between_peers() -> None:
+    config = RaftConfig(node=NodeId("n" * 64), group="g" * 64)
+    largest = max(config.append_bytes_max, config.entry_bytes_max)
+    entry = Entry(2**63, 2**63, EntryKind.COMMAND, bytes(largest))
+    append = m.AppendRequest(2**63 - 1, 2**63, (entry,), 2**63)
+    chunk = m.SnapshotChunk(
+        2**63, 2**63, founders("abc"), 2**40, 2**40, bytes(config.snapshot_chunk_bytes)
+    )
+    for body in (append, chunk):
+        message = Message(config.group, config.node, config.node, 2**63, body)
+        assert len(encode_message(message)) < PEER_FRAME_SIZE_MAX // 2

@@ -256,6 +256,24 @@ def test_old_segments_go_with_a_snapshot(disk: MemoryDisk) -> None:
     assert recovered.hard_state == HardState(7, NODE)
 
 
+def test_state_survives_on_a_real_disk(tmp_path: Path) -> None:
+    directory = tmp_path / "raft"
+    RaftStorage.create(directory, group="g", node=NODE, founders=FOUNDERS)
+    for life in range(3):
+        storage = RaftStorage.open(directory, group="g", node=NODE, segment_bytes_max=400)
+        assert storage.findings == ()
+        first = 2 + 10 * life
+        for number in range(10):
+            vote = HardState(life + 2, NODE) if number == 0 else None
+            storage.persist(step(number + 1, first=first + number, count=1, hard_state=vote))
+        storage.persist(step(11, snapshot=snapshot(first + 4)))
+        storage.close()
+    recovered = RaftStorage.open(directory, group="g", node=NODE).recovered
+    assert recovered.hard_state == HardState(4, NODE)
+    assert recovered.snapshot == snapshot(26)
+    assert [entry.index for entry in recovered.entries] == [27, 28, 29, 30, 31]
+
+
 def test_nothing_is_written_after_a_failure(disk: MemoryDisk) -> None:
     storage = opened(disk)
     disk.fail = lambda operation, _: operation == "sync"

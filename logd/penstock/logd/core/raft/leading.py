@@ -49,7 +49,7 @@ class Leader:
         self.replicator = Replicator(raft)
         self.transfer: Transfer | None = None
         self._reads = LeaderReads()
-        self._rounds: deque[tuple[int, int]] = deque()
+        self._rounds: dict[int, int] = {}
         self._heartbeat_ns = 0
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
@@ -181,9 +181,9 @@ class Leader:
         raft, replicator = self._raft, self.replicator
         replicator.round += 1
         self._heartbeat_ns = raft.now_ns + raft.config.heartbeat_ns
-        self._rounds.append((replicator.round, raft.now_ns))
-        while self._rounds[0][1] + self._patience_ns < raft.now_ns:
-            self._rounds.popleft()
+        self._rounds[replicator.round] = raft.now_ns
+        while self._rounds[oldest := next(iter(self._rounds))] + self._patience_ns < raft.now_ns:
+            del self._rounds[oldest]
         for node in sorted(replicator.progress):
             if node != raft.config.node:
                 commit = min(raft.log.committed, replicator.progress[node].match)
@@ -272,8 +272,7 @@ class Leader:
         progress = self.replicator.progress[node]
         if round_number > progress.acked_round:
             progress.acked_round = round_number
-            sent_ns = next((sent for number, sent in self._rounds if number == round_number), 0)
-            progress.heard_ns = max(progress.heard_ns, sent_ns)
+            progress.heard_ns = max(progress.heard_ns, self._rounds.get(round_number, 0))
         self.replicator.heartbeat_answered(node)
         self._confirm_reads()
 
