@@ -145,6 +145,7 @@ class Stage(ABC):
         kept = self.random.randint(self.committed, len(self.log))
         self.reached["proposals lost"] += len(self.log) - kept
         del self.log[kept:]
+        self.control(leader, LostController())  # of an earlier term
         self.raft_leader = leader
         leader.raft_until = leader.clock(self.now) + RAFT_LEASE_NS
         self.no_election_before = self.now + RAFT_LEASE_NS * 110 // 100

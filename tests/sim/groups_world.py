@@ -140,6 +140,7 @@ class GroupsWorld:
     def elect(self, node: Node) -> None:
         self.reached["coordinators"] += 1
         self.term += 1
+        self.coordinate(node, LostCoordinator())  # of an earlier term
         self.leader = node
         node.raft_until = node.clock(self.now) + RAFT_LEASE_NS
         self.no_election_before = self.now + RAFT_LEASE_NS * 110 // 100

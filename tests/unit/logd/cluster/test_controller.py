@@ -153,7 +153,12 @@ def test_a_proposal_that_is_dropped_is_made_again(office: Office) -> None:
 def test_one_election_is_under_way_for_a_partition(office: Office) -> None:
     office.begin()
     office.pass_time(3000, "b", "c")
+    office.beat("b", reports=(report(office.cluster, unfit="failed"),))
     assert len(office.proposed) == 1
+    office.apply()  # b is elected, and says that it does not lead
+    office.beat("b", reports=(report(office.cluster, unfit="failed", resigned=True),))
+    office.apply()
+    assert office.cluster.partition().leader == "c"
 
 
 def test_without_a_live_replica_in_sync_nobody_leads(office: Office) -> None:

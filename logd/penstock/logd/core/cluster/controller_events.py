@@ -25,7 +25,11 @@ class BecameController:
 
 @dataclass(frozen=True, slots=True)
 class LostController:
-    """This node leads the metadata group no more."""
+    """This node leads the metadata group no more.
+
+    Told before `BecameController` of another term, too: what an earlier term knew of heartbeats is
+    not to be acted on.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class BecameCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class LostCoordinator:
-    """This node coordinates nothing any more."""
+    """This node coordinates nothing any more; told as `LostController`."""
 
 
 @dataclass(frozen=True, slots=True)
