@@ -259,6 +259,21 @@ def lease_forgotten_at_start(patch: pytest.MonkeyPatch) -> None:
 
 
 @twin
+def lease_kept_during_handover(patch: pytest.MonkeyPatch) -> None:
+    """A leader relies on promises that it has itself told others to break."""
+
+    def lease_end_ns(leader: Leader) -> int:
+        transfer, leader.transfer = leader.transfer, None
+        try:
+            return really(leader)
+        finally:
+            leader.transfer = transfer
+
+    really = Leader.lease_end_ns
+    patch.setattr(Leader, "lease_end_ns", lease_end_ns)
+
+
+@twin
 def learners_counted(patch: pytest.MonkeyPatch) -> None:
     """A learner's acknowledgement commits."""
 
