@@ -238,7 +238,9 @@ class ReplicationWorld:
     def rot(self, node: Node) -> None:
         """A sector of what is durable cannot be read any more; somebody notices."""
         disk = node.disk
-        offset = self.random.randrange(disk.start, disk.end) if disk.records else 0
+        if not disk.records:
+            return
+        offset = self.random.randrange(disk.start, disk.end)
         if not node.running or offset - disk.start >= disk.durable or offset in self.rotten:
             return
         record = disk.records[offset - disk.start]

@@ -354,3 +354,29 @@ def test_a_leader_acks_by_its_own_policy_before_all_have_it() -> None:
     a.said.clear()
     a.publish("y")
     assert a.said == [fx.LeaderDurable(2)]
+
+
+def test_a_leader_that_wrote_nothing_forgets_its_epoch_when_it_follows() -> None:
+    """5: what it fetches next at the same offset may be of a smaller epoch."""
+    a, b, c = cluster("x")
+    a.publish("a only")
+    b.lead(elect(B, 2))
+    third = elect(A, 3)
+    for node in (a, b, c):
+        node.lead(third)
+    exchange(a, b, c)
+    assert b.log == a.log == [(1, "x"), (1, "a only")]
+    assert len(b.has(fx.AppendFetched)) == 2  # and not once more
+
+
+def test_a_sync_of_what_has_been_cut_since_is_not_believed() -> None:
+    a, b, c = cluster("x")
+    a.publish("a only")
+    for node in (b, c, a):
+        node.lead(elect(B, 2))
+    exchange(a, b, c)
+    a.holds_syncs = True
+    b.publish("y")
+    exchange(a, b, c)
+    a.take(ev.Synced(2, cuts=0))
+    assert a.replica.log.synced == 1
