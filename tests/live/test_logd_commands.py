@@ -43,7 +43,7 @@ async def test_a_stream_from_creation_to_deletion(logd: Logd, nats_url: str) -> 
     await publish(nats_url, b"one", b"\xfftwo", b"three")
     code, out, _ = command(logd, "streams", "list")
     assert code == 0
-    assert out.decode().splitlines()[1].split()[:5] == ["logs", "t.>", "3", "0", "3"]
+    assert out.decode().splitlines()[1].split()[:6] == ["logs", "t.>", "ok", "3", "0", "3"]
     assert orjson.loads(command(logd, "streams", "list", "--json")[1])["name"] == "logs"
     assert b"dedup_window_s" in command(logd, "streams", "show", "logs")[1]
     assert command(logd, "match", "t.x")[1] == b"logs\n"

@@ -27,7 +27,7 @@ from tests.support.logd import Logd
 _WHOLE_EVERY = 20
 _OFFLINE_EVERY = 10
 _OFFLINE_S = 300
-_CLEAN_EVERY = 5
+_CLEAN_EVERY = 25
 _CLEAN_S = 180
 _CLEAN_POLL_S = 0.2
 _LOAD_S = (0.05, 1.2)

@@ -10,7 +10,6 @@ after the metadata has marked it. Data that the metadata does not speak of is ne
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,6 +88,17 @@ class StreamSet:
         found = self._partitions.get(stream) or self._unopened.get(stream)
         return None if found is None else found.stream.incarnation
 
+    def find(self, stream: str) -> Partition | Unopened:
+        """A stream, open or not.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+        found = self._partitions.get(stream) or self._unopened.get(stream)
+        if found is None:
+            raise RefusedError("UNKNOWN_STREAM", f"there is no stream {stream!r}", stream=stream)
+        return found
+
     def partition(self, stream: str, number: int = 0) -> Partition:
         """One partition.
 
@@ -96,11 +106,9 @@ class StreamSet:
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
             UnavailableError: Its log cannot be opened.
         """
-        if stream in self._unopened:
-            raise UnavailableError(f"stream {stream!r}: {self._unopened[stream].reason}")
-        found = self._partitions.get(stream)
-        if found is None:
-            raise RefusedError("UNKNOWN_STREAM", f"there is no stream {stream!r}", stream=stream)
+        found = self.find(stream)
+        if isinstance(found, Unopened):
+            raise UnavailableError(f"stream {stream!r}: {found.reason}")
         if number != found.number:
             message = f"stream {stream!r} has no partition {number}"
             raise RefusedError("UNKNOWN_PARTITION", message, stream=stream, partition=number)
@@ -171,18 +179,6 @@ class StreamSet:
         """
         check_not_internal(name)
         return await self._whole(self._open_again(name))
-
-    def describe(self, partition: Partition) -> dict[str, Any]:
-        """A stream as the control protocol shows it."""
-        options = asdict(partition.stream.config)
-        name, subject = options.pop("name"), options.pop("subject")
-        return {
-            "name": name,
-            "subject": subject,
-            "incarnation": partition.stream.incarnation,
-            "partitions": [describe_partition(partition)],
-            "options": options,
-        }
 
     async def close(self) -> list[str]:
         """Commit what was accepted and close every partition; none waits for another's disk.
@@ -360,18 +356,6 @@ class StreamSet:
 
     def _directory(self, stream: Stream) -> Path:
         return self._data_dir / "streams" / f"{stream.config.name}-{stream.incarnation}"
-
-
-def describe_partition(partition: Partition) -> dict[str, Any]:
-    """Where a partition stands, as the control protocol shows it."""
-    return {
-        "partition": partition.number,
-        "start_offset": partition.log.start_offset,
-        "high_watermark": partition.high_watermark,
-        "end_offset": partition.log.end_offset,
-        "epoch": partition.epoch,
-        "size_bytes": partition.log.size_bytes,
-    }
 
 
 async def _drain(partition: Partition) -> bool:

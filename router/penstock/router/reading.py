@@ -189,6 +189,9 @@ class LogReading:
         unknown = [name for name in streams if name not in known]
         if unknown:
             raise DataLossError(f"logd has no stream {', '.join(map(repr, unknown))}")
+        for name in streams:
+            if not known[name].partitions:
+                raise UnavailableError(f"stream {name!r}: {known[name].problem}")
         return LogState(
             readable={
                 StreamPartition(name, part.partition): Readable(

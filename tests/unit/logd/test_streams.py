@@ -16,6 +16,7 @@ from penstock.logd import streams
 from penstock.logd.acks import Nack
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
+from penstock.logd.description import describe_stream
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.partition import Partition
 from penstock.logd.reviver import Reviver
@@ -145,6 +146,8 @@ async def test_a_stream_that_cannot_be_opened_refuses_and_keeps_no_other_one_fro
         (unopened,) = found.unopened()
         assert "records have been lost; see to that, then `penstock" in unopened.reason
         assert (found.incarnation("logs"), found.incarnation("none")) == ("0", None)
+        shown = describe_stream(found.find("logs"))
+        assert (shown["partitions"], shown["problem"]) == ([], unopened.reason)
         for sid in (b"0", b"1"):
             found.listening.on_messages({sid: [Message(b"t.a", b"r", b"", b"x"), PLAIN]})
         counts = unopened.intake.counts

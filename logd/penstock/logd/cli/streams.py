@@ -29,10 +29,13 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
         return
     click.echo(
         table(
-            ("STREAM", "SUBJECT", "RECORDS", "START", "END", "BYTES"),
+            ("STREAM", "SUBJECT", "STATE", "RECORDS", "START", "END", "BYTES"),
             [_row(stream) for stream in found],
         )
     )
+    for stream in found:
+        if stream.problem:
+            click.echo(f"{stream.name}: {stream.problem}", err=True)
 
 
 @streams.command(epilog="Example: penstock logd streams create logs --subject 'telemetry.logs.>'")
@@ -86,6 +89,7 @@ def show(name: str, server: str, as_json: bool) -> None:
         "name": stream.name,
         "subject": stream.subject,
         "incarnation": stream.incarnation,
+        "problem": stream.problem or None,
     }
     for key, value in stream.options.items():
         inner = value.items() if isinstance(value, dict) else ()
@@ -117,7 +121,7 @@ def delete(name: str, yes: bool, server: str) -> None:
     with asking(server) as log:
         stream = log.stream(name)
         if not yes:
-            records = _row(stream)[2]
+            records = _row(stream)[3]
             click.confirm(f"Delete stream {name} with {records} records?", abort=True, err=True)
         log.delete_stream(name)
     click.echo(f"stream {name} is deleted")
@@ -133,12 +137,16 @@ def match(subject: str, server: str) -> None:
             click.echo(name)
 
 
-def _row(stream: StreamInfo) -> tuple[str, str, int, int, int, int]:
+def _row(stream: StreamInfo) -> tuple[object, ...]:
+    state = "failed" if stream.problem else "ok"
+    if not stream.partitions:
+        return (stream.name, stream.subject, state, "-", "-", "-", "-")
     partition = stream.partitions[0]
     end = partition.high_watermark + 1
     return (
         stream.name,
         stream.subject,
+        state,
         end - partition.start_offset,
         partition.start_offset,
         end,

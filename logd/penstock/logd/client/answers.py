@@ -39,7 +39,9 @@ class StreamInfo:
 
     Attributes:
         incarnation: Differs between a stream and a later one of the same name.
+        partitions: None while its log cannot be opened.
         options: The stream's options by name.
+        problem: Why it takes no writes; empty while it does.
     """
 
     name: str
@@ -47,6 +49,7 @@ class StreamInfo:
     incarnation: str
     partitions: tuple[PartitionInfo, ...]
     options: dict[str, Any]
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,4 +99,5 @@ def stream_info(document: dict[str, Any]) -> StreamInfo:
         incarnation=document["incarnation"],
         partitions=tuple(PartitionInfo(**item) for item in document["partitions"]),
         options=document["options"],
+        problem=document.get("problem", ""),
     )

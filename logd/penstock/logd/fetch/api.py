@@ -11,6 +11,7 @@ from penstock.logd.core.cursors import CursorKey
 from penstock.logd.core.metadata import is_internal
 from penstock.logd.core.subjects import check_filter
 from penstock.logd.cursors import CursorStore
+from penstock.logd.description import describe_stream
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.connection import Response, SendingTurn
 from penstock.logd.fetch.reading import FetchReading, FetchRequest, partition_standing
@@ -145,12 +146,13 @@ class FetchApi:
     async def _list(self, document: Document, _: SendingTurn) -> Response:
         request = _parse(_Streams, document)
         if request.stream is not None:
-            wanted = [self._streams.partition(request.stream)]
+            wanted = [self._streams.find(request.stream)]
         else:
-            wanted = [
-                p for p in self._streams.partitions() if request.internal or not is_internal(p.name)
-            ]
-        return Response({"streams": [self._streams.describe(partition) for partition in wanted]})
+            wanted = [*self._streams.partitions(), *self._streams.unopened()]
+            wanted.sort(key=lambda found: found.name)
+            if not request.internal:
+                wanted = [found for found in wanted if not is_internal(found.name)]
+        return Response({"streams": [describe_stream(found) for found in wanted]})
 
     async def _match(self, document: Document, _: SendingTurn) -> Response:
         request = _parse(_Match, document)
@@ -165,7 +167,7 @@ class FetchApi:
         except NatsRefusedError as error:
             message = f"the NATS server refuses the subject: {error}"
             raise RefusedError("NATS_REFUSED", message, subject=settings.subject) from None
-        return Response({"stream": self._streams.describe(partition), "created": created})
+        return Response({"stream": describe_stream(partition), "created": created})
 
     async def _delete(self, document: Document, _: SendingTurn) -> Response:
         request = _parse(_OneStream, document)
@@ -175,7 +177,7 @@ class FetchApi:
 
     async def _open(self, document: Document, _: SendingTurn) -> Response:
         partition = await self._streams.open(_parse(_OneStream, document).stream)
-        return Response({"stream": self._streams.describe(partition)})
+        return Response({"stream": describe_stream(partition)})
 
     async def _set_cursor(self, document: Document, _: SendingTurn) -> Response:
         request = _parse(_SetCursor, document)

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.logd.core.subjects import check_filter
+from penstock.logd.description import describe_partition
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.fetch.connection import Response, SendingTurn, Waiting
 from penstock.logd.fetch.subject_filter import filter_ranges
@@ -14,7 +15,6 @@ from penstock.logd.fetch.wire import Document
 from penstock.logd.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, FILTER_BYTES_MAX
 from penstock.logd.partition import Partition
 from penstock.logd.store import FileRange
-from penstock.logd.streams import describe_partition
 
 _FILTER_THREADS: Final = 2
 """Threads that decode and filter; fetches that filter wait for one another, and for nobody else."""

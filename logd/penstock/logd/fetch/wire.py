@@ -39,6 +39,9 @@ when there is more than fits into `bytes_max`.
 `cancel` ends a fetch's wait: it is answered with what there is, and no longer counts as under way.
 Of a request that is not there any more, or does not wait, nothing is said.
 
+A stream's description has `problem`, why it takes no writes, empty while it does; it has no
+`partitions` while its log cannot be opened.
+
 A cursor's `offset` is that of the next record its consumer wants. It goes back only with `rewind`.
 `current` is false when the stream it was committed for is no more.
 """  # noqa: E501 - a table
