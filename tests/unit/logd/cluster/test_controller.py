@@ -293,10 +293,24 @@ def test_a_leadership_is_handed_over_when_its_leaders_lease_has_ended(office: Of
     office.do(Drain(node="a"))
     office.apply()
     office.pass_time(1700, "b", "c")
+    office.beat("a", applied=0)  # it is there, and gets no lease
     assert office.proposed == []
     office.pass_time(1750, "b", "c")
     office.apply()
     assert office.cluster.partition().leader == "b"
+
+
+def test_a_dead_leader_waits_for_one_who_is_just_starting(office: Office) -> None:
+    office.do(office.cluster.isr_change("a", "c"))
+    office.begin()
+    office.pass_time(500, "b")
+    office.do(register("c", boot="boot-2"))
+    office.pass_time(1000, "b")
+    assert office.proposed == []
+    office.beat("c")
+    office.apply()
+    partition = office.cluster.partition()
+    assert (partition.leader, partition.leader_epoch) == ("c", 2)
 
 
 def test_a_new_controller_goes_on_with_a_handover() -> None:
