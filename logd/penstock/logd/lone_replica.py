@@ -37,6 +37,11 @@ FOREVER_NS: Final = (1 << 63) - 1
 class LoneReplica:
     """Leads a log that was just recovered, under its next epoch.
 
+    Attributes:
+        epoch: The leader epoch.
+        high_watermark: Offset of the last committed record; -1 when there is none. It is looked at
+            several times a turn, so it is kept here.
+
     Raises:
         CorruptError: The log ends below the beginning of an epoch: records have been lost.
         OSError: The disk failed.
@@ -67,11 +72,7 @@ class LoneReplica:
         epochs.begin(self.epoch, end)
         led = self._replica.handle(EpochSaved(self.epoch), 0)
         assert led == [Lead(self.epoch, end)], led
-
-    @property
-    def high_watermark(self) -> int:
-        """Offset of the last committed record; -1 when there is none."""
-        return self._replica.high_watermark
+        self.high_watermark = self._replica.high_watermark
 
     def synced(self, upto: int, now_ns: int) -> bool:
         """Everything below is durable; returns whether the high watermark has risen.
@@ -79,7 +80,9 @@ class LoneReplica:
         What is handed to the log's writer need not be told before: that is for whoever may have to
         cut it off again, and it costs a message alone in flight as much as being parsed.
         """
-        return _has_committed(self._replica.handle(Synced(upto), now_ns))
+        risen = _has_committed(self._replica.handle(Synced(upto), now_ns))
+        self.high_watermark = self._replica.high_watermark
+        return risen
 
     def failed(self, reason: str, now_ns: int) -> None:
         """The log takes no writes any more."""
