@@ -283,3 +283,16 @@ def test_leaderships_on_their_way_count() -> None:
     (handover,) = plan_transfers(cluster.state, set("ab"), AllFit(), 4)
     cluster.apply(ElectLeaders(elections=(handover,)))
     assert plan_transfers(cluster.state, set("ab"), AllFit(), 4) == []
+
+
+def test_nothing_is_removed_before_what_was_added_is_in_sync() -> None:
+    cluster = Cluster("a", "b", "c", "d")
+    cluster.create("s", ("a", "b", "c"))
+    cluster.apply(SetTarget(basis=cluster.basis(), target=("a", "b", "d")))
+    (added,) = plan_moves(cluster.state, set("abcd"), AllFit(), 2).steps
+    assert cluster.code(added.command) == ""
+    assert plan_moves(cluster.state, set("abcd"), AllFit(), 2).steps == ()
+    cluster.apply(cluster.isr_change("a", "b", "c", "d"))
+    (removed,) = plan_moves(cluster.state, set("abcd"), AllFit(), 2).steps
+    assert cluster.code(removed.command) == ""
+    assert cluster.partition().replicas == ("a", "b", "d")
