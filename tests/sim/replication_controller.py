@@ -44,7 +44,7 @@ class Controller:
         self.electable = dict.fromkeys(replicas, True)
         self.lost: set[NodeId] = set()
 
-    def heartbeat(self, node: NodeId, sent_ns: int, *, electable: bool) -> None:
+    def heartbeat(self, node: NodeId, sent_ns: int, life: int, *, electable: bool) -> None:
         """Answer with a lease and the view; note that the node lives."""
         world = self.world
         self.answered_ns[node] = world.now_ns
@@ -52,7 +52,7 @@ class Controller:
         self.lost.discard(node)
         view = self.view
         until_ns = sent_ns + LEASE_NS
-        world.send("controller", node, lambda n: n.leased(until_ns, view))
+        world.send("controller", node, lambda n: n.leased(until_ns, view, life))
 
     def lives(self, node: NodeId) -> bool:
         """Whether it has been heard of within a lease."""

@@ -142,12 +142,15 @@ class Node:
         if self.world.random.random() < 0.1:
             log = self.replica.log
             self.disk.checkpoint = (log.high_watermark, log.agreed_epoch)
-        electable, name = self.electable, self.name
+        electable, name, life = self.electable, self.name, self.life
         self.world.send(
-            name, "controller", lambda c: c.heartbeat(name, now_ns, electable=electable)
+            name, "controller", lambda c: c.heartbeat(name, now_ns, life, electable=electable)
         )
 
-    def leased(self, until_ns: int, view: View) -> None:
+    def leased(self, until_ns: int, view: View, life: int) -> None:
+        """The answer to a heartbeat; one to another process's is nothing."""
+        if life != self.life:
+            return
         self.take(ev.Viewed(view))
         self.take(ev.LeaseRenewed(until_ns))
 

@@ -137,7 +137,7 @@ def _lease_not_watched() -> Patches:
 def _lease_without_metadata() -> Patches:
     """A lease is taken before what the controller had committed is known here."""
 
-    def leased(node: Node, until_ns: int, view: View) -> None:
+    def leased(node: Node, until_ns: int, view: View, _: int) -> None:
         node.take(LeaseRenewed(until_ns))
         node.later(node.world.random.randrange(30 * MS), lambda: node.take(Viewed(view)))
 

@@ -8,7 +8,8 @@ What the shell owes it:
 
 - The log has one writer that does what effects say in their order, and reports in its order.
 - Views come in order, none before the node has applied all that was committed when it started; a
-  lease comes only after all that was committed when it was granted.
+  lease comes only after all that was committed when it was granted, and only if it answers a
+  heartbeat of this very process.
 - `log.high_watermark` and `log.agreed_epoch` are written down now and then, together, and handed
   to `LogState.opened` at the next start; losing them costs time, never records. What `opened` has
   made of the epochs is written to their file before anything else.
