@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 from typing_extensions import override
 
-from penstock.logd.consensus.member import Hooks, LostError, Member
+from penstock.logd.consensus.member import LostError, Member
+from penstock.logd.consensus.needs import Hooks
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
     AddLearner,

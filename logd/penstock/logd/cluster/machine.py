@@ -11,7 +11,7 @@ OnApplied: TypeAlias = Callable[[Command, Result], None]
 
 
 class ClusterMachine:
-    """As `penstock.logd.consensus.member.StateMachine`.
+    """As `penstock.logd.consensus.needs.StateMachine`.
 
     Args:
         on_applied: Told each command and what came of it, after the state has changed.

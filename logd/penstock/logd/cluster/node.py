@@ -22,7 +22,8 @@ from penstock.logd.cluster.group import PROPOSE, MetadataGroup
 from penstock.logd.cluster.machine import ClusterMachine
 from penstock.logd.cluster.mesh import Mesh
 from penstock.logd.consensus import RaftStorage
-from penstock.logd.consensus.member import Hooks, Member
+from penstock.logd.consensus.member import Member
+from penstock.logd.consensus.needs import Hooks
 from penstock.logd.core.cluster.commands import Command, RegisterNode, RemoveNode
 from penstock.logd.core.cluster.heartbeats import PartitionReport, Timing
 from penstock.logd.core.cluster.records import Addresses, NodeState

@@ -7,12 +7,14 @@ written by one thread, in order; what piles up while one sync runs is synced tog
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 import structlog
 
 from penstock.logd.consensus.merging import merge_steps
+from penstock.logd.consensus.needs import Hooks, StateMachine, Storage
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
     Accepted,
@@ -25,7 +27,6 @@ from penstock.logd.core.raft import (
     Halted,
     Ignored,
     LeaderChanged,
-    Membership,
     MembershipChange,
     MembershipChanged,
     Message,
@@ -55,57 +56,6 @@ _log = structlog.get_logger()
 
 class LostError(UnavailableError):
     """Another leader took over before the proposal was committed: it was not done and never is."""
-
-
-class Storage(Protocol):
-    """A member's disk."""
-
-    def persist(self, effect: Persist) -> None:
-        """Make all of it durable; called on a thread.
-
-        Raises:
-            OSError: Nobody knows what is durable.
-        """
-        ...
-
-
-class StateMachine(Protocol):
-    """What the group agrees on. Called on the event loop, in the order of the log."""
-
-    def apply(self, index: int, command: bytes) -> Any:
-        """Apply a committed command; what it returns goes to whoever proposed it here.
-
-        Raises:
-            LogdError: It is not understood; the member takes no further part.
-        """
-        ...
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Replace the state.
-
-        Raises:
-            LogdError: It is not understood.
-        """
-        ...
-
-    def snapshot(self) -> bytes:
-        """The state as it is."""
-        ...
-
-
-@dataclass(slots=True)
-class Hooks:
-    """Told on the event loop, while the core is not to be called.
-
-    Attributes:
-        send: Takes a message to another member; it may be lost.
-        on_leader: Told the term and who leads, as far as known.
-        on_membership: Told the members in force, committed or not.
-    """
-
-    send: Callable[[Message], None]
-    on_leader: Callable[[int, NodeId | None], None] = lambda _term, _leader: None
-    on_membership: Callable[[Membership, bool], None] = lambda _membership, _committed: None
 
 
 @dataclass(slots=True)
@@ -196,14 +146,18 @@ class Member:
         return self._raft.term
 
     async def run(self) -> None:
-        """Take part until cancelled; then whoever waits is told."""
+        """Take part until cancelled; then whoever waits is told.
+
+        When it returns the storage is not used any more.
+        """
         try:
-            self._step(Started())
-            while True:
-                await self._wanted.wait()
-                self._wanted.clear()
-                batch, self._unwritten = self._unwritten, []
-                await self._write(batch)
+            with ThreadPoolExecutor(1, thread_name_prefix="raft log") as writer:
+                self._step(Started())
+                while True:
+                    await self._wanted.wait()
+                    self._wanted.clear()
+                    batch, self._unwritten = self._unwritten, []
+                    await self._write(batch, writer)
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -260,10 +214,11 @@ class Member:
             await answer
         self._asked.answers.pop(tag, None)
 
-    async def _write(self, batch: list[Persist]) -> None:
+    async def _write(self, batch: list[Persist], writer: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
         try:
             for effect in merge_steps(batch):
-                await asyncio.to_thread(self._storage.persist, effect)
+                await loop.run_in_executor(writer, self._storage.persist, effect)
                 self.counts.syncs += 1
         except OSError as error:
             self._step(StorageFailed(f"the metadata's log cannot be written: {error}"))
