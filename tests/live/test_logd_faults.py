@@ -162,9 +162,12 @@ def test_a_stream_that_cannot_be_opened_says_so_and_the_others_go_on(
         with pytest.raises(nats.js.errors.ServiceUnavailableError, match="storage failed"):
             asyncio.run(publish("telemetry.logs.a"))
         with pytest.raises(RefusedError, match="records have been lost") as refused:
-            log.stream("logs")
+            log.offsets("logs")
         assert refused.value.code == "UNAVAILABLE"
-        assert [stream.name for stream in log.streams()] == ["other"]
+        failed, sound_one = log.streams()
+        assert (failed.name, failed.partitions) == ("logs", ())
+        assert "records have been lost" in failed.problem
+        assert (sound_one.name, sound_one.problem) == ("other", "")
         with urllib.request.urlopen(f"http://{logd.daemon.admin}/metrics", timeout=5) as answer:
             assert b'penstock_logd_stream_failed{stream="logs"} 1.0' in answer.read()
         with pytest.raises(RefusedError, match="records have been lost"):
