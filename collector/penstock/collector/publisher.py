@@ -1,6 +1,5 @@
 """The way to logd: one NATS connection, batches out as requests, acks back as events."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID, uuid5
@@ -18,7 +17,7 @@ from penstock.logd.acks import Nack, PubAck, decode_batch_ack
 from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, encode_body
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError
-from penstock.logd.publisher import nats_client
+from penstock.logd.publisher import connect_within, nats_client
 from penstock.service import UnavailableError
 
 Answer = Stored | Behind | Refused | Failed
@@ -79,8 +78,7 @@ class Publisher:
             "reconnected_cb": self._on_reconnected,
         }
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._client.connect(**options)
+            await connect_within(self._client, timeout_s, **options)
         except (TimeoutError, OSError, Error) as error:
             reason = self._last_error or str(error) or type(error).__name__
             raise UnavailableError(

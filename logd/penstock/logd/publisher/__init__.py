@@ -31,7 +31,7 @@ from penstock.logd.acks import Nack, PubAck
 from penstock.logd.batch import Record
 from penstock.logd.publisher.asynchronous import Publisher, PublishOptions
 from penstock.logd.publisher.blocking import BlockingPublisher
-from penstock.logd.publisher.connecting import connected, nats_client
+from penstock.logd.publisher.connecting import connect_within, connected, nats_client
 from penstock.logd.publisher.outgoing import PublishRefusedError
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "PublishRefusedError",
     "Publisher",
     "Record",
+    "connect_within",
     "connected",
     "nats_client",
 ]

@@ -13,6 +13,7 @@ from typing_extensions import override
 from penstock.logd.errors import UnavailableError
 from penstock.logd.publisher.asynchronous import Publisher, PublishOptions
 
+_ASK_AGAIN_S = 0.05
 _log = logging.getLogger(__name__)
 
 
@@ -43,8 +44,8 @@ async def connected(
     login = {"error_cb": note} | login
     client = nats_client(encrypted=_wants_tls(url, login))
     try:
-        async with asyncio.timeout(options.connect_timeout_s):
-            await client.connect(servers=url.split(","), max_reconnect_attempts=-1, **login)
+        login = {"servers": url.split(","), "max_reconnect_attempts": -1} | login
+        await connect_within(client, options.connect_timeout_s, **login)
     except (Error, OSError, ValueError) as error:
         with suppress(AssertionError):  # nats-py's, when it has not even begun to connect
             await client.close()
@@ -65,6 +66,28 @@ def nats_client(*, encrypted: bool) -> Client:
         UnavailableError: This version of nats-py cannot be held to that.
     """
     return _EncryptedClient() if encrypted else Client()
+
+
+async def connect_within(client: Client, timeout_s: float, **options: Any) -> None:
+    """Connect, and give up after a time even if nats-py loses the request to stop.
+
+    nats-py tries for ever and waits with `asyncio.wait_for`, which up to Python 3.11 loses a
+    cancellation that comes just as it has what it waits for; so it is asked again until it stops.
+
+    Raises:
+        TimeoutError: No server has let us in within the time.
+        Exception: Whatever nats-py raises before.
+    """
+    connecting = asyncio.ensure_future(client.connect(**options))
+    try:
+        in_time, _ = await asyncio.wait({connecting}, timeout=timeout_s)
+    finally:
+        while not connecting.done():
+            connecting.cancel()
+            await asyncio.wait({connecting}, timeout=_ASK_AGAIN_S)
+    if not in_time:
+        raise TimeoutError
+    connecting.result()
 
 
 def _wants_tls(url: str, login: dict[str, Any]) -> bool:
