@@ -212,6 +212,32 @@ def check_body(header: FrameHeader, body: bytes | memoryview, *, where: str = ""
         raise CorruptError("frame body CRC does not match", where=where)
 
 
+def parse_frames(data: bytes | memoryview, *, where: str = "") -> list[tuple[FrameHeader, bytes]]:
+    """The frames that bytes are made of, end to end, headers and bodies checked.
+
+    Args:
+        data: Whole frames and nothing else.
+        where: File and position or peer, for the error.
+
+    Raises:
+        CorruptError: A frame is damaged or cut off, or does not follow the one before it.
+    """
+    view = memoryview(data)
+    frames: list[tuple[FrameHeader, bytes]] = []
+    position, expected = 0, None
+    while position < len(view):
+        place = f"{where} at {position}" if where else f"at {position}"
+        header = decode_header(view[position : position + HEADER_SIZE], where=place)
+        if expected is not None and header.base_offset != expected:
+            message = f"a frame begins at offset {header.base_offset}, not at {expected}"
+            raise CorruptError(message, where=place)
+        body = bytes(view[position + HEADER_SIZE : position + header.frame_length])
+        check_body(header, body, where=place)
+        frames.append((header, body))
+        position, expected = position + header.frame_length, header.next_offset
+    return frames
+
+
 def _header_crc(data: bytes | bytearray) -> int:
     crc = google_crc32c.extend(0, bytes(data[:8]))
     return int(google_crc32c.extend(crc, bytes(data[12:HEADER_SIZE])))

@@ -15,8 +15,10 @@ from penstock.logd.frame import (
     crc32c,
     decode_header,
     encode_header,
+    parse_frames,
     version_not_known,
 )
+from tests.support.frames import make_frame
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "logd"
 HEADER = FrameHeader(
@@ -183,3 +185,35 @@ def test_body_is_checked() -> None:
         bad[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptError, match="body CRC"):
             check_body(header, bytes(bad), where="file at 5")
+
+
+def join(*frames: tuple[FrameHeader, bytes]) -> bytes:
+    return b"".join(encode_header(header) + body for header, body in frames)
+
+
+def test_frames_are_parsed_from_bytes_as_they_were_put_together() -> None:
+    frames = [make_frame(5, b"one", records=3), make_frame(8, b"two" * 100)]
+    assert parse_frames(join(*frames)) == frames
+    assert parse_frames(memoryview(join(*frames))) == frames
+    assert parse_frames(b"") == []
+
+
+@given(st.data())
+def test_damaged_frames_are_never_parsed(data: st.DataObject) -> None:
+    frames = [make_frame(5, b"one", records=3), make_frame(8, b"two" * 100)]
+    sound = join(*frames)
+    if data.draw(st.booleans()):
+        position = data.draw(st.integers(0, len(sound) - 1))
+        change = data.draw(st.integers(1, 255))
+        bad = sound[:position] + bytes([sound[position] ^ change]) + sound[position + 1 :]
+    else:
+        bad = sound[: data.draw(st.integers(1, len(sound) - 1))]
+        if bad == join(frames[0]):
+            return
+    with pytest.raises(CorruptError, match="peer at"):
+        parse_frames(bad, where="peer")
+
+
+def test_frames_that_do_not_follow_one_another_are_refused() -> None:
+    with pytest.raises(CorruptError, match="begins at offset 9, not at 8"):
+        parse_frames(join(make_frame(5, b"one", records=3), make_frame(9, b"two")))

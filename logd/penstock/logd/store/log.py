@@ -19,26 +19,24 @@ log again recovers it (`penstock.logd.store.recovery`).
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from penstock.logd.frame import FrameHeader
-from penstock.logd.segment_facts import SegmentFacts
 from penstock.logd.store.clock import now_ns as system_now_ns
 from penstock.logd.store.config import LogConfig
 from penstock.logd.store.disk import REAL_DISK, Disk, File
 from penstock.logd.store.errors import NO_ROOM, NO_SPACE, LogFailedError
-from penstock.logd.store.file_range import FileRange
 from penstock.logd.store.mark import SyncedMark
-from penstock.logd.store.ranges import gather_ranges
+from penstock.logd.store.reader import LogReader
 from penstock.logd.store.recovery import Recovery, RecoveryReport
 from penstock.logd.store.rewriting import Rewriting, SwapCutShortError
 from penstock.logd.store.segment import Segment, segment_path
 from penstock.logd.store.segments import SegmentList
 
 
-class CommitLog:
+class CommitLog(LogReader):
     """One partition's log. Made by `open`.
 
     Attributes:
@@ -55,22 +53,21 @@ class CommitLog:
         disk: Disk,
         now_ns: Callable[[], int],
     ) -> None:
-        self.directory = directory
+        super().__init__(directory, SegmentList(*recovery.run()))
         self._config = config
         self.disk = disk
         self._now_ns = now_ns
-        self._list = SegmentList(*recovery.run())
-        self._lock = self._list.lock
         self.recovery: RecoveryReport = recovery.report
+        for damage in recovery.report.damages:
+            self._damages.add(damage.offset, damage.next_offset)
         self._removing = threading.Lock()
-        self._synced_offset = self.end_offset
         self._synced_size = self._active.size
         self._mark = SyncedMark.open(directory, disk)
         self._mark_synced()
         self._begun_ns = now_ns()
         for segment in self._list.all:
             segment.written_ns = self._begun_ns
-        self._failure, self.out_of_space, self._closed = "", False, False
+        self.out_of_space = self._closed = False
 
     @classmethod
     def open(
@@ -90,40 +87,6 @@ class CommitLog:
         """
         recovery = Recovery(directory, interval_bytes=config.index_interval_bytes, disk=disk)
         return cls(directory, config, recovery, disk, now_ns)
-
-    @property
-    def start_offset(self) -> int:
-        """First offset that is kept."""
-        return self._list.all[0].base_offset
-
-    @property
-    def end_offset(self) -> int:
-        """Next offset to be written (LEO)."""
-        return self._active.end_offset
-
-    @property
-    def synced_offset(self) -> int:
-        """Everything below is durable."""
-        return self._synced_offset
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all log files."""
-        return sum(segment.size for segment in self._list.all)
-
-    @property
-    def segment_count(self) -> int:
-        """Segments, the active one included."""
-        return len(self._list.all)
-
-    def segments(self) -> list[SegmentFacts]:
-        """Every segment as it stands, in order, the active one last."""
-        return [segment.facts() for segment in self._list.all]
-
-    @property
-    def failure(self) -> str:
-        """Why the log takes no more appends; empty while it does."""
-        return self._failure
 
     # The writer's side.
 
@@ -226,6 +189,7 @@ class CommitLog:
             with self._removing:
                 self._mark.lower()
                 self._remove_above(offset)
+                self._damages.cut(self.end_offset)
         except OSError as error:
             self._fail("truncate", error, cut_to=None)
 
@@ -296,55 +260,6 @@ class CommitLog:
             self._list.forget_files()
             self._mark.close()
 
-    # The readers' side.
-
-    def read(self, offset: int, *, bytes_max: int, upto: int) -> list[FileRange]:
-        """Whole frames that hold records in [offset, upto), as byte ranges for sendfile.
-
-        Args:
-            offset: First record wanted; the first frame may begin before it.
-            bytes_max: Of all ranges together; one frame is given whatever its size.
-            upto: Exclusive; frames that hold it or more are left out.
-
-        Raises:
-            RefusedError: `OUT_OF_RANGE`, with `earliest` and `latest` (exclusive).
-            CorruptFrameError: The first frame is damaged.
-        """
-        upto = min(upto, self._readable_end())
-        self._check_range(offset)
-        pinned = self._list.pinned(offset, upto)
-        return gather_ranges(pinned, offset, bytes_max=bytes_max, upto=upto)
-
-    def frames(
-        self, offset: int = 0, *, upto: int | None = None
-    ) -> Iterator[tuple[FrameHeader, bytes]]:
-        """Frames that hold records in [offset, upto), CRCs checked.
-
-        Raises:
-            RefusedError: `OUT_OF_RANGE`.
-            CorruptFrameError: When the next frame is damaged; go on at its `next_offset`.
-        """
-        self._check_range(offset)
-        end = self._readable_end() if upto is None else min(upto, self._readable_end())
-        for segment, file in self._list.pinned(offset, end):
-            yield from segment.frames(file, max(offset, segment.base_offset), end)
-
-    def headers(self, offset: int = 0) -> Iterator[FrameHeader]:
-        """Headers of frames that hold records at or above an offset; bodies are not read.
-
-        Raises:
-            RefusedError: `OUT_OF_RANGE`.
-            CorruptFrameError: When the next header is damaged; go on at its `next_offset`.
-        """
-        self._check_range(offset)
-        end = self._readable_end()
-        for segment, file in self._list.pinned(offset, end):
-            yield from segment.headers(file, max(offset, segment.base_offset), end)
-
-    def offset_for_timestamp(self, timestamp_ns: int) -> int:
-        """First offset whose record is not earlier than a time; `end_offset` if there is none."""
-        return self._list.offset_for_timestamp(timestamp_ns, self._readable_end())
-
     # Parts.
 
     @property
@@ -354,13 +269,6 @@ class CommitLog:
     @property
     def _active_file(self) -> File:
         return self._list.active_file
-
-    def _readable_end(self) -> int:
-        """Exclusive; a failed log vouches only for what was synced."""
-        return min(self._synced_offset, self.end_offset) if self._failure else self.end_offset
-
-    def _check_range(self, offset: int) -> None:
-        self._list.check_range(offset)
 
     def _check_writable(self) -> None:
         if self._failure or self._closed:

@@ -1,0 +1,169 @@
+"""The readers' side of a log. Any thread, at any time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.logd.errors import CorruptError
+from penstock.logd.frame import FrameHeader, parse_frames
+from penstock.logd.segment_facts import SegmentFacts
+from penstock.logd.store.damage import DamagedRanges
+from penstock.logd.store.errors import CorruptFrameError
+from penstock.logd.store.file_range import FileRange
+from penstock.logd.store.ranges import gather_ranges
+from penstock.logd.store.segments import SegmentList
+
+Frame = tuple[FrameHeader, bytes]
+
+
+class LogReader:
+    """What can be asked of a log; its writer (`penstock.logd.store.log`) keeps it up to date.
+
+    Args:
+        directory: Of the log.
+        segments: All of it, durable.
+    """
+
+    def __init__(self, directory: Path, segments: SegmentList) -> None:
+        self.directory = directory
+        self._list = segments
+        self._lock = segments.lock
+        self._damages = DamagedRanges()
+        self._failure = ""
+        self._synced_offset = self.end_offset
+
+    @property
+    def start_offset(self) -> int:
+        """First offset that is kept."""
+        return self._list.all[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Next offset to be written (LEO)."""
+        return self._list.active.end_offset
+
+    @property
+    def synced_offset(self) -> int:
+        """Everything below is durable."""
+        return self._synced_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all log files."""
+        return sum(segment.size for segment in self._list.all)
+
+    @property
+    def segment_count(self) -> int:
+        """Segments, the active one included."""
+        return len(self._list.all)
+
+    def segments(self) -> list[SegmentFacts]:
+        """Every segment as it stands, in order, the active one last."""
+        return [segment.facts() for segment in self._list.all]
+
+    @property
+    def failure(self) -> str:
+        """Why the log takes no more appends; empty while it does."""
+        return self._failure
+
+    def damaged(self) -> list[tuple[int, int]]:
+        """Ranges [first, upto) known to be damaged: since the log was opened, or found by a read.
+
+        What nobody has read since the log was written may be damaged without being here.
+        """
+        return self._damages.within(self.start_offset, self.end_offset)
+
+    def read(self, offset: int, *, bytes_max: int, upto: int) -> list[FileRange]:
+        """Whole frames that hold records in [offset, upto), as byte ranges for sendfile.
+
+        Args:
+            offset: First record wanted; the first frame may begin before it.
+            bytes_max: Of all ranges together; one frame is given whatever its size.
+            upto: Exclusive; frames that hold it or more are left out.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`, with `earliest` and `latest` (exclusive).
+            CorruptFrameError: The first frame is damaged.
+        """
+        upto = min(upto, self._readable_end())
+        self._check_range(offset)
+        pinned = self._list.pinned(offset, upto)
+        try:
+            return gather_ranges(pinned, offset, bytes_max=bytes_max, upto=upto)
+        except CorruptFrameError as error:
+            self._note(error)
+            raise
+
+    def read_frames(self, offset: int, *, bytes_max: int, upto: int) -> list[Frame]:
+        """What `read` gives, as frames whose CRCs hold now: damage ends them.
+
+        A run of frames in one segment is read at once.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`.
+            CorruptFrameError: The first frame is damaged.
+        """
+        frames: list[Frame] = []
+        for part in self.read(offset, bytes_max=bytes_max, upto=upto):
+            try:
+                frames += parse_frames(part.file.read(part.position, part.length))
+            except CorruptError:  # rotted since it was checked first
+                return frames + self._sound_frames(part, offset, alone=not frames)
+        return frames
+
+    def frames(self, offset: int = 0, *, upto: int | None = None) -> Iterator[Frame]:
+        """Frames that hold records in [offset, upto), CRCs checked.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`.
+            CorruptFrameError: When the next frame is damaged; go on at its `next_offset`.
+        """
+        self._check_range(offset)
+        end = self._readable_end() if upto is None else min(upto, self._readable_end())
+        try:
+            for segment, file in self._list.pinned(offset, end):
+                yield from segment.frames(file, max(offset, segment.base_offset), end)
+        except CorruptFrameError as error:
+            self._note(error)
+            raise
+
+    def headers(self, offset: int = 0) -> Iterator[FrameHeader]:
+        """Headers of frames that hold records at or above an offset; bodies are not read.
+
+        Raises:
+            RefusedError: `OUT_OF_RANGE`.
+            CorruptFrameError: When the next header is damaged; go on at its `next_offset`.
+        """
+        self._check_range(offset)
+        end = self._readable_end()
+        try:
+            for segment, file in self._list.pinned(offset, end):
+                yield from segment.headers(file, max(offset, segment.base_offset), end)
+        except CorruptFrameError as error:
+            self._note(error)
+            raise
+
+    def offset_for_timestamp(self, timestamp_ns: int) -> int:
+        """First offset whose record is not earlier than a time; `end_offset` if there is none."""
+        return self._list.offset_for_timestamp(timestamp_ns, self._readable_end())
+
+    # Parts.
+
+    def _readable_end(self) -> int:
+        """Exclusive; a failed log vouches only for what was synced."""
+        return min(self._synced_offset, self.end_offset) if self._failure else self.end_offset
+
+    def _check_range(self, offset: int) -> None:
+        self._list.check_range(offset)
+
+    def _sound_frames(self, part: FileRange, offset: int, *, alone: bool) -> list[Frame]:
+        """The frames of a part up to its damage; that is told if nothing else is."""
+        frames: list[Frame] = []
+        try:
+            frames.extend(self.frames(max(offset, part.base_offset), upto=part.next_offset))
+        except CorruptFrameError:
+            if alone and not frames:
+                raise
+        return frames
+
+    def _note(self, error: CorruptFrameError) -> None:
+        self._damages.add(error.offset, error.next_offset)
