@@ -6,6 +6,7 @@ import pytest
 
 from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig
 from penstock.logd.store.damage import DamagedRanges
+from penstock.logd.store.disk import File
 from penstock.logd.store.segment import segment_path
 from tests.support.frames import make_frame, make_frames
 from tests.unit.logd.store.test_recovery import BODIES, CONFIG, FRAME, PER_SEGMENT, fill, flip
@@ -43,7 +44,7 @@ def test_a_run_of_frames_is_read_at_once(log: CommitLog, monkeypatch: pytest.Mon
     file_type = type(log._active_file)
     read = file_type.read
 
-    def note(file: object, position: int, length: int) -> bytes:
+    def note(file: File, position: int, length: int) -> bytes:
         reads.append(length)
         return read(file, position, length)
 
