@@ -14,6 +14,21 @@ from penstock.logd.postbox import Postbox
 from penstock.service.clock import Clock, SystemClock
 
 
+class QuietLink:
+    """A link for the data of streams that brings nothing."""
+
+    def subscribe(self, subject: str) -> bytes:
+        return subject.encode()
+
+    async def confirmed(self, sid: bytes) -> None:
+        pass
+
+    def unsubscribe(self, sid: bytes) -> None:
+        pass
+
+    pause = resume = unsubscribe
+
+
 def make_surroundings(
     *,
     budget_bytes: int = 1 << 20,

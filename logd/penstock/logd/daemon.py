@@ -24,6 +24,7 @@ from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.server import FetchServer
 from penstock.logd.limits import WORKERS_MAX
+from penstock.logd.lone_streams import LoneStreams
 from penstock.logd.nats.errors import NatsRefusedError, NatsSetupError
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.subscriptions import LinkEvent
@@ -113,8 +114,9 @@ class _Daemon:
             streams_max=config.streams_max,
         )
         self._cursors = CursorStore(self._streams, cursors_max=config.cursors_max)
-        api = FetchApi(self._streams, self._cursors)
-        self._server = FetchServer(api, config.fetch_limits())
+        self._endpoints: dict[str, str] = {}
+        alone = LoneStreams(config.node, self._streams, self._cursors, lambda: self._endpoints)
+        self._server = FetchServer(FetchApi(alone, self._cursors), config.fetch_limits())
         self._reviver = Reviver(self._streams, SystemClock())
         self._telemetry = Telemetry(
             node=config.node,
@@ -137,6 +139,7 @@ class _Daemon:
         workers = ThreadPoolExecutor(WORKERS_MAX, thread_name_prefix="worker")
         asyncio.get_running_loop().set_default_executor(workers)
         fetch_address = self._server.listen(config.fetch)
+        self._endpoints = {"fetch": fetch_address, "admin": admin_address}
         for part in (self._server, self._ack_link, self._data_link):
             stack.callback(part.close)
         await self._open_streams()
@@ -151,7 +154,7 @@ class _Daemon:
             raise
         endpoints = config.data_dir / "endpoints.json"
         try:
-            _write_endpoints(endpoints, {"fetch": fetch_address, "admin": admin_address})
+            _write_endpoints(endpoints, self._endpoints)
         except OSError as error:
             await self._streams.close()
             message = f"{endpoints}: {error}"

@@ -83,6 +83,10 @@ class StreamSet:
         """The streams whose logs cannot be opened, by name."""
         return [unopened for _, unopened in sorted(self._unopened.items())]
 
+    def all(self) -> list[Partition | Unopened]:
+        """Every stream, open or not, by name."""
+        return [found for _, found in sorted((self._partitions | self._unopened).items())]
+
     def incarnation(self, stream: str) -> str | None:
         """Of a stream, open or not; None where there is none."""
         found = self._partitions.get(stream) or self._unopened.get(stream)

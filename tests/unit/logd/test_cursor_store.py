@@ -16,25 +16,10 @@ from penstock.logd.cursors import CURSORS_STREAM, CursorStore
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.store import EpochFile, LogFailedError
 from penstock.logd.streams import StreamSet
-from tests.support.surroundings import make_surroundings
+from tests.support.surroundings import QuietLink, make_surroundings
 
 LOGS = StreamConfig(name="logs", subject="t.>")
 KEY = CursorKey("c", "logs", 0)
-
-
-class QuietLink:
-    """Brings nothing."""
-
-    def subscribe(self, subject: str) -> bytes:
-        return subject.encode()
-
-    async def confirmed(self, sid: bytes) -> None:
-        pass
-
-    def unsubscribe(self, sid: bytes) -> None:
-        pass
-
-    pause = resume = unsubscribe
 
 
 @asynccontextmanager

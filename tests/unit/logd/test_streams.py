@@ -146,7 +146,7 @@ async def test_a_stream_that_cannot_be_opened_refuses_and_keeps_no_other_one_fro
         (unopened,) = found.unopened()
         assert "records have been lost; see to that, then `penstock" in unopened.reason
         assert (found.incarnation("logs"), found.incarnation("none")) == ("0", None)
-        shown = describe_stream(found.find("logs"))
+        shown = describe_stream(found.find("logs"), "n")
         assert (shown["partitions"], shown["problem"]) == ([], unopened.reason)
         for sid in (b"0", b"1"):
             found.listening.on_messages({sid: [Message(b"t.a", b"r", b"", b"x"), PLAIN]})

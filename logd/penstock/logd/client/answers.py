@@ -1,6 +1,6 @@
 """What a logd answers, as the client's callers see it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from penstock.logd.rows import Frame
@@ -15,7 +15,7 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """Where one partition stands.
+    """Where one partition stands, and who has it.
 
     Attributes:
         start_offset: The first record that can be read.
@@ -23,6 +23,11 @@ class PartitionInfo:
         end_offset: The next one to be written.
         epoch: The leader epoch.
         size_bytes: Of its frames on disk.
+        leader: The node that orders its records; None: no node may, at present.
+        leader_epoch: Rises with each change of the leader.
+        replicas: The nodes that have it; the first one leads if it can.
+        isr: Those of them that have every record that can be read.
+        observers: Further nodes with a copy.
     """
 
     partition: int
@@ -31,6 +36,16 @@ class PartitionInfo:
     end_offset: int
     epoch: int
     size_bytes: int
+    leader: str | None = None
+    leader_epoch: int = 0
+    replicas: tuple[str, ...] = ()
+    isr: tuple[str, ...] = ()
+    observers: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a node that has it was asked; if not, what only that node knows is -1."""
+        return self.start_offset >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +112,17 @@ def stream_info(document: dict[str, Any]) -> StreamInfo:
         name=document["name"],
         subject=document["subject"],
         incarnation=document["incarnation"],
-        partitions=tuple(PartitionInfo(**item) for item in document["partitions"]),
+        partitions=tuple(_partition_info(item) for item in document["partitions"]),
         options=document["options"],
         problem=document.get("problem", ""),
     )
+
+
+def _partition_info(document: dict[str, Any]) -> PartitionInfo:
+    known = {item.name for item in fields(PartitionInfo)}
+    found = {key: value for key, value in document.items() if key in known}
+    for key in ("start_offset", "high_watermark", "end_offset", "epoch", "size_bytes"):
+        found[key] = -1 if found[key] is None else found[key]
+    for key in ("replicas", "isr", "observers"):
+        found[key] = tuple(found.get(key, ()))
+    return PartitionInfo(**found)

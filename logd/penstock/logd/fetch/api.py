@@ -2,26 +2,21 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from penstock.logd.config import StreamSettings
 from penstock.logd.core.cursors import CursorKey
-from penstock.logd.core.metadata import is_internal
 from penstock.logd.core.subjects import check_filter
 from penstock.logd.cursors import CursorStore
-from penstock.logd.description import describe_stream
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.connection import Response, SendingTurn
 from penstock.logd.fetch.reading import FetchReading, FetchRequest, partition_standing
+from penstock.logd.fetch.stream_settings import parse, split_settings
+from penstock.logd.fetch.streams import Streams
 from penstock.logd.fetch.wire import Document
-from penstock.logd.limits import CURSORS_PER_REQUEST_MAX
+from penstock.logd.limits import CURSORS_PER_REQUEST_MAX, REPLICAS_MAX
 from penstock.logd.nats.errors import NatsRefusedError
-from penstock.logd.streams import StreamSet
-
-Request = TypeVar("Request", bound=BaseModel)
-
 
 _Api = Callable[[Document, SendingTurn], Awaitable[Response]]
 
@@ -59,6 +54,27 @@ class _OneStream(_Request):
     stream: str
 
 
+class _AlterStream(_OneStream):
+    options: dict[str, Any]
+
+
+class _SetMode(_OneStream):
+    paused: bool | None = None
+    read_only: bool | None = None
+
+
+class _OneNode(_Request):
+    node: str
+
+
+class _Drain(_OneNode):
+    undo: bool = False
+
+
+class _Move(_OnPartition):
+    replicas: Annotated[list[str], Field(min_length=1, max_length=REPLICAS_MAX)] | None
+
+
 class _Cursor(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -91,9 +107,9 @@ class _ListCursors(_Request):
 
 
 class FetchApi:
-    """Answers requests about the streams of one daemon."""
+    """Answers requests about the streams of one daemon, or of its cluster."""
 
-    def __init__(self, streams: StreamSet, cursors: CursorStore) -> None:
+    def __init__(self, streams: Streams, cursors: CursorStore) -> None:
         self._streams = streams
         self._cursors = cursors
         self._reading = FetchReading()
@@ -109,6 +125,13 @@ class FetchApi:
             "get_cursor": self._get_cursor,
             "list_cursors": self._list_cursors,
             "delete_cursor": self._delete_cursor,
+            "cluster": self._cluster,
+            "alter_stream": self._alter,
+            "set_mode": self._set_mode,
+            "drain": self._drain,
+            "remove_node": self._remove_node,
+            "move": self._move,
+            "rebalance": self._rebalance,
         }
 
     async def answer(self, request: Document, turn: SendingTurn) -> Response:
@@ -125,12 +148,12 @@ class FetchApi:
         return await api(request, turn)
 
     async def _fetch(self, document: Document, turn: SendingTurn) -> Response:
-        request = _parse(FetchRequest, document)
+        request = parse(FetchRequest, document)
         partition = self._streams.partition(request.stream, request.partition)
         return await self._reading.fetch(partition, request, turn)
 
     async def _offsets(self, document: Document, _: SendingTurn) -> Response:
-        request = _parse(_Offsets, document)
+        request = parse(_Offsets, document)
         partition = self._streams.partition(request.stream, request.partition)
         end = partition.high_watermark + 1
         match request.at:
@@ -144,43 +167,69 @@ class FetchApi:
         return Response(partition_standing(partition) | {"offset": offset})
 
     async def _list(self, document: Document, _: SendingTurn) -> Response:
-        request = _parse(_Streams, document)
-        if request.stream is not None:
-            wanted = [self._streams.find(request.stream)]
-        else:
-            wanted = [*self._streams.partitions(), *self._streams.unopened()]
-            wanted.sort(key=lambda found: found.name)
-            if not request.internal:
-                wanted = [found for found in wanted if not is_internal(found.name)]
-        return Response({"streams": [describe_stream(found) for found in wanted]})
+        request = parse(_Streams, document)
+        found = self._streams.describe(request.stream, internal=request.internal)
+        return Response({"node": self._streams.node, "streams": found})
 
     async def _match(self, document: Document, _: SendingTurn) -> Response:
-        request = _parse(_Match, document)
+        request = parse(_Match, document)
         check_filter(request.subject)
         return Response({"streams": sorted(self._streams.match(request.subject))})
 
     async def _create(self, document: Document, _: SendingTurn) -> Response:
-        request = _parse(_CreateStream, document)
-        settings = _parse(StreamSettings, request.config)
+        request = parse(_CreateStream, document)
+        config, replication = split_settings(request.config)
         try:
-            partition, created = await self._streams.create(settings.stream_config())
+            stream, created = await self._streams.create(config, replication)
         except NatsRefusedError as error:
             message = f"the NATS server refuses the subject: {error}"
-            raise RefusedError("NATS_REFUSED", message, subject=settings.subject) from None
-        return Response({"stream": describe_stream(partition), "created": created})
+            raise RefusedError("NATS_REFUSED", message, subject=config.subject) from None
+        return Response({"stream": stream, "created": created})
 
     async def _delete(self, document: Document, _: SendingTurn) -> Response:
-        request = _parse(_OneStream, document)
-        await self._streams.delete(request.stream)
-        await self._cursors.forget_stream(request.stream)
+        await self._streams.delete(parse(_OneStream, document).stream)
         return Response({})
 
     async def _open(self, document: Document, _: SendingTurn) -> Response:
-        partition = await self._streams.open(_parse(_OneStream, document).stream)
-        return Response({"stream": describe_stream(partition)})
+        stream = parse(_OneStream, document).stream
+        return Response({"stream": await self._streams.open(stream)})
+
+    async def _cluster(self, document: Document, _: SendingTurn) -> Response:
+        parse(_Request, document)
+        return Response(self._streams.cluster() | {"node": self._streams.node})
+
+    async def _alter(self, document: Document, _: SendingTurn) -> Response:
+        request = parse(_AlterStream, document)
+        return Response({"stream": await self._streams.alter(request.stream, request.options)})
+
+    async def _set_mode(self, document: Document, _: SendingTurn) -> Response:
+        request = parse(_SetMode, document)
+        stream = await self._streams.set_mode(
+            request.stream, paused=request.paused, read_only=request.read_only
+        )
+        return Response({"stream": stream})
+
+    async def _drain(self, document: Document, _: SendingTurn) -> Response:
+        request = parse(_Drain, document)
+        await self._streams.drain(request.node, undo=request.undo)
+        return Response({})
+
+    async def _remove_node(self, document: Document, _: SendingTurn) -> Response:
+        await self._streams.remove_node(parse(_OneNode, document).node)
+        return Response({})
+
+    async def _move(self, document: Document, _: SendingTurn) -> Response:
+        request = parse(_Move, document)
+        replicas = None if request.replicas is None else tuple(request.replicas)
+        await self._streams.move(request.stream, request.partition, replicas)
+        return Response({})
+
+    async def _rebalance(self, document: Document, _: SendingTurn) -> Response:
+        parse(_Request, document)
+        return Response({"moves": await self._streams.rebalance()})
 
     async def _set_cursor(self, document: Document, _: SendingTurn) -> Response:
-        request = _parse(_SetCursor, document)
+        request = parse(_SetCursor, document)
         wanted = [
             (CursorKey(item.consumer, item.stream, item.partition), item.offset, item.incarnation)
             for item in request.cursors
@@ -188,17 +237,17 @@ class FetchApi:
         return Response({"cursors": await self._cursors.commit(wanted, rewind=request.rewind)})
 
     async def _get_cursor(self, document: Document, _: SendingTurn) -> Response:
-        return Response({"cursors": self._cursors.get(_parse(_OneCursor, document).key())})
+        return Response({"cursors": self._cursors.get(parse(_OneCursor, document).key())})
 
     async def _list_cursors(self, document: Document, _: SendingTurn) -> Response:
-        request = _parse(_ListCursors, document)
+        request = parse(_ListCursors, document)
         found, more = self._cursors.page(
             consumer=request.consumer, stream=request.stream, after=_after(request.after)
         )
         return Response({"cursors": found, "more": more})
 
     async def _delete_cursor(self, document: Document, _: SendingTurn) -> Response:
-        deleted = await self._cursors.delete(_parse(_OneCursor, document).key())
+        deleted = await self._cursors.delete(parse(_OneCursor, document).key())
         return Response({"deleted": deleted})
 
 
@@ -210,14 +259,3 @@ def _after(key: list[str | int] | None) -> CursorKey | None:
             return CursorKey(consumer, stream, partition)
         case _:
             raise RefusedError("BAD_REQUEST", "after: [consumer, stream, partition]", key="after")
-
-
-def _parse(model: type[Request], document: Document) -> Request:
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "request"
-        raise RefusedError(
-            "BAD_REQUEST", f"{key}: {first['msg'].removeprefix('Value error, ')}", key=key
-        ) from None

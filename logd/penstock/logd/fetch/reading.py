@@ -7,13 +7,13 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.logd.core.subjects import check_filter
-from penstock.logd.description import describe_partition
+from penstock.logd.description import describe_standing
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.fetch.connection import Response, SendingTurn, Waiting
+from penstock.logd.fetch.streams import Readable
 from penstock.logd.fetch.subject_filter import filter_ranges
 from penstock.logd.fetch.wire import Document
 from penstock.logd.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, FILTER_BYTES_MAX
-from penstock.logd.partition import Partition
 from penstock.logd.store import FileRange
 
 _FILTER_THREADS: Final = 2
@@ -44,7 +44,7 @@ class FetchReading:
         self._filters = ThreadPoolExecutor(_FILTER_THREADS, thread_name_prefix="filter")
 
     async def fetch(
-        self, partition: Partition, request: FetchRequest, turn: SendingTurn
+        self, partition: Readable, request: FetchRequest, turn: SendingTurn
     ) -> Response:
         """Read from an offset on; wait for records if asked to.
 
@@ -62,7 +62,7 @@ class FetchReading:
         return await self._filtered(partition, request, turn, until)
 
     async def _plain(
-        self, partition: Partition, request: FetchRequest, waiting: Waiting, until: float
+        self, partition: Readable, request: FetchRequest, waiting: Waiting, until: float
     ) -> Response:
         bytes_max = min(request.bytes_max, FETCH_BYTES_MAX)
         while True:
@@ -74,7 +74,7 @@ class FetchReading:
                 return Response(_standing(partition, next_offset), ranges)
 
     async def _filtered(
-        self, partition: Partition, request: FetchRequest, turn: SendingTurn, until: float
+        self, partition: Readable, request: FetchRequest, turn: SendingTurn, until: float
     ) -> Response:
         """Look at no more than `bytes_max` bytes; say how far, though nothing may match."""
         assert request.subject is not None
@@ -100,7 +100,7 @@ class FetchReading:
 
 
 async def _read(
-    partition: Partition, request: FetchRequest, offset: int, bytes_max: int
+    partition: Readable, request: FetchRequest, offset: int, bytes_max: int
 ) -> list[FileRange]:
     end = partition.high_watermark + 1
     if not partition.log.start_offset <= offset <= end:
@@ -116,7 +116,7 @@ async def _read(
     return ranges
 
 
-async def _wait_for(partition: Partition, offset: int, waiting: Waiting, until: float) -> bool:
+async def _wait_for(partition: Readable, offset: int, waiting: Waiting, until: float) -> bool:
     """Wait for a record at an offset; False when there is none in time, or never will be."""
     if partition.closed or asyncio.get_running_loop().time() >= until:
         return False
@@ -124,26 +124,30 @@ async def _wait_for(partition: Partition, offset: int, waiting: Waiting, until: 
     return await waiting.wait(event, until) and not partition.closed
 
 
-def _check_incarnation(partition: Partition, request: FetchRequest) -> None:
+def _check_incarnation(partition: Readable, request: FetchRequest) -> None:
     present = partition.stream.incarnation
     if request.incarnation not in (None, present):
         message = f"stream {request.stream!r} was deleted and made again"
         raise RefusedError("STREAM_RECREATED", message, incarnation=present)
 
 
-def _out_of_range(partition: Partition, request: FetchRequest, offset: int) -> RefusedError:
+def _out_of_range(partition: Readable, request: FetchRequest, offset: int) -> RefusedError:
     start, end = partition.log.start_offset, partition.high_watermark + 1
     where = f"{request.stream}/{request.partition}"
     message = f"offset {offset} of {where} is not in {start} to {end}"
     return RefusedError("OUT_OF_RANGE", message, earliest=start, latest=end)
 
 
-def _standing(partition: Partition, next_offset: int) -> Document:
+def _standing(partition: Readable, next_offset: int) -> Document:
     return partition_standing(partition) | {"next_offset": next_offset}
 
 
-def partition_standing(partition: Partition) -> Document:
+def partition_standing(partition: Readable) -> Document:
     """Where a partition stands, as answers to readers say it."""
-    standing = describe_partition(partition)
+    standing = describe_standing(partition)
     del standing["size_bytes"]
-    return standing | {"stream": partition.name, "incarnation": partition.stream.incarnation}
+    return standing | {
+        "stream": partition.name,
+        "partition": partition.number,
+        "incarnation": partition.stream.incarnation,
+    }

@@ -17,15 +17,22 @@ has asked for.
 |---|---|---|
 | fetch | stream, partition, offset, bytes_max, bytes_min, wait_ms_max, subject?, incarnation? | stream, partition, start_offset, high_watermark, end_offset, epoch, incarnation, next_offset |
 | offsets | stream, partition, at: "earliest", "latest" or a timestamp in ns | offset and the same |
-| streams | stream?, internal? | streams: a list of stream descriptions |
+| streams | stream?, internal? | node: who answers; streams: a list of stream descriptions |
 | match | subject | streams: a list of names |
-| create_stream | config: name, subject, options | stream: its description, created: bool |
+| create_stream | config: name, subject, options (those of `ReplicationSettings`, too) | stream: its description, created: bool |
 | open_stream | stream | stream: its description, of one that had failed or could not be opened |
 | delete_stream | stream | |
 | set_cursor | cursors: a list of consumer, stream, partition, offset, incarnation?; rewind? | cursors: as committed, durable |
 | get_cursor | consumer, stream, partition | cursors: one or none, with incarnation, current |
 | list_cursors | consumer?, stream?, after?: [consumer, stream, partition] | cursors, more: bool |
 | delete_cursor | consumer, stream, partition | deleted: bool |
+| cluster | | cluster: its name, or null; controller: a node, or null; node: who answers; nodes: a list |
+| alter_stream | stream, options: those to change | stream: its description |
+| set_mode | stream, paused?, read_only? | stream: its description |
+| drain | node, undo? | |
+| remove_node | node | |
+| move | stream, partition, replicas: names of nodes, or null to give up a move | |
+| rebalance | | moves: how many have begun |
 | cancel | request: the id of a fetch | none of its own |
 
 `start_offset` is the first record that can be read, `high_watermark` the last (-1: none),
@@ -40,7 +47,17 @@ when there is more than fits into `bytes_max`.
 Of a request that is not there any more, or does not wait, nothing is said.
 
 A stream's description has `problem`, why it takes no writes, empty while it does; it has no
-`partitions` while its log cannot be opened.
+`partitions` while its log cannot be opened. Each of those has `leader` (null: none), `leader_epoch`,
+`replicas` (the first one leads if it can), `isr`, `observers`, and where it stands at the node that
+answers: start_offset, high_watermark, end_offset, epoch, size_bytes, all null where that node has no
+replica. In a lone logd all of these names are its own.
+
+Of a cluster's `nodes` each has `node`, `fetch` and `admin` (addresses), `rack`, `state` ("active",
+"draining" or "removed") and `live`. Any node answers any request, but for records, offsets and cursors:
+what it does not have it refuses as `NOT_HERE`, with the `leader` to ask (empty: none) and the
+`replicas`, joined by commas; cursors are at the leader of `__cursors`. A replica answers fetches up to the high
+watermark that it knows of. A lone logd refuses the requests from `alter_stream` to `rebalance`, and
+streams that ask for more nodes than one, as `NOT_CLUSTERED`.
 
 A cursor's `offset` is that of the next record its consumer wants. It goes back only with `rewind`.
 `current` is false when the stream it was committed for is no more.

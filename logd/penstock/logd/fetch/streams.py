@@ -1,0 +1,153 @@
+"""What the api needs of the streams: those of a lone logd, or of a cluster as a node has them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from penstock.logd.core.metadata import Stream, StreamConfig
+from penstock.logd.errors import RefusedError
+from penstock.logd.fetch.wire import Document
+from penstock.logd.replication_settings import ReplicationSettings
+from penstock.logd.store import CommitLog
+
+
+class Readable(Protocol):
+    """A partition that can be read here; this node leads it, or has a replica."""
+
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+
+    @property
+    def number(self) -> int:
+        """Of the partition."""
+
+    @property
+    def stream(self) -> Stream:
+        """What it belongs to."""
+
+    @property
+    def log(self) -> CommitLog:
+        """What is read, up to the high watermark."""
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset of the last committed record known here; -1 when there is none."""
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it serves nobody any more."""
+
+    async def wait_until(self, offset: int) -> None:
+        """Wait until the high watermark is at or above an offset, or the partition is closed."""
+
+
+class Streams(Protocol):
+    """Called on the event loop. Descriptions and answers are as `penstock.logd.fetch.wire` says.
+
+    Changes of a cluster may be asked of any node. Each raises UnavailableError when it is not known
+    in time whether it was made; all of them may be asked for again.
+    """
+
+    @property
+    def node(self) -> str:
+        """Which node this is."""
+
+    def cluster(self) -> Document:
+        """The answer to `cluster`, without `node`."""
+
+    def describe(self, stream: str | None = None, *, internal: bool = False) -> list[Document]:
+        """One stream, or all by name; logd's own only if named or asked for.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+
+    def match(self, subject: str) -> tuple[str, ...]:
+        """Names of the streams that store what is published on a subject."""
+
+    def partition(self, stream: str, number: int) -> Readable:
+        """A partition to read.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_HERE` (see `not_here`).
+            UnavailableError: It cannot be read now.
+        """
+
+    async def create(
+        self, config: StreamConfig, replication: ReplicationSettings
+    ) -> tuple[Document, bool]:
+        """Create a stream, or find it: its description, and whether it is new.
+
+        Raises:
+            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_OPTIONS` and others.
+            NatsRefusedError: The NATS server does not permit its subject.
+        """
+
+    async def delete(self, stream: str) -> None:
+        """Delete a stream with its data and its cursors.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `RESERVED_NAME`.
+        """
+
+    async def open(self, stream: str) -> Document:
+        """Open here what of a stream had failed, or could not be opened.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `RESERVED_NAME`.
+            UnavailableError: It still cannot be.
+        """
+
+    # What only a cluster does; the others refuse it with `NOT_CLUSTERED`.
+
+    async def alter(self, stream: str, options: Mapping[str, Any]) -> Document:
+        """Change some options of a stream; `penstock.logd.fetch.stream_settings.altered` has which.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `BAD_REQUEST` and others.
+        """
+
+    async def set_mode(
+        self, stream: str, *, paused: bool | None, read_only: bool | None
+    ) -> Document:
+        """Pause or resume a stream, make it read-only or writable; None: as it is.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+
+    async def drain(self, node: str, *, undo: bool) -> None:
+        """Begin to move everything off a node, or end that.
+
+        Raises:
+            RefusedError: `UNKNOWN_NODE` and others.
+        """
+
+    async def remove_node(self, node: str) -> None:
+        """End a node's membership.
+
+        Raises:
+            RefusedError: `UNKNOWN_NODE` and others.
+        """
+
+    async def move(self, stream: str, partition: int, replicas: tuple[str, ...] | None) -> None:
+        """Begin to move a partition to these nodes, or, with None, give up its move.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE` and others.
+        """
+
+    async def rebalance(self) -> int:
+        """Spread replicas and leaderships evenly; how many moves and handovers begin."""
+
+
+def not_here(stream: str, number: int, leader: str | None, replicas: Sequence[str]) -> RefusedError:
+    """The refusal of a partition that other nodes have, for a reader to go there."""
+    message = f"partition {number} of stream {stream!r} is not here; " + (
+        f"its leader is {leader}" if leader else "nobody leads it now"
+    )
+    return RefusedError("NOT_HERE", message, leader=leader or "", replicas=",".join(replicas))

@@ -1,0 +1,120 @@
+"""The streams of a logd that is in no cluster, as the fetch api asks for them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from penstock.logd.core.metadata import StreamConfig, is_internal
+from penstock.logd.cursors import CursorStore
+from penstock.logd.description import describe_stream
+from penstock.logd.errors import RefusedError
+from penstock.logd.fetch.wire import Document
+from penstock.logd.partition import Partition
+from penstock.logd.replication_settings import ReplicationSettings
+from penstock.logd.streams import StreamSet
+
+
+class LoneStreams:
+    """A cluster of one node, as `penstock.logd.fetch.streams.Streams`.
+
+    Args:
+        node: Its name.
+        streams: What it has.
+        cursors: Of the consumers.
+        addresses: Where it is reached: `fetch` and `admin`.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        streams: StreamSet,
+        cursors: CursorStore,
+        addresses: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self.node = node
+        self._streams = streams
+        self._cursors = cursors
+        self._addresses = addresses
+
+    def cluster(self) -> Document:
+        """Nobody but itself."""
+        itself = {"node": self.node, "rack": "", "state": "active", "live": True}
+        nodes = [itself | dict(self._addresses())]
+        return {"cluster": None, "controller": self.node, "nodes": nodes}
+
+    def describe(self, stream: str | None = None, *, internal: bool = False) -> list[Document]:
+        """As `Streams`."""
+        if stream is not None:
+            return [describe_stream(self._streams.find(stream), self.node)]
+        found = self._streams.all()
+        shown = (one for one in found if internal or not is_internal(one.name))
+        return [describe_stream(one, self.node) for one in shown]
+
+    def match(self, subject: str) -> tuple[str, ...]:
+        """As `Streams`."""
+        return self._streams.match(subject)
+
+    def partition(self, stream: str, number: int) -> Partition:
+        """As `Streams`; everything is here."""
+        return self._streams.partition(stream, number)
+
+    async def create(
+        self, config: StreamConfig, replication: ReplicationSettings
+    ) -> tuple[Document, bool]:
+        """As `Streams`, of one partition with one replica."""
+        _check_possible(replication)
+        partition, created = await self._streams.create(config)
+        return describe_stream(partition, self.node), created
+
+    async def delete(self, stream: str) -> None:
+        """As `Streams`."""
+        await self._streams.delete(stream)
+        await self._cursors.forget_stream(stream)
+
+    async def open(self, stream: str) -> Document:
+        """As `Streams`."""
+        return describe_stream(await self._streams.open(stream), self.node)
+
+    async def alter(self, stream: str, options: Mapping[str, Any]) -> Document:
+        """Refused."""
+        del stream, options
+        self._refuse("options of a stream follow its configuration file")
+
+    async def set_mode(
+        self, stream: str, *, paused: bool | None, read_only: bool | None
+    ) -> Document:
+        """Refused."""
+        del stream, paused, read_only
+        self._refuse("its streams are neither paused nor read-only")
+
+    async def drain(self, node: str, *, undo: bool) -> None:
+        """Refused."""
+        del node, undo
+        self._refuse("there is nowhere to move its streams")
+
+    async def remove_node(self, node: str) -> None:
+        """Refused."""
+        del node
+        self._refuse("it is the only node")
+
+    async def move(self, stream: str, partition: int, replicas: tuple[str, ...] | None) -> None:
+        """Refused."""
+        del stream, partition, replicas
+        self._refuse("there is nowhere to move its streams")
+
+    async def rebalance(self) -> int:
+        """Refused."""
+        self._refuse("there is nowhere to move its streams")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise RefusedError("NOT_CLUSTERED", f"{self.node} is in no cluster: {why}", node=self.node)
+
+
+def _check_possible(replication: ReplicationSettings) -> None:
+    """Refuse what one node cannot do, rather than leave it out."""
+    possible = ReplicationSettings().model_dump()
+    for key, value in replication.model_dump().items():
+        if value == possible[key] or (
+            key in ("replication_factor", "min_isr") and value in (1, "all")
+        ):
+            continue
+        raise RefusedError("NOT_CLUSTERED", f"{key}: {value} needs a cluster", key=key)

@@ -1,0 +1,36 @@
+"""How a stream is to be replicated, as configuration files and requests say it."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from penstock.logd.core.cluster.records import ReplicationOptions
+from penstock.logd.limits import PARTITIONS_PER_STREAM_MAX, REPLICAS_MAX
+
+
+class ReplicationSettings(BaseModel):
+    """Beside `StreamSettings`; the attributes are those of `ReplicationOptions`.
+
+    Attributes:
+        partitions: How many; this cannot be changed later.
+        replication_factor: Replicas of each partition; `all`: one on every active node; None: as
+            many as the cluster gives to a stream that does not say.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    partitions: Annotated[int, Field(ge=1, le=PARTITIONS_PER_STREAM_MAX)] = 1
+    replication_factor: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | Literal["all"] | None = None
+    min_isr: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None
+    unclean_election: bool = False
+    warm_standby: bool = False
+    queue_group: str | None = None
+    read_only: bool = False
+    paused: bool = False
+
+    def options(self, *, factor: int) -> ReplicationOptions:
+        """As the cluster's state holds it; `factor` is for where no replication factor is given."""
+        wanted = self.replication_factor
+        chosen = self.model_dump(exclude={"partitions", "replication_factor"})
+        count = factor if wanted is None else 0 if wanted == "all" else wanted
+        return ReplicationOptions(replication_factor=count, **chosen)

@@ -1,0 +1,108 @@
+"""The fetch api of a logd that is in no cluster."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.cursors import CursorStore
+from penstock.logd.errors import RefusedError
+from penstock.logd.fetch.api import FetchApi
+from penstock.logd.fetch.connection import SendingTurn
+from penstock.logd.lone_streams import LoneStreams
+from penstock.logd.streams import StreamSet
+from tests.support.surroundings import QuietLink, make_surroundings
+
+LOGS = StreamConfig(name="logs", subject="t.>")
+
+
+@asynccontextmanager
+async def api(directory: Path) -> AsyncIterator[FetchApi]:
+    numbers = itertools.count()
+    streams = StreamSet(
+        directory,
+        QuietLink(),
+        make_surroundings=lambda _: make_surroundings(),
+        new_incarnation=lambda: f"{next(numbers)}",
+    )
+    await streams.start([LOGS])
+    cursors = CursorStore(streams, cursors_max=10)
+    endpoints = {"fetch": "127.0.0.1:1", "admin": "127.0.0.1:2"}
+    try:
+        yield FetchApi(LoneStreams("me", streams, cursors, lambda: endpoints), cursors)
+    finally:
+        await streams.close()
+
+
+async def ask(found: FetchApi, name: str, **request: Any) -> dict[str, Any]:
+    answer = await found.answer({"api": name} | request, SendingTurn(asyncio.Lock()))
+    return answer.header
+
+
+async def test_a_lone_logd_is_a_cluster_of_one_without_a_name(tmp_path: Path) -> None:
+    async with api(tmp_path) as found:
+        itself = {"node": "me", "fetch": "127.0.0.1:1", "admin": "127.0.0.1:2", "rack": ""}
+        assert await ask(found, "cluster") == {
+            "cluster": None,
+            "controller": "me",
+            "node": "me",
+            "nodes": [itself | {"state": "active", "live": True}],
+        }
+
+
+async def test_a_partition_is_described_with_who_has_it(tmp_path: Path) -> None:
+    async with api(tmp_path) as found:
+        answer = await ask(found, "streams", stream="logs")
+        assert answer["node"] == "me"
+        assert answer["streams"][0]["partitions"] == [
+            {
+                "partition": 0,
+                "start_offset": 0,
+                "high_watermark": -1,
+                "end_offset": 0,
+                "epoch": 1,
+                "size_bytes": 0,
+                "leader": "me",
+                "leader_epoch": 1,
+                "replicas": ["me"],
+                "isr": ["me"],
+                "observers": [],
+            }
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        ("alter_stream", {"stream": "logs", "options": {"fsync": "never"}}),
+        ("set_mode", {"stream": "logs", "paused": True}),
+        ("drain", {"node": "me"}),
+        ("remove_node", {"node": "me"}),
+        ("move", {"stream": "logs", "partition": 0, "replicas": ["other"]}),
+        ("move", {"stream": "logs", "partition": 0, "replicas": None}),
+        ("rebalance", {}),
+        ("create_stream", {"config": {"name": "a", "subject": "a", "replication_factor": 3}}),
+        ("create_stream", {"config": {"name": "a", "subject": "a", "partitions": 2}}),
+        ("create_stream", {"config": {"name": "a", "subject": "a", "read_only": True}}),
+    ],
+)
+async def test_what_needs_a_cluster_is_refused(
+    tmp_path: Path, name: str, request_: dict[str, Any]
+) -> None:
+    async with api(tmp_path) as found:
+        with pytest.raises(RefusedError) as refused:
+            await ask(found, name, **request_)
+        assert refused.value.code == "NOT_CLUSTERED"
+        assert [one["name"] for one in (await ask(found, "streams"))["streams"]] == ["logs"]
+
+
+async def test_one_replica_is_all_a_lone_logd_has(tmp_path: Path) -> None:
+    async with api(tmp_path) as found:
+        for factor in (None, 1, "all"):
+            config = {"name": "a", "subject": "a", "replication_factor": factor, "min_isr": 1}
+            assert (await ask(found, "create_stream", config=config))["stream"]["name"] == "a"
