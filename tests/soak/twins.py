@@ -20,7 +20,7 @@ from penstock.logd.batch import encode_body
 from penstock.logd.cli import cli
 from penstock.logd.core.compaction import CleanState, KeyMap
 from penstock.logd.core.turn import AckLater, PendingAck
-from penstock.logd.partition import Partition
+from penstock.logd.leadership import Leadership
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog, EpochFile, repacker
 
@@ -56,12 +56,12 @@ def _ids_not_saved_before_deleting() -> Patches:
 
 def _acked_before_append() -> Patches:
     """Acks go out before the record has been written."""
-    execute = Partition._execute
+    execute = Leadership._execute
 
-    def ack_first(self: Partition, effects: list[Any]) -> None:
+    def ack_first(self: Leadership, effects: list[Any]) -> None:
         for effect in effects:
             if isinstance(effect, AckLater):
-                self._around.acks.send_acks(self.name, self.epoch, list(effect.acks))
+                self._acks.send_acks(self.name, self.intake.epoch, list(effect.acks))
         silent = [
             AckLater([PendingAck(ack.release, b"", 0) for ack in effect.acks])
             if isinstance(effect, AckLater)
@@ -70,7 +70,7 @@ def _acked_before_append() -> Patches:
         ]
         execute(self, [effect for effect in silent if not isinstance(effect, AckLater)])
 
-    return [patch.object(Partition, "_execute", ack_first)]
+    return [patch.object(Leadership, "_execute", ack_first)]
 
 
 def _epoch_kept() -> Patches:

@@ -9,8 +9,8 @@ from penstock.logd.core.node import NodeId
 from penstock.logd.core.servers import parse_servers
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.link import NatsLink
-from penstock.logd.partition import Surroundings
 from penstock.logd.postbox import Postbox
+from penstock.logd.surroundings import Surroundings
 from penstock.service.clock import Clock, SystemClock
 
 

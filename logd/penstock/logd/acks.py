@@ -39,6 +39,8 @@ class Nack(Enum):
     UNKNOWN_PRODUCER = (409, 20003, True)
     BAD_HEADER = (400, 20004, False)
     STREAM_FULL = (503, 20005, True)
+    NOT_ENOUGH_REPLICAS = (503, 20006, True)
+    READ_ONLY = (403, 20007, False)
 
     @property
     def code(self) -> int:

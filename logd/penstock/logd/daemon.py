@@ -28,11 +28,11 @@ from penstock.logd.lone_streams import LoneStreams
 from penstock.logd.nats.errors import NatsRefusedError, NatsSetupError
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.subscriptions import LinkEvent
-from penstock.logd.partition import Surroundings
 from penstock.logd.postbox import Postbox
 from penstock.logd.reviver import Reviver
 from penstock.logd.store import DirectoryLock
 from penstock.logd.streams import StreamSet
+from penstock.logd.surroundings import Surroundings
 from penstock.logd.telemetry import Telemetry
 from penstock.logd.upkeep import CompactionSettings
 from penstock.service import (

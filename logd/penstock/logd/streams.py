@@ -28,8 +28,9 @@ from penstock.logd.errors import CorruptError, LogdError, RefusedError, Unavaila
 from penstock.logd.limits import STREAMS_MAX
 from penstock.logd.listening import Link, Listening
 from penstock.logd.nats.errors import NatsRefusedError
-from penstock.logd.partition import Partition, Surroundings
+from penstock.logd.partition import Partition
 from penstock.logd.store import Checkpoint, LogFailedError
+from penstock.logd.surroundings import Surroundings
 from penstock.logd.unopened import Unopened
 
 Result = TypeVar("Result")
@@ -240,7 +241,7 @@ class StreamSet:
             again = await Partition.open(partition.stream, directory, self._around)
             again.count_on(partition)
             self._partitions[name] = again
-            self.listening.hand_over(again)
+            self.listening.hand_over(again.leadership)
             await _finish(partition)
 
     async def _delete(self, name: str) -> None:
@@ -268,13 +269,11 @@ class StreamSet:
         self._partitions[name] = partition
         unopened = self._unopened.pop(name, None)
         if unopened is not None:
-            partition.intake.counts, partition.passed_over = (
-                unopened.intake.counts,
-                unopened.passed_over,
-            )
-            self.listening.hand_over(partition)
+            partition.leadership.intake.counts = unopened.intake.counts
+            partition.leadership.passed_over = unopened.passed_over
+            self.listening.hand_over(partition.leadership)
         elif not is_internal(name):
-            await self.listening.add(partition)
+            await self.listening.add(partition.leadership)
 
     async def _open_or_set_aside(self, stream: Stream) -> None:
         try:

@@ -115,14 +115,14 @@ def stage(partition: Partition) -> Stage:
     return Stage(
         name=f"stream/{partition.name}",
         received=counts.received,
-        sent=_committed(partition),
-        lag=partition.uncommitted,
-        errors=sum(refused.values()) + partition.lost,
+        sent=partition.leadership.committed,
+        lag=partition.leadership.uncommitted,
+        errors=sum(refused.values()) + partition.leadership.lost,
         detail={
             "duplicates": counts.duplicates,
             "received_bytes": counts.received_bytes,
             "malformed_envelopes": counts.malformed_envelopes,
-            "lost": partition.lost,
+            "lost": partition.leadership.lost,
             "start_offset": partition.log.start_offset,
             "high_watermark": partition.high_watermark,
             "end_offset": partition.log.end_offset,
@@ -132,9 +132,9 @@ def stage(partition: Partition) -> Stage:
             "segments_deleted": partition.retainer.segments_deleted,
             "bytes_deleted": partition.retainer.bytes_deleted,
             "intake_bytes_held": partition.budget.held,
-            "passed_over": partition.passed_over,
+            "passed_over": partition.leadership.passed_over,
             **_compaction(partition),
-            "acks_pending": partition.pending_acks,
+            "acks_pending": partition.leadership.pending_acks,
             "dedup_ids": len(partition.intake.dedup.message_ids),
             "dedup_producers": len(partition.intake.dedup.producers),
             "dedup_evicted": partition.intake.dedup.evicted,
@@ -195,10 +195,6 @@ def _compaction_metrics(partitions: list[Partition]) -> Iterable[Metric]:
     yield from (last, took)
 
 
-def _committed(partition: Partition) -> int:
-    return partition.high_watermark + 1 - partition.first_offset_of_epoch
-
-
 class _Scrape(Collector):
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -219,7 +215,6 @@ def _stream_metrics(partitions: list[Partition], unopened: list[Unopened]) -> It
     received_bytes = _counter("bytes_received", "Payload bytes that arrived", label)
     committed = _counter("records_committed", "Records committed", label)
     duplicates = _counter("records_duplicate", "Records that were stored before", label)
-    refused = _counter("records_refused", "Records refused", [*label, "reason"])
     lost = _counter("records_lost", "Records accepted and lost to a failed disk", label)
     deleted = _counter("records_deleted", "Records deleted by retention", label)
     deleted_bytes = _counter("bytes_deleted", "Bytes of segments deleted by retention", label)
@@ -236,27 +231,35 @@ def _stream_metrics(partitions: list[Partition], unopened: list[Unopened]) -> It
         counts = each.intake.counts
         received.add_metric([each.name], counts.received)
         received_bytes.add_metric([each.name], counts.received_bytes)
-        for nack, count in dict(counts.refused).items():
-            refused.add_metric([each.name, nack.name.lower()], count)
-        passed_over.add_metric([each.name], each.passed_over)
+        taker = each.leadership if isinstance(each, Partition) else each
+        passed_over.add_metric([each.name], taker.passed_over)
         failed.add_metric([each.name], int(isinstance(each, Unopened) or bool(each.failure)))
     for partition in partitions:
         name, counts = [partition.name], partition.intake.counts
-        committed.add_metric(name, _committed(partition))
+        committed.add_metric(name, partition.leadership.committed)
         duplicates.add_metric(name, counts.duplicates)
-        lost.add_metric(name, partition.lost)
+        lost.add_metric(name, partition.leadership.lost)
         deleted.add_metric(name, partition.retainer.records_deleted)
         deleted_bytes.add_metric(name, partition.retainer.bytes_deleted)
         malformed.add_metric(name, counts.malformed_envelopes)
-        uncommitted.add_metric(name, partition.uncommitted)
+        uncommitted.add_metric(name, partition.leadership.uncommitted)
         high_watermark.add_metric(name, partition.high_watermark)
         start.add_metric(name, partition.log.start_offset)
         size.add_metric(name, partition.log.size_bytes)
         held.add_metric(name, partition.budget.held)
+    yield _refused_metric(streams)
     yield from _dedup_metrics(partitions)
-    yield from (received, received_bytes, committed, duplicates, refused, lost, malformed)
+    yield from (received, received_bytes, committed, duplicates, lost, malformed)
     yield from (deleted, deleted_bytes)
     yield from (uncommitted, high_watermark, start, size, held, passed_over, failed)
+
+
+def _refused_metric(streams: list[Partition | Unopened]) -> Metric:
+    refused = _counter("records_refused", "Records refused", ["stream", "reason"])
+    for each in streams:
+        for nack, count in dict(each.intake.counts.refused).items():
+            refused.add_metric([each.name, nack.name.lower()], count)
+    return refused
 
 
 def _dedup_metrics(partitions: list[Partition]) -> Iterable[Metric]:

@@ -3,8 +3,8 @@
 from penstock.logd.core.intake import Arrived, Intake, StorageFailed
 from penstock.logd.core.metadata import Stream, is_internal
 from penstock.logd.core.turn import Message, Refuse
-from penstock.logd.partition import Surroundings
 from penstock.logd.store.errors import NO_SPACE
+from penstock.logd.surroundings import Surroundings
 
 
 class Unopened:

@@ -56,7 +56,7 @@ def test_refusals_have_numbers_of_their_own() -> None:
 
 def test_refusals_that_time_can_cure_may_be_retried() -> None:
     retryable = {Nack.STORAGE_FAILED, Nack.BUSY, Nack.SEQUENCE_GAP, Nack.UNKNOWN_PRODUCER}
-    retryable |= {Nack.STREAM_FULL}
+    retryable |= {Nack.STREAM_FULL, Nack.NOT_ENOUGH_REPLICAS}
     assert {nack for nack in Nack if nack.retryable} == retryable
 
 

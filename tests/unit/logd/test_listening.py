@@ -160,9 +160,9 @@ async def test_reserved_subjects_are_passed_over_and_counted(tmp_path: Path) -> 
         subjects = [b"a", b"_INBOX.x.1", b"_INBOX_tom.1", b"$JS.API.INFO", b"_INBO", b"b.$x"]
         it.listening.on_messages({b"1": [Message(name, b"r", b"", b"x") for name in subjects]})
         partition = it.streams.partition("all")
-        assert (partition.intake.counts.received, partition.passed_over) == (3, 3)
+        assert (partition.intake.counts.received, partition.leadership.passed_over) == (3, 3)
         assert it.streams.match("_INBOX.x") == ()
-        assert partition.pending_acks == 0
+        assert partition.leadership.pending_acks == 0
 
 
 async def test_what_can_never_fit_is_too_large_and_not_busy(tmp_path: Path) -> None:

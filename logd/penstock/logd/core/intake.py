@@ -8,15 +8,14 @@ An accepted record's ids and sequences count from then on, before it is on disk.
 fails, the partition takes nothing more until its state has been rebuilt from the log.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import Final, assert_never
 
 from penstock.logd.acks import Nack, PubAck
 from penstock.logd.core.batch_check import describe_batch
 from penstock.logd.core.dedup import Dedup
+from penstock.logd.core.intake_counts import IntakeCounts
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.producers import Accept, Duplicate, Gap
 from penstock.logd.core.publish_options import (
@@ -67,30 +66,24 @@ class StorageFailed:
     reason: str
 
 
-Event = Arrived | StorageFailed
+@dataclass(frozen=True, slots=True)
+class Led:
+    """The partition is led here from now on, under this epoch, from this offset on."""
+
+    epoch: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """Everything is refused with this from now on; None: no more."""
+
+    refusal: Refusal | None
+
+
+Event = Arrived | StorageFailed | Led | Declined
 
 _BATCH_TYPE: Final = bytes([TYPE_BATCH])
-
-
-@dataclass(slots=True)
-class IntakeCounts:
-    """Records since the start: received = stored + duplicates + the sum of refused.
-
-    `untold` are those of `refused` whose publishers left no subject for an answer.
-    """
-
-    received: int = 0
-    received_bytes: int = 0
-    stored: int = 0
-    duplicates: int = 0
-    malformed_envelopes: int = 0
-    refused: Counter[Nack] = field(default_factory=Counter)
-    untold: Counter[Nack] = field(default_factory=Counter)
-
-
-class _State(Enum):
-    TAKING = "taking"
-    FAILED = "failed"
 
 
 class Intake:
@@ -121,7 +114,8 @@ class Intake:
         self.dedup = Dedup(config)
         self._streams_for = streams_for
         self._acks_plain = config.ack_on_reply and config.ack_policy != "none"
-        self._state = _State.TAKING
+        self._acks_here = config.ack_policy == "leader"
+        self._refusal: Refusal | None = None
         self._turn = Turn(0, 0)
         self.size_max = OFFSET_MAX
 
@@ -131,15 +125,22 @@ class Intake:
             case Arrived():
                 return self._arrived(event, now_ns)
             case StorageFailed():
-                self._state = _State.FAILED
+                text = "the stream's storage failed; it takes no writes"
+                self._refusal = Refusal(Nack.STORAGE_FAILED, text)
+                return []
+            case Led(epoch, next_offset):
+                self.epoch, self.next_offset = epoch, next_offset
+                return []
+            case Declined(refusal):
+                self._refusal = refusal
                 return []
             case _:
                 assert_never(event)
 
     def _arrived(self, event: Arrived, now_ns: int) -> list[Effect]:
-        turn = self._turn = _begin_turn(event, now_ns)
+        turn = self._turn = _begin_turn(event, now_ns, here=self._acks_here)
         messages = event.messages
-        taking = self._state is _State.TAKING
+        taking = self._refusal is None
         position = 0
         while position < len(messages):
             if taking:
@@ -226,8 +227,8 @@ class Intake:
             self._take_batch(message, batch_payload, size, acked=acked)
 
     def _refuse_unread(self, message: Message, size: int) -> Refusal | None:
-        if self._state is _State.FAILED:
-            return Refusal(Nack.STORAGE_FAILED, "the stream's storage failed; it takes no writes")
+        if self._refusal is not None:
+            return self._refusal
         if len(message.payload) + len(message.headers) > self.config.message_bytes_max:
             limit = self.config.message_bytes_max
             return Refusal(Nack.MESSAGE_TOO_LARGE, f"message size exceeds maximum of {limit} bytes")
@@ -289,6 +290,9 @@ class Intake:
         if options.message_id is not None:
             self.dedup.message_ids.record(options.message_id, self.next_offset, now_ns)
         reply = message.reply if answered else b""
+        if reply and (here := policy == "leader") is not self._acks_here:  # unlike its run's others
+            self._turn.acks.append(PendingAck(self.next_offset, reply, self.next_offset, here=here))
+            reply = b""
         extras = _extras(pairs, options)
         self._turn.put([message], [reply], size, self.next_offset, extras)
         self._count_stored(1)
@@ -389,8 +393,8 @@ def _extras(pairs: Pairs, options: PublishOptions) -> RowExtras | None:
     return RowExtras(pairs or None, options.key, options.tombstone)
 
 
-def _begin_turn(event: Arrived, now_ns: int) -> Turn:
+def _begin_turn(event: Arrived, now_ns: int, *, here: bool) -> Turn:
     room = event.room_bytes
     if event.stream_bytes is not None:
         room = min(room, event.stream_bytes)
-    return Turn(now_ns, room - FRAME_OVERHEAD, event.room_bytes - room, event.offset_max)
+    return Turn(now_ns, room - FRAME_OVERHEAD, event.room_bytes - room, event.offset_max, here)

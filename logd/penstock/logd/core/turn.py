@@ -93,6 +93,7 @@ class PendingAck(NamedTuple):
         offset: What the ack says: of the record, or of a batch's last; -1 when not known any more.
         records: Of the batch; 1 for a plain message.
         enveloped: Whether the publisher sent an envelope and is answered in one.
+        here: Whether it is enough that the leader has it durable (ack policy `leader`).
     """
 
     release: int
@@ -101,6 +102,7 @@ class PendingAck(NamedTuple):
     records: int = 1
     duplicate: bool = False
     enveloped: bool = False
+    here: bool = False
 
 
 class AckRun(NamedTuple):
@@ -113,6 +115,7 @@ class AckRun(NamedTuple):
     release: int
     base_offset: int
     replies: list[bytes]
+    here: bool = False
 
 
 Ack = PendingAck | AckRun
@@ -158,6 +161,7 @@ class Turn:
         room: Bytes that may still be taken, in a frame that a message may have to begin.
         spare: Bytes the daemon has room for beyond those, but the stream has not.
         offset_max: The stream has room for records below this offset.
+        here: Whether runs are acked as soon as the leader has them.
         replies: Whom to ack of the run under way, by position.
     """
 
@@ -165,6 +169,7 @@ class Turn:
     room: int
     spare: int = 0
     offset_max: int = OFFSET_MAX
+    here: bool = False
     size: int = 0
     run: Run | None = None
     items: list[Run | Whole] = field(default_factory=list)
@@ -222,7 +227,7 @@ class Turn:
         """Let what follows begin another run."""
         if self.run is not None and any(self.replies):
             last = self.run.next_offset - 1
-            self.acks.append(AckRun(last, self.run.base_offset, self.replies))
+            self.acks.append(AckRun(last, self.run.base_offset, self.replies, self.here))
         self.run = None
         self.replies = []
 

@@ -1,0 +1,228 @@
+"""What a partition does as its leader: takes what is published, has it written, and answers.
+
+Every replica has one, for a follower keeps in mind what a leader has to know (`Dedup`), so that it
+can lead at once. Messages are taken between `lead` and `stop` only.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import assert_never
+
+from penstock.logd.acks import Nack, PubAck
+from penstock.logd.core.intake import Arrived, Intake, Led, StorageFailed
+from penstock.logd.core.metadata import Stream
+from penstock.logd.core.turn import (
+    FRAME_OVERHEAD,
+    OFFSET_MAX,
+    Ack,
+    AckLater,
+    AckRun,
+    Append,
+    Effect,
+    Message,
+    PendingAck,
+    Refuse,
+    ack_count,
+)
+from penstock.logd.store import CommitLog
+from penstock.logd.surroundings import Surroundings
+
+
+class Leadership:
+    """Takes messages into one partition. Used on the event loop.
+
+    Args:
+        stream: Which the partition belongs to.
+        log: Its log, for how full it is.
+        intake: Sequences what is taken, and remembers.
+        submit: Hands over what is to be written.
+        around: The budget that its own is a share of, the way back to publishers, the time.
+
+    Attributes:
+        stream, intake: As given.
+        budget: Bytes it may hold, and does.
+        leads: Whether messages are taken.
+        pending_acks: Acks that wait.
+        passed_over: Messages on reserved subjects that the stream's filter matched.
+        ignored: Messages that came while it did not lead; nobody is told.
+        lost: Records that were accepted and then not stored, because the storage failed.
+        undecided: Records that were accepted under a leadership that ended before they were
+            committed: the leaders after it decide, and their publishers are not answered here.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        log: CommitLog,
+        intake: Intake,
+        submit: Callable[[Append], None],
+        around: Surroundings,
+    ) -> None:
+        self.intake = intake
+        self.budget = around.budget.share(stream.config.intake_bytes_max)
+        self.stream = stream
+        self.leads = False
+        self.pending_acks = 0
+        self.passed_over = self.ignored = 0
+        self.lost = self.undecided = 0
+        intake.size_max = self.budget.bytes_max - FRAME_OVERHEAD
+        self._log = log
+        self._submit = submit
+        self._acks = around.acks
+        self._clock = around.clock
+        self._pending: deque[Ack] = deque()
+        self._pending_here: deque[Ack] = deque()
+        self._held: deque[tuple[int, int]] = deque()
+        self._high_watermark = -1
+        self._first = 0
+        self._open = False
+        self._committed_before = 0
+
+    @property
+    def name(self) -> str:
+        """Of the stream."""
+        return self.stream.config.name
+
+    @property
+    def uncommitted(self) -> int:
+        """Records accepted and not committed yet."""
+        return self.intake.next_offset - self._reached if self._open else 0
+
+    @property
+    def committed(self) -> int:
+        """Records that were accepted here and are committed."""
+        return self._committed_before + (self._reached - self._first if self._open else 0)
+
+    @property
+    def _reached(self) -> int:
+        return max(self._high_watermark + 1, self._first)
+
+    def lead(self, epoch: int, next_offset: int, high_watermark: int) -> None:
+        """Take messages, from this offset on; also again under an epoch whose lease had ended."""
+        if not self._open:
+            self._high_watermark = high_watermark
+            self._first = next_offset
+            self._open = True
+        self.leads = True
+        self.intake.handle(Led(epoch, next_offset), self._clock.unix_ns())
+
+    def pause(self) -> None:
+        """Take no messages; what waits for an ack goes on to wait, for it may yet be committed."""
+        self.leads = False
+
+    def stop(self) -> None:
+        """Take no messages, and answer none of those that wait: others decide about them."""
+        self.leads = False
+        if self._open:
+            self.undecided += self.uncommitted
+            self._committed_before = self.committed
+            self._open = False
+        self._forget_waiting()
+
+    def take(self, messages: list[Message]) -> None:
+        """Take what arrived in one turn.
+
+        What comes while it does not lead is neither taken nor answered: whoever leads does that,
+        or the publisher sends it again.
+        """
+        if not self.leads:
+            self.ignored += len(messages)
+            return
+        arrived = Arrived(messages, self.budget.room, *self._stream_room())
+        self._execute(self.intake.handle(arrived, self._clock.unix_ns()))
+        self._send_acks(self._pending, self._high_watermark)
+
+    def inherited(self, acks: Iterable[PendingAck]) -> None:
+        """Answer publishers of records that came from leaders before, as they are committed.
+
+        Args:
+            acks: In the order of offsets, below all that was taken here.
+        """
+        older = list(acks)
+        self._pending.extendleft(reversed(older))
+        self.pending_acks += len(older)
+        self._send_acks(self._pending, self._high_watermark)
+
+    def durable_here(self, upto: int) -> None:
+        """Everything below is durable on the leader, if nowhere else: some acks are due."""
+        self._send_acks(self._pending_here, upto - 1)
+
+    def committed_upto(self, high_watermark: int) -> None:
+        """Everything up to the high watermark is committed: acks are due."""
+        self._high_watermark = high_watermark
+        while self._held and self._held[0][0] <= high_watermark + 1:
+            self.budget.release(self._held.popleft()[1])
+        self._send_acks(self._pending, high_watermark)
+        self._send_acks(self._pending_here, high_watermark)
+
+    def fail(self, reason: str) -> None:
+        """The storage failed: nothing more is taken, and what waits is refused."""
+        self.lost += self.uncommitted
+        self._committed_before = self.committed
+        self._open = False
+        self._execute(self.intake.handle(StorageFailed(reason), self._clock.unix_ns()))
+        description = "the stream's storage failed; it takes no writes"
+        ack = PubAck(stream=self.name, nack=Nack.STORAGE_FAILED, description=description)
+        for pending in (*self._pending_here, *self._pending):
+            replies = pending.replies if isinstance(pending, AckRun) else [pending.reply]
+            enveloped = not isinstance(pending, AckRun) and pending.enveloped
+            for reply in filter(None, replies):
+                self._acks.send_refusal(Refuse(reply, ack, enveloped))
+        self._forget_waiting()
+
+    def count_on(self, before: "Leadership") -> None:
+        """Go on with the counts of the one that this one takes the place of."""
+        self._committed_before += before.committed
+        self.intake.counts = before.intake.counts
+        self.lost += before.lost
+        self.undecided += before.undecided
+        self.passed_over += before.passed_over
+        self.ignored += before.ignored
+        self.intake.dedup.count_on(before.intake.dedup)
+
+    def _forget_waiting(self) -> None:
+        self._pending.clear()
+        self._pending_here.clear()
+        self.pending_acks = 0
+        while self._held:
+            self.budget.release(self._held.popleft()[1])
+
+    def _stream_room(self) -> tuple[int | None, int]:
+        """Bytes the stream itself has room for (None: no limit), and below which offset."""
+        config = self.stream.config
+        if config.discard == "old":
+            return None, OFFSET_MAX
+        limit, room, offset_max = config.retention, None, OFFSET_MAX
+        if limit.bytes is not None:
+            written = self._log.end_offset
+            waiting = sum(size for next_offset, size in self._held if next_offset > written)
+            room = limit.bytes - self._log.size_bytes - waiting
+        if limit.messages is not None:
+            offset_max = self._log.start_offset + limit.messages
+        return room, offset_max
+
+    def _execute(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Refuse():
+                    self._acks.send_refusal(effect)
+                case Append():
+                    self.budget.take(effect.size_bytes)
+                    self._held.append((effect.items[-1].next_offset, effect.size_bytes))
+                    self._submit(effect)
+                case AckLater():
+                    for ack in effect.acks:
+                        (self._pending_here if ack.here else self._pending).append(ack)
+                    self.pending_acks += sum([ack_count(ack) for ack in effect.acks])
+                case _:
+                    assert_never(effect)
+
+    def _send_acks(self, pending: deque[Ack], upto: int) -> None:
+        """Send every ack that is due when everything up to `upto` is what it waits for."""
+        if not pending or pending[0].release > upto:
+            return
+        due = []
+        while pending and pending[0].release <= upto:
+            due.append(pending.popleft())
+        self.pending_acks -= sum([ack_count(ack) for ack in due])
+        self._acks.send_acks(self.name, self.intake.epoch, due)

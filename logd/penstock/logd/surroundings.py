@@ -1,0 +1,27 @@
+"""What every partition of a daemon shares."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from penstock.logd.ack_sender import AckSender
+from penstock.logd.byte_budget import ByteBudget
+from penstock.logd.compactor import Compactor
+from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
+from penstock.logd.core.node import NodeId
+from penstock.logd.postbox import Postbox
+from penstock.service.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every partition of a daemon shares."""
+
+    node: NodeId
+    budget: ByteBudget
+    acks: AckSender
+    postbox: Postbox
+    clock: Clock
+    streams_for: Callable[[str], Collection[str]]
+    retention_interval_s: float = 30.0
+    admission: AdmissionPolicy = NEVER_LEAVE
+    compactor: Compactor | None = None
