@@ -60,7 +60,7 @@ async def test_out_of_range_names_the_range(logd: Logd, client: Client) -> None:
         with pytest.raises(RefusedError) as raised:
             log.fetch("logs", 7)
         assert raised.value.code == "OUT_OF_RANGE"
-        assert raised.value.detail == {"earliest": 0, "latest": 1}
+        assert raised.value.detail == {"earliest": 0, "latest": 1, "end_offset": 1}
         assert log.fetch("logs", 1).frames == []
         with pytest.raises(RefusedError, match="no stream 'other'"):
             log.fetch("other", 0)

@@ -126,7 +126,7 @@ async def test_bytes_are_bounded_while_publishing_and_a_slow_reader_gets_what_it
             start = start_of(log)
             with pytest.raises(RefusedError) as raised:
                 log.fetch("logs", start - 1)
-            assert raised.value.detail == {"earliest": start, "latest": 1000}
+            assert raised.value.detail == {"earliest": start, "latest": 1000, "end_offset": 1000}
             detail = logd.stage("logs")["detail"]
             assert (detail["start_offset"], detail["records_deleted"]) == (start, start)
             for kill in (False, True):

@@ -53,8 +53,9 @@ class LoneStreams:
         """As `Streams`."""
         return self._streams.match(subject)
 
-    def partition(self, stream: str, number: int) -> Partition:
+    def partition(self, stream: str, number: int, *, replica: bool = False) -> Partition:
         """As `Streams`; everything is here."""
+        del replica
         return self._streams.partition(stream, number)
 
     async def create(

@@ -149,7 +149,9 @@ class FetchApi:
 
     async def _fetch(self, document: Document, turn: SendingTurn) -> Response:
         request = parse(FetchRequest, document)
-        partition = self._streams.partition(request.stream, request.partition)
+        partition = self._streams.partition(
+            request.stream, request.partition, replica=request.replica
+        )
         return await self._reading.fetch(partition, request, turn)
 
     async def _offsets(self, document: Document, _: SendingTurn) -> Response:

@@ -35,6 +35,7 @@ class FetchRequest(BaseModel):
     wait_ms_max: Annotated[int, Field(ge=0)] = 0
     subject: str | None = None
     incarnation: str | None = None
+    replica: bool = False
 
 
 class FetchReading:
@@ -135,7 +136,8 @@ def _out_of_range(partition: Readable, request: FetchRequest, offset: int) -> Re
     start, end = partition.log.start_offset, partition.high_watermark + 1
     where = f"{request.stream}/{request.partition}"
     message = f"offset {offset} of {where} is not in {start} to {end}"
-    return RefusedError("OUT_OF_RANGE", message, earliest=start, latest=end)
+    written = partition.log.end_offset
+    return RefusedError("OUT_OF_RANGE", message, earliest=start, latest=end, end_offset=written)
 
 
 def _standing(partition: Readable, next_offset: int) -> Document:

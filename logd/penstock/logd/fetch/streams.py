@@ -69,8 +69,8 @@ class Streams(Protocol):
     def match(self, subject: str) -> tuple[str, ...]:
         """Names of the streams that store what is published on a subject."""
 
-    def partition(self, stream: str, number: int) -> Readable:
-        """A partition to read.
+    def partition(self, stream: str, number: int, *, replica: bool = False) -> Readable:
+        """A partition to read; `replica`: one that does not lead will do.
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_HERE` (see `not_here`).

@@ -15,7 +15,7 @@ has asked for.
 
 | api | request | response |
 |---|---|---|
-| fetch | stream, partition, offset, bytes_max, bytes_min, wait_ms_max, subject?, incarnation? | stream, partition, start_offset, high_watermark, end_offset, epoch, incarnation, next_offset |
+| fetch | stream, partition, offset, bytes_max, bytes_min, wait_ms_max, subject?, incarnation?, replica? | stream, partition, start_offset, high_watermark, end_offset, epoch, incarnation, next_offset |
 | offsets | stream, partition, at: "earliest", "latest" or a timestamp in ns | offset and the same |
 | streams | stream?, internal? | node: who answers; streams: a list of stream descriptions |
 | match | subject | streams: a list of names |
@@ -53,11 +53,15 @@ answers: start_offset, high_watermark, end_offset, epoch, size_bytes, all null w
 replica. In a lone logd all of these names are its own.
 
 Of a cluster's `nodes` each has `node`, `fetch` and `admin` (addresses), `rack`, `state` ("active",
-"draining" or "removed") and `live`. Any node answers any request, but for records, offsets and cursors:
-what it does not have it refuses as `NOT_HERE`, with the `leader` to ask (empty: none) and the
-`replicas`, joined by commas; cursors are at the leader of `__cursors`. A replica answers fetches up to the high
-watermark that it knows of. A lone logd refuses the requests from `alter_stream` to `rebalance`, and
-streams that ask for more nodes than one, as `NOT_CLUSTERED`.
+"draining" or "removed") and `live`. Any node answers any request, but for records, offsets and
+cursors: what it does not have it refuses as `NOT_HERE`, with the `leader` to ask (empty: none) and
+the `replicas`, joined by commas; cursors are at the leader of `__cursors`. A lone logd refuses the
+requests from `alter_stream` to `rebalance`, and streams that ask for more than one node, as
+`NOT_CLUSTERED`.
+
+A fetch with `replica` is answered by any replica, up to the high watermark it knows of. So it may
+refuse as `OUT_OF_RANGE` what the leader has. So may a new leader, of an offset up to `end_offset`:
+the one before showed it to readers, and this one does not know yet that it is committed.
 
 A cursor's `offset` is that of the next record its consumer wants. It goes back only with `rewind`.
 `current` is false when the stream it was committed for is no more.
