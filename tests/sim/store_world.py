@@ -6,7 +6,8 @@ the disk fills up or fails, when the power goes. The model is a list of bodies, 
 - after an opening, the log's frames are exactly `model[start:end]`: no hole, no reordering,
   nothing that was not appended there;
 - `end` is not below any offset that `sync` returned;
-- `start` is not above what was asked to be deleted.
+- `start` is not above what was asked to be deleted;
+- a log that was to be reset is empty where it was to begin, or as if nobody had asked.
 """
 
 from collections.abc import Callable
@@ -34,6 +35,7 @@ class StoreWorld:
         start_min: Least start offset: what was deleted is gone.
         start_max: Greatest start offset that was asked for.
         counts: How often each rare thing happened.
+        resetting: Where the log was to begin anew when something failed.
     """
 
     seed: int
@@ -45,6 +47,7 @@ class StoreWorld:
     start_min: int = 0
     start_max: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    resetting: int | None = None
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -62,6 +65,7 @@ class StoreWorld:
             (self.close, 2),
             (self.truncate, 3),
             (self.delete, 3),
+            (self.reset, 1),
             (self.fill_up, 3),
             (self.break_disk, 4),
             (self.read, 7),
@@ -136,6 +140,22 @@ class StoreWorld:
         self.start_min = self.log.delete_before(offset)
         assert self.start_min <= offset
 
+    def reset(self) -> None:
+        """Begin somewhere else; if it fails on the way, it is done or not when opened again."""
+        start = self.random.randint(0, len(self.model) + 5)
+        self.resetting = start
+        self.log.reset(start)
+        assert (self.log.start_offset, self.log.end_offset) == (start, start)
+        self.was_reset()
+
+    def was_reset(self) -> None:
+        start = self.resetting
+        assert start is not None
+        self.resetting = None
+        del self.model[start:]
+        self.model += [b""] * (start - len(self.model))
+        self.synced = self.start_min = self.start_max = start
+
     def fill_up(self) -> None:
         self.disk.free_bytes = self.random.randint(0, 3000)
 
@@ -166,6 +186,9 @@ class StoreWorld:
         """The log's frames are the model's; then forget what the log has lost rightly."""
         log = self.log
         assert log.recovery.damages == [], log.recovery
+        if log.start_offset == log.end_offset == self.resetting:
+            self.was_reset()
+        self.resetting = None
         assert self.synced <= log.end_offset <= len(self.model), (self.synced, log.end_offset)
         assert self.start_min <= log.start_offset <= max(self.start_max, self.start_min)
         got = list(log.frames(log.start_offset))

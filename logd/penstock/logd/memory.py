@@ -42,8 +42,9 @@ from penstock.logd.frame import crc32c
 from penstock.logd.store.checkpoint import MAGIC as CHECKPOINT_MAGIC
 from penstock.logd.store.checkpoint import Checkpoint
 from penstock.logd.store.disk import REAL_DISK, Disk, write_atomically
+from penstock.logd.store.names import MEMORY_NAME
 
-FILE_NAME: Final = "producers"
+FILE_NAME: Final = MEMORY_NAME
 MAGIC: Final = b"PNSR"
 FORMAT_VERSION: Final = 1
 

@@ -58,6 +58,10 @@ class EpochFile:
         if changed.entries != self.entries:
             self._save(changed)
 
+    def clear(self) -> None:
+        """Forget all, as the log was reset."""
+        self._save(Epochs())
+
     def recover(self, end_offset: int) -> None:
         """Fit a log that lost its tail with a crash; the number of the last epoch is kept."""
         changed = Epochs(self.entries)

@@ -17,20 +17,18 @@ import pyarrow.compute as pc
 from penstock.logd.batch import SCHEMA_VERSION, decode_body
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import FrameHeader
-from penstock.logd.memory import FILE_NAME as MEMORY_NAME
 from penstock.logd.memory import Memory
 from penstock.logd.store.config import LogConfig
 from penstock.logd.store.epochs import EpochFile
 from penstock.logd.store.index import Claim
-from penstock.logd.store.mark import FILE_NAME as MARK_NAME
 from penstock.logd.store.mark import load_mark
+from penstock.logd.store.names import EPOCHS_NAME, MARK_NAME, MEMORY_NAME
 from penstock.logd.store.recovery import Finding, Recovery
 from penstock.logd.store.scan import Found, FrameReader
 from penstock.logd.store.segment import LOG_SUFFIX, Segment, segment_path
 from penstock.logd.store.shadow import ShadowDisk
 from penstock.logd.store.swap import REPLACED_SUFFIX
 
-EPOCHS_NAME: Final = "epochs"
 TORN_SUFFIX: Final = ".torn"
 
 _LEFTOVERS: Final = {
@@ -45,6 +43,10 @@ _LEFTOVERS: Final = {
     ),
     "N": ("rewritten segment not in its place yet", "nothing to readers: the next start puts it"),
     "O": ("damaged copy of segments that are whole", "nothing to readers"),
+    "R": (
+        "reset that did not end",
+        "the log is to be empty: the next start removes what is left of it",
+    ),
 }
 
 

@@ -19,7 +19,7 @@ log again recovers it (`penstock.logd.store.recovery`).
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,6 +31,7 @@ from penstock.logd.store.errors import NO_ROOM, NO_SPACE, LogFailedError
 from penstock.logd.store.mark import SyncedMark
 from penstock.logd.store.reader import LogReader
 from penstock.logd.store.recovery import Recovery, RecoveryReport
+from penstock.logd.store.reset import Reset
 from penstock.logd.store.rewriting import Rewriting, SwapCutShortError
 from penstock.logd.store.segment import Segment, segment_path
 from penstock.logd.store.segments import SegmentList
@@ -186,12 +187,40 @@ class CommitLog(LogReader):
         if offset == self.end_offset:
             return
         try:
-            with self._removing:
+            with self._removing, self._changing():
                 self._mark.lower()
                 self._remove_above(offset)
-                self._damages.cut(self.end_offset)
         except OSError as error:
             self._fail("truncate", error, cut_to=None)
+        self._damages.cut(self.end_offset)
+
+    def reset(self, start: int) -> None:
+        """Remove everything, the epochs and what is remembered of records included.
+
+        The log is empty then and begins at `start`; durable on return.
+
+        Raises:
+            LogFailedError: The disk failed on the way; opening the log again shows it as it was, or
+                reset.
+        """
+        self._check_writable()
+        reset, interval_bytes = Reset(self.directory, start), self._config.index_interval_bytes
+        try:
+            with self._removing, self._changing():
+                reset.publish(self.disk)
+                for segment in self._list.all:
+                    segment.retired = True
+                self._mark.close()
+                made = reset.complete(self.disk, interval_bytes=interval_bytes)
+                with self._lock:
+                    self._list.begin_anew(*made)
+                    self._synced_offset, self._synced_size = start, 0
+                self._mark = SyncedMark.open(self.directory, self.disk)
+        except OSError as error:
+            self._fail("reset", error, cut_to=None)
+        self._damages.cut(0)
+        self._mark_synced()
+        self._begun_ns = self._now_ns()
 
     def delete_before(self, offset: int) -> int:
         """Remove whole sealed segments that end at or below an offset; durable on return.
@@ -218,15 +247,18 @@ class CommitLog(LogReader):
             OSError: The disk failed or is full; the log goes on.
         """
         interval_bytes = self._config.index_interval_bytes
-        return Rewriting(
+        rewriting = Rewriting(
             self.directory, base_offset, end_offset, interval_bytes=interval_bytes, disk=self.disk
         )
+        rewriting.changes = self._changes
+        return rewriting
 
     def swap_in(self, rewriting: Rewriting) -> bool:
         """Put a finished rewriting in the place of the segments it was made from; durable then.
 
         Returns:
-            Whether it was; False if they are not all there any more. Then nothing was changed.
+            Whether it was; False if they are not all there any more, or if the log was cut
+            meanwhile. Then nothing was changed.
 
         Raises:
             OSError: The disk failed; the log is as it was, and goes on.
@@ -234,6 +266,8 @@ class CommitLog(LogReader):
         """
         with self._removing:
             self._check_writable()
+            if rewriting.changes != self._changes:
+                return False  # there may be other records at the same offsets by now
             try:
                 return rewriting.take_place(self._list)
             except SwapCutShortError as error:
@@ -291,6 +325,18 @@ class CommitLog(LogReader):
             with contextlib.suppress(OSError):  # opening the log again cuts it too
                 self._active_file.truncate(cut_to)
         raise LogFailedError(f"{self.directory}: {self._failure}") from error
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Something is removed that was not deleted from the front: see `_note` and `swap_in`.
+
+        Counted before and after, so that whoever begins meanwhile has another count, too.
+        """
+        self._changes += 1
+        try:
+            yield
+        finally:
+            self._changes += 1
 
     def _remove_above(self, offset: int) -> None:
         while self.segment_count > 1 and self._active.base_offset >= offset:

@@ -24,8 +24,9 @@ from typing import Final
 from penstock.logd.frame import NO_TIMESTAMP, crc32c
 from penstock.logd.store.disk import Disk, File
 from penstock.logd.store.index import Claim
+from penstock.logd.store.names import MARK_NAME
 
-FILE_NAME: Final = "synced"
+FILE_NAME: Final = MARK_NAME
 MAGIC: Final = b"PNSM"
 FORMAT_VERSION: Final = 1
 SIZE: Final = 32

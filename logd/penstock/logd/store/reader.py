@@ -28,6 +28,7 @@ class LogReader:
         self._list = segments
         self._lock = segments.lock
         self._damages = DamagedRanges()
+        self._changes = 0
         self._failure = ""
         self._synced_offset = self.end_offset
 
@@ -84,13 +85,14 @@ class LogReader:
             RefusedError: `OUT_OF_RANGE`, with `earliest` and `latest` (exclusive).
             CorruptFrameError: The first frame is damaged.
         """
+        changes = self._changes
         upto = min(upto, self._readable_end())
         self._check_range(offset)
         pinned = self._list.pinned(offset, upto)
         try:
             return gather_ranges(pinned, offset, bytes_max=bytes_max, upto=upto)
         except CorruptFrameError as error:
-            self._note(error)
+            self._note(error, changes)
             raise
 
     def read_frames(self, offset: int, *, bytes_max: int, upto: int) -> list[Frame]:
@@ -117,13 +119,14 @@ class LogReader:
             RefusedError: `OUT_OF_RANGE`.
             CorruptFrameError: When the next frame is damaged; go on at its `next_offset`.
         """
+        changes = self._changes
         self._check_range(offset)
         end = self._readable_end() if upto is None else min(upto, self._readable_end())
         try:
             for segment, file in self._list.pinned(offset, end):
                 yield from segment.frames(file, max(offset, segment.base_offset), end)
         except CorruptFrameError as error:
-            self._note(error)
+            self._note(error, changes)
             raise
 
     def headers(self, offset: int = 0) -> Iterator[FrameHeader]:
@@ -133,13 +136,14 @@ class LogReader:
             RefusedError: `OUT_OF_RANGE`.
             CorruptFrameError: When the next header is damaged; go on at its `next_offset`.
         """
+        changes = self._changes
         self._check_range(offset)
         end = self._readable_end()
         try:
             for segment, file in self._list.pinned(offset, end):
                 yield from segment.headers(file, max(offset, segment.base_offset), end)
         except CorruptFrameError as error:
-            self._note(error)
+            self._note(error, changes)
             raise
 
     def offset_for_timestamp(self, timestamp_ns: int) -> int:
@@ -165,5 +169,7 @@ class LogReader:
                 raise
         return frames
 
-    def _note(self, error: CorruptFrameError) -> None:
-        self._damages.add(error.offset, error.next_offset)
+    def _note(self, error: CorruptFrameError, changes: int) -> None:
+        """Remember damage that was found, unless the files were cut below whoever was reading."""
+        if changes == self._changes:
+            self._damages.add(error.offset, error.next_offset)

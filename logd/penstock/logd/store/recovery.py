@@ -28,10 +28,13 @@ at `end offset`. A log with a following segment was synced whole before that seg
         replace still whole
     P   swap file that is damaged, what it replaces not    takes its place; its damage is row I;
         whole any more                                     what was left is kept as `*.replaced`
+    R   reset file                                         everything removed; an empty segment
+                                                           begins at the offset in its name
 
 Rows H, I and J are damage: records are lost unless a replica or a backup has them, and readers are
-told which. Nothing is ever removed but torn tails, temporary files, orphaned index files, and what
-a sound rewritten segment stands for (`penstock.logd.store.swap`). The claims come from index files
+told which. Nothing is ever removed but torn tails, temporary files, orphaned index files, what a
+sound rewritten segment stands for (`penstock.logd.store.swap`), and what a log held that was reset
+on purpose (`penstock.logd.store.reset`). The claims come from index files
 (`penstock.logd.store.index`) and from the synced mark (`penstock.logd.store.mark`), whichever
 claims more.
 """
@@ -51,6 +54,7 @@ from penstock.logd.store.index import (
 )
 from penstock.logd.store.index_rebuild import IndexRebuild
 from penstock.logd.store.mark import load_mark
+from penstock.logd.store.reset import find_resets
 from penstock.logd.store.scan import Damage, Found, FrameReader, has_lost_sector, scanner, walk
 from penstock.logd.store.segment import (
     INDEX_SUFFIX,
@@ -179,6 +183,12 @@ class Recovery:
     def _tidy(self) -> list[int]:
         """Remove leftovers; the base offsets of what is there."""
         names = self._disk.list_directory(self._directory)
+        for reset in find_resets(self._directory, names):
+            reset.complete(self._disk, interval_bytes=self._interval_bytes)
+            action = f"reset completed: the log is empty and begins at offset {reset.start}"
+            found = Finding("R", str(reset.path), 0, reset.start, reset.start, action)
+            self.report.findings.append(found)
+            names = self._disk.list_directory(self._directory)
         for swap in find_swaps(self._directory, names):
             self._settle(swap, bases_of(names))
             names = self._disk.list_directory(self._directory)

@@ -40,6 +40,7 @@ class Rewriting:
         swap: Its file's names.
         size: Bytes added.
         next_offset: Where the next frame must begin.
+        changes: Of the log, how often it had been cut when this began.
 
     Raises:
         OSError: The file cannot be made.
@@ -51,6 +52,7 @@ class Rewriting:
         self.swap = Swap(directory, base_offset, end_offset)
         self.size = 0
         self.next_offset = base_offset
+        self.changes = 0
         self._disk = disk
         self._index = SparseIndex(interval_bytes)
         self._max_timestamp_ns = NO_TIMESTAMP

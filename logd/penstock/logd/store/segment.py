@@ -18,14 +18,7 @@ from penstock.logd.store.disk import Disk, File, write_atomically
 from penstock.logd.store.file_range import FileRange
 from penstock.logd.store.index import Claim, IndexState, SparseIndex, empty_claim
 from penstock.logd.store.rows import first_row_at
-from penstock.logd.store.scan import (
-    Damage,
-    Found,
-    FrameReader,
-    damaged_body,
-    scanner,
-    walk,
-)
+from penstock.logd.store.scan import Damage, Found, FrameReader, damaged_body, scanner, walk
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -55,6 +48,7 @@ class Segment:
         max_timestamp_ns: Greatest of its records.
         damaged: Recovery found bytes in it that are not sound frames.
         written_ns: When it was last written, as the log says; when it was opened, at first.
+        retired: It was removed, and its name may be another's: its file is not opened any more.
     """
 
     def __init__(
@@ -73,6 +67,7 @@ class Segment:
         self.max_timestamp_ns = claim.max_timestamp_ns
         self.damaged = claim.damaged
         self.written_ns = 0
+        self.retired = False
         self.lock = threading.Lock()
         self._disk = disk
         self._index = index
@@ -217,6 +212,7 @@ class Segment:
 
     def unlink(self) -> None:
         """Remove the segment's files, the log first, so that no index outlives it as a claim."""
+        self.retired = True
         self._disk.unlink(self.path)
         self.unlink_index()
 
@@ -331,6 +327,8 @@ class Segment:
         if file is None and self._file is not None:
             file = self._file()
         if file is None:
+            if self.retired:
+                raise FileNotFoundError(f"{self.path}: the segment was removed")
             file = self._disk.open(self.path)
             self._file = weakref.ref(file)
         return file

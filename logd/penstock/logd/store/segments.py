@@ -50,6 +50,12 @@ class SegmentList:
         self.all = [*self.all, segment]
         self.active_file = file
 
+    def begin_anew(self, segment: Segment, file: File) -> None:
+        """All segments are gone; another is the only one. The caller holds `lock`."""
+        self._recent_files.clear()
+        self.all = [segment]
+        self.active_file = file
+
     def drop_first(self) -> Segment:
         """Take the oldest segment out."""
         with self.lock:
@@ -107,6 +113,8 @@ class SegmentList:
                 file = segment.pin()
             except FileNotFoundError:
                 self.check_range(segment.base_offset)
+                if segment.retired:
+                    raise self._out_of_range(segment.base_offset) from None
                 raise
             with self.lock:
                 if segment in self.all[:-1] and file not in self._recent_files:
@@ -130,10 +138,14 @@ class SegmentList:
             RefusedError: `OUT_OF_RANGE`, with `earliest` and `latest` (exclusive).
         """
         segments = self.all
+        if not segments[0].base_offset <= offset <= segments[-1].end_offset:
+            raise self._out_of_range(offset)
+
+    def _out_of_range(self, offset: int) -> RefusedError:
+        segments = self.all
         earliest, latest = segments[0].base_offset, segments[-1].end_offset
-        if not earliest <= offset <= latest:
-            message = f"offset {offset} is not in {earliest} to {latest}"
-            raise RefusedError("OUT_OF_RANGE", message, earliest=earliest, latest=latest)
+        message = f"offset {offset} is not in {earliest} to {latest}"
+        return RefusedError("OUT_OF_RANGE", message, earliest=earliest, latest=latest)
 
     def forget_files(self) -> None:
         """Keep no file open that nobody reads."""

@@ -1,0 +1,12 @@
+"""Names of the small files beside a log's segments."""
+
+from typing import Final
+
+EPOCHS_NAME: Final = "epochs"
+"""Where each leader epoch began: `penstock.logd.store.epochs`."""
+
+MEMORY_NAME: Final = "producers"
+"""What an intake remembers of the records: `penstock.logd.memory`."""
+
+MARK_NAME: Final = "synced"
+"""How far the active segment is durable: `penstock.logd.store.mark`."""
