@@ -127,3 +127,23 @@ which Raft sends again, and requests are refused."""
 
 PEER_REQUESTS_MAX: Final = 1024
 """Requests of one peer under way at a time."""
+
+REPLICATION_REQUEST_SIZE_MAX: Final = 1024 * 1024
+"""Bytes of what a follower's node says at a time: at most 1000 fetches, and 1000 partitions that it
+follows no more, each below 256."""
+
+REPLICATION_PARTS_MAX: Final = 1000
+"""Partitions in one response."""
+
+REPLICATION_HEAD_SIZE_MAX: Final = 1024 * 1024
+"""Bytes of a response's table: `REPLICATION_PARTS_MAX` parts, each below 256."""
+
+REPLICATION_RESPONSE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of frames in one response, whatever the configuration asks for; one frame may exceed it."""
+
+REPLICATION_FRAMES_SIZE_MAX: Final = 128 * 1024 * 1024
+"""Bytes of frames that a follower's node takes in one response: what was read for it, twice
+`REPLICATION_RESPONSE_BYTES_MAX`, and one frame of the greatest size on top."""
+
+RANGES_ASKED_MAX: Final = 64
+"""Damaged ranges that other nodes are asked for at a time; an answer is `PEER_FRAME_SIZE_MAX`."""

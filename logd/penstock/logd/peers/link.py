@@ -16,15 +16,11 @@ import structlog
 
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX, PEER_UNSENT_BYTES_MAX
-from penstock.logd.peers.identity import Identity, check_answer, greet, refusal
-from penstock.logd.peers.wire import UNACKED_S, Kind, decode, encode_frame, receive_frame
+from penstock.logd.peers.dialing import dial_peer
+from penstock.logd.peers.identity import Identity, refusal
+from penstock.logd.peers.wire import Kind, decode, encode_frame, receive_frame
 from penstock.logd.tcp.channel import Channel
-from penstock.logd.tcp.dialing import dial
 from penstock.logd.wire.logd_peer_pb2 import Answer, Purpose, Request
-from penstock.service.config import split_host_port
-
-_HELLO_S: Final = 5.0
-"""Seconds a peer has to welcome us."""
 
 _STALL_S: Final = 10.0
 """Seconds a peer may take nothing before the connection is given up."""
@@ -140,7 +136,9 @@ class PeerLink:
         while True:
             reason = "the link is closed"
             try:
-                channel = await self._connect()
+                channel = await dial_peer(
+                    self._me, self.peer, self.address, Purpose.MESSAGES, self._tls
+                )
                 pause_s = _PAUSE_S[0]
                 try:
                     await self._talk(channel)
@@ -152,19 +150,6 @@ class PeerLink:
                 self._lose(reason)
             await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, longest_s)
-
-    async def _connect(self) -> Channel:
-        host, port = split_host_port(self.address)
-        channel = await dial(host, port, self._tls, unacked_s=UNACKED_S)
-        try:
-            async with asyncio.timeout(_HELLO_S):
-                hello = greet(self._me, self.peer, Purpose.MESSAGES)
-                await channel.send(encode_frame(Kind.HELLO, hello), stall_s=_STALL_S)
-                check_answer(*await receive_frame(channel))
-        except BaseException:
-            channel.close()
-            raise
-        return channel
 
     async def _talk(self, channel: Channel) -> None:
         """Send and hear until the connection ends."""

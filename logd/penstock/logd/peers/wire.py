@@ -16,8 +16,8 @@ Integers are little-endian. Both directions carry frames:
 | 6 | ANSWER | listener | `Answer` to the request of that id, in any order |
 
 Nodes dial one another: what A has to say to B goes over the connection that A dialled. After
-WELCOME to a Hello with the purpose REPLICATION the connection speaks `penstock.logd.fetch.wire`
-instead.
+WELCOME to a Hello with the purpose REPLICATION the connection speaks
+`penstock.logd.cluster.replication.wire` instead.
 """
 
 import struct

@@ -15,6 +15,7 @@ waits in a queue in which each partition stands once, so that each one's turn co
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final, NamedTuple
 
 from penstock.logd.core.replication.messages import Answer, Fetch, Frames
@@ -22,7 +23,7 @@ from penstock.logd.core.replication.pacing import CatchUpPace
 from penstock.logd.errors import RefusedError
 
 FETCHES_PER_REQUEST_MAX: Final = 1000
-"""A request stays below 256 KiB."""
+"""A request stays below 256 KiB. As many partitions at most are forgotten in it."""
 
 RESPONSES_UNDER_WAY_MAX: Final = 2
 """One is being taken while the next one is being sent."""
@@ -78,6 +79,10 @@ class Asking:
         self._taken = 0
         self._told_taken = 0
 
+    def __bool__(self) -> bool:
+        """Whether anything is fetched from there."""
+        return bool(self._states)
+
     def update(self, key: PartitionKey, fetch: Fetch) -> None:
         """A replica core has said `SendFetch`.
 
@@ -101,14 +106,15 @@ class Asking:
         """What is to be said now; None if there is nothing."""
         if not self._changed and not self._forgotten and self._told_taken == self._taken:
             return None
-        keys = [key for key, _ in zip(self._changed, range(FETCHES_PER_REQUEST_MAX), strict=False)]
+        keys, forgotten = _some(self._changed), _some(self._forgotten)
         for key in keys:
             del self._changed[key]
-        forgotten, self._forgotten = tuple(self._forgotten), {}
+        for key in forgotten:
+            del self._forgotten[key]
         self._number += 1
         self._told_taken = self._taken
         fetches = tuple((key, self._states[key]) for key in keys)
-        return Request(self._session, self._number, self._taken, fetches, forgotten)
+        return Request(self._session, self._number, self._taken, fetches, tuple(forgotten))
 
     def took(self, session: int, number: int) -> None:
         """A response has come, and its frames have been handed on.
@@ -270,6 +276,10 @@ class Serving:
             return None
         told.high_watermark, told.log_start = answer.high_watermark, answer.log_start
         return Part(key, answer, bytes_max)
+
+
+def _some(keys: dict[PartitionKey, None]) -> list[PartitionKey]:
+    return list(islice(keys, FETCHES_PER_REQUEST_MAX))
 
 
 def _check(right: bool, session: int, number: int) -> None:

@@ -1,0 +1,219 @@
+"""The follower's end of a fetch session: what this node fetches from one leader's node.
+
+There is a connection while anything is fetched from there. When it breaks, every partition is told
+that its wish may be lost, and the next connection begins another session with everything.
+"""
+
+import asyncio
+import random
+import ssl
+from typing import Final
+
+import structlog
+
+from penstock.logd.cluster.replication.frames import Frame, parse_frames
+from penstock.logd.cluster.replication.hosted import FetchCounts, Find
+from penstock.logd.cluster.replication.wire import (
+    RESPONSE_HEAD,
+    STILL_HERE,
+    Response,
+    check_response_head,
+    decode_response,
+    encode_request,
+)
+from penstock.logd.core.replication.events import AnswerLost
+from penstock.logd.core.replication.messages import Fetch
+from penstock.logd.core.replication.session import Asking, PartitionKey
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.peers.dialing import dial_peer
+from penstock.logd.peers.identity import Identity
+from penstock.logd.tcp.channel import Channel
+from penstock.logd.wire.logd_peer_pb2 import Purpose
+from penstock.service.clock import Clock
+
+_STALL_S: Final = 10.0
+"""Seconds a leader's node may take nothing before the connection is given up."""
+
+_PAUSE_S: Final = (0.05, 0.5)
+"""Seconds before the first try to connect again, and before a later one at most: records that wait
+for an ack wait for this."""
+
+_STILL_HERE_S: Final = 1.0
+"""Seconds after which a node that has nothing to say says so: a peer that was cut off leaves that
+unacknowledged, and the connection ends (`penstock.logd.peers.wire.UNACKED_S`)."""
+
+_log = structlog.get_logger()
+
+
+class Fetcher:
+    """Fetches from one node for as long as `run` runs. Used on the event loop.
+
+    Args:
+        me: This node.
+        peer: The leader's node.
+        address: Where it listens; empty: not known yet.
+        find: The replicas here.
+        clock: Dates, which sessions are numbered by.
+        rng: Spreads the tries to connect.
+        tls: Of this node as a client.
+
+    Attributes:
+        counts: For telemetry.
+        problem: Why there is no connection; empty while there is one, or none is needed.
+    """
+
+    def __init__(
+        self,
+        me: Identity,
+        peer: str,
+        find: Find,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self.counts = FetchCounts()
+        self.problem = ""
+        self._me = me
+        self._peer = peer
+        self._find = find
+        self._clock = clock
+        self._rng = rng
+        self._tls = tls
+        self._address = ""
+        self._session = clock.unix_ns()
+        self._asking = Asking(self._session)
+        self._wanted = asyncio.Event()
+        self._moved = asyncio.Event()
+
+    def fetch(self, key: PartitionKey, fetch: Fetch) -> None:
+        """Say what a replica wants or reports; it leaves at the end of this turn."""
+        self._asking.update(key, fetch)
+        self._wanted.set()
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition is not fetched from there any more."""
+        self._asking.forget(key)
+        self._wanted.set()
+
+    def move(self, address: str) -> None:
+        """The node is to be found there; empty: nowhere. A connection to elsewhere ends."""
+        if address != self._address:
+            self._address = address
+            self._moved.set()
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        pause_s, longest_s = _PAUSE_S
+        while True:
+            await self._needed()
+            self._moved.clear()
+            begun = self.counts.sessions
+            self.problem = await self._connect_and_talk()
+            if not self.problem:
+                continue
+            if self.counts.sessions > begun:
+                pause_s = _PAUSE_S[0]
+            await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
+            pause_s = min(pause_s * 2, longest_s)
+
+    async def _needed(self) -> None:
+        """Wait until something is to be fetched, and it is known from where."""
+        while not self._asking or not self._address:
+            wake = self._moved if self._asking else self._wanted
+            wake.clear()
+            await wake.wait()
+
+    async def _connect_and_talk(self) -> str:
+        """Fetch over one connection; returns why it ended, or nothing when it is not needed."""
+        connected = False
+        try:
+            channel = await dial_peer(
+                self._me, self._peer, self._address, Purpose.REPLICATION, self._tls
+            )
+            connected = True
+            self.counts.sessions += 1
+            self.problem = ""
+            _log.info("fetching", peer=self._peer, address=self._address)
+            try:
+                await self._talk(channel)
+            finally:
+                channel.close()
+        except EOFError:
+            reason = "it closed the connection"
+        except (OSError, CorruptError, RefusedError) as error:
+            reason = str(error) or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - a replica failed; the others go on
+            _log.exception("fetching failed", peer=self._peer)
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            reason = ""
+        if connected:
+            self._lose(reason)
+        return reason
+
+    async def _talk(self, channel: Channel) -> None:
+        """Send and hear until the connection ends, or is not needed."""
+        tasks = [
+            asyncio.create_task(self._hear(channel)),
+            asyncio.create_task(self._send(channel)),
+            asyncio.create_task(self._moved.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    async def _send(self, channel: Channel) -> None:
+        while self._asking:
+            self._wanted.clear()
+            while (request := self._asking.request()) is not None:
+                self.counts.requests += 1
+                await channel.send(encode_request(request), stall_s=_STALL_S)
+            try:
+                async with asyncio.timeout(_STILL_HERE_S):
+                    await self._wanted.wait()
+            except TimeoutError:
+                await channel.send(STILL_HERE, stall_s=_STALL_S)
+
+    async def _hear(self, channel: Channel) -> None:
+        while True:
+            head = await channel.receive(RESPONSE_HEAD.size)
+            length, frames_length = check_response_head(head)
+            response = decode_response(await channel.receive(length), frames_length)
+            data = await channel.receive(frames_length) if frames_length else b""
+            self._take(response, data)
+
+    def _take(self, response: Response, data: bytes) -> None:
+        """Hand a response's answers on, once all of it has turned out to be right."""
+        self._asking.took(response.session, response.number)
+        taken: list[list[Frame]] = []
+        position = 0
+        for part in response.parts:
+            end = position + part.frames_length
+            taken.append(parse_frames(data[position:end]) if part.frames_length else [])
+            position = end
+        self.counts.responses += 1
+        self.counts.frames += sum(map(len, taken))
+        self.counts.frames_bytes += len(data)
+        self._wanted.set()
+        for part, frames in zip(response.parts, taken, strict=True):
+            hosted = self._find(part.key)
+            if hosted is not None:
+                hosted.take(part.answer, frames)
+
+    def _lose(self, reason: str) -> None:
+        """The connection has ended; wishes that were under way may be lost."""
+        self._session = max(self._session + 1, self._clock.unix_ns())
+        keys = self._asking.restart(self._session)
+        if keys and reason:
+            self.counts.broken += 1
+            _log.warning("fetching interrupted", peer=self._peer, reason=reason)
+        for key in keys:
+            hosted = self._find(key)
+            if hosted is not None:
+                hosted.handle(AnswerLost())

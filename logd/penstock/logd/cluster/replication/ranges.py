@@ -1,0 +1,138 @@
+"""Damaged ranges: another node is asked for their frames, and asked by others.
+
+A range is answered whole or not at all, and with no more than one message between nodes holds; to
+ask for less is the core's business.
+"""
+
+import asyncio
+from concurrent.futures import Executor
+from typing import Final
+
+import structlog
+
+from penstock.logd.cluster.mesh import Mesh
+from penstock.logd.cluster.replication.frames import Frame, parse_frames
+from penstock.logd.cluster.replication.hosted import Find
+from penstock.logd.cluster.replication.wire import decode_range_request, encode_range_request
+from penstock.logd.core.node import NodeId
+from penstock.logd.core.replication.events import RangeAsked, RangeCorrupt
+from penstock.logd.core.replication.session import PartitionKey
+from penstock.logd.errors import LogdError, RefusedError
+from penstock.logd.frame import encode_header
+from penstock.logd.limits import PEER_FRAME_SIZE_MAX, RANGES_ASKED_MAX
+from penstock.logd.store import CommitLog, CorruptFrameError
+
+RANGE_API: Final = "range"
+"""Of the request between nodes."""
+
+RANGE_BYTES_MAX: Final = PEER_FRAME_SIZE_MAX - 1024
+"""Bytes of frames in one answer."""
+
+_ASK_S: Final = 10.0
+"""Seconds an answer may take."""
+
+_TELL_S: Final = 1.0
+"""Seconds the own core has to say whether it can help: it does so at once."""
+
+_log = structlog.get_logger()
+
+_Told = tuple[str, PartitionKey, int]
+
+
+class Ranges:
+    """Of one node. Used on the event loop.
+
+    Args:
+        find: The replicas here.
+        mesh: Carries the requests.
+        executor: Reads frames on its threads.
+    """
+
+    def __init__(self, find: Find, mesh: Mesh, executor: Executor) -> None:
+        self._find = find
+        self._mesh = mesh
+        self._executor = executor
+        self._asking: dict[tuple[str, PartitionKey], asyncio.Task[None]] = {}
+        self._told: dict[_Told, asyncio.Future[int]] = {}
+
+    def ask(self, node: str, key: PartitionKey, first: int, upto: int) -> None:
+        """Ask a node; nothing is done while it is being asked for that partition already."""
+        if (node, key) in self._asking or len(self._asking) >= RANGES_ASKED_MAX:
+            return
+        task = asyncio.create_task(self._ask(node, key, first, upto))
+        self._asking[node, key] = task
+        task.add_done_callback(lambda _: self._asking.pop((node, key), None))
+
+    def tell(self, node: str, key: PartitionKey, first: int, upto: int) -> None:
+        """The own core says what it can send of a range that begins at `first`."""
+        waiting = self._told.get((node, key, first))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(upto)
+
+    async def answer(self, node: str, body: bytes) -> bytes:
+        """Answer a request: frames that hold the range, or nothing.
+
+        Raises:
+            CorruptError: It is none.
+        """
+        key, first, upto = decode_range_request(body)
+        hosted = self._find(key)
+        if hosted is None:
+            return b""
+        told: _Told = (node, key, first)
+        waiting = self._told.setdefault(told, asyncio.get_running_loop().create_future())
+        try:
+            hosted.handle(RangeAsked(NodeId(node), first, upto))
+            async with asyncio.timeout(_TELL_S):
+                sent = await asyncio.shield(waiting)
+        except TimeoutError:
+            return b""
+        finally:
+            self._told.pop(told, None)
+        if sent < upto:
+            return b""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._executor, read_range, hosted.log, first, upto)
+        except CorruptFrameError as error:
+            hosted.handle(RangeCorrupt(error.offset, error.next_offset))
+            return b""
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask(self, node: str, key: PartitionKey, first: int, upto: int) -> None:
+        request = encode_range_request(key, first, upto)
+        frames: list[Frame] = []
+        try:
+            data = await self._mesh.ask(node, RANGE_API, request, timeout_s=_ASK_S)
+            frames = parse_frames(data, where=f"node {node}")
+        except LogdError as error:
+            _log.info("range not had", peer=node, first=first, upto=upto, reason=str(error))
+        hosted = self._find(key)
+        if hosted is not None:
+            hosted.take_range(node, first, upto, frames)
+
+
+def read_range(log: CommitLog, first: int, upto: int) -> bytes:
+    """The frames that hold [first, upto), checked; nothing if they are more than can be sent.
+
+    Raises:
+        CorruptFrameError: One of them is damaged.
+        OSError: The disk failed.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        for header, body in log.frames(first, upto=upto):
+            size += header.frame_length
+            if size > RANGE_BYTES_MAX:
+                return b""
+            pieces += (encode_header(header), body)
+    except RefusedError:  # deleted meanwhile
+        return b""
+    return b"".join(pieces)
