@@ -17,7 +17,12 @@ from penstock.logd.core.cluster.commands import (
     SetStreamMode,
     SetTarget,
 )
-from penstock.logd.core.cluster.records import Addresses, NodeState, ReplicationOptions
+from penstock.logd.core.cluster.records import (
+    Addresses,
+    NodeState,
+    PartitionKey,
+    ReplicationOptions,
+)
 from penstock.logd.core.cluster.state import ClusterState, Each, Refused
 from penstock.logd.core.cluster.tables import Done
 from penstock.logd.core.metadata import StreamConfig
@@ -128,6 +133,9 @@ def test_an_isr_holds_replicas_only(cluster: Cluster) -> None:
     assert cluster.code(cluster.isr_change("c", "a")) == ""
     assert cluster.partition().isr == ("a", "c")
     assert cluster.partition().leader_epoch == 1
+    version = cluster.partition().version
+    assert cluster.code(cluster.isr_change("c", "a")) == ""
+    assert cluster.partition().version == version + 1, "it takes back what was proposed before"
 
 
 def test_a_leader_is_elected_from_the_isr_unless_that_is_asked_for(cluster: Cluster) -> None:
@@ -139,7 +147,7 @@ def test_a_leader_is_elected_from_the_isr_unless_that_is_asked_for(cluster: Clus
     assert cluster.code(cluster.election("b", "b", unclean="operator")) == ""
     assert (cluster.partition().leader, cluster.partition().isr) == ("b", ("b",))
     assert cluster.partition().unclean_elections == 1
-    assert cluster.partition().leader_epoch == 2
+    assert cluster.partition().leader_epoch == cluster.partition().unclean_epoch == 2
 
 
 def test_an_election_cannot_expand_the_isr(cluster: Cluster) -> None:
@@ -355,8 +363,11 @@ def test_a_stream_from_before_is_taken_over_with_its_incarnation() -> None:
 def test_modes_and_options_are_changed(cluster: Cluster) -> None:
     stream = cluster.stream()
     mode = SetStreamMode(stream="s", incarnation=stream.incarnation, paused=True)
-    assert cluster.apply(mode) == Done(incarnation=stream.incarnation)
+    keys = tuple(PartitionKey("s", number) for number in range(len(stream.partitions)))
+    assert cluster.apply(mode) == Done(incarnation=stream.incarnation, partitions=keys)
     assert cluster.apply(mode) == Done(changed=False, incarnation=stream.incarnation)
+    later = cluster.stream().partitions[0].version
+    assert later == stream.partitions[0].version + 1, "its replicas are to see it"
     assert cluster.code(replace(mode, paused=None, read_only=True)) == ""
     assert (cluster.stream().options.paused, cluster.stream().options.read_only) == (True, True)
     alter = AlterStream(

@@ -27,7 +27,10 @@ from penstock.logd.errors import RefusedError
 
 
 def change_isr(tables: Tables, index: int, change: IsrChange) -> Done:
-    """Shrink or expand an ISR; its leader stays in it."""
+    """Shrink or expand an ISR; its leader stays in it.
+
+    One that is as it was raises the version, too: so a leader takes back what it proposed before.
+    """
     del index
     _, partition = tables.based_on(change.basis)
     isr = tuple(sorted(change.isr))
@@ -38,7 +41,9 @@ def change_isr(tables: Tables, index: int, change: IsrChange) -> Done:
         message = f"{_name(change.basis)}: its leader {partition.leader} must be in the ISR"
         raise RefusedError("LEADER_NOT_IN_ISR", message)
     _check_among(isr, partition.replicas, "replicas", change.basis)
-    return _put(tables, change.basis, partition, isr=isr)
+    key = PartitionKey(change.basis.stream, change.basis.partition)
+    tables.put(key, replace(partition, isr=isr, version=partition.version + 1))
+    return Done(partitions=(key,))
 
 
 def elect(tables: Tables, index: int, election: Election) -> Done:
@@ -88,6 +93,7 @@ def _election(
         "last_leader": leader,
         "successor": None,
         "unclean_elections": partition.unclean_elections + unclean,
+        "unclean_epoch": partition.leader_epoch + 1 if unclean else partition.unclean_epoch,
     }
 
 

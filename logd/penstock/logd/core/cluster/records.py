@@ -97,6 +97,7 @@ class Partition:
         target: Replicas that a move ends with; None while there is none.
         former: Nodes that may hold data of it, which is to be removed.
         unclean_elections: Leaders there were that lacked acked records.
+        unclean_epoch: The leader epoch of the last of them; 0: there was none.
     """
 
     replicas: tuple[NodeId, ...]
@@ -110,6 +111,7 @@ class Partition:
     target: tuple[NodeId, ...] | None = None
     former: tuple[NodeId, ...] = ()
     unclean_elections: int = 0
+    unclean_epoch: int = 0
 
     @property
     def holders(self) -> set[NodeId]:

@@ -74,8 +74,8 @@ def alter_stream(tables: Tables, index: int, command: AlterStream) -> Done:
     stream = tables.stream(name, command.incarnation)
     check_options(command.options)
     changed = tables.catalog.alter(command.config) or stream.options != command.options
-    tables.streams[name] = replace(stream, config=command.config, options=command.options)
-    return Done(changed=changed, incarnation=stream.incarnation)
+    stream = replace(stream, config=command.config, options=command.options)
+    return _replace_options(tables, stream, changed=changed)
 
 
 def set_stream_mode(tables: Tables, index: int, command: SetStreamMode) -> Done:
@@ -87,8 +87,20 @@ def set_stream_mode(tables: Tables, index: int, command: SetStreamMode) -> Done:
         options = replace(options, paused=command.paused)
     if command.read_only is not None:
         options = replace(options, read_only=command.read_only)
-    tables.streams[command.stream] = replace(stream, options=options)
-    return Done(changed=options != stream.options, incarnation=stream.incarnation)
+    changed = options != stream.options
+    return _replace_options(tables, replace(stream, options=options), changed=changed)
+
+
+def _replace_options(tables: Tables, stream: StreamRecord, *, changed: bool) -> Done:
+    """Put a stream with other options in its place; its partitions' replicas are to see them."""
+    name = stream.config.name
+    if changed:
+        partitions = tuple(
+            replace(partition, version=partition.version + 1) for partition in stream.partitions
+        )
+        tables.streams[name] = replace(stream, partitions=partitions)
+    keys = _keys(stream) if changed else ()
+    return Done(changed=changed, incarnation=stream.incarnation, partitions=keys)
 
 
 def delete_stream(tables: Tables, index: int, command: DeleteStream) -> Done:
