@@ -20,6 +20,7 @@ from typing import Final
 
 from penstock.logd.acks import Nack
 from penstock.logd.batch import Record, build_batch, decode_body, encode_body
+from penstock.logd.committer import Durable
 from penstock.logd.core.intake import Arrived, Intake, StorageFailed
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.node import NodeId
@@ -185,8 +186,7 @@ class IntakeWorld:
     def sync(self) -> None:
         self.write()
         if not self.failed:
-            upto = self.log.sync()
-            self.replica.synced(upto, self.now_ns)
+            self.replica.settle(Durable(self.log.sync()), self.now_ns)
             self.release()
 
     def delete(self) -> None:

@@ -140,12 +140,12 @@ def _offsets_skipped() -> Patches:
     recover = partition._recover
 
     def skip(*args: Any) -> Any:
-        log, replica, intake = recover(*args)
-        segment = log._active
+        opened = recover(*args)
+        segment = opened.log._active
         if segment.size:
             segment.end_offset += 1
-            intake.next_offset += 1
-        return log, replica, intake
+            opened.intake.next_offset += 1
+        return opened
 
     return [patch.object(partition, "_recover", skip)]
 

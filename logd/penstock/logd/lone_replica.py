@@ -7,6 +7,7 @@ that does not end.
 from collections.abc import Iterable
 from typing import Final
 
+from penstock.logd.committer import Durable, Outcome
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.effects import (
     BeginEpoch,
@@ -39,8 +40,8 @@ class LoneReplica:
 
     Attributes:
         epoch: The leader epoch.
-        high_watermark: Offset of the last committed record; -1 when there is none. It is looked at
-            several times a turn, so it is kept here.
+        high_watermark: Offset of the last committed record; -1 when there is none.
+        leads: It does.
 
     Raises:
         CorruptError: The log ends below the beginning of an epoch: records have been lost.
@@ -53,6 +54,7 @@ class LoneReplica:
             if begun > end:  # what lay below was durable when the epoch began
                 message = f"epoch {number} began at offset {begun}, the log ends at {end}"
                 raise CorruptError(f"{message}: records have been lost", where=str(log.directory))
+        self.leads = True
         self.epoch = epochs.latest + 1
         state = LogState.opened(
             start=log.start_offset, end=end, epochs=Epochs(epochs.entries), high_watermark=end - 1
@@ -74,13 +76,14 @@ class LoneReplica:
         assert led == [Lead(self.epoch, end)], led
         self.high_watermark = self._replica.high_watermark
 
-    def synced(self, upto: int, now_ns: int) -> bool:
-        """Everything below is durable; returns whether the high watermark has risen.
+    def settle(self, outcome: Outcome, now_ns: int) -> bool:
+        """Take what the log's writer says; whether the high watermark has risen.
 
         What is handed to the log's writer need not be told before: that is for whoever may have to
         cut it off again, and it costs a message alone in flight as much as being parsed.
         """
-        risen = _has_committed(self._replica.handle(Synced(upto), now_ns))
+        assert isinstance(outcome, Durable), outcome
+        risen = _has_committed(self._replica.handle(Synced(outcome.upto), now_ns))
         self.high_watermark = self._replica.high_watermark
         return risen
 

@@ -1,9 +1,11 @@
 """One partition at work: its log, its role, its committer, its publishers and its readers."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, assert_never
+from typing import Protocol
 
 import structlog
 
@@ -11,7 +13,6 @@ from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.committer import (
     CommitFailed,
     Committer,
-    Durable,
     MemorySynced,
     MemoryWanted,
     Outcome,
@@ -40,17 +41,24 @@ class Role(Protocol):
 
     Attributes:
         epoch: The leader epoch; 0 before the first.
-        high_watermark: Offset of the last committed record; -1 when there is none.
+        high_watermark: Offset of the last committed record; -1 when there is none. It is looked at
+            several times a turn.
+        leads: Whether it leads as soon as the partition is open.
     """
 
     epoch: int
     high_watermark: int
+    leads: bool
 
-    def synced(self, upto: int, now_ns: int) -> bool:
-        """Everything below is durable; whether the high watermark has risen."""
+    def settle(self, outcome: Outcome, now_ns: int) -> bool:
+        """Take what the log's writer says; whether more is committed that nobody was told of."""
 
     def failed(self, reason: str, now_ns: int) -> None:
         """The log takes no writes any more."""
+
+
+MakeRole = Callable[[CommitLog, EpochFile], Role]
+"""Given the recovered log. Raises CorruptError, OSError."""
 
 
 class Partition:
@@ -69,11 +77,11 @@ class Partition:
     """
 
     def __init__(
-        self, stream: Stream, parts: tuple[CommitLog, Role, Intake], around: Surroundings
+        self, stream: Stream, number: int, opened: "_Opened", around: Surroundings
     ) -> None:
         self.stream = stream
-        self.number = 0
-        log, self._role, intake = parts
+        self.number = number
+        log, self._role, intake = opened.log, opened.role, opened.intake
         self.log = log
         self.failure = ""
         self.closed = self.finished = False
@@ -96,22 +104,40 @@ class Partition:
             retainer=self.retainer,
         )
         self.leadership = Leadership(stream, log, intake, self._committer.submit, around)
-        self.leadership.lead(self._role.epoch, log.end_offset, self.high_watermark)
+        if self._role.leads:
+            self.leadership.lead(self.epoch, log.end_offset, self.high_watermark)
         self.upkeep = self._begin_upkeep()
         self._remembering = Remembering(intake, log, self._committer, self.upkeep, around.compactor)
         self._committer.start()
 
     @classmethod
-    async def open(cls, stream: Stream, directory: Path, around: Surroundings) -> "Partition":
-        """Recover the log, begin a new leader epoch and rebuild what the intake remembers.
+    async def open(
+        cls,
+        stream: Stream,
+        directory: Path,
+        around: Surroundings,
+        *,
+        number: int = 0,
+        make_role: MakeRole | None = None,
+    ) -> "Partition":
+        """Recover the log, find a role and rebuild what the intake remembers.
+
+        Args:
+            stream: Of the partition.
+            directory: Of its log.
+            around: What it shares.
+            number: Of the partition.
+            make_role: None: it is the only replica, and leads under a new epoch.
 
         Raises:
             CorruptError: The log contradicts itself.
             RefusedError: It was written by a later version.
             OSError: The disk failed.
         """
-        parts = await asyncio.to_thread(_recover, stream, directory, around)
-        return cls(stream, parts, around)
+        if make_role is None:
+            make_role = partial(LoneReplica, around.node, stream.incarnation)
+        opened = await asyncio.to_thread(_recover, stream, directory, around, make_role)
+        return cls(stream, number, opened, around)
 
     @property
     def name(self) -> str:
@@ -232,17 +258,15 @@ class Partition:
 
     def _settle(self, outcome: Outcome) -> None:
         match outcome:
-            case Durable(upto):
-                if self._role.synced(upto, self._around.clock.monotonic_ns()):
-                    self._commit(self.high_watermark)
             case CommitFailed(reason):
                 self._fail(reason)
             case MemoryWanted():
                 self._remembering.want()
             case MemorySynced(memory):
-                self._remembering.write(memory)
+                self._remembering.synced(memory, self.high_watermark)
             case _:
-                assert_never(outcome)
+                if self._role.settle(outcome, self._around.clock.monotonic_ns()):
+                    self.commit(self.high_watermark)
 
     def _begin_upkeep(self) -> Upkeep:
         compactor = self._around.compactor
@@ -263,8 +287,10 @@ class Partition:
         self.intake.dedup.whole = True
         self._post(MemoryWanted())
 
-    def _commit(self, high_watermark: int) -> None:
+    def commit(self, high_watermark: int) -> None:
+        """The high watermark has risen: answer publishers, wake readers."""
         self.leadership.committed_upto(high_watermark)
+        self._remembering.committed(high_watermark)
         self._wake()
 
     def _fail(self, reason: str) -> None:
@@ -288,20 +314,25 @@ class Partition:
                 waiter.set_result(None)
 
 
-def _recover(
-    stream: Stream, directory: Path, around: Surroundings
-) -> tuple[CommitLog, LoneReplica, Intake]:
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    log: CommitLog
+    role: Role
+    intake: Intake
+
+
+def _recover(stream: Stream, directory: Path, around: Surroundings, make_role: MakeRole) -> _Opened:
     config = stream.config
     log_config = LogConfig(
         segment_bytes_max=config.deleting.segment_bytes_max(config.segment_bytes_max),
         segment_age_s_max=config.deleting.segment_age_s_max(),
     )
     log = CommitLog.open(directory, log_config)
-    epochs = EpochFile(directory / "epochs")
-    replica = LoneReplica(around.node, stream.incarnation, log, epochs)
-    end, epoch = log.end_offset, replica.epoch
-    intake = Intake(config, next_offset=end, epoch=epoch, streams_for=around.streams_for)
+    role = make_role(log, EpochFile(directory / "epochs"))
+    intake = Intake(
+        config, next_offset=log.end_offset, epoch=role.epoch, streams_for=around.streams_for
+    )
     rebuild_intake(intake, log, around.clock.unix_ns())
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))
-    return log, replica, intake
+    return _Opened(log, role, intake)

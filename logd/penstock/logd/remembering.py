@@ -27,7 +27,7 @@ class Remembering:
     Args:
         intake: Whose.
         log: Its log; what is remembered is written beside its segments.
-        committer: Writes that log; posts `MemorySynced`, which is answered by `write`.
+        committer: Writes that log; posts `MemorySynced`, which is answered by `synced`.
         upkeep: Waits, as retention does, for what it may rewrite to be remembered.
         compactor: Works on `upkeep`.
     """
@@ -47,6 +47,7 @@ class Remembering:
         self._compactor = compactor
         self._under_way = False
         self._again = False
+        self._waiting: Memory | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -58,8 +59,23 @@ class Remembering:
         self._under_way = True
         self._committer.sync_below(Memory.of(self._intake))
 
-    def write(self, memory: Memory) -> None:
-        """Write a memory, on a worker: everything below its offset is durable."""
+    def synced(self, memory: Memory, high_watermark: int) -> None:
+        """Write a memory once it is about committed records only; all of them are durable.
+
+        Others may be cut off again: a file that remembers what the log does not have is of no use.
+        """
+        self._waiting = memory
+        self.committed(high_watermark)
+
+    def committed(self, high_watermark: int) -> None:
+        """The high watermark is there now."""
+        memory = self._waiting
+        if memory is not None and memory.offset <= high_watermark + 1:
+            self._waiting = None
+            self._begin_writing(memory)
+
+    def _begin_writing(self, memory: Memory) -> None:
+        """Write on a worker."""
         writing = asyncio.get_running_loop().run_in_executor(None, self._write, memory)
         writing.add_done_callback(lambda done: self._written(memory, done))
 
