@@ -20,7 +20,6 @@ from typing import Final
 
 from penstock.logd.acks import Nack
 from penstock.logd.batch import Record, build_batch, decode_body, encode_body
-from penstock.logd.committer import Durable
 from penstock.logd.core.intake import Arrived, Intake, StorageFailed
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.node import NodeId
@@ -37,6 +36,7 @@ from penstock.logd.core.turn import (
 )
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.frame_builder import build_frames
+from penstock.logd.log_orders import Durable
 from penstock.logd.lone_replica import LoneReplica
 from penstock.logd.memory import Memory
 from penstock.logd.nats.headers import format_headers

@@ -2,85 +2,44 @@
 
 Everything handed over while one sync runs is written and synced together next (group commit). With
 the fsync policy `commit`, only what is synced counts as durable; with `interval` and `never`, what
-the operating system has taken does. Retention runs on this thread, too, one step between two
-writes: it never meets an append.
+the operating system has taken does. What changes the log otherwise comes through the same queue
+and waits for what was handed over before it. Retention runs on this thread, too, one step between
+two turns: it never meets an append.
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
-from typing import assert_never
 
 import structlog
 
 from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.replication.effects import BeginEpoch, DeleteBefore, Reset, Truncate
 from penstock.logd.core.turn import Append, Run, Whole
 from penstock.logd.errors import LogdError
-from penstock.logd.frame import FrameHeader
 from penstock.logd.frame_builder import build_frames
 from penstock.logd.limits import APPEND_BYTES_MAX, FRAMES_UNREMEMBERED_MAX
+from penstock.logd.log_changes import LogChanges
+from penstock.logd.log_orders import (
+    CommitFailed,
+    Durable,
+    Frame,
+    MemorySynced,
+    MemoryWanted,
+    Note,
+    Order,
+    Outcome,
+    Remembered,
+    StartMoved,
+    Wish,
+    Written,
+)
 from penstock.logd.memory import Memory
 from penstock.logd.retainer import Retainer
-from penstock.logd.store import CommitLog
+from penstock.logd.store import CommitLog, EpochFile
 from penstock.service.clock import Clock
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Durable:
-    """Everything below `upto` is as durable as the stream's policy asks."""
-
-    upto: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommitFailed:
-    """The log refuses writes; what was handed over and not reported durable is not stored."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryWanted:
-    """What the intake remembers is to be written down.
-
-    Retention or compaction waits for it, or the next start would have many frames to read.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class MemorySynced:
-    """Everything below the memory's offset is durable, so it may be written down."""
-
-    memory: Memory
-
-
-class _Wish(Enum):
-    SEAL = "seal"
-    CLOSE = "close"
-
-
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    offset: int
-
-
-@dataclass(slots=True)
-class _Work:
-    """What a turn finds handed over."""
-
-    items: list[Run | Whole] = field(default_factory=list)
-    memory: Memory | None = None
-    remembered: int | None = None
-    sealing: bool = False
-
-
-Frame = tuple[FrameHeader, bytes]
-Order = Append | Memory | _Remembered | _Wish
-Outcome = Durable | CommitFailed | MemoryWanted | MemorySynced
 
 
 class Committer:
@@ -89,13 +48,14 @@ class Committer:
     Args:
         log: The partition's log; nobody else writes to it.
         config: Of the stream.
-        epoch: The leader epoch of new frames.
+        epochs: Of the log; new frames are of the last.
         post: Called on the thread with each outcome.
         clock: For the interval policy.
-        retainer: Takes its steps on the thread, between two writes.
+        retainer: Takes its steps on the thread, between two turns.
 
     Attributes:
         failed: Whether something handed over was not stored, or may not be durable.
+        tell_written: Whether `Written` is posted, too, before what was written is synced.
     """
 
     def __init__(
@@ -103,22 +63,23 @@ class Committer:
         log: CommitLog,
         config: StreamConfig,
         *,
-        epoch: int,
+        epochs: EpochFile,
         post: Callable[[Outcome], None],
         clock: Clock,
         retainer: Retainer,
     ) -> None:
         self._log = log
         self._config = config
-        self._epoch = epoch
+        self._changes = LogChanges(log, epochs, retainer)
         self._post = post
         self._clock = clock
         self._retainer = retainer
+        self.tell_written = False
+        self._start = log.start_offset
         # Made in C: a condition's notify and wait cost more than the rest of a small turn's
         # hand-over. What it holds is bounded by the bytes that a partition takes.
         self._orders: SimpleQueue[Order] = SimpleQueue()
         self._frames = 0
-        self._closing = False
         self.failed = False
         self._synced_ns = clock.monotonic_ns()
         self._thread = threading.Thread(
@@ -131,27 +92,54 @@ class Committer:
 
     def submit(self, append: Append) -> None:
         """Hand over what to write; never waits. After a failure it is dropped."""
-        if not self.failed:
-            self._orders.put(append)
+        self._give(append)
+
+    def append_fetched(self, frames: Iterable[Frame]) -> None:
+        """Hand over frames of another replica, checked, to be written as they are; never waits."""
+        self.submit(Append([Whole(header, body) for header, body in frames], 0))
+
+    def begin_epoch(self, epoch: int, start_offset: int) -> None:
+        """Have an epoch noted durably, and what is submitted after this be of it: `EpochBegun`."""
+        self._give(BeginEpoch(epoch, start_offset))
+
+    def truncate(self, upto: int, cuts: int) -> None:
+        """Have every frame with records at or above `upto` removed: `Cut`."""
+        self._give(Truncate(upto, cuts))
+
+    def reset(self, start: int, cuts: int) -> None:
+        """Have everything removed, and the log begin at `start`: `WasReset`."""
+        self._give(Reset(start, cuts))
+
+    def delete_before(self, offset: int) -> None:
+        """Have whole segments below `offset` deleted, when the retainer finds that they may be."""
+        self._give(DeleteBefore(offset))
+
+    def note(self, high_watermark: int, agreed_epoch: int) -> None:
+        """Have what a replica knows written down."""
+        self._give(Note(high_watermark, agreed_epoch))
 
     def sync_below(self, memory: Memory) -> None:
         """Have all that was submitted made durable, and `MemorySynced` posted; never waits."""
-        self._orders.put(memory)
+        self._give(memory)
 
     def remembered(self, offset: int) -> None:
         """What the intake remembers of everything below `offset` is written down."""
-        self._orders.put(_Remembered(offset))
+        self._give(Remembered(offset))
 
     def seal(self) -> None:
-        """Have the active segment sealed between two writes; never waits."""
-        self._orders.put(_Wish.SEAL)
+        """Have the active segment sealed; never waits."""
+        self._give(Wish.SEAL)
 
     def close(self) -> None:
         """Write what was submitted, sync, end the thread and close the log; waits for all that."""
-        self._orders.put(_Wish.CLOSE)
+        self._orders.put(Wish.CLOSE)
         if self._thread.ident is not None:
             self._thread.join()
         self._log.close()
+
+    def _give(self, order: Order) -> None:
+        if not self.failed:
+            self._orders.put(order)
 
     def _run(self) -> None:
         try:
@@ -170,57 +158,72 @@ class Committer:
         self._post(CommitFailed(reason))
 
     def _turn(self) -> bool:
-        """Write everything handed over; False when there is nothing and never will be."""
-        work = self._await_work()
-        wrote = bool(work.items)
-        self._append(work.items)
-        if work.memory is not None or self._sync_is_due():
-            self._log.sync()
-            self._synced_ns = self._clock.monotonic_ns()
+        """Write what was handed over, and carry out the order that comes next; False at the end."""
+        items, order = self._await_orders()
+        wrote = bool(items)
+        self._append(items)
+        if wrote and self.tell_written:
+            self._post(Written(self._log.end_offset, self._changes.cuts))
+        if self._sync_is_due():
+            self._sync()
         if wrote:
-            self._post(Durable(self._log.end_offset))
-        if work.memory is not None:
-            self._post(MemorySynced(work.memory))
-        if work.remembered is not None:
-            self._retainer.remembered(work.remembered)
-        if work.sealing:
-            self._log.roll()
-        if self._closing:
-            return wrote
+            self._post(Durable(self._log.end_offset, self._changes.cuts))
+        if order is Wish.CLOSE:
+            return False
+        if order is not None:
+            self._carry_out(order)
+        self._retain()
+        return True
+
+    def _await_orders(self) -> tuple[list[Run | Whole], Order | None]:
+        """Wait until there is something to do, or the time has come.
+
+        Returns:
+            All there is to write, up to the first order of another kind, and that one.
+        """
+        items: list[Run | Whole] = []
+        try:
+            order = self._orders.get(timeout=self._wait_s())
+            while isinstance(order, Append):
+                items += order.items
+                order = self._orders.get_nowait()
+        except Empty:
+            return items, None
+        return items, order
+
+    def _carry_out(self, order: Order) -> None:
+        match order:
+            case Memory():
+                self._sync()
+                self._post(MemorySynced(order))
+            case Remembered(offset):
+                self._retainer.remembered(offset)
+            case Wish.SEAL:
+                self._log.roll()
+            case BeginEpoch() | Truncate() | Reset() | DeleteBefore() | Note():
+                outcome = self._changes.carry_out(order)
+                self._start = self._log.start_offset
+                if outcome is not None:
+                    self._post(outcome)
+            case _:
+                raise AssertionError(order)
+
+    def _retain(self) -> None:
         if self._retainer.step() or self._frames >= FRAMES_UNREMEMBERED_MAX:
             self._frames = 0
             self._post(MemoryWanted())
-        return True
+        start = self._log.start_offset
+        if start != self._start:
+            self._start = start
+            self._post(StartMoved(start))
 
-    def _await_work(self) -> _Work:
-        """Wait until there is something to do, or the time has come; take all there is."""
-        work = _Work()
-        try:
-            order = self._orders.get(not self._closing, self._wait_s())
-            while True:
-                self._take(order, work)
-                order = self._orders.get_nowait()
-        except Empty:
-            return work
-
-    def _take(self, order: Order, work: _Work) -> None:
-        match order:
-            case Append():
-                work.items += order.items
-            case Memory():
-                work.memory = order
-            case _Remembered(offset):
-                work.remembered = offset
-            case _Wish.SEAL:
-                work.sealing = True
-            case _Wish.CLOSE:
-                self._closing = True
-            case _:
-                assert_never(order)
+    def _sync(self) -> None:
+        self._log.sync()
+        self._synced_ns = self._clock.monotonic_ns()
 
     def _append(self, items: list[Run | Whole]) -> None:
         """Write items, some frames at a time; they are let go as their frames are made."""
-        for frames in _in_parts(build_frames(_taken_from(items), epoch=self._epoch)):
+        for frames in _in_parts(build_frames(_taken_from(items), epoch=self._changes.epoch)):
             self._log.append(frames)
             self._frames += len(frames)
 

@@ -7,7 +7,6 @@ that does not end.
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.logd.committer import Durable, Outcome
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.effects import (
     BeginEpoch,
@@ -22,6 +21,7 @@ from penstock.logd.core.replication.epochs import Epochs
 from penstock.logd.core.replication.events import (
     EpochSaved,
     LeaseRenewed,
+    LogStartMoved,
     StorageFailed,
     Synced,
     Viewed,
@@ -30,6 +30,7 @@ from penstock.logd.core.replication.log_state import LogState
 from penstock.logd.core.replication.replica import Replica
 from penstock.logd.core.replication.view import View
 from penstock.logd.errors import CorruptError
+from penstock.logd.log_orders import Durable, Outcome, StartMoved
 from penstock.logd.store import CommitLog, EpochFile
 
 FOREVER_NS: Final = (1 << 63) - 1
@@ -40,6 +41,7 @@ class LoneReplica:
 
     Attributes:
         epoch: The leader epoch.
+        epochs: Of the log.
         high_watermark: Offset of the last committed record; -1 when there is none.
         leads: It does.
 
@@ -55,6 +57,7 @@ class LoneReplica:
                 message = f"epoch {number} began at offset {begun}, the log ends at {end}"
                 raise CorruptError(f"{message}: records have been lost", where=str(log.directory))
         self.leads = True
+        self.epochs = epochs
         self.epoch = epochs.latest + 1
         state = LogState.opened(
             start=log.start_offset, end=end, epochs=Epochs(epochs.entries), high_watermark=end - 1
@@ -82,6 +85,9 @@ class LoneReplica:
         What is handed to the log's writer need not be told before: that is for whoever may have to
         cut it off again, and it costs a message alone in flight as much as being parsed.
         """
+        if isinstance(outcome, StartMoved):
+            self._replica.handle(LogStartMoved(outcome.start), now_ns)
+            return False
         assert isinstance(outcome, Durable), outcome
         risen = _has_committed(self._replica.handle(Synced(outcome.upto), now_ns))
         self.high_watermark = self._replica.high_watermark

@@ -10,13 +10,7 @@ from typing import Protocol
 import structlog
 
 from penstock.logd.byte_budget import ByteBudget
-from penstock.logd.committer import (
-    CommitFailed,
-    Committer,
-    MemorySynced,
-    MemoryWanted,
-    Outcome,
-)
+from penstock.logd.committer import Committer
 from penstock.logd.core.intake import Intake
 from penstock.logd.core.metadata import Stream
 from penstock.logd.core.turn import (
@@ -25,6 +19,12 @@ from penstock.logd.core.turn import (
 )
 from penstock.logd.errors import UnavailableError
 from penstock.logd.leadership import Leadership
+from penstock.logd.log_orders import (
+    CommitFailed,
+    MemorySynced,
+    MemoryWanted,
+    Outcome,
+)
 from penstock.logd.lone_replica import LoneReplica
 from penstock.logd.rebuild import rebuild_intake
 from penstock.logd.remembering import Remembering
@@ -44,11 +44,13 @@ class Role(Protocol):
         high_watermark: Offset of the last committed record; -1 when there is none. It is looked at
             several times a turn.
         leads: Whether it leads as soon as the partition is open.
+        epochs: Of the log; from the start of its writer on only that changes them.
     """
 
     epoch: int
     high_watermark: int
     leads: bool
+    epochs: EpochFile
 
     def settle(self, outcome: Outcome, now_ns: int) -> bool:
         """Take what the log's writer says; whether more is committed that nobody was told of."""
@@ -98,7 +100,7 @@ class Partition:
         self._committer = Committer(
             log,
             stream.config,
-            epoch=intake.epoch,
+            epochs=self._role.epochs,
             post=self._post,
             clock=around.clock,
             retainer=self.retainer,

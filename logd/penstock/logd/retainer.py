@@ -34,6 +34,7 @@ class Retainer:
         clock: For the interval, and for the records' age.
 
     Attributes:
+        leading: Whether it decides what is deleted. A follower's leaves that to its leader's.
         records_deleted: Since the start; so the next two.
         bytes_deleted: Of log files.
         segments_deleted: Segments.
@@ -48,6 +49,7 @@ class Retainer:
         high_watermark: Callable[[], int],
         clock: Clock,
     ) -> None:
+        self.leading = True
         self.records_deleted = 0
         self.bytes_deleted = 0
         self.segments_deleted = 0
@@ -61,10 +63,11 @@ class Retainer:
         self._segments_seen = log.segment_count
         self._doomed: deque[SegmentFacts] = deque()
         self._remembered_offset = 0
+        self._goal = 0
 
     def wait_s(self) -> float | None:
         """Seconds until there may be something to do; None: never."""
-        if not self._retention.deletes:
+        if not self._doomed and not self._decides:
             return None
         return max(0, self._due_ns - self._clock.monotonic_ns()) / _NS_PER_S
 
@@ -77,7 +80,7 @@ class Retainer:
         Raises:
             LogFailedError: The disk failed; the log takes no more writes.
         """
-        if not self._retention.deletes:
+        if not self._goal and not self._decides:
             return False
         now_ns = self._clock.monotonic_ns()
         if not self._doomed and self._log.segment_count != self._segments_seen:
@@ -101,15 +104,35 @@ class Retainer:
         if self._doomed:
             self._due_ns = self._clock.monotonic_ns()
 
+    def delete_before(self, offset: int) -> None:
+        """Delete whole sealed segments that end at or below an offset, as the leader has done."""
+        self._goal = max(self._goal, offset)
+        if not self._doomed:
+            self._due_ns = self._clock.monotonic_ns()
+
+    def was_cut(self) -> None:
+        """The log was truncated or reset: what was planned is of records that may be gone."""
+        end = self._log.end_offset
+        self._doomed.clear()
+        self._goal = min(self._goal, end)
+        self._remembered_offset = min(self._remembered_offset, end)
+
     def count_on(self, before: "Retainer") -> None:
         """Go on with the counts of the one that this one takes the place of."""
         self.records_deleted += before.records_deleted
         self.bytes_deleted += before.bytes_deleted
         self.segments_deleted += before.segments_deleted
 
+    @property
+    def _decides(self) -> bool:
+        return self.leading and self._retention.deletes
+
     def _plan(self, now_ns: int) -> None:
         segments = self._log.segments()
         self._segments_seen = len(segments)
+        if not self._decides:
+            self._doomed.extend(facts for facts in segments[:-1] if facts.next_offset <= self._goal)
+            return
         action = decide(
             self._retention,
             segments,

@@ -1,19 +1,38 @@
-"""The writer's turns: how much of what waits is in memory twice."""
+"""The writer's turns: what is done in which order, how much of what waits is in memory twice."""
 
+import contextlib
 import weakref
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from penstock.logd import committer
-from penstock.logd.committer import Committer, Durable, Outcome
+from penstock.logd.committer import Committer
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Append, Message, Run
 from penstock.logd.limits import FRAME_BYTES_MAX
+from penstock.logd.log_orders import (
+    CommitFailed,
+    Cut,
+    Durable,
+    EpochBegun,
+    MemorySynced,
+    MemoryWanted,
+    Outcome,
+    StartMoved,
+    WasReset,
+    Wish,
+    Written,
+)
+from penstock.logd.memory import Memory
 from penstock.logd.retainer import Retainer
-from penstock.logd.store import CommitLog, LogConfig
+from penstock.logd.store import REAL_DISK, CommitLog, Disk, EpochFile, LogConfig, ReplicaFile
 from penstock.service.clock import SystemClock
+from tests.sim.disk import MemoryDisk
+from tests.sim.power import Power, PowerLossError
+from tests.support.frames import make_frame
 from tests.support.waiting import wait_until
 
 CONFIG = StreamConfig(name="logs", subject="t.>")
@@ -48,7 +67,10 @@ def test_a_long_turn_is_written_in_parts_and_let_go_as_it_is(
     outcomes: list[Outcome] = []
     clock = SystemClock()
     retainer = Retainer(log, CONFIG, interval_s=30, high_watermark=lambda: 0, clock=clock)
-    writer = Committer(log, CONFIG, epoch=1, post=outcomes.append, clock=clock, retainer=retainer)
+    epochs = EpochFile(tmp_path / "epochs")
+    writer = Committer(
+        log, CONFIG, epochs=epochs, post=outcomes.append, clock=clock, retainer=retainer
+    )
     writer.submit(Append([*runs], 1))
     runs.clear()
     writer.start()
@@ -59,3 +81,212 @@ def test_a_long_turn_is_written_in_parts_and_let_go_as_it_is(
     assert held == sorted(held, reverse=True)
     assert held[-1] <= 1
     writer.close()
+
+
+class World:
+    """A log, its writer, and what that reported. Nothing is done before `run`."""
+
+    def __init__(self, directory: Path, *, disk: Disk = REAL_DISK, post: Any = None) -> None:
+        self.directory, self.disk = directory, disk
+        self.log = CommitLog.open(directory, LogConfig(segment_bytes_max=2_000), disk=disk)
+        self.epochs = EpochFile(directory / "epochs", disk=disk)
+        self.outcomes: list[Outcome] = []
+        clock = SystemClock()
+        self.retainer = Retainer(
+            self.log, CONFIG, interval_s=30, high_watermark=lambda: 0, clock=clock
+        )
+        self.writer = Committer(
+            self.log,
+            CONFIG,
+            epochs=self.epochs,
+            post=post or self.outcomes.append,
+            clock=clock,
+            retainer=self.retainer,
+        )
+
+    def run(self) -> list[Outcome]:
+        """Do everything handed over and end; what was reported."""
+        self.writer.start()
+        self.writer.close()
+        return self.outcomes
+
+    def publish(self, base: int, count: int = 1) -> None:
+        messages = [Message(b"t.a", b"", b"", b"%d" % n) for n in range(base, base + count)]
+        self.writer.submit(Append([Run(base, 1, messages)], 1))
+
+    def frames(self) -> list[tuple[int, int, int]]:
+        """(base offset, next offset, epoch) of each frame."""
+        headers = self.log.headers(self.log.start_offset)
+        return [(h.base_offset, h.next_offset, h.leader_epoch) for h in headers]
+
+
+def test_orders_are_done_and_reported_in_the_order_they_were_given(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    writer = world.writer
+    writer.begin_epoch(1, 0)
+    world.publish(0, 3)
+    world.publish(3, 2)
+    writer.begin_epoch(4, 5)
+    world.publish(5, 2)
+    writer.truncate(5, 1)
+    writer.begin_epoch(6, 5)
+    fetched = [make_frame(5, b"one", epoch=6), make_frame(6, b"two", epoch=6, records=3)]
+    writer.append_fetched(fetched)
+    writer.append_fetched([make_frame(9, b"three", epoch=6)])
+    assert world.run() == [
+        EpochBegun(1),
+        Durable(5, 0),
+        EpochBegun(4),
+        Durable(7, 0),
+        Cut(5, 1),
+        EpochBegun(6),
+        Durable(10, 1),
+    ]
+    assert world.frames() == [(0, 5, 1), (5, 6, 6), (6, 9, 6), (9, 10, 6)]
+    assert list(world.log.frames(5))[:2] == fetched, "as they came"
+    assert EpochFile(tmp_path / "epochs").entries == [(1, 0), (6, 5)]
+
+
+def test_a_cut_takes_whole_frames_and_the_epochs_above(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.writer.begin_epoch(1, 0)
+    world.writer.append_fetched([make_frame(0, b"one", records=4), make_frame(4, b"two")])
+    world.writer.begin_epoch(2, 4)
+    world.writer.truncate(3, 7)
+    world.writer.truncate(0, 8)
+    assert world.run()[-2:] == [Cut(0, 7), Cut(0, 8)]
+    assert EpochFile(tmp_path / "epochs").entries == []
+
+
+def test_a_reset_forgets_epochs_and_what_was_remembered(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.writer.begin_epoch(3, 0)
+    world.publish(0, 2)
+    world.writer.reset(70, 1)
+    world.writer.begin_epoch(2, 70)
+    world.publish(70)
+    Memory(2, ([], []), ([], []), b"", whole=True).save(tmp_path)
+    assert world.run()[2:] == [WasReset(70, 1), EpochBegun(2), Durable(71, 1)]
+    assert world.frames() == [(70, 71, 2)]
+    assert EpochFile(tmp_path / "epochs").entries == [(2, 70)]
+    assert Memory.load(tmp_path) is None
+
+
+def test_what_is_written_is_told_before_it_is_durable(tmp_path: Path) -> None:
+    outcomes: list[tuple[Outcome, int]] = []
+
+    def note(outcome: Outcome) -> None:
+        outcomes.append((outcome, world.log.synced_offset))
+
+    world = World(tmp_path, post=note)
+    world.writer.tell_written = True
+    world.publish(0, 2)
+    world.publish(2)
+    world.run()
+    assert outcomes == [(Written(3, 0), 0), (Durable(3, 0), 3)]
+
+
+def test_a_memory_waits_for_what_was_given_before_it_and_no_more(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    memory = Memory(2, ([], []), ([], []), b"", whole=True)
+    world.publish(0, 2)
+    world.writer.sync_below(memory)
+    world.publish(2)
+    assert world.run() == [Durable(2), MemorySynced(memory), Durable(3)]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda writer: writer.truncate(9, 1),
+        lambda writer: writer.begin_epoch(1, 0),
+        lambda writer: writer.append_fetched([make_frame(5, b"a gap before it")]),
+    ],
+)
+def test_an_order_that_cannot_be_done_ends_the_writing(tmp_path: Path, bad: Any) -> None:
+    world = World(tmp_path)
+    world.writer.begin_epoch(1, 0)
+    world.publish(0)
+    world.writer.seal()
+    bad(world.writer)
+    world.publish(1)
+    *done, failed = world.run()
+    assert done == [EpochBegun(1), Durable(1)]
+    assert isinstance(failed, CommitFailed)
+    assert world.writer.failed
+    assert world.log.end_offset == 1
+
+
+def test_what_a_replica_knows_is_written_down_and_a_failure_is_passed_over(tmp_path: Path) -> None:
+    assert ReplicaFile(tmp_path).load() == (-1, 0)
+    world = World(tmp_path)
+    world.writer.note(41, 3)
+    world.run()
+    assert ReplicaFile(tmp_path).load() == (41, 3)
+    (tmp_path / "replica").write_bytes(b"rot")
+    assert ReplicaFile(tmp_path).load() == (-1, 0)
+    (tmp_path / "replica").unlink()
+    (tmp_path / "replica").mkdir()
+    world = World(tmp_path)
+    world.writer.note(42, 3)
+    world.publish(0)
+    assert world.run() == [Durable(1)]
+
+
+def test_a_follower_deletes_as_its_leader_did_once_it_is_remembered(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.retainer.leading = False
+    for offset in range(5):
+        world.writer.append_fetched([make_frame(offset, bytes(100), epoch=1)])
+        world.writer.seal()
+    world.writer.delete_before(3)
+    world.writer.remembered(2)
+    world.writer.remembered(3)
+    world.writer.start()
+    wait_until(lambda: StartMoved(3) in world.outcomes)
+    world.writer.close()
+    assert [o for o in world.outcomes if not isinstance(o, Durable)] == [
+        MemoryWanted(),
+        MemoryWanted(),
+        *(StartMoved(start) for start in (1, 2, 3)),
+    ]
+    assert world.frames() == [(3, 4, 1), (4, 5, 1)]
+    assert world.retainer.records_deleted == 3
+
+
+def test_every_power_loss_between_orders_leaves_a_log_that_fits_its_epochs() -> None:
+    random, operations, ends = Random(5), 0, set[tuple[int, int]]()
+    while (40, 41) not in ends:
+        operations += 1
+        assert operations < 200
+        disk = MemoryDisk()
+        power = Power(disk)
+        world = World(Path("/log"), disk=disk)
+        writer = world.writer
+        writer.begin_epoch(1, 0)
+        writer.append_fetched([make_frame(n, bytes(900)) for n in range(6)])
+        writer.begin_epoch(2, 6)
+        writer.append_fetched([make_frame(6, b"six", epoch=2)])
+        writer.truncate(4, 1)
+        writer.append_fetched([make_frame(4, b"four")])
+        writer.reset(40, 2)
+        writer.begin_epoch(5, 40)
+        writer.append_fetched([make_frame(40, b"forty", epoch=5)])
+        writer._orders.put(Wish.CLOSE)
+        power.goes_after(operations)
+        disk.fail = power.fails
+        with contextlib.suppress(PowerLossError):
+            while writer._turn():
+                pass
+        disk.crash(random)
+        again = World(Path("/log"), disk=disk)
+        start, end = again.log.start_offset, again.log.end_offset
+        for header in again.log.headers(start):
+            assert again.epochs.epoch_at(header.base_offset) == header.leader_epoch
+        synced = [o.upto for o in world.outcomes if isinstance(o, Durable)]
+        if synced == [6]:
+            assert (start, end >= 6) == (0, True)
+        if WasReset(40, 2) in world.outcomes:
+            assert start == 40
+        ends.add((start, end))
+    assert {(0, 0), (0, 4), (0, 5), (0, 7), (40, 40)} <= ends

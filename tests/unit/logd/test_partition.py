@@ -9,13 +9,13 @@ import pytest
 
 from penstock.logd import committer
 from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.committer import MemoryWanted
 from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.fetch.connection import SendingTurn
 from penstock.logd.fetch.reading import FetchReading, FetchRequest
+from penstock.logd.log_orders import MemoryWanted
 from penstock.logd.memory import Memory
 from penstock.logd.partition import Partition
 from penstock.logd.store import EpochFile, LogFailedError

@@ -10,6 +10,7 @@ from penstock.logd.store.lock import DirectoryLock
 from penstock.logd.store.log import CommitLog
 from penstock.logd.store.recovery import Finding, RecoveryReport
 from penstock.logd.store.repacker import Repacker
+from penstock.logd.store.replica_file import ReplicaFile
 from penstock.logd.store.rewriting import Rewriting
 
 __all__ = [
@@ -28,5 +29,6 @@ __all__ = [
     "RealDisk",
     "RecoveryReport",
     "Repacker",
+    "ReplicaFile",
     "Rewriting",
 ]

@@ -48,15 +48,15 @@ class Checkpoint:
         file.close()
         return _decode(data, str(self.path))
 
-    def save(self, document: dict[str, Any]) -> None:
-        """Replace the document; durable on return.
+    def save(self, document: dict[str, Any], *, durable: bool = True) -> None:
+        """Replace the document; durable on return, unless it may as well be lost by a crash.
 
         Raises:
             OSError: The disk failed; the old document is still there, or the new one already.
         """
         text = _encode(document)
         line = b"%s%s %08x %s\n" % (MAGIC, FORMAT_VERSION, crc32c(text), text)
-        write_atomically(self._disk, self.path, line)
+        write_atomically(self._disk, self.path, line, durable=durable)
 
 
 def _encode(document: dict[str, Any]) -> bytes:

@@ -8,5 +8,8 @@ EPOCHS_NAME: Final = "epochs"
 MEMORY_NAME: Final = "producers"
 """What an intake remembers of the records: `penstock.logd.memory`."""
 
+REPLICA_NAME: Final = "replica"
+"""What a replica knows besides its log: `penstock.logd.store.replica_file`."""
+
 MARK_NAME: Final = "synced"
 """How far the active segment is durable: `penstock.logd.store.mark`."""
