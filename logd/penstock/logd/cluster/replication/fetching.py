@@ -11,7 +11,6 @@ from typing import Final
 
 import structlog
 
-from penstock.logd.cluster.replication.frames import Frame, parse_frames
 from penstock.logd.cluster.replication.hosted import FetchCounts, Find
 from penstock.logd.cluster.replication.wire import (
     RESPONSE_HEAD,
@@ -25,6 +24,7 @@ from penstock.logd.core.replication.events import AnswerLost
 from penstock.logd.core.replication.messages import Fetch
 from penstock.logd.core.replication.session import Asking, PartitionKey
 from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.frame import parse_frames
 from penstock.logd.peers.dialing import dial_peer
 from penstock.logd.peers.identity import Identity
 from penstock.logd.tcp.channel import Channel
@@ -191,11 +191,12 @@ class Fetcher:
     def _take(self, response: Response, data: bytes) -> None:
         """Hand a response's answers on, once all of it has turned out to be right."""
         self._asking.took(response.session, response.number)
-        taken: list[list[Frame]] = []
+        taken = []
+        view = memoryview(data)
         position = 0
         for part in response.parts:
             end = position + part.frames_length
-            taken.append(parse_frames(data[position:end]) if part.frames_length else [])
+            taken.append(parse_frames(view[position:end], where=f"node {self._peer}"))
             position = end
         self.counts.responses += 1
         self.counts.frames += sum(map(len, taken))

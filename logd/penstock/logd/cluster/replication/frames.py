@@ -1,15 +1,12 @@
-"""Frames of a log on their way to another node: read and checked, or taken apart and checked."""
+"""Frames of a log on their way to another node: read as they lie there, and checked."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.frame import HEADER_SIZE, FrameHeader, check_body, decode_header
-from penstock.logd.store import CommitLog, CorruptFrameError, FileRange
+from penstock.logd.frame import HEADER_SIZE, FrameHeader, check_body, decode_header, encode_header
+from penstock.logd.store import CommitLog, CorruptFrameError
 
 Frame = tuple[FrameHeader, bytes]
-
-_NOTHING: Final = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +21,7 @@ class Found:
         start: First offset kept, if the log begins above the offset asked for.
     """
 
-    data: bytes = _NOTHING
+    data: bytes = b""
     count: int = 0
     damage: tuple[int, int] | None = None
     start: int | None = None
@@ -32,6 +29,8 @@ class Found:
 
 def read_frames(log: CommitLog, offset: int, *, bytes_max: int, upto: int) -> Found:
     """Read whole frames that hold records in [offset, upto), and check them.
+
+    They are not taken apart (`CommitLog.read_frames`), for they are sent as they are.
 
     Args:
         log: The leader's.
@@ -42,73 +41,51 @@ def read_frames(log: CommitLog, offset: int, *, bytes_max: int, upto: int) -> Fo
     Raises:
         OSError: The disk failed.
     """
+    pieces: list[bytes] = []
+    count = 0
     try:
-        ranges = log.read(offset, bytes_max=bytes_max, upto=upto)
+        for part in log.read(offset, bytes_max=bytes_max, upto=upto):
+            data = part.file.read(part.position, part.length)
+            try:
+                count += _count(data)
+            except CorruptError:  # rotted since it was checked first, or cut off meanwhile
+                return _up_to_damage(log, offset, part.next_offset)
+            pieces.append(data)
     except CorruptFrameError as error:
         return Found(damage=(error.offset, error.next_offset))
     except RefusedError:
         start = log.start_offset
         return Found(start=start if offset < start else None)
-    pieces: list[bytes] = []
-    count = 0
-    damage = None
-    for part in ranges:
-        data, frames, damage = _sound_frames(log, part)
-        pieces.append(data)
-        count += frames
-        if damage is not None or len(data) < part.length:
-            break
-    return Found(pieces[0] if len(pieces) == 1 else b"".join(pieces), count, damage)
+    return Found(pieces[0] if len(pieces) == 1 else b"".join(pieces), count)
 
 
-def parse_frames(data: bytes, *, where: str = "") -> list[Frame]:
-    """Take frames apart that lie end to end; header and body of each are checked.
+def _count(data: bytes) -> int:
+    """How many frames these bytes are.
 
     Raises:
         CorruptError: They are not whole, or damaged.
     """
-    frames: list[Frame] = []
     view = memoryview(data)
-    position = 0
-    while position < len(data):
-        header = decode_header(view[position : position + HEADER_SIZE], where=where)
+    position = count = 0
+    while position < len(view):
+        header = decode_header(view[position : position + HEADER_SIZE])
         end = position + header.frame_length
-        body = data[position + HEADER_SIZE : end]
-        check_body(header, body, where=where)
-        frames.append((header, body))
-        position = end
-    return frames
+        check_body(header, view[position + HEADER_SIZE : end])
+        position, count = end, count + 1
+    return count
 
 
-def _sound_frames(log: CommitLog, part: FileRange) -> tuple[bytes, int, tuple[int, int] | None]:
-    """The range's bytes up to the first damage, their frames, and where the damage is."""
-    data = part.file.read(part.position, part.length)
-    view = memoryview(data)
-    position, count, offset = 0, 0, part.base_offset
-    damaged: FrameHeader | None = None
+def _up_to_damage(log: CommitLog, offset: int, upto: int) -> Found:
+    """Frame by frame, as far as they are sound.
+
+    Raises:
+        RefusedError: The offset is not in the log any more.
+    """
+    pieces: list[bytes] = []
+    damage = None
     try:
-        while position < len(data):
-            damaged = None
-            header = decode_header(view[position : position + HEADER_SIZE])
-            damaged = header
-            end = position + header.frame_length
-            check_body(header, view[position + HEADER_SIZE : end])
-            position, count, offset = end, count + 1, header.next_offset
-    except CorruptError:
-        if len(data) < part.length:  # the file has been cut meanwhile
-            return data[:position], count, None
-        if damaged is not None:
-            return data[:position], count, (damaged.base_offset, damaged.next_offset)
-        return data[:position], count, _damage_at(log, offset, part.next_offset)
-    return data, count, None
-
-
-def _damage_at(log: CommitLog, offset: int, upto: int) -> tuple[int, int]:
-    """How far a damaged header keeps a log from being read; until `upto` if it says nothing."""
-    try:
-        log.read(offset, bytes_max=1, upto=upto)
+        for header, body in log.frames(offset, upto=upto):
+            pieces += (encode_header(header), body)
     except CorruptFrameError as error:
-        return error.offset, error.next_offset
-    except RefusedError:
-        pass
-    return offset, upto
+        damage = error.offset, error.next_offset
+    return Found(b"".join(pieces), len(pieces) // 2, damage)

@@ -11,14 +11,13 @@ from typing import Final
 import structlog
 
 from penstock.logd.cluster.mesh import Mesh
-from penstock.logd.cluster.replication.frames import Frame, parse_frames
 from penstock.logd.cluster.replication.hosted import Find
 from penstock.logd.cluster.replication.wire import decode_range_request, encode_range_request
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.events import RangeAsked, RangeCorrupt
 from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import LogdError, RefusedError
-from penstock.logd.frame import encode_header
+from penstock.logd.frame import encode_header, parse_frames
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX, RANGES_ASKED_MAX
 from penstock.logd.store import CommitLog, CorruptFrameError
 
@@ -107,11 +106,11 @@ class Ranges:
 
     async def _ask(self, node: str, key: PartitionKey, first: int, upto: int) -> None:
         request = encode_range_request(key, first, upto)
-        frames: list[Frame] = []
         try:
             data = await self._mesh.ask(node, RANGE_API, request, timeout_s=_ASK_S)
             frames = parse_frames(data, where=f"node {node}")
         except LogdError as error:
+            frames = []
             _log.info("range not had", peer=node, first=first, upto=upto, reason=str(error))
         hosted = self._find(key)
         if hosted is not None:
