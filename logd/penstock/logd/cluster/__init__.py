@@ -8,8 +8,7 @@ the core that replicates. To bring them together:
 
 - `Replicas` opens, leads, follows and deletes partitions as the state says, with
   `core.replication.replica.Replica` for each and a writer that reports in order;
-- followers fetch over a connection of the purpose REPLICATION, one for each pair of nodes
-  (`core.replication.session`), and the store learns to begin a log at an offset and to patch a
-  range;
+- `replication.Replication` carries what the replicas of different nodes say to each other: it
+  serves connections of the purpose REPLICATION, and answers requests `replication.RANGE_API`;
 - a lone logd's streams are taken over with `AdoptStream`.
 """

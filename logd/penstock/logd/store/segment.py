@@ -15,6 +15,7 @@ from penstock.logd.errors import CorruptError
 from penstock.logd.frame import NO_TIMESTAMP, FrameHeader, encode_header
 from penstock.logd.segment_facts import SegmentFacts
 from penstock.logd.store.disk import Disk, File, write_atomically
+from penstock.logd.store.ends import RangeEnds
 from penstock.logd.store.file_range import FileRange
 from penstock.logd.store.index import Claim, IndexState, SparseIndex, empty_claim
 from penstock.logd.store.rows import first_row_at
@@ -74,6 +75,7 @@ class Segment:
         self._unchecked = set(range(unchecked))
         self._saving = threading.Lock()
         self._saved_size = 0
+        self._ends = RangeEnds()
         self._file: weakref.ref[File] | None = None
         self._kept: File | None = None
 
@@ -206,7 +208,7 @@ class Segment:
             self._index.truncate(position)
             self._unchecked = {block for block in self._unchecked if block < len(self._index)}
             self.size, self.end_offset, self.max_timestamp_ns = position, end_offset, latest
-            self._saved_size = 0
+            self._saved_size, self._ends = 0, RangeEnds()  # readers under way keep the old ones
         file.truncate(position)
         file.sync()
 
@@ -234,7 +236,8 @@ class Segment:
         """
         with self.lock:
             size, end_offset = self.size, self.end_offset
-            position, first = self._entry(self._index.entry_for_offset(offset))
+            entry = self._index.entry_for_offset(offset)
+            position, first = self._ends.at(offset) or self._entry(entry)
         reader = FrameReader(file, end=size, name=str(self.path))
         for item in walk(reader, position, first, end_offset=end_offset):
             if isinstance(item, Damage):
@@ -250,7 +253,7 @@ class Segment:
         Raises:
             CorruptFrameError: The first frame is damaged.
         """
-        first = self.locate(file, offset)
+        ends, first = self._ends, self.locate(file, offset)
         if first.header.next_offset > upto:
             return None
         start = first.position
@@ -275,6 +278,7 @@ class Segment:
                     break
                 end, next_offset = item.end, item.header.next_offset
         end, next_offset = self._sound_part(file, start, end, next_offset)
+        ends.note(next_offset, end)
         return FileRange(file, start, end - start, first.header.base_offset, next_offset)
 
     def frames(self, file: File, offset: int, upto: int) -> Iterator[tuple[FrameHeader, bytes]]:

@@ -21,6 +21,15 @@ class Channel(Protocol):
         """
         ...
 
+    async def receive_into(self, buffer: memoryview) -> None:
+        """Fill a buffer, however long it takes.
+
+        Raises:
+            EOFError: The other side closed the connection.
+            OSError: It broke.
+        """
+        ...
+
     async def send(self, data: bytes | memoryview, *, stall_s: float) -> None:
         """Send all of `data`.
 

@@ -33,6 +33,16 @@ class EncryptedChannel:
         """Receive exactly `size` bytes."""
         return await self._reader.readexactly(size)
 
+    async def receive_into(self, buffer: memoryview) -> None:
+        """Fill a buffer."""
+        filled = 0
+        while filled < len(buffer):
+            data = await self._reader.read(min(len(buffer) - filled, CHUNK_BYTES))
+            if not data:
+                raise EOFError
+            buffer[filled : filled + len(data)] = data
+            filled += len(data)
+
     async def send(self, data: bytes | memoryview, *, stall_s: float) -> None:
         """Send all of `data`; on return up to `_UNSENT_BYTES_MAX` may not be on their way yet."""
         view = memoryview(data)

@@ -13,6 +13,10 @@ from typing import Final
 from penstock.logd.store import FileRange
 from penstock.logd.tcp.channel import CHUNK_BYTES, file_too_short, send_copy
 
+_AHEAD_BYTES: Final = 16 * 1024
+"""Bytes received in one go when fewer are asked for: small messages come together with what says
+how long they are."""
+
 _NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSOCK})
 """What sendfile fails with when it is not for this file or this socket (sendfile(2))."""
 
@@ -26,18 +30,33 @@ class PlainChannel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._ahead = b""
 
     async def receive(self, size: int) -> bytes:
         """Receive exactly `size` bytes."""
+        if size < _AHEAD_BYTES:
+            while len(self._ahead) < size:
+                loop = asyncio.get_running_loop()
+                data = await loop.sock_recv(self._connection, _AHEAD_BYTES)
+                if not data:
+                    raise EOFError
+                self._ahead += data
+            data, self._ahead = self._ahead[:size], self._ahead[size:]
+            return data
+        buffer = bytearray(size)
+        await self.receive_into(memoryview(buffer))
+        return bytes(buffer)
+
+    async def receive_into(self, buffer: memoryview) -> None:
+        """Fill a buffer."""
         loop = asyncio.get_running_loop()
-        view = memoryview(bytearray(size))
-        filled = 0
-        while filled < size:
-            count = await loop.sock_recv_into(self._connection, view[filled:])
+        filled = min(len(self._ahead), len(buffer))
+        buffer[:filled], self._ahead = self._ahead[:filled], self._ahead[filled:]
+        while filled < len(buffer):
+            count = await loop.sock_recv_into(self._connection, buffer[filled:])
             if count == 0:
                 raise EOFError
             filled += count
-        return bytes(view)
 
     async def send(self, data: bytes | memoryview, *, stall_s: float) -> None:
         """Send all of `data`."""

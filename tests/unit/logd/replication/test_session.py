@@ -13,6 +13,7 @@ from penstock.logd.core.replication.pacing import CatchUpPace
 from penstock.logd.core.replication.session import (
     FETCHES_PER_REQUEST_MAX,
     RESPONSES_UNDER_WAY_MAX,
+    RESPONSES_UNTOLD_MAX,
     Asking,
     PartitionKey,
     Request,
@@ -209,6 +210,18 @@ def test_responses_wait_until_those_before_are_taken() -> None:
     assert not serving.begin(0)
     serving.took(Request(1, 2, 1, (), ()))
     assert serving.begin(0)
+
+
+def test_what_was_taken_is_told_before_the_leader_has_to_wait_for_it() -> None:
+    asking = Asking(1)
+    for number in range(1, RESPONSES_UNDER_WAY_MAX):
+        assert asking.request() is None, "one request for each response would be wasted"
+        asking.took(1, number)
+        if number > RESPONSES_UNTOLD_MAX:
+            break
+    request = asking.request()
+    assert request == Request(1, 1, RESPONSES_UNTOLD_MAX + 1, (), ())
+    assert asking.request() is None
 
 
 @pytest.mark.parametrize(("session", "number", "taken"), [(2, 1, 0), (1, 2, 0), (1, 1, 1)])

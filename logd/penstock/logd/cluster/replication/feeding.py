@@ -38,6 +38,7 @@ from penstock.logd.core.replication.messages import (
 from penstock.logd.core.replication.pacing import CatchUpPace
 from penstock.logd.core.replication.session import Part, PartitionKey, Request, Serving
 from penstock.logd.limits import REPLICATION_PARTS_MAX
+from penstock.logd.store import CommitLog
 from penstock.logd.tcp.channel import Channel
 from penstock.service.clock import Clock
 
@@ -47,6 +48,9 @@ _STALL_S: Final = 10.0
 _HOT_BYTES_MAX: Final = 1024 * 1024
 """Bytes that are read from the page cache at a time without leaving the event loop."""
 
+_SHARED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of frames that were read for one follower and are kept for the others."""
+
 _COPIED_BYTES_MAX: Final = 64 * 1024
 """A response up to this is sent in one piece; the copy costs less than another packet."""
 
@@ -54,6 +58,32 @@ _HELD_S: Final = 1.0
 """Seconds until frames that could not be read are tried again."""
 
 _log = structlog.get_logger()
+
+
+class SharedReads:
+    """What was just read of partitions' ends: their other followers want the same."""
+
+    def __init__(self) -> None:
+        self._found: dict[PartitionKey, tuple[tuple[int, ...], Found]] = {}
+        self._size = 0
+
+    def get(self, key: PartitionKey, wanted: tuple[int, ...]) -> Found | None:
+        """What was read if the same was wanted: epoch, offset, upto, bytes."""
+        kept = self._found.get(key)
+        return kept[1] if kept is not None and kept[0] == wanted else None
+
+    def keep(self, key: PartitionKey, wanted: tuple[int, ...], found: Found) -> None:
+        """Keep it in the place of what was read of that partition before."""
+        self._drop(key)
+        self._found[key] = wanted, found
+        self._size += len(found.data)
+        while self._size > _SHARED_BYTES_MAX:
+            self._drop(next(iter(self._found)))
+
+    def _drop(self, key: PartitionKey) -> None:
+        kept = self._found.pop(key, None)
+        if kept is not None:
+            self._size -= len(kept[1].data)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +102,7 @@ class Feeding:
     settings: FeedSettings
     pace: CatchUpPace
     executor: Executor
+    shared: SharedReads = field(default_factory=SharedReads)
 
 
 @dataclass(slots=True)
@@ -246,19 +277,30 @@ class Feeder:
         """The frames of an answer; None: they are not there yet."""
         hosted = self._feeding.find(key)
         assert hosted is not None, key
-        read = partial(read_frames, hosted.log, answer.offset, upto=answer.upto)
         found: Found | None
         if answer.catching_up:
-            wish = (answer.boot, answer.number)
-            found = self._cold.take(key, wish, partial(read, bytes_max=bytes_max))
+            read = partial(
+                read_frames, hosted.log, answer.offset, bytes_max=bytes_max, upto=answer.upto
+            )
+            found = self._cold.take(key, (answer.boot, answer.number), read)
         else:
             try:
-                found = read(bytes_max=min(bytes_max, _HOT_BYTES_MAX))
+                found = self._read_hot(key, hosted.log, answer, min(bytes_max, _HOT_BYTES_MAX))
             except OSError as error:
                 self._failed(key, error)
                 return None
         if found is not None and found.damage is not None:
             self._damaged(key, hosted, found.damage)
+        return found
+
+    def _read_hot(self, key: PartitionKey, log: CommitLog, answer: Frames, bytes_max: int) -> Found:
+        shared = self._feeding.shared
+        wanted = (answer.leader_epoch, answer.offset, answer.upto, bytes_max)
+        found = shared.get(key, wanted)
+        if found is None:
+            found = read_frames(log, answer.offset, bytes_max=bytes_max, upto=answer.upto)
+            if found.data:
+                shared.keep(key, wanted, found)
         return found
 
     # What cannot be read.

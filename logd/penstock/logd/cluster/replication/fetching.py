@@ -42,6 +42,9 @@ _STILL_HERE_S: Final = 1.0
 """Seconds after which a node that has nothing to say says so: a peer that was cut off leaves that
 unacknowledged, and the connection ends (`penstock.logd.peers.wire.UNACKED_S`)."""
 
+_BUFFER_BYTES_KEPT: Final = 8 * 1024 * 1024
+"""Bytes of a connection's buffer that are not given back between two responses."""
+
 _log = structlog.get_logger()
 
 
@@ -181,22 +184,25 @@ class Fetcher:
                 await channel.send(STILL_HERE, stall_s=_STALL_S)
 
     async def _hear(self, channel: Channel) -> None:
+        buffer = bytearray()
         while True:
             head = await channel.receive(RESPONSE_HEAD.size)
             length, frames_length = check_response_head(head)
             response = decode_response(await channel.receive(length), frames_length)
-            data = await channel.receive(frames_length) if frames_length else b""
+            if not frames_length <= len(buffer) <= _BUFFER_BYTES_KEPT:
+                buffer = bytearray(frames_length)
+            data = memoryview(buffer)[:frames_length]
+            await channel.receive_into(data)
             self._take(response, data)
 
-    def _take(self, response: Response, data: bytes) -> None:
+    def _take(self, response: Response, data: memoryview) -> None:
         """Hand a response's answers on, once all of it has turned out to be right."""
         self._asking.took(response.session, response.number)
         taken = []
-        view = memoryview(data)
         position = 0
         for part in response.parts:
             end = position + part.frames_length
-            taken.append(parse_frames(view[position:end], where=f"node {self._peer}"))
+            taken.append(parse_frames(data[position:end], where=f"node {self._peer}"))
             position = end
         self.counts.responses += 1
         self.counts.frames += sum(map(len, taken))

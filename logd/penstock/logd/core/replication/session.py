@@ -25,8 +25,13 @@ from penstock.logd.errors import RefusedError
 FETCHES_PER_REQUEST_MAX: Final = 1000
 """A request stays below 256 KiB. As many partitions at most are forgotten in it."""
 
-RESPONSES_UNDER_WAY_MAX: Final = 2
-"""One is being taken while the next one is being sent."""
+RESPONSES_UNTOLD_MAX: Final = 2
+"""Responses that were taken, for which alone no request is made: the next one says it, too. There
+soon is one when frames came. A record costs three responses: its frames, the answer to the wish
+for the next one, and the high watermark."""
+
+RESPONSES_UNDER_WAY_MAX: Final = RESPONSES_UNTOLD_MAX + 2
+"""One is being taken while the next one is being sent; the others may have been taken untold."""
 
 
 class PartitionKey(NamedTuple):
@@ -104,7 +109,8 @@ class Asking:
 
     def request(self) -> Request | None:
         """What is to be said now; None if there is nothing."""
-        if not self._changed and not self._forgotten and self._told_taken == self._taken:
+        untold = self._taken - self._told_taken
+        if not self._changed and not self._forgotten and untold <= RESPONSES_UNTOLD_MAX:
             return None
         keys, forgotten = _some(self._changed), _some(self._forgotten)
         for key in keys:
