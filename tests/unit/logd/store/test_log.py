@@ -175,18 +175,6 @@ def test_truncate_removes_whole_frames_and_segments(log: CommitLog, tmp_path: Pa
     assert offsets(CommitLog.open(tmp_path / "log", CONFIG)) == [0]
 
 
-def test_what_is_read_on_from_is_what_was_written_after_a_cut(log: CommitLog) -> None:
-    """The log remembers where ranges ended; a cut moves what comes there."""
-    for body in (BODY, BODY * 2, BODY):
-        log.append(make_frames(log.end_offset, [body]))
-    for first in range(3):
-        assert bases(log, first, 1, 3) == [first]
-    log.truncate_to(1)
-    for body in (BODY, BODY * 2):
-        log.append(make_frames(log.end_offset, [body]))
-    assert [bases(log, first, 1, 3) for first in range(3)] == [[0], [1], [2]]
-
-
 def test_truncate_inside_a_frame_removes_the_frame(log: CommitLog) -> None:
     log.append([make_frame(0, BODY, records=4), make_frame(4, BODY, records=4)])
     log.truncate_to(6)
