@@ -192,6 +192,9 @@ class LogReading:
         for name in streams:
             if not known[name].partitions:
                 raise UnavailableError(f"stream {name!r}: {known[name].problem}")
+            away = [part.partition for part in known[name].partitions if not part.is_known]
+            if away:
+                raise UnavailableError(f"{name}/{away[0]}: no node that leads it answers")
         return LogState(
             readable={
                 StreamPartition(name, part.partition): Readable(

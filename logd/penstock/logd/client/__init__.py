@@ -23,6 +23,10 @@ A consumer that goes on where it stopped; each record is seen at least once:
         for offset, record in cursor.follow(commit=CommitPolicy(records=1000, seconds=5)):
             print(offset, record.value)
 
+Of a cluster, name one node or a few (`"host-a:9293,host-b:9293"`): the client learns the others and
+goes to the leader of what it reads. When that one is lost it waits for the next and goes on. To
+spread the load of reading, `LogClient(..., prefer="replica")` reads from replicas in sync.
+
 Publishing needs NATS, not this connection: `penstock.logd.publisher`.
 
 `follow` and `follow_batches` go on by themselves after logd was away. They never pass anything
@@ -31,8 +35,10 @@ a stream that was deleted and made again always is one.
 """
 
 from penstock.logd.client.answers import (
+    ClusterInfo,
     Cursor,
     Fetched,
+    NodeInfo,
     OffsetRange,
     PartitionInfo,
     StreamInfo,
@@ -43,11 +49,13 @@ from penstock.logd.client.blocking import LogClient
 from penstock.logd.client.committing import CommitPolicy
 from penstock.logd.client.cursor import CursorHandle
 from penstock.logd.client.following import FollowOptions, OutOfRange, Position
+from penstock.logd.client.routing import Prefer
 from penstock.logd.rows import Frame, batch_records, slice_rows, split_frames
 
 __all__ = [
     "AsyncCursorHandle",
     "AsyncLogClient",
+    "ClusterInfo",
     "CommitPolicy",
     "Cursor",
     "CursorHandle",
@@ -55,10 +63,12 @@ __all__ = [
     "FollowOptions",
     "Frame",
     "LogClient",
+    "NodeInfo",
     "OffsetRange",
     "OutOfRange",
     "PartitionInfo",
     "Position",
+    "Prefer",
     "StreamInfo",
     "batch_records",
     "slice_rows",

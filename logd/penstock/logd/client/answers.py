@@ -1,9 +1,14 @@
 """What a logd answers, as the client's callers see it."""
 
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.logd.rows import Frame
+
+Info = TypeVar("Info", "PartitionInfo", "NodeInfo")
+
+_STANDING: Final = ("start_offset", "high_watermark", "end_offset", "epoch", "size_bytes")
 
 
 class OffsetRange(NamedTuple):
@@ -68,6 +73,60 @@ class StreamInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """A node of a cluster.
+
+    Attributes:
+        fetch: Address of its fetch endpoint.
+        admin: Address of its `/metrics` and `/status`.
+        rack: What fails together with it; empty: only itself.
+        state: `active`, `draining` or `removed`.
+        live: Whether the controller hears from it.
+    """
+
+    node: str
+    fetch: str
+    admin: str
+    rack: str = ""
+    state: str = "active"
+    live: bool = True
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it has not been removed."""
+        return self.state != "removed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """Which nodes there are.
+
+    Attributes:
+        name: Of the cluster; None: a lone logd.
+        controller: The node that decides; None: none does, at present.
+        node: Which node says so.
+        nodes: By name, those that were removed too.
+    """
+
+    name: str | None
+    controller: str | None
+    node: str
+    nodes: tuple[NodeInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Streams as one node sees them.
+
+    Attributes:
+        node: Which.
+    """
+
+    node: str
+    streams: list[StreamInfo]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
     """The answer of one fetch.
 
@@ -106,6 +165,45 @@ class Cursor:
     current: bool = True
 
 
+def cluster_info(document: dict[str, Any]) -> ClusterInfo:
+    """A cluster's description as the protocol carries it."""
+    return ClusterInfo(
+        name=document.get("cluster"),
+        controller=document.get("controller"),
+        node=document.get("node", ""),
+        nodes=tuple(_known(NodeInfo, item) for item in document.get("nodes", ())),
+    )
+
+
+def leaders_elsewhere(described: Described) -> list[str]:
+    """The nodes to ask where the partitions stand that the node which described them leads not."""
+    streams = described.streams
+    leaders = {part.leader for stream in streams for part in stream.partitions}
+    return sorted(leader for leader in leaders if leader not in (None, described.node))
+
+
+def merge(described: Described, others: Sequence[Described]) -> list[StreamInfo]:
+    """Streams, each partition standing where its leader says, if that was asked."""
+    found = {
+        (other.node, stream.name, stream.incarnation, part.partition): part
+        for other in others
+        for stream in other.streams
+        for part in stream.partitions
+        if part.is_known
+    }
+
+    def standing(stream: StreamInfo, part: PartitionInfo) -> PartitionInfo:
+        there = found.get((part.leader or "", stream.name, stream.incarnation, part.partition))
+        if there is None:
+            return part
+        return replace(part, **{name: getattr(there, name) for name in _STANDING})
+
+    return [
+        replace(stream, partitions=tuple(standing(stream, part) for part in stream.partitions))
+        for stream in described.streams
+    ]
+
+
 def stream_info(document: dict[str, Any]) -> StreamInfo:
     """A stream's description as the protocol carries it."""
     return StreamInfo(
@@ -119,10 +217,12 @@ def stream_info(document: dict[str, Any]) -> StreamInfo:
 
 
 def _partition_info(document: dict[str, Any]) -> PartitionInfo:
-    known = {item.name for item in fields(PartitionInfo)}
-    found = {key: value for key, value in document.items() if key in known}
-    for key in ("start_offset", "high_watermark", "end_offset", "epoch", "size_bytes"):
-        found[key] = -1 if found[key] is None else found[key]
-    for key in ("replicas", "isr", "observers"):
-        found[key] = tuple(found.get(key, ()))
-    return PartitionInfo(**found)
+    names = {name: tuple(document.get(name, ())) for name in ("replicas", "isr", "observers")}
+    standing = {name: -1 if document[name] is None else document[name] for name in _STANDING}
+    return _known(PartitionInfo, document | names | standing)
+
+
+def _known(kind: type[Info], document: dict[str, Any]) -> Info:
+    """What is known of a document; later versions of logd may say more."""
+    known = {item.name for item in fields(kind)}
+    return kind(**{key: value for key, value in document.items() if key in known})

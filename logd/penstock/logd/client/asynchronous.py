@@ -5,17 +5,18 @@ import random
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
+
+from typing_extensions import override
 
 from penstock.logd.batch import Record
 from penstock.logd.client import calls
-from penstock.logd.client.address import split_address
-from penstock.logd.client.answers import Cursor, Fetched, OffsetRange, StreamInfo
+from penstock.logd.client.answers import Cursor, Fetched, OffsetRange
 from penstock.logd.client.async_cursor import AsyncCursorHandle
+from penstock.logd.client.async_managing import AsyncManaging
 from penstock.logd.client.calls import Call
 from penstock.logd.client.clock import monotonic_ns
-from penstock.logd.client.connection import Connection
-from penstock.logd.client.decoder import Response
+from penstock.logd.client.connections import Connections
 from penstock.logd.client.following import (
     FETCH_BYTES,
     Following,
@@ -24,8 +25,8 @@ from penstock.logd.client.following import (
     Position,
     Rows,
 )
+from penstock.logd.client.routing import Prefer, Router
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.fetch.wire import raise_error
 from penstock.logd.rows import batch_records
 
 Answer = TypeVar("Answer")
@@ -36,17 +37,17 @@ OUTSTANDING_MAX: Final = 32
 _DEFAULT: Final = FollowOptions()
 
 
-class AsyncLogClient:
-    """One connection to a logd, made when first needed and again after it broke.
+class AsyncLogClient(AsyncManaging):
+    """`LogClient` for an event loop.
 
-    Any number of tasks may call at once: their requests share the connection and wait for nobody
-    else's answer. Methods are those of `LogClient` and raise what those raise.
+    Any number of tasks may call at once: their requests share the connection to a node and wait for
+    nobody else's answer. Methods are those of `LogClient` and raise what those raise.
 
     Args:
-        server: The address of logd's fetch endpoint, ``HOST:PORT``.
+        server: As for `LogClient`; so `prefer` and `rack`.
         timeout_s: Seconds to wait for a connection, and without a byte for an answer that is due.
         outstanding_max: Calls under way at a time; further ones wait their turn.
-        rng: For the jitter of pauses between tries.
+        rng: For the jitter of pauses between tries, and the choice of a replica.
     """
 
     def __init__(
@@ -55,14 +56,14 @@ class AsyncLogClient:
         *,
         timeout_s: float = 10.0,
         outstanding_max: int = OUTSTANDING_MAX,
+        prefer: Prefer = "leader",
+        rack: str = "",
         rng: random.Random | None = None,
     ) -> None:
         self.server = server
-        self._address = split_address(server)
-        self._timeout_s = timeout_s
         self._rng = rng or random.Random()  # noqa: S311 - jitter
-        self._connection: Connection | None = None
-        self._connecting = asyncio.Lock()
+        router = Router(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
+        self._connections = Connections(router, timeout_s)
         self._outstanding = asyncio.Semaphore(outstanding_max)
 
     async def __aenter__(self) -> Self:
@@ -75,43 +76,13 @@ class AsyncLogClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the connection."""
-        connection = self._connection
-        self.close()
-        if connection is not None:
+        """Close the connections."""
+        for connection in self._connections.close():
             await connection.wait_closed()
 
     def close(self) -> None:
-        """Close the connection; calls under way fail, the next one opens another."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    # Streams.
-
-    async def streams(self, *, internal: bool = False) -> list[StreamInfo]:
-        """Every stream of the server, by name; `internal` adds logd's own."""
-        return await self._call(calls.streams(internal=internal))
-
-    async def stream(self, name: str) -> StreamInfo:
-        """One stream."""
-        return await self._call(calls.stream(name))
-
-    async def match(self, subject: str) -> list[str]:
-        """Names of the streams that store what is published on a subject."""
-        return await self._call(calls.match(subject))
-
-    async def create_stream(self, name: str, subject: str, **options: Any) -> StreamInfo:
-        """Create a stream, or find it as asked for."""
-        return await self._call(calls.create_stream(name, subject, options))
-
-    async def open_stream(self, name: str) -> StreamInfo:
-        """Open a stream that failed, or could not be opened, as a restart would."""
-        return await self._call(calls.open_stream(name))
-
-    async def delete_stream(self, name: str) -> None:
-        """Delete a stream with its data."""
-        await self._call(calls.delete_stream(name))
+        """Close the connections; calls under way fail, the next one opens another."""
+        self._connections.close()
 
     # Reading.
 
@@ -220,53 +191,7 @@ class AsyncLogClient:
         """Delete a cursor, durably; whether there was one."""
         return await self._call(calls.delete_cursor(consumer, stream, partition))
 
-    # The connection.
-
+    @override
     async def _call(self, call: Call[Answer]) -> Answer:
         async with self._outstanding:
-            try:
-                header, payload = await self._exchange(call)
-            except TimeoutError:
-                self.close()
-                raise calls.silent(self.server, self._timeout_s + call.wait_s) from None
-            except OSError as error:
-                raise calls.unreachable(self.server, error) from None
-        raise_error(header)
-        return call.read(header, payload)
-
-    async def _exchange(self, call: Call[Any]) -> Response:
-        connection, reused = await self._connected()
-        try:
-            return await self._answered(connection, call)
-        except TimeoutError:
-            raise
-        except OSError:
-            if not (reused and call.repeatable):
-                raise
-        connection, _ = await self._connected()
-        return await self._answered(connection, call)
-
-    async def _connected(self) -> tuple[Connection, bool]:
-        """The connection, and whether it was there before."""
-        async with self._connecting:
-            present = self._connection
-            if present is not None and not present.closed:
-                return present, True
-            async with asyncio.timeout(self._timeout_s):
-                self._connection = await Connection.open(self._address, self.server)
-            return self._connection, False
-
-    async def _answered(self, connection: Connection, call: Call[Any]) -> Response:
-        """An answer, as long as the server is not silent for longer than it may be."""
-        loop = asyncio.get_running_loop()
-        due = loop.time() + call.wait_s
-        answer = connection.request(call.request)
-        try:
-            while not answer.done():
-                silent_until = max(due, connection.received_at) + self._timeout_s
-                if silent_until <= loop.time():
-                    raise TimeoutError
-                await asyncio.wait({answer}, timeout=silent_until - loop.time())
-            return answer.result()
-        finally:
-            answer.cancel()
+            return await self._connections.call(call)

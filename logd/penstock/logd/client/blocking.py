@@ -1,20 +1,19 @@
 """The blocking client."""
 
 import random
-import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
+
+from typing_extensions import override
 
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.client import calls
-from penstock.logd.client.address import split_address
-from penstock.logd.client.answers import Cursor, Fetched, OffsetRange, StreamInfo
+from penstock.logd.client.answers import Cursor, Fetched, OffsetRange
 from penstock.logd.client.calls import Call
 from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.cursor import CursorHandle
-from penstock.logd.client.decoder import Response, ResponseDecoder
 from penstock.logd.client.following import (
     FETCH_BYTES,
     Following,
@@ -23,8 +22,10 @@ from penstock.logd.client.following import (
     Position,
     Rows,
 )
+from penstock.logd.client.managing import Managing
+from penstock.logd.client.routing import Prefer, Router
+from penstock.logd.client.sockets import Sockets
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.logd.fetch.wire import encode_request, raise_error
 from penstock.logd.rows import batch_records, slice_rows
 
 Answer = TypeVar("Answer")
@@ -32,27 +33,36 @@ Answer = TypeVar("Answer")
 _DEFAULT: Final = FollowOptions()
 
 
-class LogClient:
-    """One connection to a logd, made when first needed and again after it broke.
+class LogClient(Managing):
+    """A connection to a logd, or to each node of a cluster that is needed, made when it first is.
 
-    A call that finds the connection it used before broken is tried once more on a new one. Not for
-    use by several threads at once.
+    A call that finds the connection it used before broken is tried once more on a new one. In a
+    cluster a call is tried again, at other nodes, until its time is over: it goes on across the
+    loss of a leader. Not for use by several threads at once.
 
     Args:
-        server: The address of logd's fetch endpoint, ``HOST:PORT``.
+        server: The address of logd's fetch endpoint, ``HOST:PORT``; or several joined by commas, of
+            nodes of a cluster. The first that answers is taken; the others' are learned.
         timeout_s: Seconds to wait for a connection and for each answer, beyond a fetch's own wait.
-        rng: For the jitter of pauses between tries.
+        prefer: `replica`: fetches go to a replica in sync that does not lead, if there is one. It
+            is a little behind the leader.
+        rack: With that, to one in this rack if there is one.
+        rng: For the jitter of pauses between tries, and the choice of a replica.
     """
 
     def __init__(
-        self, server: str, *, timeout_s: float = 10.0, rng: random.Random | None = None
+        self,
+        server: str,
+        *,
+        timeout_s: float = 10.0,
+        prefer: Prefer = "leader",
+        rack: str = "",
+        rng: random.Random | None = None,
     ) -> None:
         self.server = server
-        self._address = split_address(server)
-        self._timeout_s = timeout_s
         self._rng = rng or random.Random()  # noqa: S311 - jitter
-        self._socket: socket.socket | None = None
-        self._last_id = 0
+        router = Router(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
+        self._sockets = Sockets(router, timeout_s, time.sleep)
 
     def __enter__(self) -> Self:
         """Nothing is connected yet."""
@@ -64,56 +74,12 @@ class LogClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the next call opens another."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    # Streams.
-
-    def streams(self, *, internal: bool = False) -> list[StreamInfo]:
-        """Every stream of the server, by name; `internal` adds logd's own."""
-        return self._call(calls.streams(internal=internal))
-
-    def stream(self, name: str) -> StreamInfo:
-        """One stream.
-
-        Raises:
-            RefusedError: `UNKNOWN_STREAM`.
-        """
-        return self._call(calls.stream(name))
-
-    def match(self, subject: str) -> list[str]:
-        """Names of the streams that store what is published on a subject."""
-        return self._call(calls.match(subject))
-
-    def create_stream(self, name: str, subject: str, **options: Any) -> StreamInfo:
-        """Create a stream, or find it as asked for.
-
-        Raises:
-            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_REQUEST`.
-        """
-        return self._call(calls.create_stream(name, subject, options))
-
-    def open_stream(self, name: str) -> StreamInfo:
-        """Open a stream that failed, or could not be opened, as a restart would.
-
-        Raises:
-            RefusedError: `UNKNOWN_STREAM`; `UNAVAILABLE` while it still cannot be opened.
-        """
-        return self._call(calls.open_stream(name))
-
-    def delete_stream(self, name: str) -> None:
-        """Delete a stream with its data.
-
-        Raises:
-            RefusedError: `UNKNOWN_STREAM`.
-        """
-        self._call(calls.delete_stream(name))
+        """Close the connections; the next call opens another."""
+        self._sockets.close()
 
     # Reading.
 
@@ -310,47 +276,6 @@ class LogClient:
         """Delete a cursor, durably; whether there was one."""
         return self._call(calls.delete_cursor(consumer, stream, partition))
 
-    # The connection.
-
+    @override
     def _call(self, call: Call[Answer]) -> Answer:
-        reused = self._socket is not None
-        try:
-            try:
-                response = self._exchange(call)
-            except (ConnectionError, OSError) as error:
-                if not (reused and call.repeatable) or isinstance(error, TimeoutError):
-                    raise
-                self.close()
-                response = self._exchange(call)
-        except TimeoutError:
-            self.close()
-            raise calls.silent(self.server, self._timeout_s + call.wait_s) from None
-        except OSError as error:
-            self.close()
-            raise calls.unreachable(self.server, error) from None
-        except BaseException:  # also an interrupt: what is left of the answer must not be read
-            self.close()
-            raise
-        header, payload = response
-        raise_error(header)
-        return call.read(header, payload)
-
-    def _exchange(self, call: Call[Any]) -> Response:
-        if self._socket is None:
-            self._socket = socket.create_connection(self._address, self._timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = self._socket
-        self._last_id += 1
-        connection.settimeout(self._timeout_s + call.wait_s)
-        connection.sendall(encode_request(call.request | {"id": self._last_id}))
-        decoder = ResponseDecoder(self.server)
-        while True:
-            count = connection.recv_into(decoder.room())
-            if count == 0:
-                raise ConnectionResetError("the server closed the connection")
-            response = decoder.filled(count)
-            if response is not None:
-                break
-        if response[0].get("id") not in (self._last_id, 0):
-            raise CorruptError(f"answer to request {response[0].get('id')}", where=self.server)
-        return response
+        return self._sockets.call(call)

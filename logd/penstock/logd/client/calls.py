@@ -5,14 +5,38 @@ The blocking and the asyncio client send the same calls and differ only in how t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from penstock.logd.client.answers import Cursor, Fetched, OffsetRange, StreamInfo, stream_info
+from penstock.logd.client.answers import (
+    ClusterInfo,
+    Cursor,
+    Described,
+    Fetched,
+    OffsetRange,
+    StreamInfo,
+    cluster_info,
+    stream_info,
+)
 from penstock.logd.errors import UnavailableError
 from penstock.logd.fetch.wire import Document
 from penstock.logd.rows import split_frames
 
 Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ToPartition:
+    """A call that the leader of a partition answers."""
+
+    stream: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToNode:
+    """A call that one node answers."""
+
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +48,82 @@ class Call(Generic[Answer_co]):
         read: Makes the answer of the response's header and payload.
         wait_s: Seconds the server may take on purpose.
         repeatable: Whether it may be sent again when it is not known whether it was done.
+        to: Who answers it; None: any node.
+        spread: Whether another replica than the leader may answer it, where that is preferred.
     """
 
     request: Document
     read: Callable[[Document, memoryview], Answer_co]
     wait_s: float = 0.0
     repeatable: bool = True
+    to: ToPartition | ToNode | None = None
+    spread: bool = False
 
 
-def streams(*, internal: bool = False) -> Call[list[StreamInfo]]:
-    """Every stream of the server, by name."""
+_CURSORS: Final = ToPartition("__cursors", 0)
+
+
+def describe(
+    name: str | None = None, *, internal: bool = False, node: str | None = None
+) -> Call[Described]:
+    """One stream, or all by name, as any node sees them, or as one does."""
     request: Document = {"api": "streams"}
+    if name is not None:
+        request["stream"] = name
     if internal:
         request["internal"] = True
-    return Call(request, lambda header, _: [stream_info(item) for item in header["streams"]])
+
+    def read(header: Document, _: memoryview) -> Described:
+        found = [stream_info(item) for item in header["streams"]]
+        return Described(header.get("node", ""), found)
+
+    return Call(request, read, to=None if node is None else ToNode(node))
 
 
-def stream(name: str) -> Call[StreamInfo]:
-    """One stream."""
-    request = {"api": "streams", "stream": name}
-    return Call(request, lambda header, _: stream_info(header["streams"][0]))
+def cluster() -> Call[ClusterInfo]:
+    """Which nodes there are."""
+    return Call({"api": "cluster"}, lambda header, _: cluster_info(header))
+
+
+def alter_stream(name: str, options: dict[str, Any]) -> Call[StreamInfo]:
+    """Change options of a stream."""
+    request = {"api": "alter_stream", "stream": name, "options": options}
+    return Call(request, lambda header, _: stream_info(header["stream"]))
+
+
+def set_mode(name: str, *, paused: bool | None, read_only: bool | None) -> Call[StreamInfo]:
+    """Pause or resume a stream, make it read-only or writable."""
+    request: Document = {"api": "set_mode", "stream": name}
+    request |= {} if paused is None else {"paused": paused}
+    request |= {} if read_only is None else {"read_only": read_only}
+    return Call(request, lambda header, _: stream_info(header["stream"]))
+
+
+def drain(node: str, *, undo: bool) -> Call[None]:
+    """Begin to move everything off a node, or end that."""
+    return Call({"api": "drain", "node": node, "undo": undo}, lambda *_: None)
+
+
+def remove_node(node: str) -> Call[None]:
+    """End a node's membership."""
+    return Call({"api": "remove_node", "node": node}, lambda *_: None)
+
+
+def move(stream: str, partition: int, replicas: Sequence[str] | None) -> Call[None]:
+    """Begin to move a partition, or give up its move."""
+    request = {
+        "api": "move",
+        "stream": stream,
+        "partition": partition,
+        "replicas": None if replicas is None else list(replicas),
+    }
+    return Call(request, lambda *_: None)
+
+
+def rebalance() -> Call[int]:
+    """Spread replicas and leaderships evenly."""
+    request = {"api": "rebalance"}
+    return Call(request, lambda header, _: int(header["moves"]), repeatable=False)
 
 
 def match(subject: str) -> Call[list[str]]:
@@ -73,13 +153,15 @@ def delete_stream(name: str) -> Call[None]:
 def offsets(stream: str, partition: int) -> Call[OffsetRange]:
     """What can be read of a partition now."""
     request = {"api": "offsets", "stream": stream, "partition": partition, "at": "latest"}
-    return Call(request, lambda header, _: _range(header))
+    to = ToPartition(stream, partition)
+    return Call(request, lambda header, _: _range(header), to=to)
 
 
 def offset_at(stream: str, partition: int, at: str | int) -> Call[int]:
     """The offset at `earliest`, `latest` or a timestamp in nanoseconds."""
     request = {"api": "offsets", "stream": stream, "partition": partition, "at": at}
-    return Call(request, lambda header, _: int(header["offset"]))
+    to = ToPartition(stream, partition)
+    return Call(request, lambda header, _: int(header["offset"]), to=to)
 
 
 def fetch(  # noqa: PLR0913 - a request of many optional parts
@@ -119,7 +201,8 @@ def fetch(  # noqa: PLR0913 - a request of many optional parts
         )
 
     asked = {name: value for name, value in request.items() if value is not None}
-    return Call(asked, read, wait_s=wait_ms / 1000)
+    to = ToPartition(stream, partition)
+    return Call(asked, read, wait_s=wait_ms / 1000, to=to, spread=True)
 
 
 def cursors(
@@ -133,7 +216,7 @@ def cursors(
         request["stream"] = stream
     if after is not None:
         request["after"] = [after.consumer, after.stream, after.partition]
-    return Call(request, lambda header, _: (_cursors(header), bool(header["more"])))
+    return Call(request, lambda header, _: (_cursors(header), bool(header["more"])), to=_CURSORS)
 
 
 def get_cursor(consumer: str, stream: str, partition: int) -> Call[Cursor | None]:
@@ -141,7 +224,7 @@ def get_cursor(consumer: str, stream: str, partition: int) -> Call[Cursor | None
     request = {
         "api": "get_cursor", "consumer": consumer, "stream": stream, "partition": partition,
     }  # fmt: skip
-    return Call(request, lambda header, _: next(iter(_cursors(header)), None))
+    return Call(request, lambda header, _: next(iter(_cursors(header)), None), to=_CURSORS)
 
 
 def set_cursors(wanted: Sequence[Cursor], *, rewind: bool) -> Call[list[Cursor]]:
@@ -160,7 +243,7 @@ def set_cursors(wanted: Sequence[Cursor], *, rewind: bool) -> Call[list[Cursor]]
         for cursor in wanted
     ]
     request = {"api": "set_cursor", "cursors": items, "rewind": rewind}
-    return Call(request, lambda header, _: _cursors(header), repeatable=not rewind)
+    return Call(request, lambda header, _: _cursors(header), repeatable=not rewind, to=_CURSORS)
 
 
 def delete_cursor(consumer: str, stream: str, partition: int) -> Call[bool]:
@@ -168,7 +251,7 @@ def delete_cursor(consumer: str, stream: str, partition: int) -> Call[bool]:
     request = {
         "api": "delete_cursor", "consumer": consumer, "stream": stream, "partition": partition,
     }  # fmt: skip
-    return Call(request, lambda header, _: bool(header["deleted"]), repeatable=False)
+    return Call(request, lambda header, _: bool(header["deleted"]), repeatable=False, to=_CURSORS)
 
 
 def silent(server: str, seconds: float) -> UnavailableError:

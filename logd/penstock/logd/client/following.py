@@ -156,11 +156,15 @@ class Patience:
     Args:
         retry_s: Seconds from the first failure on; None: for ever.
         rng: For the jitter.
+        pause_max_s: Seconds of the longest pause.
     """
 
-    def __init__(self, retry_s: float | None, rng: random.Random) -> None:
+    def __init__(
+        self, retry_s: float | None, rng: random.Random, *, pause_max_s: float = PAUSE_MAX_S
+    ) -> None:
         self._retry_s = retry_s
         self._rng = rng
+        self._pause_max_s = pause_max_s
         self._pause_s = PAUSE_FIRST_S
         self._since_ns: int | None = None
 
@@ -187,7 +191,7 @@ class Patience:
         if self._retry_s is not None and waited_s >= self._retry_s:
             raise error
         pause_s = self._rng.uniform(self._pause_s / 2, self._pause_s)
-        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+        self._pause_s = min(self._pause_s * 2, self._pause_max_s)
         if self._retry_s is None:
             return pause_s
         return min(pause_s, self._retry_s - waited_s)

@@ -54,6 +54,7 @@ class Listener:
         self._unacked_s = unacked_s
         self._socket: socket.socket | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._accepted: set[socket.socket] = set()  # whose tasks have not begun yet
 
     @property
     def connections(self) -> int:
@@ -81,21 +82,34 @@ class Listener:
     async def run(self) -> None:
         """Accept connections until cancelled; then all of them end."""
         assert self._socket is not None
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     try:
-                        connection, _ = await loop.sock_accept(self._socket)
+                        connection = await self._accept(self._socket)
                     except OSError as error:  # no descriptor is left; some will be
                         _log.warning("connection not accepted", error=str(error))
                         await asyncio.sleep(_ACCEPT_PAUSE_S)
                         continue
+                    self._accepted.add(connection)
                     task = group.create_task(self._open(connection))
                     self._connections.add(task)
                     task.add_done_callback(self._connections.discard)
         finally:
             self.close()
+            for (
+                connection
+            ) in self._accepted:  # a task that is cancelled before it begins closes none
+                connection.close()
+            self._accepted.clear()
+
+    async def _accept(self, listening: socket.socket) -> socket.socket:
+        """The next connection; `loop.sock_accept` may lose one when it is cancelled."""
+        while True:
+            try:
+                return listening.accept()[0]
+            except BlockingIOError:
+                await _readable(listening.fileno())
 
     def close(self) -> None:
         """Listen no more."""
@@ -103,6 +117,7 @@ class Listener:
             self._socket.close()
 
     async def _open(self, connection: socket.socket) -> None:
+        self._accepted.discard(connection)
         with contextlib.suppress(OSError, EOFError):
             channel = await self._welcome(connection)
             try:
@@ -128,6 +143,16 @@ class Listener:
             ssl_shutdown_timeout=SHUTDOWN_S,
         )
         return EncryptedChannel(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(descriptor)
 
 
 def prepare(connection: socket.socket, *, unacked_s: float = 0.0) -> None:

@@ -1,0 +1,138 @@
+"""Streams and nodes of a logd or a cluster: to see and to change them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from penstock.logd.client import calls
+from penstock.logd.client.answers import (
+    ClusterInfo,
+    Described,
+    StreamInfo,
+    leaders_elsewhere,
+    merge,
+)
+from penstock.logd.client.calls import Call
+from penstock.logd.errors import RefusedError, UnavailableError
+
+Answer = TypeVar("Answer")
+
+
+class AsyncManaging(ABC):
+    """A part of `AsyncLogClient`; the methods are those of `Managing`."""
+
+    @abstractmethod
+    async def _call(self, call: Call[Answer]) -> Answer: ...
+
+    # Streams.
+
+    async def streams(self, *, internal: bool = False) -> list[StreamInfo]:
+        """Every stream, by name; `internal` adds logd's own."""
+        return await self._described(None, internal=internal)
+
+    async def stream(self, name: str) -> StreamInfo:
+        """One stream.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+        return (await self._described(name))[0]
+
+    async def match(self, subject: str) -> list[str]:
+        """Names of the streams that store what is published on a subject."""
+        return await self._call(calls.match(subject))
+
+    async def create_stream(self, name: str, subject: str, **options: Any) -> StreamInfo:
+        """Create a stream, or find it as asked for.
+
+        Raises:
+            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_REQUEST`; `NOT_CLUSTERED` when a
+                lone logd is asked for more than one partition or replica; `NOT_ENOUGH_NODES`.
+        """
+        return await self._call(calls.create_stream(name, subject, options))
+
+    async def alter_stream(self, name: str, **options: Any) -> StreamInfo:
+        """Change options of a cluster's stream; those not named stay as they are.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `BAD_REQUEST`, `NOT_CLUSTERED`.
+        """
+        return await self._call(calls.alter_stream(name, options))
+
+    async def set_stream_mode(
+        self, name: str, *, paused: bool | None = None, read_only: bool | None = None
+    ) -> StreamInfo:
+        """Pause or resume a cluster's stream, make it read-only or writable; None: as it is.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `NOT_CLUSTERED`.
+        """
+        return await self._call(calls.set_mode(name, paused=paused, read_only=read_only))
+
+    async def open_stream(self, name: str) -> StreamInfo:
+        """Open a stream that failed, or could not be opened, as a restart would.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`; `UNAVAILABLE` while it still cannot be opened.
+        """
+        return await self._call(calls.open_stream(name))
+
+    async def delete_stream(self, name: str) -> None:
+        """Delete a stream with its data.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+        await self._call(calls.delete_stream(name))
+
+    # Nodes.
+
+    async def cluster(self) -> ClusterInfo:
+        """Which nodes there are; a lone logd names only itself."""
+        return await self._call(calls.cluster())
+
+    async def drain_node(self, node: str, *, undo: bool = False) -> None:
+        """Begin to move every replica and leadership off a node, or end that.
+
+        Raises:
+            RefusedError: `UNKNOWN_NODE`, `NOT_CLUSTERED`.
+        """
+        await self._call(calls.drain(node, undo=undo))
+
+    async def remove_node(self, node: str) -> None:
+        """End a node's membership; drain it first.
+
+        Raises:
+            RefusedError: `UNKNOWN_NODE`, `NOT_CLUSTERED`, and why it cannot go yet.
+        """
+        await self._call(calls.remove_node(node))
+
+    async def move_partition(
+        self, stream: str, partition: int, replicas: Sequence[str] | None
+    ) -> None:
+        """Begin to move a partition to these nodes, preferred leader first; None gives it up.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`, `NOT_CLUSTERED`.
+        """
+        await self._call(calls.move(stream, partition, replicas))
+
+    async def rebalance(self) -> int:
+        """Spread replicas and leaderships evenly; how many moves begin.
+
+        Raises:
+            RefusedError: `NOT_CLUSTERED`.
+        """
+        return await self._call(calls.rebalance())
+
+    async def _described(self, name: str | None, *, internal: bool = False) -> list[StreamInfo]:
+        """Streams, with where each partition stands at its leader."""
+        described = await self._call(calls.describe(name, internal=internal))
+        others: list[Described] = []
+        for node in leaders_elsewhere(described):
+            try:
+                call = calls.describe(name, internal=internal, node=node)
+                others.append(await self._call(call))
+            except (UnavailableError, RefusedError):
+                continue  # what only that node knows stays unknown
+        return merge(described, others)

@@ -1,0 +1,132 @@
+"""Nodes that stand in for a cluster: real fetch endpoints, one log, and who leads it is said."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.turn import Message
+from penstock.logd.cursors import CursorStore
+from penstock.logd.description import describe_roles, describe_standing
+from penstock.logd.fetch.api import FetchApi
+from penstock.logd.fetch.connection import FetchLimits
+from penstock.logd.fetch.server import FetchServer
+from penstock.logd.fetch.streams import not_here
+from penstock.logd.lone_streams import LoneStreams
+from penstock.logd.partition import Partition
+from penstock.logd.streams import StreamSet
+from tests.support.surroundings import QuietLink, make_surroundings
+
+LOGS = StreamConfig(name="logs", subject="t.>")
+
+
+class Node(LoneStreams):
+    """One node; it has its part in the log while it is in `replicas` of its cluster."""
+
+    def __init__(self, name: str, cluster: "StandIn") -> None:
+        super().__init__(name, cluster.streams, cluster.cursors, dict)
+        self.name = name
+        self.address = "127.0.0.1:0"
+        self._in = cluster
+        self._server: FetchServer | None = None
+        self._running: asyncio.Task[None] | None = None
+        self.fetches = 0
+
+    def start(self) -> None:
+        self._server = FetchServer(FetchApi(self, self._in.cursors), FetchLimits())
+        self.address = self._server.listen(self.address)
+        self._running = asyncio.create_task(self._server.run())
+
+    async def kill(self) -> None:
+        assert self._running is not None
+        assert self._server is not None
+        self._running.cancel()
+        await asyncio.wait({self._running})
+        self._server.close()
+        self._running = None
+
+    @override
+    def cluster(self) -> dict[str, Any]:
+        nodes = [
+            {
+                "node": node.name,
+                "fetch": node.address,
+                "admin": "",
+                "rack": "",
+                "state": "active",
+                "live": node._running is not None,
+            }
+            for node in self._in.nodes.values()
+        ]
+        return {"cluster": "demo", "controller": self._in.leader, "nodes": nodes}
+
+    @override
+    def describe(self, stream: str | None = None, *, internal: bool = False) -> list[Any]:
+        found = super().describe(stream, internal=internal)
+        here = self._in.partition if self.name == self._in.leader else None
+        isr = [name for name, node in self._in.nodes.items() if node._running is not None]
+        roles = describe_roles(self._in.leader, 1, list(self._in.nodes), isr)
+        for described in found:
+            described["partitions"] = [{"partition": 0} | describe_standing(here) | roles]
+        return found
+
+    @override
+    def partition(self, stream: str, number: int, *, replica: bool = False) -> Partition:
+        found = super().partition(stream, number)
+        if stream == LOGS.name and self.name != self._in.leader and not replica:
+            raise not_here(stream, number, self._in.leader, list(self._in.nodes))
+        self.fetches += 1
+        return found
+
+
+class StandIn:
+    """Three nodes.
+
+    Attributes:
+        leader: Who leads.
+    """
+
+    def __init__(self, streams: StreamSet, cursors: CursorStore) -> None:
+        self.streams = streams
+        self.cursors = cursors
+        self.leader: str | None = "a"
+        self.nodes = {name: Node(name, self) for name in ("a", "b", "c")}
+
+    @property
+    def partition(self) -> Partition:
+        return self.streams.partition(LOGS.name)
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(node.address for node in self.nodes.values())
+
+    async def publish(self, count: int) -> None:
+        messages = [Message(b"t.a", b"", b"", b"x") for _ in range(count)]
+        await self.partition.wait_committed(self.partition.store(messages))
+
+
+@asynccontextmanager
+async def standin_cluster(directory: Path) -> AsyncIterator[StandIn]:
+    numbers = itertools.count()
+    streams = StreamSet(
+        directory,
+        QuietLink(),
+        make_surroundings=lambda _: make_surroundings(),
+        new_incarnation=lambda: f"{next(numbers)}",
+    )
+    await streams.start([LOGS])
+    cluster = StandIn(streams, CursorStore(streams, cursors_max=10))
+    for node in cluster.nodes.values():
+        node.start()
+    try:
+        yield cluster
+    finally:
+        for node in cluster.nodes.values():
+            if node._running is not None:
+                await node.kill()
+        await streams.close()
