@@ -71,16 +71,15 @@ async def test_a_reader_that_never_pauses_takes_turns_with_everybody_else() -> N
 async def test_running_out_of_descriptors_does_not_end_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loop = asyncio.get_running_loop()
-    accept = loop.sock_accept
+    accept = socket.socket.accept
     failures = [errno.EMFILE, errno.ECONNABORTED]
 
-    async def accept_or_fail(listening: socket.socket) -> tuple[socket.socket, Any]:
+    def accept_or_fail(listening: socket.socket) -> tuple[socket.socket, Any]:
         if failures:
             raise OSError(failures.pop(), "no")
-        return await accept(listening)
+        return accept(listening)
 
-    monkeypatch.setattr(loop, "sock_accept", accept_or_fail)
+    monkeypatch.setattr(socket.socket, "accept", accept_or_fail)
     async with serving() as (address, _):
         assert await asyncio.to_thread(ask, address) == []
         assert failures == []
