@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.cursors import CursorStore
 from penstock.logd.description import describe_roles, describe_standing
+from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.connection import FetchLimits
 from penstock.logd.fetch.server import FetchServer
 from penstock.logd.fetch.streams import not_here
 from penstock.logd.lone_streams import LoneStreams
 from penstock.logd.partition import Partition
+from penstock.logd.replication_settings import ReplicationSettings
 from penstock.logd.streams import StreamSet
 from tests.support.surroundings import QuietLink, make_surroundings
 
@@ -83,18 +85,55 @@ class Node(LoneStreams):
         self.fetches += 1
         return found
 
+    @override
+    async def create(self, config: StreamConfig, replication: ReplicationSettings) -> Any:
+        self._in.changes.append(("create", config.name, replication.model_dump()))
+        return await super().create(config, ReplicationSettings())
+
+    @override
+    async def alter(self, stream: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        self._in.changes.append(("alter", stream, dict(options)))
+        return self.describe(stream)[0]  # type: ignore[no-any-return]
+
+    @override
+    async def set_mode(
+        self, stream: str, *, paused: bool | None, read_only: bool | None
+    ) -> dict[str, Any]:
+        self._in.changes.append(("set_mode", stream, paused, read_only))
+        return self.describe(stream)[0]  # type: ignore[no-any-return]
+
+    @override
+    async def drain(self, node: str, *, undo: bool) -> None:
+        if node not in self._in.nodes:
+            raise RefusedError("UNKNOWN_NODE", f"there is no node {node!r}")
+        self._in.changes.append(("drain", node, undo))
+
+    @override
+    async def remove_node(self, node: str) -> None:
+        self._in.changes.append(("remove_node", node))
+
+    @override
+    async def move(self, stream: str, partition: int, replicas: tuple[str, ...] | None) -> None:
+        self._in.changes.append(("move", stream, partition, replicas))
+
+    @override
+    async def rebalance(self) -> int:
+        return 7
+
 
 class StandIn:
     """Three nodes.
 
     Attributes:
         leader: Who leads.
+        changes: What was asked of it and not done.
     """
 
     def __init__(self, streams: StreamSet, cursors: CursorStore) -> None:
         self.streams = streams
         self.cursors = cursors
         self.leader: str | None = "a"
+        self.changes: list[Any] = []
         self.nodes = {name: Node(name, self) for name in ("a", "b", "c")}
 
     @property

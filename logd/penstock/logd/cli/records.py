@@ -35,25 +35,38 @@ class _OffsetType(click.ParamType[Any]):
 OFFSET: Final = _OffsetType()
 """The type of `--from` and `--to`."""
 
+PARTITION: Final = click.option(
+    "--partition", type=click.IntRange(min=0), default=0, show_default=True
+)
+
 
 @click.command(epilog="Example: penstock logd tail logs --from earliest --follow --json")
 @click.argument("stream")
+@PARTITION
 @click.option("--from", "start", type=OFFSET, help="Default: the last 10 records.")
 @click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
 @click.option("--subject", help="Only records on subjects that this filter matches.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @server_option
-def tail(
-    stream: str, start: str | None, follow: bool, subject: str | None, as_json: bool, server: str
+def tail(  # noqa: PLR0913 - what is asked for, where, and in which form
+    *,
+    stream: str,
+    partition: int,
+    start: str | None,
+    follow: bool,
+    subject: str | None,
+    as_json: bool,
+    server: str,
 ) -> None:
     """Print the records of STREAM."""
     with asking(server) as log:
-        offset, end = _start(log, stream, start), log.offsets(stream).end
+        offset, end = _start(log, stream, partition, start), log.offsets(stream, partition).end
         incarnation = None
         while follow or offset < end:
             fetched = log.fetch(
                 stream,
                 offset,
+                partition=partition,
                 subject=subject,
                 wait_ms=_FOLLOW_WAIT_MS if follow else 0,
                 incarnation=incarnation,
@@ -71,6 +84,7 @@ def tail(
 
 @click.command(epilog="Example: penstock logd fetch logs --to 1000 --format arrow > logs.arrow")
 @click.argument("stream")
+@PARTITION
 @click.option("--from", "start", type=OFFSET, default="earliest", show_default=True)
 @click.option(
     "--to",
@@ -89,34 +103,36 @@ def tail(
     help="JSON lines, or an Arrow IPC stream.",
 )
 @server_option
-def fetch(stream: str, start: str, end: str, form: str, server: str) -> None:
+def fetch(stream: str, partition: int, start: str, end: str, form: str, server: str) -> None:
     """Write the records of STREAM from one offset to another to standard output."""
     with asking(server) as log:
-        first, stop = _start(log, stream, start), _resolve(log, stream, end)
+        first = _start(log, stream, partition, start)
+        stop = _resolve(log, stream, partition, end)
         if stop < first:
             raise click.UsageError(f"--to {end} is below --from {start}")
         if form == "ndjson":
-            for offset, record in log.records(stream, first, stop):
+            for offset, record in log.records(stream, first, stop, partition=partition):
                 click.echo(record_json(offset, record))
             return
         sys.stdout.buffer.write(stream_prefix())
         sys.stdout.buffer.writelines(
             encode_body(slice_rows(header, batch, first, stop))
-            for header, batch in log.batches(stream, first, stop)
+            for header, batch in log.batches(stream, first, stop, partition=partition)
         )
         sys.stdout.buffer.write(_END_OF_STREAM)
 
 
-def _start(log: LogClient, stream: str, position: str | None) -> int:
-    offset, (start, end) = _resolve(log, stream, position), log.offsets(stream)
+def _start(log: LogClient, stream: str, partition: int, position: str | None) -> int:
+    offset = _resolve(log, stream, partition, position)
+    start, end = log.offsets(stream, partition)
     if not start <= offset <= end:
         message = f"offset {offset} of {stream} is not in {start} to {end}"
         raise RefusedError("OUT_OF_RANGE", message, earliest=start, latest=end)
     return offset
 
 
-def _resolve(log: LogClient, stream: str, position: str | None) -> int:
-    start, end = log.offsets(stream)
+def _resolve(log: LogClient, stream: str, partition: int, position: str | None) -> int:
+    start, end = log.offsets(stream, partition)
     match position:
         case None:
             return max(start, end - _TAIL_RECORDS)

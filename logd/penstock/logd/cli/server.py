@@ -21,7 +21,13 @@ _FIXES = {
     "CURSOR_BEHIND": "another consumer of that name has gone further; use another name",
     "BAD_CONSUMER": "choose a name such as billing or team-a/billing",
     "STREAM_RECREATED": "ask again: the offsets are those of the stream that was",
-    "UNKNOWN_PARTITION": "leave --partition out: a stream has partition 0",
+    "UNKNOWN_PARTITION": "see which it has: penstock logd streams show NAME",
+    "NOT_CLUSTERED": "ask a logd whose configuration has `cluster`",
+    "UNKNOWN_NODE": "list the nodes: penstock logd nodes",
+    "NODE_REMOVED": "list the nodes: penstock logd nodes",
+    "NOT_ACTIVE": "choose other nodes, or: penstock logd nodes undrain NODE",
+    "NOT_DRAINED": "penstock logd nodes drain NODE, and wait until it has no replicas",
+    "NOT_ENOUGH_NODES": "ask for fewer replicas, or start more nodes",
     "BAD_SUBJECT": "choose a subject such as telemetry.logs.>",
 }
 
@@ -37,15 +43,15 @@ class DamagedAnswerError(ServiceError):
 
 
 def server_option(function: Function) -> Function:
-    """Add `--server HOST:PORT`."""
+    """Add `--server HOST:PORT,...`."""
     return click.option(
         "--server",
         envvar="PENSTOCK_LOGD_SERVER",
         default="127.0.0.1:9293",
         show_default=True,
         show_envvar=True,
-        metavar="HOST:PORT",
-        help="The fetch endpoint of a running logd.",
+        metavar="HOST:PORT[,...]",
+        help="The fetch endpoint of a running logd, or of some nodes of a cluster.",
     )(function)
 
 

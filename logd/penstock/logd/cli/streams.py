@@ -7,12 +7,31 @@ import click
 import orjson
 
 from penstock.logd.cli.server import asking, server_option, table
-from penstock.logd.client import StreamInfo
+from penstock.logd.cli.stream_changes import alter, move, pause, read_only, resume, writable
+from penstock.logd.cli.stream_options import chosen_options, stream_options
+from penstock.logd.client import PartitionInfo, StreamInfo
+
+_TITLES = (
+    "STREAM",
+    "SUBJECT",
+    "STATE",
+    "RECORDS",
+    "START",
+    "END",
+    "BYTES",
+    "PARTITION",
+    "LEADER",
+    "ISR",
+)
 
 
 @click.group(epilog="Example: penstock logd streams list")
 def streams() -> None:
-    """List, create, show, open and delete streams."""
+    """List, show, create, change, move, open and delete streams."""
+
+
+for _command in (alter, pause, resume, read_only, writable, move):
+    streams.add_command(_command)
 
 
 @streams.command("list", epilog="Example: penstock logd streams list --json")
@@ -20,7 +39,11 @@ def streams() -> None:
 @server_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def list_streams(internal: bool, server: str, as_json: bool) -> None:
-    """List the streams."""
+    """List the streams, with a line for each partition.
+
+    STATE is ok; degraded: not every replica is in sync; leaderless: nothing is stored, and nothing
+    can be read, until one leads; failed: see what is said below; paused or read-only.
+    """
     with asking(server) as log:
         found = log.streams(internal=internal)
     if as_json:
@@ -29,8 +52,8 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
         return
     click.echo(
         table(
-            ("STREAM", "SUBJECT", "STATE", "RECORDS", "START", "END", "BYTES"),
-            [_row(stream) for stream in found],
+            _TITLES,
+            [row for stream in found for row in _rows(stream)],
         )
     )
     for stream in found:
@@ -41,36 +64,17 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
 @streams.command(epilog="Example: penstock logd streams create logs --subject 'telemetry.logs.>'")
 @click.argument("name")
 @click.option("--subject", required=True, help="Subject or filter, with * and >, to store.")
-@click.option("--ack-on-reply/--no-ack-on-reply", default=None, help="Answer plain publishers.")
-@click.option("--ack-policy", type=click.Choice(["all", "leader", "none"]), help="When to ack.")
-@click.option("--fsync", type=click.Choice(["commit", "interval", "never"]), help="When to sync.")
-@click.option("--fsync-interval-ms", type=int, help="With --fsync interval.")
-@click.option("--message-bytes-max", type=int, help="Largest message.")
-@click.option("--header-bytes-max", type=int, help="Largest header block of a message.")
-@click.option("--header-pairs-max", type=int, help="Most header lines of a message.")
-@click.option("--key-bytes-max", type=int, help="Longest key of a record.")
-@click.option("--batch-rows-max", type=int, help="Most records of a batch.")
-@click.option("--batch-decoded-bytes-max", type=int, help="Most bytes a batch may decode to.")
-@click.option("--intake-bytes-max", type=int, help="Bytes that may wait for the disk.")
-@click.option("--segment-bytes-max", type=int, help="Size of segment files.")
-@click.option("--dedup-window-s", type=int, help="How long a Nats-Msg-Id is remembered.")
-@click.option("--dedup-entries-max", type=int, help="Most Nats-Msg-Ids remembered.")
-@click.option("--producer-expiry-s", type=int, help="How long an idle producer is remembered.")
-@click.option("--producers-max", type=int, help="Most producers remembered.")
-@click.option("--retention-age-s", type=int, help="Delete records that are older.")
-@click.option("--retention-bytes", type=int, help="Bytes to keep.")
-@click.option("--retention-messages", type=int, help="Records to keep.")
-@click.option("--discard", type=click.Choice(["old", "new"]), help="What makes room when full.")
-@click.option("--compact/--no-compact", default=None, help="Keep only the last record of each key.")
-@click.option("--tombstone-retention-s", type=int, help="How long a tombstone is kept.")
+@click.option("--partitions", type=click.IntRange(min=1), help="How many; cannot be changed.")
+@stream_options
 @server_option
 def create(name: str, subject: str, server: str, **options: Any) -> None:
-    """Create a stream NAME; the same again changes nothing."""
-    chosen = {key: value for key, value in options.items() if value is not None}
-    limits = {key: chosen.pop(f"retention_{key}", None) for key in ("age_s", "bytes", "messages")}
-    chosen["retention"] = {key: value for key, value in limits.items() if value is not None}
+    """Create a stream NAME; the same again changes nothing.
+
+    Partition 0 stores the subject itself, partition n what is published on the subject with .n
+    behind it. A lone logd has one partition and one replica of everything.
+    """
     with asking(server) as log:
-        stream = log.create_stream(name, subject, **chosen)
+        stream = log.create_stream(name, subject, **chosen_options(options))
     click.echo(f"stream {stream.name} stores {stream.subject}")
 
 
@@ -95,8 +99,9 @@ def show(name: str, server: str, as_json: bool) -> None:
         inner = value.items() if isinstance(value, dict) else ()
         facts |= {f"{key}.{name}": limit for name, limit in inner} or {key: value}
     for partition in stream.partitions:
+        place = f"{partition.partition}." if len(stream.partitions) > 1 else ""
         for key, value in asdict(partition).items():
-            facts[key] = value
+            facts[place + key] = ", ".join(value) or None if isinstance(value, tuple) else value
     width = max(len(key) for key in facts)
     for key, value in facts.items():
         click.echo(f"{key.ljust(width)}  {'none' if value is None else value}")
@@ -121,7 +126,8 @@ def delete(name: str, yes: bool, server: str) -> None:
     with asking(server) as log:
         stream = log.stream(name)
         if not yes:
-            records = _row(stream)[3]
+            known = [part for part in stream.partitions if part.is_known]
+            records = sum(part.high_watermark + 1 - part.start_offset for part in known)
             click.confirm(f"Delete stream {name} with {records} records?", abort=True, err=True)
         log.delete_stream(name)
     click.echo(f"stream {name} is deleted")
@@ -137,18 +143,30 @@ def match(subject: str, server: str) -> None:
             click.echo(name)
 
 
-def _row(stream: StreamInfo) -> tuple[object, ...]:
-    state = "failed" if stream.problem else "ok"
+def _rows(stream: StreamInfo) -> list[tuple[object, ...]]:
+    """A line for each partition."""
+    name, subject = stream.name, stream.subject
     if not stream.partitions:
-        return (stream.name, stream.subject, state, "-", "-", "-", "-")
-    partition = stream.partitions[0]
-    end = partition.high_watermark + 1
-    return (
-        stream.name,
-        stream.subject,
-        state,
-        end - partition.start_offset,
-        partition.start_offset,
-        end,
-        partition.size_bytes,
-    )
+        return [(name, subject, "failed", *["-"] * 4, "-", "-", "-")]
+    rows: list[tuple[object, ...]] = []
+    for part in stream.partitions:
+        standing: tuple[object, ...] = ("-", "-", "-", "-")
+        if part.is_known:
+            start, end = part.start_offset, part.high_watermark + 1
+            standing = (end - start, start, end, part.size_bytes)
+        roles = (part.partition, part.leader or "-", ",".join(part.isr) or "-")
+        rows.append((name, subject, _state(stream, part), *standing, *roles))
+    return rows
+
+
+def _state(stream: StreamInfo, part: PartitionInfo) -> str:
+    """The worst that can be said of a partition."""
+    if stream.problem:
+        return "failed"
+    if part.leader is None and part.replicas:
+        return "leaderless"
+    if len(part.isr) < len(part.replicas):
+        return "degraded"
+    if stream.options.get("paused"):
+        return "paused"
+    return "read-only" if stream.options.get("read_only") else "ok"

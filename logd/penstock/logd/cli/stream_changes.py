@@ -1,0 +1,90 @@
+"""`penstock logd streams alter`, `pause`, `resume`, `read-only`, `writable` and `move`."""
+
+from typing import Any
+
+import click
+
+from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.stream_options import chosen_options, stream_options, unset_options
+
+
+@click.command(
+    epilog="Example: penstock logd streams alter logs --retention-age-s 86400 --min-isr 2"
+)
+@click.argument("name")
+@stream_options
+@click.option(
+    "--unset", multiple=True, metavar="OPTION", help="Set this option to none; repeatable."
+)
+@server_option
+def alter(name: str, unset: tuple[str, ...], server: str, **options: Any) -> None:
+    """Change options of the stream NAME in a cluster; the others stay as they are.
+
+    More replicas, or fewer, are made in the background. The options of a lone logd are those of its
+    configuration file.
+    """
+    changes, none = chosen_options(options), unset_options(unset)
+    retention = changes.get("retention", {}) | none.get("retention", {})
+    changes |= none | ({"retention": retention} if retention else {})
+    if not changes:
+        raise click.UsageError("name an option to change")
+    with asking(server) as log:
+        log.alter_stream(name, **changes)
+    click.echo(f"stream {name} is changed: {', '.join(sorted(changes))}")
+
+
+@click.command(epilog="Example: penstock logd streams pause logs")
+@click.argument("name")
+@server_option
+def pause(name: str, server: str) -> None:
+    """End the subscription of the stream NAME, until it is resumed; it can be read."""
+    with asking(server) as log:
+        log.set_stream_mode(name, paused=True)
+    click.echo(f"stream {name} is paused")
+
+
+@click.command(epilog="Example: penstock logd streams resume logs")
+@click.argument("name")
+@server_option
+def resume(name: str, server: str) -> None:
+    """Let the stream NAME take messages again, after a pause."""
+    with asking(server) as log:
+        log.set_stream_mode(name, paused=False)
+    click.echo(f"stream {name} is resumed")
+
+
+@click.command("read-only", epilog="Example: penstock logd streams read-only logs")
+@click.argument("name")
+@server_option
+def read_only(name: str, server: str) -> None:
+    """Refuse what is published to the stream NAME; publishers that ask for acks are told."""
+    with asking(server) as log:
+        log.set_stream_mode(name, read_only=True)
+    click.echo(f"stream {name} is read-only")
+
+
+@click.command(epilog="Example: penstock logd streams writable logs")
+@click.argument("name")
+@server_option
+def writable(name: str, server: str) -> None:
+    """Store what is published to the stream NAME again."""
+    with asking(server) as log:
+        log.set_stream_mode(name, read_only=False)
+    click.echo(f"stream {name} is writable")
+
+
+@click.command(epilog="Example: penstock logd streams move logs --to logd-1,logd-2,logd-4")
+@click.argument("name")
+@click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--to", "nodes", metavar="NODE,...", help="Its replicas from now on, leader first.")
+@click.option("--cancel", is_flag=True, help="Give up a move that is under way.")
+@server_option
+def move(name: str, partition: int, nodes: str | None, cancel: bool, server: str) -> None:
+    """Move a partition of the stream NAME to other nodes; data is copied in the background."""
+    if cancel == (nodes is not None):
+        raise click.UsageError("give either --to or --cancel")
+    replicas = None if nodes is None else [node.strip() for node in nodes.split(",")]
+    with asking(server) as log:
+        log.move_partition(name, partition, replicas)
+    where = f"moves to {', '.join(replicas)}" if replicas else "stays where it is"
+    click.echo(f"{name}/{partition} {where}")

@@ -1,0 +1,143 @@
+"""The commands about nodes and replicas, against nodes that stand in for a cluster."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from click.testing import CliRunner
+
+from penstock.logd.cli import cli
+from penstock.logd.cli.streams import streams
+from tests.support.logd import Logd
+from tests.support.standin_cluster import StandIn, standin_cluster
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[StandIn]:
+    async with standin_cluster(tmp_path) as found:
+        yield found
+
+
+async def command(cluster: StandIn, *words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error."""
+    arguments = [*words, "--server", cluster.addresses]
+    done = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
+    return done.exit_code, done.stdout, done.stderr
+
+
+async def test_nodes_are_listed_with_what_they_lead_and_have(cluster: StandIn) -> None:
+    await cluster.nodes["c"].kill()
+    code, out, _ = await command(cluster, "nodes")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    a, c = (cluster.nodes[name].address for name in ("a", "c"))
+    assert lines[0][:7] == ["NODE", "STATE", "LIVE", "RACK", "FETCH", "LEADS", "REPLICAS"]
+    assert lines[1] == ["a", "active", "yes", "-", a, "1", "1", "controller"]
+    assert lines[3] == ["c", "active", "no", "-", c, "0", "1", "-"]
+    found = [orjson.loads(line) for line in (await command(cluster, "nodes", "--json"))[1].split()]
+    assert (found[0]["node"], found[0]["leads"], found[0]["controller"]) == ("a", 1, True)
+    cluster.leader = None
+    assert "no node is the controller" in (await command(cluster, "nodes"))[2]
+
+
+async def test_streams_are_listed_with_leader_and_isr(cluster: StandIn) -> None:
+    await cluster.publish(3)
+    row = (await command(cluster, "streams", "list"))[1].splitlines()[1].split()
+    assert row[2:6] == ["ok", "3", "0", "3"]
+    assert row[7:] == ["0", "a", "a,b,c"]
+    await cluster.nodes["b"].kill()
+    assert (await command(cluster, "streams", "list"))[1].splitlines()[1].split()[2] == "degraded"
+    shown = (await command(cluster, "streams", "show", "logs"))[1]
+    assert "isr               " in shown
+    assert "a, c" in shown
+    cluster.leader = None
+    row = (await command(cluster, "streams", "list"))[1].splitlines()[1].split()
+    assert row[2:] == ["leaderless", "-", "-", "-", "-", "0", "-", "a,c"]
+    document = orjson.loads((await command(cluster, "streams", "list", "--json"))[1])
+    assert document["partitions"][0]["leader"] is None
+
+
+CHANGES: list[tuple[str, Any]] = [
+    ("nodes drain b", ("drain", "b", False)),
+    ("nodes undrain b", ("drain", "b", True)),
+    ("nodes remove b --yes", ("remove_node", "b")),
+    ("streams pause logs", ("set_mode", "logs", True, None)),
+    ("streams resume logs", ("set_mode", "logs", False, None)),
+    ("streams read-only logs", ("set_mode", "logs", None, True)),
+    ("streams writable logs", ("set_mode", "logs", None, False)),
+    ("streams move logs --to b,c", ("move", "logs", 0, ("b", "c"))),
+    ("streams move logs --cancel", ("move", "logs", 0, None)),
+    (
+        "streams alter logs --retention-bytes 1048576 --replication-factor all --min-isr 2",
+        (
+            "alter", "logs",
+            {"retention": {"bytes": 1048576}, "replication_factor": "all", "min_isr": 2},
+        ),
+    ),
+    (
+        "streams alter logs --unset min-isr --unset retention-age-s --retention-messages 9",
+        ("alter", "logs", {"min_isr": None, "retention": {"age_s": None, "messages": 9}}),
+    ),
+]  # fmt: skip
+
+
+async def test_changes_reach_the_cluster(cluster: StandIn) -> None:
+    for words, change in CHANGES:
+        code, out, error = await command(cluster, *words.split())
+        assert (code, error) == (0, "")
+        assert out
+        assert cluster.changes.pop() == change, words
+    words = "streams create new --subject n.> --partitions 4 --replication-factor 3 --min-isr 2"
+    assert (await command(cluster, *words.split()))[0] == 0
+    verb, name, asked = cluster.changes.pop()
+    assert (verb, name) == ("create", "new")
+    assert (asked["partitions"], asked["replication_factor"], asked["min_isr"]) == (4, 3, 2)
+    assert (await command(cluster, "rebalance"))[1] == "7 moves have begun\n"
+    assert orjson.loads((await command(cluster, "rebalance", "--json"))[1]) == {"moves": 7}
+
+
+async def test_what_cannot_be_done_has_an_exit_code_and_a_fix(cluster: StandIn) -> None:
+    code, _, error = await command(cluster, "nodes", "drain", "x")
+    assert (code, "fix: list the nodes" in error) == (1, True)
+    for words in (
+        "streams alter logs",
+        "streams move logs",
+        "streams move logs --to a --cancel",
+        "streams create x --subject x --replication-factor none",
+        "nodes --server x:1 drain b",
+    ):
+        assert (await command(cluster, *words.split()))[0] == 64, words
+    assert cluster.changes == []
+
+
+def test_a_lone_logd_lists_itself_and_says_that_it_is_in_no_cluster(
+    tmp_path: Path, nats_url: str
+) -> None:
+    def lone(*words: str) -> tuple[int, str, str]:
+        done = CliRunner().invoke(cli, [*words, "--server", logd.fetch])
+        return done.exit_code, done.stdout, done.stderr
+
+    with Logd(tmp_path, nats_url, [{"name": "logs", "subject": "t.>"}]) as logd:
+        row = lone("nodes")[1].splitlines()[1].split()
+        assert row == ["logd-1", "active", "yes", "-", logd.fetch, "1", "1", "controller"]
+        refused: Sequence[str] = [words for words, _ in CHANGES]
+        for words in [*refused, "rebalance", "streams create x --subject x --partitions 2"]:
+            code, out, error = lone(*words.split())
+            assert (code, out) == (1, ""), words
+            assert "NOT_CLUSTERED" in error
+            assert "fix: ask a logd whose configuration has `cluster`" in error
+        assert lone("streams", "create", "x", "--subject", "x", "--replication-factor", "1")[0] == 0
+
+
+@pytest.mark.parametrize("words", [["nodes"], ["nodes", "drain"], ["rebalance"], *[
+    ["streams", name] for name in sorted(streams.commands)
+]])  # fmt: skip
+def test_every_command_explains_itself_with_an_example(words: list[str]) -> None:
+    done = CliRunner().invoke(cli, [*words, "--help"])
+    assert done.exit_code == 0
+    assert "Example" in done.stdout
