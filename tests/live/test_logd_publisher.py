@@ -55,6 +55,27 @@ async def test_each_way_of_publishing_is_stored_as_it_was_meant(logd: Logd, nats
     assert [record.value for record in stored[3:]] == [r.value for r in records("t.b", 0, 100)]
 
 
+async def test_a_key_is_published_to_its_partition(logd: Logd, nats_url: str) -> None:
+    key = b"123456789"
+    async with connected(nats_url) as publisher:
+        await publisher.publish("t.a", b"1", key=key, partitions=7)
+        await (await publisher.submit("t.a", b"2", key=key, partitions=7))
+        await publisher.delete("t.a", key=key, partitions=7)
+        with pytest.raises(ValueError, match="needs a key"):
+            await publisher.publish("t.a", b"3", partitions=7)
+
+    def block() -> None:
+        with BlockingPublisher(nats_url) as publisher:
+            publisher.publish("t.a", b"1", key=key, partitions=7)
+            publisher.submit("t.a", b"2", key=key, partitions=7).result()
+            publisher.delete("t.a", key=key, partitions=7)
+
+    await asyncio.to_thread(block)
+    with logd.client() as log:
+        stored = [(record.subject, record.value) for _, record in log.records("logs", 0)]
+    assert stored == [("t.a.2", b"1"), ("t.a.2", b"2"), ("t.a.2", None)] * 2
+
+
 async def test_refusals_say_why_and_what_nobody_stores_is_given_up(
     logd: Logd, nats_url: str
 ) -> None:

@@ -13,6 +13,10 @@ Pipelined: `submit` returns once the message may be sent, with a task that ends 
         acks = [await publisher.submit("telemetry.logs.shop", line) for line in lines]
         await asyncio.gather(*acks)
 
+To a stream with several partitions, each key to one of them (`partition_of`):
+
+        await publisher.publish("prices", b"3.20", key=b"tea", partitions=8)  # prices.1, ...
+
 From threads, without an event loop of one's own:
 
     with BlockingPublisher("nats://127.0.0.1:4222") as publisher:
@@ -33,6 +37,7 @@ from penstock.logd.publisher.asynchronous import Publisher, PublishOptions
 from penstock.logd.publisher.blocking import BlockingPublisher
 from penstock.logd.publisher.connecting import connect_within, connected, nats_client
 from penstock.logd.publisher.outgoing import PublishRefusedError
+from penstock.logd.publisher.partitioning import partition_of, partition_subject
 
 __all__ = [
     "BlockingPublisher",
@@ -45,4 +50,6 @@ __all__ = [
     "connect_within",
     "connected",
     "nats_client",
+    "partition_of",
+    "partition_subject",
 ]

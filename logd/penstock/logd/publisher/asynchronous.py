@@ -27,6 +27,7 @@ from penstock.logd.publisher.outgoing import (
     check_sendable,
     plain_headers,
 )
+from penstock.logd.publisher.partitioning import partition_subject
 
 if TYPE_CHECKING:
     import nats
@@ -110,6 +111,7 @@ class Publisher:
         value: bytes,
         *,
         key: bytes | None = None,
+        partitions: int = 1,
         headers: Mapping[str, str] = _NO_HEADERS,
         message_id: str | None = None,
     ) -> PubAck:
@@ -118,7 +120,9 @@ class Publisher:
         Args:
             subject: Without wildcards; a stream must store it.
             value: The payload.
-            key: For compaction; UTF-8 without white space around it.
+            key: For compaction, and the partition; UTF-8 without white space around it.
+            partitions: Of the stream; with several, the subject is that of the key's
+                (`partition_subject`).
             headers: Further NATS headers, stored with the record.
             message_id: What makes a repeat one; chosen when None.
 
@@ -127,8 +131,10 @@ class Publisher:
             RefusedError: `NATS_MAX_PAYLOAD`: NATS does not carry so much.
             UnavailableError: No answer within `retry_s`, or until the publisher was closed; it may
                 be stored or not.
-            ValueError: The subject is none to publish on, or the key or a header cannot be sent.
+            ValueError: The subject is none to publish on, or the key or a header cannot be sent; or
+                there is no key for one of several partitions.
         """
+        subject = partition_subject(subject, key, partitions)
         task = await self.submit(subject, value, key=key, headers=headers, message_id=message_id)
         return await task
 
@@ -138,6 +144,7 @@ class Publisher:
         value: bytes,
         *,
         key: bytes | None = None,
+        partitions: int = 1,
         headers: Mapping[str, str] = _NO_HEADERS,
         message_id: str | None = None,
     ) -> asyncio.Task[PubAck]:
@@ -145,17 +152,19 @@ class Publisher:
 
         Returns when the message's turn has come: at most `in_flight_max` have no answer.
         """
+        subject = partition_subject(subject, key, partitions)
         extra = dict(headers) | self._expected_stream()
         made = plain_headers(message_id or self._next_id(), key=key, tombstone=False, extra=extra)
         check_sendable(subject, made)
         return await self._submit(self._plain, Plain(subject=subject, value=value, headers=made))
 
-    async def delete(self, subject: str, *, key: bytes) -> PubAck:
+    async def delete(self, subject: str, *, key: bytes, partitions: int = 1) -> PubAck:
         """Publish a tombstone: compaction removes the key's records, and in time the tombstone.
 
         Raises:
             LogdError: As `publish`.
         """
+        subject = partition_subject(subject, key, partitions)
         extra = self._expected_stream()
         made = plain_headers(self._next_id(), key=key, tombstone=True, extra=extra)
         check_sendable(subject, made)

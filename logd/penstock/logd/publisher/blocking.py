@@ -15,6 +15,7 @@ from penstock.logd.batch import Record
 from penstock.logd.errors import UnavailableError
 from penstock.logd.publisher.asynchronous import GIVEN_UP, PublishOptions
 from penstock.logd.publisher.connecting import connected
+from penstock.logd.publisher.partitioning import partition_subject
 
 Result = TypeVar("Result")
 
@@ -71,10 +72,12 @@ class BlockingPublisher:
         value: bytes,
         *,
         key: bytes | None = None,
+        partitions: int = 1,
         headers: Mapping[str, str] = _NO_HEADERS,
         message_id: str | None = None,
     ) -> PubAck:
         """Publish one record and wait until it is stored; see `Publisher.publish`."""
+        subject = partition_subject(subject, key, partitions)
         return self._await(
             self._publisher.publish(subject, value, key=key, headers=headers, message_id=message_id)
         )
@@ -85,10 +88,12 @@ class BlockingPublisher:
         value: bytes,
         *,
         key: bytes | None = None,
+        partitions: int = 1,
         headers: Mapping[str, str] = _NO_HEADERS,
         message_id: str | None = None,
     ) -> Future[PubAck]:
         """`publish` without waiting for the answer; waits while `in_flight_max` have none."""
+        subject = partition_subject(subject, key, partitions)
         return self._await(
             _start(
                 self._publisher.submit(
@@ -97,8 +102,9 @@ class BlockingPublisher:
             )
         )
 
-    def delete(self, subject: str, *, key: bytes) -> PubAck:
+    def delete(self, subject: str, *, key: bytes, partitions: int = 1) -> PubAck:
         """Publish a tombstone; see `Publisher.delete`."""
+        subject = partition_subject(subject, key, partitions)
         return self._await(self._publisher.delete(subject, key=key))
 
     def publish_batch(self, subject: str, records: Sequence[Record] | pa.RecordBatch) -> PubAck:
