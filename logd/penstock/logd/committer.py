@@ -29,6 +29,7 @@ from penstock.logd.log_orders import (
     Note,
     Order,
     Outcome,
+    Patch,
     Remembered,
     StartMoved,
     Wish,
@@ -113,6 +114,13 @@ class Committer:
     def delete_before(self, offset: int) -> None:
         """Have whole segments below `offset` deleted, when the retainer finds that they may be."""
         self._give(DeleteBefore(offset))
+
+    def patch(self, first: int, upto: int, frames: Iterable[Frame], cuts: int) -> None:
+        """Have damage in [first, upto) filled with checked frames: `Patched`, if it could be.
+
+        Nothing is done and reported if `cuts` is not that of the last cut any more.
+        """
+        self._give(Patch(first, upto, tuple(frames), cuts))
 
     def note(self, high_watermark: int, agreed_epoch: int) -> None:
         """Have what a replica knows written down."""
@@ -200,7 +208,7 @@ class Committer:
                 self._retainer.remembered(offset)
             case Wish.SEAL:
                 self._log.roll()
-            case BeginEpoch() | Truncate() | Reset() | DeleteBefore() | Note():
+            case BeginEpoch() | Truncate() | Reset() | DeleteBefore() | Patch() | Note():
                 outcome = self._changes.carry_out(order)
                 self._start = self._log.start_offset
                 if outcome is not None:

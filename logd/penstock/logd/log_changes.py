@@ -3,9 +3,20 @@
 import structlog
 
 from penstock.logd.core.replication.effects import BeginEpoch, DeleteBefore, Reset, Truncate
-from penstock.logd.log_orders import Change, Cut, EpochBegun, Note, Outcome, WasReset
+from penstock.logd.errors import LogdError
+from penstock.logd.log_orders import (
+    Change,
+    Cut,
+    EpochBegun,
+    Note,
+    Outcome,
+    Patch,
+    Patched,
+    WasReset,
+)
 from penstock.logd.retainer import Retainer
-from penstock.logd.store import CommitLog, EpochFile, ReplicaFile
+from penstock.logd.rewriter import check_room
+from penstock.logd.store import CommitLog, EpochFile, LogFailedError, ReplicaFile
 
 _log = structlog.get_logger()
 
@@ -59,6 +70,8 @@ class LogChanges:
             case DeleteBefore(offset):
                 self._retainer.delete_before(offset)
                 return None
+            case Patch():
+                return self._patch(change)
             case Note():
                 self._note(change)
                 return None
@@ -66,6 +79,26 @@ class LogChanges:
     def _was_cut(self, cuts: int) -> None:
         self.cuts = cuts
         self._retainer.was_cut()
+
+    def _patch(self, patch: Patch) -> Patched | None:
+        """Fill damage; if that cannot be done, the log goes on as it is."""
+        if patch.cuts != self.cuts:
+            return None
+        name, first, upto = str(self._log.directory), patch.first, patch.upto
+        try:
+            check_room(self._log, first, upto)
+            filled = self._log.patch(first, upto, patch.frames)
+        except LogFailedError:
+            raise
+        except (LogdError, OSError) as error:
+            _log.error("damage not filled", log=name, first=first, upto=upto, error=str(error))
+            return None
+        if not filled:
+            reason = "there is no room to seal the active segment"
+            _log.error("damage not filled", log=name, first=first, upto=upto, error=reason)
+            return None
+        _log.info("damage filled", log=name, first=first, upto=upto)
+        return Patched(first, upto, patch.cuts)
 
     def _note(self, note: Note) -> None:
         """Without it the next start knows less of what is committed, and asks."""

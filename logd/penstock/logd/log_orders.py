@@ -40,7 +40,20 @@ class Note:
     agreed_epoch: int
 
 
-Change = BeginEpoch | Truncate | Reset | DeleteBefore | Note
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Put these frames in the place of the damaged range [first, upto).
+
+    Void if the log was cut since: `cuts` is that of the last truncation or reset then.
+    """
+
+    first: int
+    upto: int
+    frames: tuple[Frame, ...]
+    cuts: int
+
+
+Change = BeginEpoch | Truncate | Reset | DeleteBefore | Patch | Note
 """What changes the log, or what is beside it, otherwise than by appending."""
 
 Order = Append | Memory | Remembered | Wish | Change
@@ -111,6 +124,15 @@ class WasReset:
 
 
 @dataclass(frozen=True, slots=True)
+class Patched:
+    """No damage is known in [first, upto) any more; what was filled is durable."""
+
+    first: int
+    upto: int
+    cuts: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartMoved:
     """Retention has deleted what lies below `start`."""
 
@@ -119,5 +141,5 @@ class StartMoved:
 
 Outcome = (
     Written | Durable | CommitFailed | MemoryWanted | MemorySynced
-    | EpochBegun | Cut | WasReset | StartMoved
+    | EpochBegun | Cut | WasReset | Patched | StartMoved
 )  # fmt: skip

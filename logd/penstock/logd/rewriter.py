@@ -93,7 +93,7 @@ class Rewriter:
             if run.base_offset <= facts.base_offset < run.end_offset
         ]
         size_before = sum(facts.size_bytes for facts in replaced)
-        self._check_room(size_before)
+        check_room(self._log, run.base_offset, run.end_offset)
         rewriting = self._log.begin_rewriting(run.base_offset, run.end_offset)
         swapped = False
         try:
@@ -135,12 +135,6 @@ class Rewriter:
             pace.wrote(frame[0].frame_length)
         return repacker.records_removed
 
-    def _check_room(self, size: int) -> None:
-        free, wanted = free_bytes(self._log.directory), size + FREE_BYTES_MIN
-        if free < wanted:
-            message = f"{self._log.directory}: {free} bytes are free, rewriting wants {wanted}"
-            raise OSError(message)
-
     def _count(self, run: Run, freed: int, removed: int, replaced: int) -> None:
         self.counts.bytes_freed += freed
         self.counts.records_removed += removed
@@ -154,6 +148,19 @@ class Rewriter:
             records_removed=removed,
             bytes_freed=freed,
         )
+
+
+def check_room(log: CommitLog, first: int, upto: int) -> None:
+    """Make sure that the segments that hold [first, upto) may be there twice for a while.
+
+    Raises:
+        OSError: There is too little room.
+    """
+    sizes = [s.size_bytes for s in log.segments() if s.base_offset < upto and first < s.next_offset]
+    free, wanted = free_bytes(log.directory), sum(sizes) + FREE_BYTES_MIN
+    if free < wanted:
+        message = f"{log.directory}: {free} bytes are free, rewriting wants {wanted}"
+        raise OSError(message)
 
 
 def free_bytes(directory: Path) -> int:

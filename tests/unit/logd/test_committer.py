@@ -21,6 +21,7 @@ from penstock.logd.log_orders import (
     MemorySynced,
     MemoryWanted,
     Outcome,
+    Patched,
     StartMoved,
     WasReset,
     Wish,
@@ -28,7 +29,16 @@ from penstock.logd.log_orders import (
 )
 from penstock.logd.memory import Memory
 from penstock.logd.retainer import Retainer
-from penstock.logd.store import REAL_DISK, CommitLog, Disk, EpochFile, LogConfig, ReplicaFile
+from penstock.logd.store import (
+    REAL_DISK,
+    CommitLog,
+    CorruptFrameError,
+    Disk,
+    EpochFile,
+    LogConfig,
+    ReplicaFile,
+)
+from penstock.logd.store.segment import segment_path
 from penstock.service.clock import SystemClock
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power, PowerLossError
@@ -231,6 +241,28 @@ def test_what_a_replica_knows_is_written_down_and_a_failure_is_passed_over(tmp_p
     world.writer.note(42, 3)
     world.publish(0)
     assert world.run() == [Durable(1)]
+
+
+def test_damage_is_filled_unless_the_log_was_cut_since(tmp_path: Path) -> None:
+    frames = [make_frame(n, b"%d" % n * 60) for n in range(3)]
+    world = World(tmp_path)
+    world.writer.append_fetched(frames)
+    assert world.run() == [Durable(3)]
+    path = segment_path(tmp_path, 0)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"1" * 60, b"!" * 60))
+    world = World(tmp_path)
+    with pytest.raises(CorruptFrameError):
+        list(world.log.frames())
+    assert world.log.damaged() == [(1, 2)]
+    world.writer.patch(1, 2, [make_frame(0, b"cannot be cut down", records=3)], cuts=0)
+    world.writer.truncate(3, 1)
+    world.writer.patch(1, 2, frames[1:2], cuts=0)
+    world.writer.truncate(3, 2)
+    world.writer.patch(1, 2, frames[1:], cuts=2)
+    assert world.run() == [Cut(3, 1), Cut(3, 2), Patched(1, 2, 2)]
+    assert list(world.log.frames()) == frames
+    assert world.log.damaged() == []
 
 
 def test_a_follower_deletes_as_its_leader_did_once_it_is_remembered(tmp_path: Path) -> None:

@@ -29,12 +29,14 @@ from penstock.logd.store.config import LogConfig
 from penstock.logd.store.disk import REAL_DISK, Disk, File
 from penstock.logd.store.errors import NO_ROOM, NO_SPACE, LogFailedError
 from penstock.logd.store.mark import SyncedMark
+from penstock.logd.store.patch import Patch
 from penstock.logd.store.reader import LogReader
 from penstock.logd.store.recovery import Recovery, RecoveryReport
 from penstock.logd.store.reset import Reset
 from penstock.logd.store.rewriting import Rewriting, SwapCutShortError
 from penstock.logd.store.segment import Segment, segment_path
 from penstock.logd.store.segments import SegmentList
+from penstock.logd.store.swap import Swap
 
 
 class CommitLog(LogReader):
@@ -55,7 +57,7 @@ class CommitLog(LogReader):
         now_ns: Callable[[], int],
     ) -> None:
         super().__init__(directory, SegmentList(*recovery.run()))
-        self._config = config
+        self._config, self._interval_bytes = config, config.index_interval_bytes
         self.disk = disk
         self._now_ns = now_ns
         self.recovery: RecoveryReport = recovery.report
@@ -158,7 +160,7 @@ class CommitLog(LogReader):
         if sealed.size == 0:
             return False
         self.sync()
-        base, interval_bytes = sealed.end_offset, self._config.index_interval_bytes
+        base, interval_bytes = sealed.end_offset, self._interval_bytes
         try:
             sealed.save_index()
             segment, file = Segment.create(
@@ -204,7 +206,7 @@ class CommitLog(LogReader):
                 reset.
         """
         self._check_writable()
-        reset, interval_bytes = Reset(self.directory, start), self._config.index_interval_bytes
+        reset, interval_bytes = Reset(self.directory, start), self._interval_bytes
         try:
             with self._removing, self._changing():
                 reset.publish(self.disk)
@@ -246,12 +248,8 @@ class CommitLog(LogReader):
         Raises:
             OSError: The disk failed or is full; the log goes on.
         """
-        interval_bytes = self._config.index_interval_bytes
-        rewriting = Rewriting(
-            self.directory, base_offset, end_offset, interval_bytes=interval_bytes, disk=self.disk
-        )
-        rewriting.changes = self._changes
-        return rewriting
+        swap, interval_bytes = Swap(self.directory, base_offset, end_offset), self._interval_bytes
+        return Rewriting(swap, self._changes, interval_bytes=interval_bytes, disk=self.disk)
 
     def swap_in(self, rewriting: Rewriting) -> bool:
         """Put a finished rewriting in the place of the segments it was made from; durable then.
@@ -265,13 +263,36 @@ class CommitLog(LogReader):
             LogFailedError: It failed half way; opening the log again completes it.
         """
         with self._removing:
+            return self._swap_in(rewriting)
+
+    def patch(self, first: int, upto: int, frames: Sequence[tuple[FrameHeader, bytes]]) -> bool:
+        """Put frames in the place of the damage in [first, upto); durable on return.
+
+        Other frames stay as they are. The active segment is sealed if it is damaged there.
+
+        Args:
+            first: The first damaged offset.
+            upto: Exclusive.
+            frames: Checked; they tile a range that holds [first, upto) and may reach beyond.
+
+        Returns:
+            Whether no damage is known in the range any more.
+
+        Raises:
+            RefusedError, CorruptError: A frame that reaches over the damage cannot be cut down.
+            OSError: The disk failed; some of it may be mended, and the log goes on.
+            LogFailedError: It failed half way; opening the log again completes it.
+        """
+        patch = Patch(first, upto, frames)
+        self._check_writable()
+        if self._damages.within(max(first, self._active.base_offset), upto):
+            self.roll()
+        with self._removing:
             self._check_writable()
-            if rewriting.changes != self._changes:
-                return False  # there may be other records at the same offsets by now
-            try:
-                return rewriting.take_place(self._list)
-            except SwapCutShortError as error:
-                self._fail("swap", error, cut_to=None)
+            for segment in self._list.all[:-1]:
+                if patch.concerns(segment):
+                    self._mend(segment, patch)
+        return not self._damages.within(first, upto)
 
     def close(self) -> None:
         """Sync, and save the index so that the next opening is quick.
@@ -303,6 +324,29 @@ class CommitLog(LogReader):
     @property
     def _active_file(self) -> File:
         return self._list.active_file
+
+    def _swap_in(self, rewriting: Rewriting) -> bool:
+        self._check_writable()
+        if rewriting.changes != self._changes:
+            return False  # there may be other records at the same offsets by now
+        try:
+            return rewriting.take_place(self._list)
+        except SwapCutShortError as error:
+            self._fail("swap", error, cut_to=None)
+
+    def _mend(self, segment: Segment, patch: Patch) -> None:
+        """Rewrite a sealed segment with what came; nobody removes segments meanwhile."""
+        base, end = segment.base_offset, segment.end_offset
+        rewriting, mended = self.begin_rewriting(base, end), False
+        try:
+            mended = patch.rewrite(segment, rewriting) and self._swap_in(rewriting)
+        finally:
+            if not mended:
+                rewriting.discard()
+        with self._changing():  # who has seen the damage before this must not tell of it after
+            self._damages.remove(max(base, patch.first), min(end, patch.upto))
+        for left in patch.left:
+            self._damages.add(*left)
 
     def _check_writable(self) -> None:
         if self._failure or self._closed:

@@ -23,7 +23,8 @@ at `end offset`. A log with a following segment was synced whole before that seg
     K   earlier segment ends after the next one begins     opening refused
     L   last segment empty                                 it takes appends
     M   sound frame or index of a later format version     opening refused, logs unchanged
-    N   swap file, sound                                   takes the place of what it replaces
+    N   swap file, sound (of compaction, or with damage    takes the place of what it replaces
+        filled from a replica)
     O   swap file that is damaged, what it was to          removed
         replace still whole
     P   swap file that is damaged, what it replaces not    takes its place; its damage is row I;

@@ -5,12 +5,12 @@ durable and `CommitLog.swap_in` puts it in its place (`penstock.logd.store.swap`
 """
 
 import contextlib
-from pathlib import Path
 from typing import Final
 
 from penstock.logd.frame import NO_TIMESTAMP, FrameHeader, encode_header
-from penstock.logd.store.disk import Disk
+from penstock.logd.store.disk import Disk, File
 from penstock.logd.store.index import Claim, SparseIndex
+from penstock.logd.store.scan import ALIGNMENT
 from penstock.logd.store.segment import Segment
 from penstock.logd.store.segments import SegmentList
 from penstock.logd.store.swap import Swap
@@ -27,35 +27,31 @@ class SwapCutShortError(OSError):
 
 
 class Rewriting:
-    """A segment being written for the offsets `base_offset` to `end_offset`.
+    """A segment being written for the offsets of a run.
 
     Args:
-        directory: Of the log.
-        base_offset: Of the run's first segment.
-        end_offset: After the run's last record.
+        swap: The run, and its file's names.
+        changes: Of the log, how often it had been cut when this began.
         interval_bytes: Of its index.
         disk: The file system.
 
     Attributes:
-        swap: Its file's names.
         size: Bytes added.
         next_offset: Where the next frame must begin.
-        changes: Of the log, how often it had been cut when this began.
 
     Raises:
         OSError: The file cannot be made.
     """
 
-    def __init__(
-        self, directory: Path, base_offset: int, end_offset: int, *, interval_bytes: int, disk: Disk
-    ) -> None:
-        self.swap = Swap(directory, base_offset, end_offset)
+    def __init__(self, swap: Swap, changes: int, *, interval_bytes: int, disk: Disk) -> None:
+        self.swap = swap
         self.size = 0
-        self.next_offset = base_offset
-        self.changes = 0
+        self.next_offset = swap.base_offset
+        self.changes = changes
         self._disk = disk
         self._index = SparseIndex(interval_bytes)
         self._max_timestamp_ns = NO_TIMESTAMP
+        self._damaged = self._skipped = False
         self._file = disk.create(self.swap.temporary_path)
         self._buffers: list[bytes] = []
         self._buffered = self._unsynced = 0
@@ -67,17 +63,31 @@ class Rewriting:
             OSError: The disk failed or is full.
         """
         assert header.base_offset == self.next_offset, (header.base_offset, self.next_offset)
-        self._index.offer(header.base_offset, self.size, self._max_timestamp_ns)
+        self._index.offer(
+            header.base_offset, self.size, self._max_timestamp_ns, force=self._skipped
+        )
+        self._skipped = False
         self._max_timestamp_ns = max(self._max_timestamp_ns, header.max_timestamp_ns)
-        self._buffers += (encode_header(header), body)
-        self._buffered += header.frame_length
-        self.size += header.frame_length
+        self._put(encode_header(header), body)
         self.next_offset = header.next_offset
-        if self._buffered >= _WRITE_BYTES:
-            self._write()
-        if self._unsynced >= _SYNC_BYTES:
-            self._file.sync()
-            self._unsynced = 0
+
+    def skip_to(self, offset: int) -> None:
+        """Leave a gap, if the next frame is to begin later; the segment counts as damaged then."""
+        if offset > self.next_offset:
+            self._damaged = self._skipped = True
+            self.next_offset = offset
+
+    def keep(self, file: File, position: int, end: int) -> None:
+        """Add damaged bytes of the run as they are: [position, end) of a file.
+
+        Raises:
+            OSError: The disk failed or is full.
+        """
+        self._damaged = self._skipped = True
+        self._damaged = self._skipped = True
+        for begin in range(position, end, _WRITE_BYTES):
+            self._put(file.read(begin, min(end - begin, _WRITE_BYTES)))
+        self._put(bytes(-self.size % ALIGNMENT))
 
     def finish(self) -> None:
         """Write and sync what is left: the file is whole and durable then.
@@ -129,6 +139,7 @@ class Rewriting:
             end_offset=self.swap.end_offset,
             log_size=self.size,
             max_timestamp_ns=self._max_timestamp_ns,
+            damaged=self._damaged,
         )
         return Segment.rewritten(
             self.swap.directory, self._index, claim, file=self._file, disk=self._disk
@@ -139,6 +150,17 @@ class Rewriting:
             self.swap.withdraw(self._disk)
         except OSError as error:
             raise SwapCutShortError(str(error)) from error
+
+    def _put(self, *buffers: bytes) -> None:
+        length = sum(map(len, buffers))
+        self._buffers += buffers
+        self._buffered += length
+        self.size += length
+        if self._buffered >= _WRITE_BYTES:
+            self._write()
+        if self._unsynced >= _SYNC_BYTES:
+            self._file.sync()
+            self._unsynced = 0
 
     def _write(self) -> None:
         self._file.write(self.size - self._buffered, self._buffers)

@@ -96,7 +96,8 @@ class Segment:
         cls, directory: Path, index: SparseIndex, claim: Claim, *, file: File, disk: Disk
     ) -> "Segment":
         """A segment whose file has another name still; `release` when it has its own."""
-        segment = cls(directory, index, claim, disk=disk)
+        unchecked = len(index) if claim.damaged else 0
+        segment = cls(directory, index, claim, disk=disk, unchecked=unchecked)
         segment._kept = file
         return segment
 
@@ -191,18 +192,20 @@ class Segment:
                 write_atomically(self._disk, self.path.with_suffix(suffix), data, durable=False)
 
     def cut(self, file: File, offset: int) -> None:
-        """Remove frames that hold records at or above an offset; durable on return.
+        """Remove frames and damage that hold records at or above an offset; durable on return.
 
         Raises:
-            CorruptFrameError: A header below the offset is damaged; nothing was removed.
             OSError: The disk failed; readers no longer see what lay beyond.
         """
         position, end_offset, latest = 0, self.base_offset, NO_TIMESTAMP
-        for header in self.headers(file, self.base_offset, self.end_offset):
-            if header.next_offset > offset:
+        reader = FrameReader(file, end=self.size, name=str(self.path))
+        for item in walk(reader, 0, self.base_offset, end_offset=self.end_offset):
+            what = item if isinstance(item, Damage) else item.header
+            if what.next_offset > offset:
                 break
-            position, end_offset = position + header.frame_length, header.next_offset
-            latest = max(latest, header.max_timestamp_ns)
+            position, end_offset = item.end, what.next_offset
+            if isinstance(what, FrameHeader):
+                latest = max(latest, what.max_timestamp_ns)
         self.unlink_index()
         with self.lock:
             self._index.truncate(position)

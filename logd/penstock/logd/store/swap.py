@@ -1,5 +1,7 @@
 """How a rewritten segment takes the place of those it replaces, and what a crash leaves of that.
 
+Compaction rewrites segments, and so does filling damaged ranges (`penstock.logd.store.patch`).
+
 The new segment stands for exactly the offsets of a run of sealed segments, `base` to `end`, end
 exclusive. Its file has three names one after another:
 
