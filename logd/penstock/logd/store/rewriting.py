@@ -74,7 +74,7 @@ class Rewriting:
     def skip_to(self, offset: int) -> None:
         """Leave a gap, if the next frame is to begin later; the segment counts as damaged then."""
         if offset > self.next_offset:
-            self._damaged = self._skipped = True
+            self._note_damage()
             self.next_offset = offset
 
     def keep(self, file: File, position: int, end: int) -> None:
@@ -84,7 +84,7 @@ class Rewriting:
             OSError: The disk failed or is full.
         """
         self._damaged = self._skipped = True
-        self._damaged = self._skipped = True
+        self._note_damage()
         for begin in range(position, end, _WRITE_BYTES):
             self._put(file.read(begin, min(end - begin, _WRITE_BYTES)))
         self._put(bytes(-self.size % ALIGNMENT))
@@ -150,6 +150,12 @@ class Rewriting:
             self.swap.withdraw(self._disk)
         except OSError as error:
             raise SwapCutShortError(str(error)) from error
+
+    def _note_damage(self) -> None:
+        """The next frame gets an index entry; so does the beginning, or damage there was hidden."""
+        self._damaged = self._skipped = True
+        if not len(self._index):
+            self._index.offer(self.swap.base_offset, 0, NO_TIMESTAMP)
 
     def _put(self, *buffers: bytes) -> None:
         length = sum(map(len, buffers))
