@@ -324,3 +324,14 @@ def test_a_log_is_truncated_above_its_damage_and_in_it() -> None:
         log.sync()
         again = CommitLog.open(ROOT, CONFIG, disk=disk)
         assert (again.end_offset, again.damaged(), read(again)[1]) == (end + 2, left, left)
+
+
+def test_damage_that_is_met_on_the_way_is_known_from_then_on() -> None:
+    disk = MemoryDisk()
+    log = write_log(disk)
+    first, other = harm(disk, 0), harm(disk, 3)
+    with pytest.raises(CorruptFrameError):
+        next(log.frames())
+    assert log.damaged() == [first]
+    assert log.patch(*first, SOUND[:1])
+    assert log.damaged() == [other]
