@@ -53,13 +53,7 @@ class Segment:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        index: SparseIndex,
-        claim: Claim,
-        *,
-        disk: Disk,
-        unchecked: int = 0,
+        self, directory: Path, index: SparseIndex, claim: Claim, *, disk: Disk, unchecked: int = 0
     ) -> None:
         self.path = segment_path(directory, claim.base_offset)
         self.base_offset = claim.base_offset
@@ -86,8 +80,7 @@ class Segment:
         """Make an empty segment; its name is durable when this returns."""
         file = disk.create(segment_path(directory, base_offset))
         disk.sync_directory(directory)
-        index = SparseIndex(interval_bytes)
-        segment = cls(directory, index, empty_claim(base_offset), disk=disk)
+        segment = cls(directory, SparseIndex(interval_bytes), empty_claim(base_offset), disk=disk)
         segment._file = weakref.ref(file)
         return segment, file
 
