@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logd.cluster.replication import FeedSettings
+from penstock.logd.cluster.replication import FeedSettings, fetching
 from penstock.logd.cluster.replication.wire import REQUEST_HEAD
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication import events as ev
@@ -168,13 +169,27 @@ async def test_frames_damaged_on_the_leaders_disk_are_told_and_those_before_are_
 
 async def test_one_that_catches_up_is_fed_at_its_pace(tmp_path: Path) -> None:
     """The bucket begins full of a tenth of a second's worth; the rest has to wait for timers."""
-    settings = FeedSettings(response_bytes_max=100_000, catch_up_bytes_per_s_max=2_000_000)
+    settings = FeedSettings(catch_up_bytes_per_s_max=200_000)
     async with running(tmp_path, A, B, settings=settings) as nodes:
-        pairs = [[node.hold(number) for node in nodes] for number in range(4)]
+        leading, follower = (node.hold() for node in nodes)
+        alone = replace(view(), isr=frozenset({A}), min_isr=1)
+        leading.lead_or_follow(alone)
+        leading.publish(*[bytes(5_000)] * 20)
+        await committed([leading], 19)
+        follower.lead_or_follow(alone)
+        await wait_until_async(lambda: follower.log.end_offset == 20)
+        assert contents(follower.log) == contents(leading.log)
+        assert nodes[0].replication.fed["b"].responses > 10
+
+
+async def test_several_partitions_catch_up_in_turn(tmp_path: Path) -> None:
+    settings = FeedSettings(response_bytes_max=20_000)
+    async with running(tmp_path, A, B, settings=settings) as nodes:
+        pairs = [[node.hold(number) for node in nodes] for number in range(5)]
         alone = replace(view(), isr=frozenset({A}), min_isr=1)
         for leading, _ in pairs:
             leading.lead_or_follow(alone)
-            leading.publish(*[bytes(5_000)] * 30)
+            leading.publish(*[b"%d" % n * 2_500 for n in range(10, 40)])
             await committed([leading], 29)
         for _, follower in pairs:
             follower.lead_or_follow(alone)
@@ -183,6 +198,29 @@ async def test_one_that_catches_up_is_fed_at_its_pace(tmp_path: Path) -> None:
             assert contents(follower.log) == contents(leading.log)
         answers = [e.answer for e in pairs[0][1].events if isinstance(e, ev.AnswerCame)]
         assert any(isinstance(answer, Frames) and answer.catching_up for answer in answers)
+
+
+async def test_no_more_is_received_than_the_disk_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "REPLICATION_TAKEN_BYTES_MAX", 25_000)
+    monkeypatch.setattr(fetching, "_ROOM_S", 60)
+    async with running(tmp_path, A, B, settings=FeedSettings(response_bytes_max=1)) as nodes:
+        pairs = [[node.hold(number) for node in nodes] for number in range(8)]
+        free = threading.Event()
+        for leading, follower in pairs:
+            leading.lead_or_follow(view())
+            follower.lead_or_follow(view())
+            follower.block_writes(free)
+            leading.publish(bytes(10_000))
+        try:
+            counts = nodes[1].replication.fetched["a"]
+            await wait_until_async(lambda: counts.waits)
+            assert counts.frames == 3
+        finally:
+            free.set()
+        for pair in pairs:
+            await committed(pair, 0)
 
 
 async def test_logs_that_have_diverged_are_brought_together(tmp_path: Path) -> None:
@@ -248,6 +286,7 @@ async def test_a_range_is_had_whole_or_not_at_all(tmp_path: Path) -> None:
         nodes[1].replication.ask_range("nobody", held[1].key, 1, 2)
         await wait_until_async(lambda: held[1].ranges)
         assert held[1].ranges.pop() == ("nobody", 1, 2, [])
+        assert [link.counts.connected for link in nodes[1].mesh.links()] == [1]
 
 
 # Peers that are not what they should be.

@@ -6,6 +6,7 @@ ticks, and views come from the test.
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.logd.cluster.mesh import Mesh
-from penstock.logd.cluster.replication import RANGE_API, FeedSettings, Frame, Replication
+from penstock.logd.cluster.replication import RANGE_API, FeedSettings, Frame, Hosted, Replication
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication import effects as fx
 from penstock.logd.core.replication import events as ev
@@ -98,6 +99,10 @@ class Held:
             self.said.append(effect)
             self._do(effect)
         self._schedule()
+
+    def block_writes(self, until: threading.Event) -> None:
+        """Let the writer wait before it does what comes next."""
+        self._writer.submit(until.wait)
 
     def answer_for(self, node: str) -> Answer | None:
         return self.replica.answer_for(NodeId(node))
@@ -188,8 +193,9 @@ class Node:
         me = Identity("test", self.name)
         client = self.tls.client() if self.tls else None
         self.mesh = Mesh(me, rng=random.Random(1), tls=client)
+        self.find: dict[PartitionKey, Hosted] = {}
         self.replication = Replication(
-            me, self.held.get, self.mesh, clock=CLOCK, settings=self.settings, tls=client
+            me, self.find.get, self.mesh, clock=CLOCK, settings=self.settings, tls=client
         )
         self._server = PeerServer(me, self, self.tls.server() if self.tls else None)
         self.address = self._server.listen("127.0.0.1:0")
@@ -198,6 +204,7 @@ class Node:
     def hold(self, number: int = 0) -> Held:
         key = PartitionKey("i", number)
         self.held[key] = Held(self, key, self.directory / f"{self.name}{number}")
+        self.find[key] = self.held[key]
         return self.held[key]
 
     def on_raft(self, node: str, message: bytes) -> None:

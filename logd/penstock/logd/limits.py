@@ -147,3 +147,7 @@ REPLICATION_FRAMES_SIZE_MAX: Final = 128 * 1024 * 1024
 
 RANGES_ASKED_MAX: Final = 64
 """Damaged ranges that other nodes are asked for at a time; an answer is `PEER_FRAME_SIZE_MAX`."""
+
+REPLICATION_TAKEN_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of frames from one leader's node that replicas may have been given and have not written;
+while there are more, no more is received. One response may exceed it."""

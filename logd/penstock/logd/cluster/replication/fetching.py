@@ -25,6 +25,7 @@ from penstock.logd.core.replication.messages import Fetch
 from penstock.logd.core.replication.session import Asking, PartitionKey
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import parse_frames
+from penstock.logd.limits import REPLICATION_TAKEN_BYTES_MAX
 from penstock.logd.peers.dialing import dial_peer
 from penstock.logd.peers.identity import Identity
 from penstock.logd.tcp.channel import Channel
@@ -41,6 +42,9 @@ for an ack wait for this."""
 _STILL_HERE_S: Final = 1.0
 """Seconds after which a node that has nothing to say says so: a peer that was cut off leaves that
 unacknowledged, and the connection ends (`penstock.logd.peers.wire.UNACKED_S`)."""
+
+_ROOM_S: Final = 5.0
+"""Seconds that replicas have to write what they were given, before more comes all the same."""
 
 _BUFFER_BYTES_KEPT: Final = 8 * 1024 * 1024
 """Bytes of a connection's buffer that are not given back between two responses."""
@@ -86,16 +90,21 @@ class Fetcher:
         self._address = ""
         self._session = clock.unix_ns()
         self._asking = Asking(self._session)
+        self._in_hand: dict[PartitionKey, int] = {}
+        self._room = asyncio.Event()
         self._wanted = asyncio.Event()
         self._moved = asyncio.Event()
 
     def fetch(self, key: PartitionKey, fetch: Fetch) -> None:
         """Say what a replica wants or reports; it leaves at the end of this turn."""
+        if fetch.wants:  # what it was given before is in its log
+            self._let_go(key)
         self._asking.update(key, fetch)
         self._wanted.set()
 
     def forget(self, key: PartitionKey) -> None:
         """The partition is not fetched from there any more."""
+        self._let_go(key)
         self._asking.forget(key)
         self._wanted.set()
 
@@ -189,6 +198,8 @@ class Fetcher:
             head = await channel.receive(RESPONSE_HEAD.size)
             length, frames_length = check_response_head(head)
             response = decode_response(await channel.receive(length), frames_length)
+            if sum(self._in_hand.values()) > REPLICATION_TAKEN_BYTES_MAX:
+                await self._wait_for_room()
             if not frames_length <= len(buffer) <= _BUFFER_BYTES_KEPT:
                 buffer = bytearray(frames_length)
             data = memoryview(buffer)[:frames_length]
@@ -211,10 +222,29 @@ class Fetcher:
         for part, frames in zip(response.parts, taken, strict=True):
             hosted = self._find(part.key)
             if hosted is not None:
+                if frames:
+                    self._in_hand[part.key] = part.frames_length
                 hosted.take(part.answer, frames)
+
+    async def _wait_for_room(self) -> None:
+        """Receive no more before the disks here have taken some of what came."""
+        self.counts.waits += 1
+        try:
+            async with asyncio.timeout(_ROOM_S):
+                while sum(self._in_hand.values()) > REPLICATION_TAKEN_BYTES_MAX:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:  # some replicas have failed; the others are not to wait for them
+            _log.warning("what was fetched is not written", peer=self._peer, seconds=_ROOM_S)
+            self._in_hand.clear()
+
+    def _let_go(self, key: PartitionKey) -> None:
+        if self._in_hand.pop(key, None) is not None:
+            self._room.set()
 
     def _lose(self, reason: str) -> None:
         """The connection has ended; wishes that were under way may be lost."""
+        self._in_hand.clear()
         self._session = max(self._session + 1, self._clock.unix_ns())
         keys = self._asking.restart(self._session)
         if keys and reason:

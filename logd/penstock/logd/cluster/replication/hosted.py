@@ -80,6 +80,7 @@ class FetchCounts:
     Attributes:
         sessions: Begun.
         broken: That ended though there was more to fetch.
+        waits: Times that no more was received, because the replicas had not written enough yet.
     """
 
     sessions: int = 0
@@ -88,3 +89,4 @@ class FetchCounts:
     responses: int = 0
     frames: int = 0
     frames_bytes: int = 0
+    waits: int = 0
