@@ -120,8 +120,9 @@ def exchange(*nodes: Node, now_ns: int = 0) -> None:
                     records = source.log[answer.offset :] if isinstance(answer, Frames) else []
                     first = answer.offset if isinstance(answer, Frames) else 0
                     spans = tuple(Span(n, n + 1, r[0]) for n, r in enumerate(records, first))
+                    said = len(target.said)
                     target.take(ev.AnswerCame(answer, spans), now_ns)
-                    if isinstance(target.said[-1], fx.AppendFetched):
+                    if any(isinstance(effect, fx.AppendFetched) for effect in target.said[said:]):
                         target.write(records, now_ns)
                 case _:
                     pass

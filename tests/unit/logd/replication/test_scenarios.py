@@ -9,7 +9,7 @@ from penstock.logd.core.replication import effects as fx
 from penstock.logd.core.replication import events as ev
 from penstock.logd.core.replication.epochs import Epochs
 from penstock.logd.core.replication.leader import Leader, Stage
-from penstock.logd.core.replication.messages import Fetch, Frames, Span
+from penstock.logd.core.replication.messages import Diverged, Fetch, Frames, Span
 from penstock.logd.core.replication.replica import Failed, Idle
 from penstock.logd.core.replication.view import View
 from tests.support.replicas import LEASE_NS, VIEW, A, B, C, Node, cluster, exchange
@@ -276,9 +276,9 @@ def test_a_damaged_range_is_fetched_from_a_peer_and_its_holder_not_elected() -> 
     assert a.has(fx.ProposeIsr) == [fx.ProposeIsr(1, "i", 1, 1, frozenset({A, C}))]
     a.take(ev.RangeAsked(B, 1, 2))
     assert a.said[-1] == fx.SendRange(B, 1, 2)
-    b.take(ev.RangeCame(A, 1, 2, (Span(1, 2, 7),)))
+    b.take(ev.RangeCame(1, 2, (Span(1, 2, 7),)))
     assert b.has(fx.Patch) == []  # a record of another epoch is another record
-    b.take(ev.RangeCame(A, 1, 2, (Span(1, 2, 1),)))
+    b.take(ev.RangeCame(1, 2, (Span(1, 2, 1),)))
     assert b.has(fx.Patch) == [fx.Patch(1, 2, (Span(1, 2, 1),), 0)]
     b.take(ev.RangePatched(1, 2, 0))
     assert b.has(fx.Electable)[-1] == fx.Electable(electable=True)
@@ -380,3 +380,21 @@ def test_a_sync_of_what_has_been_cut_since_is_not_believed() -> None:
     exchange(a, b, c)
     a.take(ev.Synced(2, cuts=0))
     assert a.replica.log.synced == 1
+
+
+def test_a_follower_begins_anew_where_the_leaders_log_begins_with_a_later_epoch() -> None:
+    """No epoch tells whether they agreed before: that is not divergence."""
+    _, b, _ = cluster("x", "y")
+    b.take(ev.Viewed(elect(A, 5)))
+    answer = Diverged(
+        boot="b1",
+        number=[effect.fetch.number for effect in b.said if isinstance(effect, fx.SendFetch)][-1],
+        incarnation="i",
+        leader_epoch=5,
+        epoch=0,
+        end_offset=2,
+        log_start=2,
+    )
+    b.take(ev.AnswerCame(answer))
+    assert b.has(fx.Reset) == [fx.Reset(2, 1)]
+    assert fx.Finding.DIVERGED not in [tell.finding for tell in b.said if isinstance(tell, fx.Tell)]

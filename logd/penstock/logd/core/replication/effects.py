@@ -1,7 +1,7 @@
 """What a replica wants done, in order.
 
 What changes the log is for its one writer, which keeps the order: `BeginEpoch`, `AppendFetched`,
-`Truncate`, `Reset`, `DeleteBefore`, `Patch`.
+`Truncate`, `Reset`, `DeleteBefore`, `Patch`, `SaveHighWatermark`.
 """
 
 from dataclasses import dataclass
@@ -129,13 +129,25 @@ class DeleteBefore:
 class Patch:
     """Put these frames, as they came, in the place of the damaged range [first, upto).
 
-    Void, and not reported, if the log has been cut since: `cuts` of them had been when it was said.
+    Void, and not reported, if the log has been cut since: `cuts` of them had been when it was said;
+    or if retention has taken the range, or its beginning.
     """
 
     first: int
     upto: int
     spans: tuple[Span, ...]
     cuts: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveHighWatermark:
+    """Write both down durably before what follows: an unclean election has changed what counts.
+
+    With a higher one of before, the next process would take this log for one that lacks records.
+    """
+
+    offset: int
+    agreed_epoch: int
 
 
 # For other nodes.
@@ -225,6 +237,7 @@ class Finding(Enum):
     SKIPPED = "the leader had deleted records before this replica had them"
     MISFIT = "frames came that do not follow the log"
     HOLE = "records cannot be read"
+    HOLE_TAKEN = "an unclean election has taken for committed what cannot be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +251,7 @@ class Tell:
 
 Effect = (
     Lead | Stop | Refuse | HighWatermark | LeaderDurable | Inherited
-    | BeginEpoch | AppendFetched | Truncate | Reset | DeleteBefore | Patch
+    | BeginEpoch | AppendFetched | Truncate | Reset | DeleteBefore | Patch | SaveHighWatermark
     | SendFetch | SendAnswer | AskRange | SendRange
     | ProposeIsr | Resign | RefreshMetadata | Electable | Tell
 )  # fmt: skip

@@ -22,6 +22,7 @@ from penstock.logd.core.replication.effects import (
     HighWatermark,
     RefreshMetadata,
     Reset,
+    SaveHighWatermark,
     SendFetch,
     Tell,
     Truncate,
@@ -243,6 +244,8 @@ class Follower:
     def _take(self, answer: Frames, spans: tuple[Span, ...], now_ns: int) -> list[Effect]:
         log = self._log
         effects: list[Effect] = []
+        if log.is_short and self.view.unclean_epoch > log.agreed_epoch:
+            self._give_up(log.written, effects)  # what it has yet to get is not what was committed
         self._known = max(self._known, answer.high_watermark)
         log.agreed_epoch = self.view.leader_epoch
         self._raise_high_watermark(effects)
@@ -288,12 +291,20 @@ class Follower:
         if cut >= log.written:
             self._wait(now_ns)
             return [Tell(Finding.MISFIT, log.written, cut + 1)]
-        if cut < log.start:
+        if cut < log.start or self._begins_later(answer):
             return self._start_anew(answer.log_start)
         effects: list[Effect] = []
         if cut <= log.high_watermark and not self._give_up(cut, effects):
             return effects
         return [*effects, self._truncate(cut)]
+
+    def _begins_later(self, answer: Diverged) -> bool:
+        """Whether the leader's log begins behind what is committed here, with later epochs only.
+
+        So no epoch tells whether the two agreed before. What was there was committed and has been
+        deleted by retention; what this log has from there on is not known to be committed.
+        """
+        return not answer.epoch and answer.end_offset > max(self._log.high_watermark, 0)
 
     def _cut_for(self, answer: Diverged) -> int:
         """The lower end of the last epoch that both may have, here and there."""
@@ -319,7 +330,8 @@ class Follower:
             return False
         if cut <= log.high_watermark:
             effects.append(Tell(Finding.UNCLEAN_LOSS, cut, log.high_watermark + 1))
-        log.high_watermark = min(log.high_watermark, cut - 1)
+            log.high_watermark = cut - 1
+            effects.append(SaveHighWatermark(log.high_watermark, log.agreed_epoch))
         self._known = min(self._known, cut - 1)
         return True
 

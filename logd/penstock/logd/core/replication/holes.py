@@ -1,9 +1,15 @@
 """Damaged ranges of one replica's log, and how they are filled from peers.
 
-A replica with a hole may follow, but is never elected and leaves the ISR. It asks its peers in turn
-for exactly the range, also while there is no leader. What comes is taken only if it covers the
-range and every frame's epoch is the one that this log has at that offset: then it is the record
-that was lost, whether it is committed or not, since one epoch has one leader.
+A replica with a hole may follow, but leaves the ISR. It asks its peers in turn for exactly the
+range, also while there is no leader. What comes is taken only if it covers the range and every
+frame's epoch is the one that this log has at that offset: then it is the record that was lost,
+whether it is committed or not, since one epoch has one leader.
+
+It leads only if nobody else is in sync, so that nobody is known to have more, and if all that is
+damaged is committed: then it is damage that is known and told. Reads of it get an error, and no
+follower gets past it without a copy of its own. A range that is not known to be committed never
+becomes so while it is damaged, unless an operator takes the loss with an unclean election, or
+there is only one replica, which commits all that it has.
 """
 
 from collections.abc import Sequence
@@ -24,7 +30,6 @@ class Holes:
         self._settings = settings
         self._ranges: list[tuple[int, int]] = []
         self._turn = 0
-        self._asked: tuple[NodeId, int, int] | None = None
         self._patching = False
         self._retry_ns: int | None = None
 
@@ -36,6 +41,11 @@ class Holes:
     def first(self) -> int | None:
         """The lowest damaged offset; None if there is none."""
         return min((first for first, _ in self._ranges), default=None)
+
+    @property
+    def end(self) -> int:
+        """Above the highest damaged offset; 0 if there is none."""
+        return max((upto for _, upto in self._ranges), default=0)
 
     def overlap(self, first: int, upto: int) -> bool:
         """Whether any of [first, upto) is damaged."""
@@ -57,13 +67,12 @@ class Holes:
         first, upto = self._ranges[0]
         node = peers[self._turn % len(peers)]
         self._turn += 1
-        self._asked = (node, first, upto)
         self._retry_ns = now_ns + self._settings.retry_ns
         return [AskRange(node, first, upto)]
 
     def came(self, event: RangeCame, log: LogState) -> list[Effect]:
-        """Take frames from a peer; what is not right is waited out, and another peer asked."""
-        wanted = self._asked == (event.node, event.first, event.upto) and not self._patching
+        """Take frames from whichever peer; what is not right is waited out, and another asked."""
+        wanted = (event.first, event.upto) in self._ranges and not self._patching
         if not wanted or log.cutting or not _covers(event, log.epochs):
             return []
         self._patching = True
@@ -87,7 +96,7 @@ class Holes:
         return self._retry_ns if self._ranges and not self._patching else None
 
     def _forget_wish(self) -> None:
-        self._asked, self._patching, self._retry_ns = None, False, None
+        self._patching, self._retry_ns = False, None
 
 
 def _covers(event: RangeCame, epochs: Epochs) -> bool:

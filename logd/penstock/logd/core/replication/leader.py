@@ -247,7 +247,7 @@ class Leader:
         if not peer.is_news(fetch):
             return
         disagreement = self._compare(fetch)
-        peer.fetched(fetch, agreed=not isinstance(disagreement, Diverged))
+        peer.fetched(fetch, agreed=disagreement is None)
         peer.watch(self._log.written, now_ns)
         self._raise_high_watermark(effects)
         if fetch.wants:

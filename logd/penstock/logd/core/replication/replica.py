@@ -10,8 +10,9 @@ What the shell owes it:
 - Views come in order, none before the node has applied all that was committed when it started; a
   lease comes only after all that was committed when it was granted, and only if it answers a
   heartbeat of this very process.
-- `log.high_watermark` and `log.agreed_epoch` are written down now and then, together, and handed
-  to `LogState.opened` at the next start; losing them costs time, never records. What `opened` has
+- `log.high_watermark` and `log.agreed_epoch` are written down now and then, together, and at
+  `SaveHighWatermark`; they are handed to `LogState.opened` at the next start. Losing what was
+  written now and then costs time, never records. What `opened` has
   made of the epochs is written to their file before anything else.
 - A wish that may be lost is told (`AnswerLost`); frames come to `AnswerCame` whole and checked.
 - `handle(Ticked())` when `next_deadline_ns` says so, asked anew after each event.
@@ -25,8 +26,10 @@ from penstock.logd.core.replication.effects import (
     Effect,
     Electable,
     Finding,
+    HighWatermark,
     RefreshMetadata,
     Resign,
+    SaveHighWatermark,
     SendAnswer,
     SendRange,
     StopReason,
@@ -133,6 +136,7 @@ class Replica:
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """Take what happened. `now_ns` is the node's monotonic clock."""
         effects = self._note(event, now_ns)
+        self._clip_holes()
         if isinstance(self.state, Stopping) and not self.log.busy:
             effects += self._enter(now_ns)
         self._look_at_holes(now_ns, effects)
@@ -255,10 +259,8 @@ class Replica:
             self._become(Idle())
             return [Resign(view.leader_epoch, unfit)]
         effects: list[Effect] = []
-        if self.log.is_short:  # the unclean election has been told to lead with what there is
-            end, lost = self.log.submitted, self.log.high_watermark + 1
-            effects.append(Tell(Finding.UNCLEAN_LOSS, end, lost))
-            self.log.high_watermark = end - 1
+        if view.unclean_epoch == view.leader_epoch:
+            self._lead_with_what_there_is(view, effects)
         leader = Leader(
             self._node, view, self.log, self._settings, lease_until_ns=self._lease_until_ns
         )
@@ -273,11 +275,32 @@ class Replica:
             # What that process had appended and not synced is lost here, and may be elsewhere: the
             # same epoch must not give the same offsets to other records.
             return "an earlier process of this node began this epoch"
-        if self._holes and len(view.replicas) > 1:
+        if view.unclean_epoch == view.leader_epoch:
+            return ""
+        return self._why_not_hold(view)
+
+    def _why_not_hold(self, view: View | None) -> str:
+        """Why nobody should rely on this log alone; empty if they may."""
+        if self._holes and (view is None or view.isr != {self._node}):
             return "its log has a damaged range"
-        if self.log.is_short and view.unclean_epoch != view.leader_epoch:
-            return "its log ends below what was committed"
-        return ""
+        above = self._holes.end > self.log.high_watermark + 1
+        if above and view is not None and len(view.replicas) > 1:
+            return "its log has a damaged range that may not be committed"
+        return "its log ends below what was committed" if self.log.is_short else ""
+
+    def _lead_with_what_there_is(self, view: View, effects: list[Effect]) -> None:
+        """Take the loss that an unclean election has been told to take."""
+        log, holes = self.log, self._holes
+        if log.is_short:
+            effects.append(Tell(Finding.UNCLEAN_LOSS, log.submitted, log.high_watermark + 1))
+            log.high_watermark = log.submitted - 1
+            effects.append(SaveHighWatermark(log.high_watermark, log.agreed_epoch))
+        elif self._why_not_hold(view):  # what lies behind the hole is kept
+            assert holes.first is not None
+            effects.append(Tell(Finding.HOLE_TAKEN, holes.first, holes.end))
+            log.high_watermark = holes.end - 1
+            effects.append(SaveHighWatermark(log.high_watermark, log.agreed_epoch))
+            effects.append(HighWatermark(log.high_watermark))
 
     def _fail(self, reason: str) -> list[Effect]:
         effects: list[Effect] = []
@@ -318,10 +341,7 @@ class Replica:
     ) -> list[Effect]:
         match event:
             case RangeCorrupt():
-                effects = self._holes.found(event)
-                if isinstance(self.state, Leader) and self.state.view.isr != {self._node}:
-                    effects += self.state.resign("its log has a damaged range")
-                return effects
+                return self._holes.found(event)
             case RangeAsked(node, first, upto):
                 ends = first if not self._can_send(first, upto) else upto
                 return [SendRange(node, first, ends)]
@@ -336,11 +356,16 @@ class Replica:
         sound = not isinstance(self.state, Failed) and not self._holes.overlap(first, upto)
         return sound and self.log.start <= first and upto <= self.log.written
 
-    def _look_at_holes(self, now_ns: int, effects: list[Effect]) -> None:
+    def _clip_holes(self) -> None:
         if self._holes:
             cut = self._cuts_seen != self.log.cuts
             self._cuts_seen = self.log.cuts
             self._holes.clip(self.log.start, self.log.submitted, cut=cut)
+
+    def _look_at_holes(self, now_ns: int, effects: list[Effect]) -> None:
+        if self._holes and isinstance(self.state, Leader):
+            unfit = self._why_not_hold(self.state.view)
+            effects += self.state.resign(unfit) if unfit else []
         if isinstance(self.state, Follower) and self.state.hole != self._holes.first:
             self.state.hole = self._holes.first
             effects += self.state.report()
@@ -350,7 +375,7 @@ class Replica:
         if reason != self._electable.reason:
             self._electable = Electable(electable=not reason, reason=reason)
             effects.append(self._electable)
-            if self.log.is_short:
+            if self.log.is_short and not self.log.cuts:  # what was cut will be fetched again
                 end, lost = self.log.submitted, self.log.high_watermark + 1
                 effects.append(Tell(Finding.COMMITTED_LOST, end, lost))
 
@@ -363,8 +388,6 @@ class Replica:
     def _why_not_electable(self) -> str:
         if isinstance(self.state, Failed):
             return self.state.reason
-        if self._holes:
-            return "its log has a damaged range"
         if isinstance(self.state, Follower) and self.state.stage is FollowerStage.DIVERGED:
             return "its log has diverged below what was committed"
-        return "its log ends below what was committed" if self.log.is_short else ""
+        return self._why_not_hold(self.view)
