@@ -75,11 +75,12 @@ class Controller:
         """A live, fit member of the ISR becomes leader, or nobody."""
         view = self.view
         fit = [n for n in view.replicas if n in view.isr and self.lives(n) and self.electable[n]]
-        if fit:
+        haste = self.world.unclean and not self.world.calm and self.world.random.random() < 0.1
+        if fit and not haste:
             leader = self.world.random.choice(fit)
             self.change(replace(view, leader=leader, leader_epoch=view.leader_epoch + 1))
             self.world.aim(leader)
-        elif self.world.unclean and self.world.random.random() < 0.2:
+        elif haste or (self.world.unclean and self.world.random.random() < 0.2):
             self.elect_unclean()
         elif view.leader is not None:
             self.change(replace(view, leader=None))
@@ -100,6 +101,7 @@ class Controller:
                     unclean_epoch=epoch,
                 )
             )
+            self.world.aim(leader)
 
     def resigned(self, node: NodeId, epoch: int) -> None:
         """A leader, or one that was to be it, does not lead under this epoch."""

@@ -30,6 +30,7 @@ class Disk:
         durable: How many of them survive a crash for certain.
         epochs: The epoch file; its changes are atomic.
         checkpoint: High watermark and agreed epoch, as last written down.
+        rotten: What was where nothing can be read any more, by offset.
         ids: Of unreadable records: they were written down elsewhere too.
     """
 
@@ -39,6 +40,7 @@ class Disk:
         self.durable = 0
         self.epochs = Epochs()
         self.checkpoint = (-1, 0)
+        self.rotten: dict[int, Record] = {}
         self.ids: dict[Message, int] = {}
 
     def certain(self) -> int:
@@ -49,8 +51,26 @@ class Disk:
     def end(self) -> int:
         return self.start + len(self.records)
 
-    def holds(self, offset: int, record: Record | None) -> bool:
-        return self.start <= offset < self.end and self.records[offset - self.start] == record
+    def keeps(self, offset: int, record: Record | None) -> bool:
+        """Whether no crash takes a record from it."""
+        certain = self.start <= offset < self.start + self.certain()
+        return certain and self.records[offset - self.start] == record
+
+    def rot(self, offset: int) -> None:
+        record = self.records[offset - self.start]
+        assert record is not None
+        self.rotten[offset] = record
+        self.ids[record.message] = offset
+        self.records[offset - self.start] = None
+
+    def written(self, offset: int) -> Record:
+        """What was written there, be it readable or not."""
+        return self.records[offset - self.start] or self.rotten[offset]
+
+    def holes(self) -> list[int]:
+        """Offsets of what cannot be read."""
+        kept = [at for at in self.rotten if self.start <= at < self.end]
+        return [at for at in kept if self.records[at - self.start] is None]
 
 
 class Writer:
@@ -152,6 +172,8 @@ class Writer:
         del disk.records[length:]
         disk.durable = min(disk.durable, length)
         end = disk.start + length
+        disk.rotten = {at: record for at, record in disk.rotten.items() if at < end}
+        self.node.noticed = {at for at in self.node.noticed if at < end}
         self.node.ids = {message: at for message, at in self.node.ids.items() if at < end}
         disk.ids = {message: at for message, at in disk.ids.items() if at < end}
 
@@ -163,9 +185,10 @@ class Writer:
                 self.tell(ev.EpochSaved(epoch))
             case fx.DeleteBefore(offset):
                 self.delete_before(offset)
-            case fx.Patch(first, upto, _, cuts) if cuts == self.cuts:
+            case fx.Patch(first, upto, _, cuts) if cuts == self.cuts and disk.start <= first:
                 self.node.world.mark("hole filled")
                 disk.records[first - disk.start : upto - disk.start] = patch
+                self.node.noticed.difference_update(range(first, upto))
                 self.tell(ev.RangePatched(first, upto, cuts))
             case _:
                 assert isinstance(effect, fx.Patch), effect

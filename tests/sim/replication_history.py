@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.logd.core.replication.follower import Follower
+
 if TYPE_CHECKING:
     from penstock.logd.core.node import NodeId
     from tests.sim.replication_node import Node
@@ -33,47 +35,54 @@ class History:
     """The true history of one run.
 
     Attributes:
-        committed: Every record ever called committed, by offset.
+        committed: Every record ever called committed, by offset. None: retention took it where an
+            unclean election found another history.
         acked: Message by offset, as acks of policy `all` said.
         leaders: Who led, by epoch.
+        given_up: What was committed and may be lost since, with its offset.
         lossy: An unclean election has been asked for: what it may lose, it may.
     """
 
     def __init__(self) -> None:
-        self.committed: list[Record] = []
+        self.committed: list[Record | None] = []
         self.acked: dict[int, Message] = {}
         self.leaders: dict[int, NodeId] = {}
         self.latest_epoch = 0
         self.lossy = False
         self.unclean_epoch = 0
-        self.lost = 0
+        self.given_up: set[tuple[int, Record]] = set()
         self.published: set[Message] = set()
 
     def leads(self, node: Node, epoch: int) -> None:
         """A node begins to take writes."""
         assert self.leaders.setdefault(epoch, node.name) == node.name, f"two leaders of {epoch}"
         self.latest_epoch = max(self.latest_epoch, epoch)
-        records, start = node.disk.records, node.disk.start
-        held = records[: len(self.committed) - start]
-        if node.replica.view is not None and node.replica.view.isr == {node.name}:
-            # The only one in sync goes on with a hole that is found while it leads.
-            pairs = enumerate(held, start)
-            held = [self.committed[at] if record is None else record for at, record in pairs]
-        assert held == self.committed[start:], f"{node.name} leads {epoch} without all committed"
+        disk, start = node.disk, node.disk.start
+        # What it holds and nobody has noticed to be damaged is held.
+        whole = disk.end >= len(self.committed) and all(
+            record in (None, disk.written(at))
+            for at, record in enumerate(self.committed[start:], start)
+        )
+        assert whole, f"{node.name} leads {epoch} without all committed"
 
     def commits(self, node: Node, offset: int) -> None:
         """A node calls everything up to an offset committed."""
         assert offset > node.high_watermark, f"{node.name}: {node.high_watermark} to {offset}"
         if node.replica.leader_epoch < self.unclean_epoch:
             return  # it has not heard yet that this is lost
-        disk = node.disk
+        disk, holes, view = node.disk, node.holes(), node.replica.view
+        enough = view is not None and len(view.isr) >= view.min_isr
         for at in range(max(node.checked, disk.start), offset + 1):
-            record = disk.records[at - disk.start]
+            record = disk.written(at)
+            if node.leading and at > node.high_watermark:
+                assert at not in holes, f"{node.name} commits a hole at {at}"
+                assert enough, f"{node.name} commits {at} with too few in sync"
+            if self.lossy and at == disk.start > len(self.committed):
+                self.committed += [None] * (at - len(self.committed))
             if at < len(self.committed):
-                agrees = record in (None, self.committed[at])
+                agrees = self.committed[at] in (None, record)
                 assert agrees, f"{node.name} differs at {at}: {record}"
             else:
-                assert record is not None, f"{node.name} commits a hole at {at}"
                 assert at == len(self.committed), f"{node.name} commits {at}, after a gap"
                 assert record.message in self.published
                 self.committed.append(record)
@@ -88,7 +97,25 @@ class History:
             return
         assert self.acked.setdefault(offset, message) == message, f"two acks for {offset}"
         assert offset < len(self.committed), f"{offset} acked before it is committed"
-        assert self.committed[offset].message == message, f"another record at {offset}"
+        record = self.committed[offset]
+        assert record is None or record.message == message, f"another record at {offset}"
+
+    def shows(self, node: Node) -> None:
+        """Who has agreed with a leader since the unclean election shows what was ever committed."""
+        state, shown = node.replica.state, node.replica.high_watermark
+        if isinstance(state, Follower) and node.replica.log.agreed_epoch >= self.unclean_epoch:
+            for at in range(max(len(self.committed), node.disk.start), shown + 1):
+                assert (at, node.disk.written(at)) in self.given_up, f"{node.name} shows {at}"
+
+    def knows_of_holes(self, node: Node) -> None:
+        """Who leads with a hole is alone in sync, and what is damaged was committed before."""
+        holes = node.holes()
+        if node.leading and holes:
+            view = node.replica.view
+            assert view is not None
+            assert view.isr == {node.name}, f"{node.name} leads with a hole, and is not alone"
+            assert max(holes) <= node.high_watermark, f"{node.name} leads with a hole not committed"
+            node.world.mark("led with a hole")
 
     def unclean(self, node: Node, epoch: int) -> None:
         """What the elected does not hold is lost, by the operator's wish."""
@@ -99,10 +126,12 @@ class History:
         end = node.disk.start + node.disk.certain()
         agreed = min(end, len(self.committed))
         for at in range(node.disk.start, agreed):
-            if node.disk.records[at - node.disk.start] != self.committed[at]:
+            if node.disk.written(at) != self.committed[at]:
                 agreed = at
                 break
-        self.lost += len(self.committed) - agreed
+        self.given_up |= {
+            (at, record) for at, record in enumerate(self.committed[agreed:], agreed) if record
+        }
         del self.committed[agreed:]
         self.acked = {offset: message for offset, message in self.acked.items() if offset < agreed}
 
@@ -121,9 +150,13 @@ class History:
         assert all(log == logs[0] for log in logs), "equally long logs differ"
         return ""
 
-    def check_end(self) -> None:
-        """I6: each message is committed once at most; all that was acked is where it was."""
-        messages = [record.message for record in self.committed]
+    def check_end(self, start: int) -> None:
+        """I6: each message is committed once at most; all that was acked is where it was.
+
+        Who has deleted a record does not know its message any more. `start` is the highest of all.
+        """
+        messages = [record.message for record in self.committed[start:] if record]
         assert self.lossy or len(set(messages)) == len(messages), "a message twice"
         for offset, message in self.acked.items():
-            assert self.committed[offset].message == message
+            record = self.committed[offset]
+            assert record is None or record.message == message

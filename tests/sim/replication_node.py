@@ -37,6 +37,7 @@ class Node:
         leading: The epoch it takes writes under; 0: none.
         high_watermark: As this process has told readers.
         life: Counts starts; what belongs to an earlier one is gone.
+        noticed: Damaged offsets that this process knows of.
     """
 
     def __init__(self, world: ReplicationWorld, name: NodeId) -> None:
@@ -62,7 +63,7 @@ class Node:
         self.acks: list[tuple[int, Message]] = []
         self.told: dict[NodeId, tuple[int, int, int]] = {}
         self.asked_ns = 0
-        self.leases: list[tuple[int, int]] = []
+        self.noticed: set[int] = set()
         self.writer, self.last_led = Writer(self), 0
         self.electable = True
         disk = self.disk
@@ -81,9 +82,8 @@ class Node:
         self.high_watermark, self.checked = log.high_watermark, 0
         boot = f"{self.name}{self.life}"
         self.replica = Replica(self.name, "i", log, boot=boot, settings=SETTINGS)
-        for offset, record in enumerate(disk.records, disk.start):
-            if record is None:
-                self.take(ev.RangeCorrupt(offset, offset + 1))
+        for offset in disk.holes():
+            self.will_notice(offset)
 
     def die(self, *, power: bool) -> None:
         """The process ends; with its machine, what was not durable may be lost, from any point."""
@@ -125,8 +125,26 @@ class Node:
         """Let the core decide, and do what it says."""
         for effect in self.replica.handle(event, self.clock()):
             self.execute(effect)
+        if self.noticed:
+            self.world.history.knows_of_holes(self)
+        if self.world.history.lossy:
+            self.world.history.shows(self)
         if isinstance(self.replica.state, Leader):
             self.push()
+
+    def will_notice(self, offset: int) -> None:
+        """Somebody reads what cannot be read, now or later."""
+        delay_ns = self.world.random.choice((0, 0, 20, 60)) * MS
+        self.later(delay_ns, partial(self.notice, offset))
+
+    def notice(self, offset: int) -> None:
+        if offset in self.disk.holes() and offset not in self.noticed:
+            self.noticed.add(offset)
+            self.take(ev.RangeCorrupt(offset, offset + 1))
+
+    def holes(self) -> set[int]:
+        """Those that this process knows of."""
+        return self.noticed.intersection(self.disk.holes()) if self.noticed else set()
 
     # What comes from outside.
 
@@ -180,6 +198,8 @@ class Node:
             else:
                 self.acks.append((known, message))
             return
+        assert self.replica.view is not None
+        assert not self.replica.view.read_only, "a record is taken though the stream is read-only"
         offset, epoch = self.next_offset, self.leading
         self.next_offset += 1
         self.ids[message] = offset
@@ -198,6 +218,8 @@ class Node:
                 self.writer.execute(effect)
             case fx.SendFetch() | fx.SendAnswer() | fx.AskRange() | fx.SendRange():
                 self.send(effect)
+            case fx.SaveHighWatermark(offset, agreed_epoch):
+                self.disk.checkpoint = (offset, agreed_epoch)
             case fx.ProposeIsr() | fx.Resign() | fx.Electable() | fx.RefreshMetadata() | fx.Tell():
                 self.tell(effect)
             case fx.HighWatermark(offset):
@@ -286,8 +308,9 @@ class Node:
             first = answer.offset - self.disk.start
             if first < 0:
                 return  # deleted this moment; the core will hear of it
-            for record in self.disk.records[first : first + FRAMES_MAX]:
+            for at, record in enumerate(self.disk.records[first : first + FRAMES_MAX], first):
                 if record is None:
+                    self.later(0, partial(self.notice, self.disk.start + at))
                     break
                 records.append(record)
             records = records[: answer.upto - answer.offset]
@@ -305,16 +328,18 @@ class Node:
 
     def send_range(self, node: NodeId, first: int, upto: int) -> None:
         records = self.disk.records[first - self.disk.start : upto - self.disk.start]
-        name = self.name
-        self.world.send(name, node, lambda n: n.range_came(name, first, upto, records))
+        for at, record in enumerate(records, first):
+            if record is None:
+                self.later(0, partial(self.notice, at))
+        self.world.send(self.name, node, lambda n: n.range_came(first, upto, records))
 
-    def range_came(self, node: NodeId, first: int, upto: int, records: list[Record | None]) -> None:
+    def range_came(self, first: int, upto: int, records: list[Record | None]) -> None:
         patch = [record for record in records if record is not None]
         if len(patch) < upto - first:
             patch = []
         self.writer.patch = patch
         spans = tuple(Span(at, at + 1, record.epoch) for at, record in enumerate(patch, first))
-        self.take(ev.RangeCame(node, first, upto, spans))
+        self.take(ev.RangeCame(first, upto, spans))
 
     def fail(self) -> None:
         """EIO or ENOSPC: the log takes nothing; later it is opened again, as after a crash."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from unittest.mock import patch
 
+from penstock.logd.core.replication.effects import SaveHighWatermark, Tell
 from penstock.logd.core.replication.epochs import Epochs
 from penstock.logd.core.replication.events import EpochSaved, LeaseRenewed, Synced, Viewed, Written
 from penstock.logd.core.replication.follower import Follower
@@ -202,17 +203,38 @@ def _same_epoch_again() -> Patches:
 
 def _leads_with_a_hole() -> Patches:
     """A damaged range keeps nobody from being elected."""
-    why_not = Replica._why_not_lead
+    why_not = Replica._why_not_hold
 
-    def lead_anyway(replica: Replica, view: View) -> str:
+    def lead_anyway(replica: Replica, view: View | None) -> str:
         reason = why_not(replica, view)
         return "" if "damaged" in reason else reason
 
-    return [
-        patch.object(Replica, "_why_not_lead", lead_anyway),
-        patch.object(Replica, "_why_not_electable", lambda _: ""),
-        patch.object(Leader, "resign", lambda *_: []),
-    ]
+    return [patch.object(Replica, "_why_not_hold", lead_anyway)]
+
+
+def _alone_over_any_hole() -> Patches:
+    """The only one in sync leads on, though what is damaged may not have been committed."""
+    why_not = Replica._why_not_hold
+
+    def lead_on(replica: Replica, view: View | None) -> str:
+        reason = why_not(replica, view)
+        return "" if "may not be committed" in reason else reason
+
+    return [patch.object(Replica, "_why_not_hold", lead_on)]
+
+
+def _holes_looked_at_when_found() -> Patches:
+    """Who was alone when the hole was found leads on when others are in sync too."""
+    look = Replica._look_at_holes
+
+    def look_once(replica: Replica, now_ns: int, effects: list[Effect]) -> None:
+        if any(isinstance(effect, Tell) for effect in effects):
+            look(replica, now_ns, effects)
+            return
+        with patch.object(Leader, "resign", lambda *_: []):
+            look(replica, now_ns, effects)
+
+    return [patch.object(Replica, "_look_at_holes", look_once)]
 
 
 def _empty_epoch_kept() -> Patches:
@@ -243,6 +265,62 @@ def _disagreement_counts() -> Patches:
     return [patch.object(Peer, "fetched", trust)]
 
 
+def _out_of_range_counts() -> Patches:
+    """A log that begins beyond the leader's end is taken for one that has everything."""
+    compare, fetched = Leader._compare, Peer.fetched
+    beyond = [False]
+
+    def note(leader: Leader, fetch: Fetch) -> Diverged | OutOfRange | None:
+        answer = compare(leader, fetch)
+        beyond[0] = isinstance(answer, OutOfRange)
+        return answer
+
+    def trust(peer: Peer, fetch: Fetch, *, agreed: bool) -> None:
+        fetched(peer, fetch, agreed=agreed or beyond[0])
+
+    return [patch.object(Leader, "_compare", note), patch.object(Peer, "fetched", trust)]
+
+
+def _lower_high_watermark_not_saved() -> Patches:
+    """After an unclean election a process still knows at its next start what was given up."""
+    execute = Node.execute
+
+    def forgetful(node: Node, effect: Effect) -> None:
+        if not isinstance(effect, SaveHighWatermark):
+            execute(node, effect)
+
+    return [patch.object(Node, "execute", forgetful)]
+
+
+def _commits_below_the_minimum() -> Patches:
+    """Whoever is in sync is enough."""
+    raise_it = Leader._raise_high_watermark
+
+    def anyhow(leader: Leader, effects: list[Effect]) -> None:
+        view = leader.view
+        leader.view = replace(view, min_isr=1)
+        raise_it(leader, effects)
+        leader.view = view
+
+    return [patch.object(Leader, "_raise_high_watermark", anyhow)]
+
+
+def _read_only_not_told() -> Patches:
+    """A leader that begins, or goes on after a lease, takes writes whatever the stream says."""
+    lead = Leader._lead
+
+    def lead_on(leader: Leader, now_ns: int, effects: list[Effect]) -> None:
+        lead(leader, now_ns, effects)
+        leader._refusing = leader._why_not(now_ns)
+
+    return [patch.object(Leader, "_lead", lead_on)]
+
+
+def _later_start_is_divergence() -> Patches:
+    """A leader whose log begins with an epoch that is unknown here has lost what is before."""
+    return [patch.object(Follower, "_begins_later", lambda *_: False)]
+
+
 class Twin(NamedTuple):
     """A way to be wrong.
 
@@ -256,22 +334,29 @@ class Twin(NamedTuple):
 
 
 TWINS: Final = {
-    "ack before fsync": Twin(_ack_before_fsync, seed=5),
+    "ack before fsync": Twin(_ack_before_fsync, seed=101),
     "truncation to the high watermark": Twin(_truncation_to_the_high_watermark, seed=0),
-    "answer with the asker's epoch": Twin(_answer_with_the_askers_epoch, seed=0),
-    "rejoin at the high watermark": Twin(_rejoin_at_the_high_watermark, seed=723),
-    "rejoin by recency": Twin(_rejoin_by_recency, seed=13),
-    "shrink before commit": Twin(_shrink_before_commit, seed=27),
-    "additions do not count": Twin(_additions_do_not_count, seed=230),
-    "refusal ends an addition": Twin(_refusal_ends_an_addition, seed=175),
-    "lease not watched": Twin(_lease_not_watched, seed=25),
-    "lease without metadata": Twin(_lease_without_metadata, seed=19),
+    "answer with the asker's epoch": Twin(_answer_with_the_askers_epoch, seed=1),
+    "rejoin at the high watermark": Twin(_rejoin_at_the_high_watermark, seed=805),
+    "rejoin by recency": Twin(_rejoin_by_recency, seed=5),
+    "shrink before commit": Twin(_shrink_before_commit, seed=0),
+    "additions do not count": Twin(_additions_do_not_count, seed=122),
+    "refusal ends an addition": Twin(_refusal_ends_an_addition, seed=135),
+    "lease not watched": Twin(_lease_not_watched, seed=23),
+    "lease without metadata": Twin(_lease_without_metadata, seed=14),
     "older epochs count": Twin(_older_epochs_count, seed=0),
     "cut beside an append": Twin(_cut_beside_an_append, seed=2),
-    "epoch starts one early": Twin(_epoch_starts_one_early, seed=0),
-    "same epoch again": Twin(_same_epoch_again, seed=0),
+    "epoch starts one early": Twin(_epoch_starts_one_early, seed=2),
+    "same epoch again": Twin(_same_epoch_again, seed=66),
     "leads with a hole": Twin(_leads_with_a_hole, seed=22),
-    "empty epoch kept": Twin(_empty_epoch_kept, seed=347),
-    "late syncs believed": Twin(_late_syncs_believed, seed=47),
-    "disagreement counts": Twin(_disagreement_counts, seed=1),
+    "alone over any hole": Twin(_alone_over_any_hole, seed=8),
+    "holes looked at when found": Twin(_holes_looked_at_when_found, seed=5),
+    "empty epoch kept": Twin(_empty_epoch_kept, seed=44),
+    "late syncs believed": Twin(_late_syncs_believed, seed=296),
+    "out of range counts": Twin(_out_of_range_counts, seed=6179),
+    "lower high watermark not saved": Twin(_lower_high_watermark_not_saved, seed=329),
+    "commits below the minimum": Twin(_commits_below_the_minimum, seed=8),
+    "read-only not told": Twin(_read_only_not_told, seed=0),
+    "later start is divergence": Twin(_later_start_is_divergence, seed=156),
+    "disagreement counts": Twin(_disagreement_counts, seed=5),
 }

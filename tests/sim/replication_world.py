@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.effects import Finding
-from penstock.logd.core.replication.events import RangeCorrupt, StepDown
+from penstock.logd.core.replication.events import StepDown
 from tests.sim.replication_controller import Controller
 from tests.sim.replication_history import History, Message
 from tests.sim.replication_node import Node
@@ -29,6 +30,7 @@ TROUBLE_NS: Final = 900 * MS
 CALM_NS: Final = 1500 * MS
 TICK_NS: Final = 10 * MS
 CLIENTS: Final = 3
+LOSSES: Final = {Finding.DIVERGED, Finding.UNCLEAN_LOSS, Finding.HOLE_TAKEN}
 
 
 class ReplicationWorld:
@@ -56,6 +58,7 @@ class ReplicationWorld:
         self.slowest_ms = random.choice((2, 6, 30))
         self.blocked: set[tuple[str, str]] = set()
         self.rotten: set[int] = set()
+        self.rotting = random.choice((1, 1, 4))
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         names = [NodeId(f"n{n}") for n in range(random.choice((3, 3, 3, 4, 5)))]
@@ -79,7 +82,7 @@ class ReplicationWorld:
         while (why := self.not_at_rest()) and self.now_ns < deadline_ns:
             self.play_until(self.now_ns + 50 * MS)
         assert not why, f"no rest: {why}"
-        self.history.check_end()
+        self.history.check_end(max(node.disk.start for node in self.nodes.values()))
 
     def not_at_rest(self) -> str:
         view = self.controller.view
@@ -176,8 +179,8 @@ class ReplicationWorld:
         victim = leader if leader and random.random() < 0.5 else random.choice(names)
         node = self.nodes[victim]
         kinds = (self.kill, self.kill, self.stop, self.isolate, self.slow_down, self.break_disk,
-                 self.rot, self.step_down, self.black_out, self.retain)  # fmt: skip
-        random.choices(kinds, (4, 4, 5, 6, 3, 1, 1, 2, 1, 2))[0](node)
+                 self.rot, self.step_down, self.black_out, self.retain, self.alter)  # fmt: skip
+        random.choices(kinds, (4, 4, 5, 6, 3, 1, self.rotting, 2, 1, 2, 1))[0](node)
 
     def aim(self, leader: NodeId, added: frozenset[NodeId] = frozenset()) -> None:
         """Trouble at the worst moment: as an election or a change of the ISR takes effect."""
@@ -236,21 +239,19 @@ class ReplicationWorld:
             node.fail()
 
     def rot(self, node: Node) -> None:
-        """A sector of what is durable cannot be read any more; somebody notices."""
+        """A sector of what is durable cannot be read any more."""
         disk = node.disk
-        if not disk.records:
+        if not node.running or not disk.certain():
             return
-        offset = self.random.randrange(disk.start, disk.end)
-        if not node.running or offset - disk.start >= disk.durable or offset in self.rotten:
-            return
+        offset = self.random.randrange(disk.start, disk.start + disk.certain())
         record = disk.records[offset - disk.start]
-        if sum(each.disk.holds(offset, record) for each in self.nodes.values()) > 1:
-            assert record is not None
-            self.rotten.add(offset)  # once: somebody has it
-            disk.ids[record.message] = offset
-            disk.records[offset - disk.start] = None
+        if record is None or (offset in self.rotten and not self.unclean):
+            return
+        if self.unclean or sum(n.disk.keeps(offset, record) for n in self.nodes.values()) > 1:
+            self.rotten.add(offset)  # once: somebody has it, unless an operator may take a loss
+            disk.rot(offset)
             self.mark("rot")
-            node.do(lambda: node.take(RangeCorrupt(offset, offset + 1)))
+            node.will_notice(offset)
 
     def step_down(self, node: Node) -> None:
         node.do(lambda: node.take(StepDown()))
@@ -260,8 +261,28 @@ class ReplicationWorld:
             upto = self.random.randint(0, node.high_watermark + 1)
             node.do(lambda: node.writer.delete_before(upto))
 
+    def alter(self, _: Node) -> None:
+        """The stream's options change."""
+        view = self.controller.view
+        most = len(view.replicas) // 2 + 1
+        read_only, min_isr = self.random.random() < 0.3, self.random.randint(1, most)
+        self.controller.change(replace(view, read_only=read_only, min_isr=min_isr))
+
+    def operate(self) -> None:
+        """An operator sees a leader with a hole that nobody can fill."""
+        leader = self.controller.view.leader
+        if leader is None or not self.nodes[leader].holes():
+            return
+        node = self.nodes[leader]
+        node.do(lambda: node.writer.delete_before(node.high_watermark + 1))
+        if node.holes():  # it is the last record
+            self.controller.elect_unclean()
+
     def be_calm(self) -> None:
         self.calm, self.slowest_ms, self.disk_failure = True, 2, 0.0
+        self.controller.change(replace(self.controller.view, read_only=False))
+        if self.unclean:
+            self.every(100 * MS, self.operate)
         self.blocked = set()
         for node in self.nodes.values():
             node.slow = 1
@@ -277,6 +298,6 @@ class ReplicationWorld:
 
     def told(self, finding: Finding) -> None:
         self.mark(f"told {finding.name.lower()}")
-        if finding in (Finding.DIVERGED, Finding.COMMITTED_LOST, Finding.UNCLEAN_LOSS):
+        if finding in LOSSES:
             assert self.history.lossy, finding
-        assert finding is not Finding.MISFIT, finding
+        assert finding not in (Finding.MISFIT, Finding.COMMITTED_LOST), finding  # disks are honest
