@@ -328,18 +328,19 @@ class Node:
 
     def send_range(self, node: NodeId, first: int, upto: int) -> None:
         records = self.disk.records[first - self.disk.start : upto - self.disk.start]
+        name = self.name
         for at, record in enumerate(records, first):
             if record is None:
                 self.later(0, partial(self.notice, at))
-        self.world.send(self.name, node, lambda n: n.range_came(first, upto, records))
+        self.world.send(name, node, lambda n: n.range_came(name, first, upto, records))
 
-    def range_came(self, first: int, upto: int, records: list[Record | None]) -> None:
+    def range_came(self, node: NodeId, first: int, upto: int, records: list[Record | None]) -> None:
         patch = [record for record in records if record is not None]
         if len(patch) < upto - first:
             patch = []
         self.writer.patch = patch
         spans = tuple(Span(at, at + 1, record.epoch) for at, record in enumerate(patch, first))
-        self.take(ev.RangeCame(first, upto, spans))
+        self.take(ev.RangeCame(node, first, upto, spans))
 
     def fail(self) -> None:
         """EIO or ENOSPC: the log takes nothing; later it is opened again, as after a crash."""

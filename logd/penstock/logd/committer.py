@@ -122,9 +122,9 @@ class Committer:
         """
         self._give(Patch(first, upto, tuple(frames), cuts))
 
-    def note(self, high_watermark: int, agreed_epoch: int) -> None:
-        """Have what a replica knows written down."""
-        self._give(Note(high_watermark, agreed_epoch))
+    def note(self, high_watermark: int, agreed_epoch: int, *, durable: bool = False) -> None:
+        """Have what a replica knows written down; durably for `SaveHighWatermark`."""
+        self._give(Note(high_watermark, agreed_epoch, durable))
 
     def sync_below(self, memory: Memory) -> None:
         """Have all that was submitted made durable, and `MemorySynced` posted; never waits."""

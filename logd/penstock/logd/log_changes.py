@@ -103,6 +103,8 @@ class LogChanges:
     def _note(self, note: Note) -> None:
         """Without it the next start knows less of what is committed, and asks."""
         try:
-            self._file.save(note.high_watermark, note.agreed_epoch)
+            self._file.save(note.high_watermark, note.agreed_epoch, durable=note.durable)
         except OSError as error:
+            if note.durable:
+                raise
             _log.warning("replica not noted", log=str(self._log.directory), error=str(error))

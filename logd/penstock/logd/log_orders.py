@@ -34,10 +34,11 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a replica knows is to be written down."""
+    """What a replica knows is to be written down; durably, if what is ordered next needs it."""
 
     high_watermark: int
     agreed_epoch: int
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,6 +241,12 @@ def test_what_a_replica_knows_is_written_down_and_a_failure_is_passed_over(tmp_p
     world.writer.note(42, 3)
     world.publish(0)
     assert world.run() == [Durable(1)]
+    world = World(tmp_path)
+    world.writer.note(42, 3, durable=True)  # what follows must not be done without
+    world.writer.truncate(0, 1)
+    [failed] = world.run()
+    assert isinstance(failed, CommitFailed)
+    assert world.log.end_offset == 1
 
 
 def test_damage_is_filled_unless_the_log_was_cut_since(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """What a replica knows besides its log, so that it need not ask for it after a start.
 
-A checkpoint whose document is `{"high_watermark": offset, "agreed_epoch": epoch}`. It is written
-without a sync: after a crash it may be older or missing, and what it says is then too low, which
-costs time and no record (`penstock.logd.core.replication.replica`).
+A checkpoint whose document is `{"high_watermark": offset, "agreed_epoch": epoch}`. Mostly it is
+written without a sync: after a crash it may be older or missing, and what it says is then too low,
+which costs time and no record (`penstock.logd.core.replication.replica`).
 """
 
 from pathlib import Path
@@ -24,14 +24,19 @@ class ReplicaFile:
     def __init__(self, directory: Path, *, disk: Disk = REAL_DISK) -> None:
         self._checkpoint = Checkpoint(directory / REPLICA_NAME, disk=disk)
 
-    def save(self, high_watermark: int, agreed_epoch: int) -> None:
+    def save(self, high_watermark: int, agreed_epoch: int, *, durable: bool = False) -> None:
         """Replace what it says.
+
+        Args:
+            high_watermark: Offset of the last record known to be committed; -1: none.
+            agreed_epoch: The last epoch whose leader's log this one agreed with.
+            durable: On return no crash takes it back.
 
         Raises:
             OSError: The disk failed; the old file is still there, or the new one already.
         """
         document = {"high_watermark": high_watermark, "agreed_epoch": agreed_epoch}
-        self._checkpoint.save(document, durable=False)
+        self._checkpoint.save(document, durable=durable)
 
     def load(self) -> tuple[int, int]:
         """(high watermark, agreed epoch) as written down last; (-1, 0) if that cannot be read.

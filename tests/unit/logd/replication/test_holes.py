@@ -7,7 +7,7 @@ from penstock.logd.core.replication import events as ev
 from penstock.logd.core.replication.messages import Span
 from penstock.logd.core.replication.replica import Idle
 from penstock.logd.core.replication.view import View
-from tests.support.replicas import VIEW, A, B, Node, cluster, exchange
+from tests.support.replicas import VIEW, A, B, C, Node, cluster, exchange
 
 DAMAGED = "its log has a damaged range"
 UNCERTAIN = "its log has a damaged range that may not be committed"
@@ -45,7 +45,7 @@ def test_the_only_one_in_sync_leads_on_with_a_hole_in_what_is_committed() -> Non
     assert a.has(fx.Lead) == [fx.Lead(2, 3)]
     a.said.clear()
     exchange(a, b, c)
-    a.take(ev.RangeCame(0, 1, (Span(0, 1, 1),)))
+    a.take(ev.RangeCame(B, 0, 1, (Span(0, 1, 1),)))
     assert a.has(fx.Patch) == [fx.Patch(0, 1, (Span(0, 1, 1),), 0)]
 
 
@@ -68,7 +68,7 @@ def test_a_hole_above_what_is_committed_is_led_over_by_nobody() -> None:
     a.take(ev.Viewed(replace(ALONE, version=4, leader_epoch=2)))
     assert a.has(fx.Lead) == []
     assert isinstance(a.replica.state, Idle)
-    a.take(ev.RangeCame(1, 2, (Span(1, 2, 1),)))
+    a.take(ev.RangeCame(C, 1, 2, (Span(1, 2, 1),)))
     a.take(ev.RangePatched(1, 2, 0))
     assert a.has(fx.Electable)[-1] == fx.Electable(electable=True)
 

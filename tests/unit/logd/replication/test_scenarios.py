@@ -276,9 +276,9 @@ def test_a_damaged_range_is_fetched_from_a_peer_and_its_holder_not_elected() -> 
     assert a.has(fx.ProposeIsr) == [fx.ProposeIsr(1, "i", 1, 1, frozenset({A, C}))]
     a.take(ev.RangeAsked(B, 1, 2))
     assert a.said[-1] == fx.SendRange(B, 1, 2)
-    b.take(ev.RangeCame(1, 2, (Span(1, 2, 7),)))
+    b.take(ev.RangeCame(A, 1, 2, (Span(1, 2, 7),)))
     assert b.has(fx.Patch) == []  # a record of another epoch is another record
-    b.take(ev.RangeCame(1, 2, (Span(1, 2, 1),)))
+    b.take(ev.RangeCame(A, 1, 2, (Span(1, 2, 1),)))
     assert b.has(fx.Patch) == [fx.Patch(1, 2, (Span(1, 2, 1),), 0)]
     b.take(ev.RangePatched(1, 2, 0))
     assert b.has(fx.Electable)[-1] == fx.Electable(electable=True)

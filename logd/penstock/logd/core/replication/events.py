@@ -177,8 +177,9 @@ class RangeAsked:
 
 @dataclass(frozen=True, slots=True)
 class RangeCame:
-    """Frames for a damaged range; none: a peer cannot help."""
+    """Frames for a damaged range; none: that peer cannot help."""
 
+    node: NodeId
     first: int
     upto: int
     spans: tuple[Span, ...] = ()
