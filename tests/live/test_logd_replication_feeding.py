@@ -1,6 +1,7 @@
 """How a leader's node serves a follower's, as one that speaks the protocol by hand sees it."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -37,12 +38,15 @@ KEY = PartitionKey("i", 0)
 
 
 class Log(CommitLog):
-    """Fails to be read so many times."""
+    """Fails to be read so many times; cannot be read before the gate is open."""
 
     failing = 0
+    gate: threading.Event | None = None
 
     @override
     def read(self, offset: int, *, bytes_max: int, upto: int) -> list[FileRange]:
+        if self.gate is not None:
+            self.gate.wait()
         if self.failing:
             self.failing -= 1
             raise OSError(5, "Input/output error")
@@ -181,6 +185,23 @@ async def test_frames_that_cannot_be_read_are_tried_again(
             _, frames = await follower.hear()
         assert parse_frames(frames) == list(leading.log.frames())
         assert leading.node.replication.fed["b"].damaged == 2
+
+
+async def test_what_was_read_for_a_wish_is_not_sent_for_the_next_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (leading, follower):
+        leading.catching_up = True
+        assert isinstance(leading.log, Log)
+        leading.log.gate = threading.Event()
+        try:
+            for number, offset in ((1, 1), (2, 4)):
+                await follower.ask((KEY, fetch(number, offset)))
+                assert (await follower.hear())[1] == b""
+        finally:
+            leading.log.gate.set()
+        _, frames = await follower.hear()
+        if not frames:
+            _, frames = await follower.hear()
+        assert parse_frames(frames) == list(leading.log.frames(4))
 
 
 async def test_more_partitions_than_a_response_holds_come_in_several(tmp_path: Path) -> None:
