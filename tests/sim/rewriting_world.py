@@ -1,14 +1,15 @@
 """A log that is rewritten on a disk that loses power, against a list of its records.
 
 One seed picks everything: appends of small real batches under changing epochs, rolls, deletions
-from the front, rewriting of random runs with random records removed, a disk that fills up or fails,
-and the power going at a random operation. The model is what each offset holds, and which offsets
-were asked to be removed:
+from the front, cuts at the end, rewriting of random runs with random records removed, a disk that
+fills up or fails, and the power going at a random operation. The model is what each offset holds,
+and which offsets were asked to be removed:
 
 - after an opening, the frames tile one range without a hole, and each record is the model's, bit
   for bit;
 - a record that nobody asked to remove is there, if it was durable;
 - one that was removed does not come back once `swap_in` has returned;
+- what was rewritten before a cut does not take the place of what was appended after it;
 - between any two steps a reader sees the same, from the list it took before or from a new one.
 """
 
@@ -35,6 +36,10 @@ CONFIG: Final = LogConfig(segment_bytes_max=6000, index_interval_bytes=1500, ind
 class RewritingWorld:
     """One run. Call `run`.
 
+    Args:
+        seed: Of everything.
+        cuts: Whether the log is cut at its end, too.
+
     Attributes:
         model: The record of each offset.
         gone: Offsets whose removal was durable.
@@ -43,9 +48,10 @@ class RewritingWorld:
         counts: How often each rare thing happened.
     """
 
-    def __init__(self, seed: int, *, disk: MemoryDisk | None = None) -> None:
+    def __init__(self, seed: int, *, cuts: bool = False) -> None:
         self.random = Random(seed)
-        self.disk = disk or MemoryDisk()
+        self.disk = MemoryDisk()
+        self.cuts = cuts
         self.disk.make_directory(DIRECTORY.parent)
         self.model: list[Record] = []
         self.epochs: list[int] = []
@@ -75,6 +81,8 @@ class RewritingWorld:
     def step(self) -> None:
         choices: list[Callable[[], None]] = [self.append, self.rewrite, self.rewrite, self.roll]
         choices += [self.append, self.append, self.delete, self.fill_up, self.break_disk]
+        if self.cuts:
+            choices.append(self.truncate)
         action = self.random.choice(choices)
         self.counts[action.__name__] += 1
         action()
@@ -114,6 +122,26 @@ class RewritingWorld:
             self.start_max = max(self.start_max, offset)
             self.start_min = self.log.delete_before(offset)
 
+    def truncate(self) -> None:
+        """Cut the end off, as a follower does; a frame that compaction has made goes as a whole."""
+        start, end = self.log.start_offset, self.log.end_offset
+        offset = self.random.randint(max(start, end - 12), end)
+        self.synced = 0  # while it goes on, the log may end anywhere down to where that frame began
+        self.log.truncate_to(offset)
+        end = self.synced = self.log.end_offset
+        assert end <= offset
+        self.forget_above(end)
+
+    def cut_meanwhile(self) -> bool:
+        """Other records at the same offsets, sealed where the old ones were if it comes so."""
+        before = self.log.end_offset
+        self.truncate()
+        was_cut = self.log.end_offset < before
+        while self.log.end_offset < before:
+            self.append()
+        self.roll()
+        return was_cut
+
     def fill_up(self) -> None:
         self.disk.free_bytes = self.random.choice((100, 3000, 1 << 60))
 
@@ -140,6 +168,11 @@ class RewritingWorld:
             rewriting = self.log.begin_rewriting(base, end)
             self.copy(rewriting, drop)
             rewriting.finish()
+            if self.cuts and self.random.random() < 0.5 and self.cut_meanwhile():
+                assert not self.log.swap_in(rewriting)
+                rewriting.discard()
+                self.counts["cut meanwhile"] += 1
+                return
             if self.random.random() < 0.3:
                 self.power.goes_after(self.random.randint(1, 14))  # while it takes its place
             assert self.log.swap_in(rewriting), "nobody else removes anything"
@@ -182,10 +215,16 @@ class RewritingWorld:
         assert self.start_min <= log.start_offset <= max(self.start_min, self.start_max)
         self.check_frames(log.frames(log.start_offset), log.start_offset)
         assert [name for name in self.disk.list_directory(DIRECTORY) if "swap" in name] == []
-        del self.model[log.end_offset :], self.epochs[log.end_offset :]
+        self.forget_above(log.end_offset)
         self.synced = log.end_offset
         for finding in log.recovery.findings:
             self.counts[f"row {finding.row}"] += 1
+
+    def forget_above(self, end: int) -> None:
+        """What comes at those offsets is other records."""
+        del self.model[end:], self.epochs[end:]
+        self.gone = {offset for offset in self.gone if offset < end}
+        self.going = {offset for offset in self.going if offset < end}
 
     def check_frames(
         self,
@@ -212,10 +251,10 @@ class RewritingWorld:
         self.log = CommitLog.open(DIRECTORY, CONFIG, disk=self.disk, now_ns=lambda: 0)
 
 
-def run_seed(seed: int, *, disk: MemoryDisk | None = None) -> Counter[str]:
+def run_seed(seed: int, *, cuts: bool = False) -> Counter[str]:
     """Run one seed; the error says which."""
     try:
-        world = RewritingWorld(seed, disk=disk)
+        world = RewritingWorld(seed, cuts=cuts)
         world.run(5)
     except BaseException as error:
         error.add_note(f"seed {seed}")

@@ -36,6 +36,14 @@ def test_rewriting_survives_a_power_loss_at_every_step() -> None:
         assert {what for what in rare if counts[what] < 10} == set(), counts
 
 
+def test_what_was_rewritten_before_a_cut_does_not_come_back_after_it() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS // 2):
+        counts.update(run_seed(seed, cuts=True))
+    if SEEDS >= 300:
+        assert {w for w in ("swapped", "truncate", "cut meanwhile") if counts[w] < 10} == set()
+
+
 def is_caught() -> bool:
     for seed in range(TWIN_SEEDS):
         try:
