@@ -5,7 +5,7 @@ does not use it, so that applications install pydantic alone (docs/decisions/000
 """
 
 from penstock.service.admin import AdminServer, Health, Stage, Status
-from penstock.service.config import HostPort, check_only, load_config, show_config
+from penstock.service.config import HostPort, HostPorts, check_only, load_config, show_config
 from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.logs import configure_logs
 from penstock.service.run import exit_on_error, run_until_stopped
@@ -16,6 +16,7 @@ __all__ = [
     "ExitCode",
     "Health",
     "HostPort",
+    "HostPorts",
     "ServiceError",
     "Stage",
     "Status",

@@ -39,6 +39,16 @@ HostPort = Annotated[str, AfterValidator(_check_host_port)]
 """A listening or remote address, ``HOST:PORT``; IPv6 hosts in brackets; port 0 means any free."""
 
 
+def _check_host_ports(value: str) -> str:
+    for address in value.split(","):
+        _check_host_port(address.strip())
+    return value
+
+
+HostPorts = Annotated[str, AfterValidator(_check_host_ports)]
+"""Several remote addresses, each a `HostPort`, joined by commas."""
+
+
 def split_host_port(address: str) -> tuple[str, int]:
     """Split a checked `HostPort` into what `socket` calls take."""
     host, _, port = address.rpartition(":")

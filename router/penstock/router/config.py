@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, model_val
 
 from penstock.router.core.offsets import offsets_from_json
 from penstock.router.errors import BadOptionError
-from penstock.service import HostPort
+from penstock.service import HostPort, HostPorts
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """Of a job, route or sink; it becomes part of file names."""
@@ -103,7 +103,7 @@ class JobConfig(_Model):
     """One job."""
 
     job: Name
-    logd: HostPort
+    logd: HostPorts
     streams: Annotated[list[str], Field(min_length=1)]
     starting_offsets: Literal["earliest", "latest"] | dict[str, dict[str, int]] = "earliest"
     checkpoint_dir: Path

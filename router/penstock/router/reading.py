@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.logd.batch import SCHEMA, decode_body
-from penstock.logd.client import Fetched, LogClient, slice_rows
+from penstock.logd.client import Fetched, LogClient, passes, slice_rows
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.router.clock import Clock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
@@ -163,6 +163,8 @@ class LogReading:
                 wait_ms=1000,
             )
         except RefusedError as error:
+            if passes(error):
+                raise UnavailableError(str(error)) from None
             raise DataLossError(
                 f"{span.stream}/{span.partition}: offset {offset} cannot be read: {error}"
                 f" ({error.code} {error.detail})"

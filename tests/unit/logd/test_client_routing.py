@@ -51,6 +51,7 @@ class World:
             self.now_s += step.pause_s
             while self.changes and self.changes[0][0] <= self.now_s:
                 self.changes.pop(0)[1](self)
+            assert len(self.asked) < 1000, self.asked[-10:]
             self.asked.append((step.address[0], step.call.request["api"], step.replica))
             self.now_s += 0.001
             try:
@@ -85,6 +86,8 @@ class World:
         match step.call.request["api"]:
             case "cluster":
                 return self._info(name)
+            case "streams" if "streams" in self.refuse:
+                raise self.refuse["streams"]
             case "streams":
                 return Described(name, [stream(part(self.believed, self.isr))])
             case "fetch" | "get_cursor" | "delete_cursor" if name in self.refuse:
@@ -305,6 +308,16 @@ def test_who_there_is_is_asked_again_when_the_answer_was_lost() -> None:
     world.apis()
     world.fetch(found)
     assert world.apis() == ["a cluster", "a fetch"]
+
+
+def test_a_question_that_leads_nowhere_is_not_asked_again() -> None:
+    world, found = World(), router("a:1", "replica")
+    other = calls.fetch("s", 0, partition=5, bytes_max=1, where="")
+    assert world.call(found, other) == "a"
+    assert world.apis() == ["a cluster", "a streams", "a fetch"]
+    world.refuse["streams"] = RefusedError("UNKNOWN_STREAM", "none")
+    assert world.call(found, other) == "a"
+    assert world.apis() == ["a streams", "a fetch"]
 
 
 @pytest.mark.parametrize("seed", range(5))

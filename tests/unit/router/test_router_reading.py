@@ -6,6 +6,7 @@ import pytest
 
 from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.client import Fetched, OffsetRange
+from penstock.logd.errors import RefusedError
 from penstock.logd.frame import FrameHeader, crc32c
 from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Span
@@ -39,8 +40,11 @@ class ScriptedClient:
 
     def __init__(self, frames: list[Frame]) -> None:
         self.frames = frames
+        self.refusals: list[RefusedError] = []
 
     def fetch(self, stream: str, offset: int, **_: Any) -> Fetched:
+        if self.refusals:
+            raise self.refusals.pop()
         found = [frame for frame in self.frames if frame[0].next_offset > offset]
         end = self.frames[-1][0].next_offset
         return Fetched(
@@ -53,9 +57,11 @@ class ScriptedClient:
         )
 
 
-def read(frames: list[Frame], start: int, end: int) -> list[int]:
-    log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
-    log._client = ScriptedClient(frames)  # type: ignore[assignment]
+def read(frames: list[Frame], start: int, end: int, *refusals: str) -> list[int]:
+    log = LogReading("h:1,i:1", retry_timeout_s=5.0 if refusals else 0.0, clock=SystemClock())
+    client = ScriptedClient(frames)
+    client.refusals = [RefusedError(code, "no") for code in refusals]
+    log._client = client  # type: ignore[assignment]
     found: list[int] = []
     for batch in log.rows(Span("s", 0, start, end), include_headers=False, fail_on_data_loss=True):
         assert batch.num_rows
@@ -77,3 +83,10 @@ def test_offsets_missing_within_frames_are_no_loss() -> None:
 def test_offsets_between_frames_are_a_loss() -> None:
     with pytest.raises(DataLossError, match="offsets 4 to 8 are missing"):
         read([compacted(0, 4, [1, 3]), compacted(9, 1, [0])], 0, 10)
+
+
+def test_what_is_refused_for_now_is_asked_again_and_no_loss() -> None:
+    frames = [compacted(0, 4, [1, 3])]
+    assert read(frames, 0, 4, "UNAVAILABLE", "TOO_MANY_REQUESTS") == [1, 3]
+    with pytest.raises(DataLossError, match="OUT_OF_RANGE"):
+        read(frames, 0, 4, "OUT_OF_RANGE")

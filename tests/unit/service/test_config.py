@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from penstock.service import ConfigError, ExitCode, HostPort, check_only, load_config, show_config
+from penstock.service import (
+    ConfigError,
+    ExitCode,
+    HostPort,
+    HostPorts,
+    check_only,
+    load_config,
+    show_config,
+)
 from penstock.service.config import split_host_port
 
 
@@ -32,6 +40,7 @@ class _Unix(_Section):
 class _Config(_Section):
     name: str
     admin: HostPort = "127.0.0.1:0"
+    log: HostPorts = "127.0.0.1:1"
     nats: _Nats = _Nats()
     limit: int = 5
     sources: list[Annotated[_File | _Unix, Field(discriminator="type")]] = []
@@ -54,6 +63,11 @@ def _mistake(tmp_path: Path, text: str) -> ConfigError:
 def test_a_file_becomes_the_model(tmp_path: Path) -> None:
     config = _load(tmp_path, "name: a\nsources: [{type: unix, path: /run/x}]\n")
     assert config.sources == [_Unix(type="unix", path=Path("/run/x"))]
+
+
+def test_several_addresses_are_joined_by_commas(tmp_path: Path) -> None:
+    assert _load(tmp_path, "name: a\nlog: a:1, b:2\n").log == "a:1, b:2"
+    assert "HOST:PORT" in _mistake(tmp_path, "name: a\nlog: a:1,b\n").reason
 
 
 def test_an_environment_variable_overrides_one_key(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ from penstock.logd.client.asynchronous import AsyncLogClient
 from penstock.logd.client.blocking import LogClient
 from penstock.logd.client.committing import CommitPolicy
 from penstock.logd.client.cursor import CursorHandle
-from penstock.logd.client.following import FollowOptions, OutOfRange, Position
+from penstock.logd.client.following import FollowOptions, OutOfRange, Position, passes
 from penstock.logd.client.routing import Prefer
 from penstock.logd.rows import Frame, batch_records, slice_rows, split_frames
 
@@ -71,6 +71,7 @@ __all__ = [
     "Prefer",
     "StreamInfo",
     "batch_records",
+    "passes",
     "slice_rows",
     "split_frames",
 ]

@@ -60,6 +60,9 @@ class Call(Generic[Answer_co]):
     spread: bool = False
 
 
+_CHANGE_S: Final = 20.0
+"""Seconds a cluster may take to make a change and see it through."""
+
 _CURSORS: Final = ToPartition("__cursors", 0)
 
 
@@ -88,7 +91,7 @@ def cluster() -> Call[ClusterInfo]:
 def alter_stream(name: str, options: dict[str, Any]) -> Call[StreamInfo]:
     """Change options of a stream."""
     request = {"api": "alter_stream", "stream": name, "options": options}
-    return Call(request, lambda header, _: stream_info(header["stream"]))
+    return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S)
 
 
 def set_mode(name: str, *, paused: bool | None, read_only: bool | None) -> Call[StreamInfo]:
@@ -96,17 +99,18 @@ def set_mode(name: str, *, paused: bool | None, read_only: bool | None) -> Call[
     request: Document = {"api": "set_mode", "stream": name}
     request |= {} if paused is None else {"paused": paused}
     request |= {} if read_only is None else {"read_only": read_only}
-    return Call(request, lambda header, _: stream_info(header["stream"]))
+    return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S)
 
 
 def drain(node: str, *, undo: bool) -> Call[None]:
     """Begin to move everything off a node, or end that."""
-    return Call({"api": "drain", "node": node, "undo": undo}, lambda *_: None)
+    request = {"api": "drain", "node": node, "undo": undo}
+    return Call(request, lambda *_: None, wait_s=_CHANGE_S)
 
 
 def remove_node(node: str) -> Call[None]:
     """End a node's membership."""
-    return Call({"api": "remove_node", "node": node}, lambda *_: None)
+    return Call({"api": "remove_node", "node": node}, lambda *_: None, wait_s=_CHANGE_S)
 
 
 def move(stream: str, partition: int, replicas: Sequence[str] | None) -> Call[None]:
@@ -117,13 +121,13 @@ def move(stream: str, partition: int, replicas: Sequence[str] | None) -> Call[No
         "partition": partition,
         "replicas": None if replicas is None else list(replicas),
     }
-    return Call(request, lambda *_: None)
+    return Call(request, lambda *_: None, wait_s=_CHANGE_S)
 
 
 def rebalance() -> Call[int]:
     """Spread replicas and leaderships evenly."""
     request = {"api": "rebalance"}
-    return Call(request, lambda header, _: int(header["moves"]), repeatable=False)
+    return Call(request, lambda header, _: int(header["moves"]), repeatable=False, wait_s=_CHANGE_S)
 
 
 def match(subject: str) -> Call[list[str]]:
@@ -135,19 +139,19 @@ def create_stream(name: str, subject: str, options: dict[str, Any]) -> Call[Stre
     """Create a stream, or find it as asked for."""
     config = {"name": name, "subject": subject} | options
     request = {"api": "create_stream", "config": config}
-    return Call(request, lambda header, _: stream_info(header["stream"]))
+    return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S)
 
 
 def open_stream(name: str) -> Call[StreamInfo]:
     """Open a stream that failed, or could not be opened."""
     request = {"api": "open_stream", "stream": name}
-    return Call(request, lambda header, _: stream_info(header["stream"]))
+    return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S)
 
 
 def delete_stream(name: str) -> Call[None]:
     """Delete a stream with its data."""
     request = {"api": "delete_stream", "stream": name}
-    return Call(request, lambda *_: None, repeatable=False)
+    return Call(request, lambda *_: None, repeatable=False, wait_s=_CHANGE_S)
 
 
 def offsets(stream: str, partition: int) -> Call[OffsetRange]:

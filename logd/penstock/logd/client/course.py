@@ -42,6 +42,7 @@ class Course:
         self._replica = router.may_use_replica(call)
         self._troubles = self._failures = 0
         self._reconnects = 1
+        self._rounds = 2  # of questions before the call: who there is, and who has the partition
 
     def step(self, now_ns: int) -> Step:
         """What to do next.
@@ -50,8 +51,9 @@ class Course:
             UnavailableError: The call is for a node whose address nobody knows.
         """
         pause_s, self._pause_s = self._pause_s, 0.0
-        if not self._questions:
+        if not self._questions and self._rounds:
             more = self._router.questions(self._call, replica=self._replica, now_ns=now_ns)
+            self._rounds -= 1
             self._questions.extend(more)
         if self._questions:
             return self._router.step(self._questions[0], replica=False, pause_s=pause_s)
@@ -78,6 +80,7 @@ class Course:
         """
         if step.call is not self._call:
             self._questions.clear()  # what is refused there, the call itself is told better
+            self._rounds = 0
             return
         to = self._call.to
         if not isinstance(to, ToPartition):
@@ -122,6 +125,7 @@ class Course:
             self._trouble(away, now_ns, ask=True)
         elif not own:
             self._questions.clear()
+            self._rounds = 0
             self._router.not_learned()
         elif silent or self._failures >= self._router.count():
             raise away

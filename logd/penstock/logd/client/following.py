@@ -140,7 +140,7 @@ class Following:
             UnavailableError: The refusal passes; wait and ask again.
             RefusedError: Any other refusal: the same.
         """
-        if error.code in _BUSY:
+        if passes(error):
             raise UnavailableError(str(error)) from None
         policy = self._options.out_of_range
         if error.code != "OUT_OF_RANGE" or policy == "raise":
@@ -195,6 +195,11 @@ class Patience:
         if self._retry_s is None:
             return pause_s
         return min(pause_s, self._retry_s - waited_s)
+
+
+def passes(error: RefusedError) -> bool:
+    """Whether a refusal is one for now: what was asked may be asked again."""
+    return error.code in _BUSY
 
 
 def _at(start: Any) -> str | int:
