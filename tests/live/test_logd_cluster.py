@@ -18,6 +18,7 @@ from penstock.logd.core.cluster.state import Refused, Result
 from penstock.logd.core.cluster.tables import Done
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.node import NodeId
+from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.service.clock import BootClock
 from tests.support.waiting import wait_until_async
@@ -32,6 +33,9 @@ class Held:
     """A node's replicas: nothing but what the test looks at."""
 
     lease: bool = False
+
+    def find(self, key: PartitionKey) -> None:
+        return None
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         return ()

@@ -22,12 +22,16 @@ from penstock.logd.core.cluster.state import Result
 from penstock.logd.core.cluster.tables import Done
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.node import NodeId
+from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import LogdError
 from penstock.service.clock import BootClock
 
 
 class NoReplicas:
     """It holds nothing of the streams."""
+
+    def find(self, key: PartitionKey) -> None:
+        return None
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         return ()

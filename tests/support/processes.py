@@ -142,6 +142,14 @@ class Daemon:
         assert process is not None, "not running"
         return process
 
+    def answers(self) -> bool:
+        """Whether its admin endpoint answers, ready or not."""
+        try:
+            self.status()
+        except OSError:
+            return False
+        return True
+
     def _ready_or_dead(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:

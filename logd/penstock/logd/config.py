@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.core.admission import AdmissionPolicy
 from penstock.logd.core.metadata import AckPolicy, FsyncPolicy, StreamConfig, check_stream_name
 from penstock.logd.core.retention import Discard, Retention
@@ -21,6 +22,7 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.connection import FetchLimits
 from penstock.logd.limits import STREAMS_MAX
 from penstock.logd.nats.config import NatsSettings
+from penstock.logd.replication_settings import ReplicationSettings
 from penstock.service import HostPort
 
 _MIB = 1024 * 1024
@@ -102,18 +104,27 @@ class StreamSettings(_Settings):
 
     def stream_config(self) -> StreamConfig:
         """The stream as the core knows it."""
-        options = self.model_dump()
+        options = self.model_dump(include=set(StreamSettings.model_fields))
         return StreamConfig(**options | {"retention": Retention(**options["retention"])})
+
+
+class ConfiguredStream(StreamSettings, ReplicationSettings):
+    """A stream of the configuration file: what it is, and how it is replicated."""
+
+    def replication(self) -> ReplicationSettings:
+        """How it is replicated."""
+        return ReplicationSettings(**self.model_dump(include=set(ReplicationSettings.model_fields)))
 
 
 class LogdConfig(_Settings):
     """The whole file.
 
     Attributes:
-        node: This node's name in its streams' replica sets.
+        node: This node's name in its streams' replica sets. In a cluster no other has it.
         data_dir: Everything logd keeps; one process at a time.
         fetch: Where readers and the command line connect.
         admin: Where `/healthz`, `/metrics` and `/status` are served.
+        cluster: The cluster that it is a node of; none: it is alone.
         streams: Made at start when missing; their options follow the file, their subject cannot.
         intake_bytes_max: Bytes of accepted messages that may wait for the disk, over all streams.
         streams_max: Streams there may be, those configured included.
@@ -139,7 +150,8 @@ class LogdConfig(_Settings):
     nats: NatsSettings = NatsSettings()
     fetch: HostPort = "127.0.0.1:9293"
     admin: HostPort = "127.0.0.1:9294"
-    streams: tuple[StreamSettings, ...] = ()
+    cluster: ClusterSection | None = None
+    streams: tuple[ConfiguredStream, ...] = ()
     intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 256 * _MIB
     streams_max: Annotated[int, Field(ge=1, le=100_000)] = STREAMS_MAX
     unsubscribe_after_s: Annotated[float, Field(ge=0.1, le=86_400)] | None = 10.0

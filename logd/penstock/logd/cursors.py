@@ -9,8 +9,8 @@ stream that is no more, so that nobody uses them for the next one of the name.
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -22,7 +22,6 @@ from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.limits import CURSORS_PER_ANSWER_MAX, CURSORS_PER_REQUEST_MAX
 from penstock.logd.nats.headers import format_headers
 from penstock.logd.store import CommitLog, CorruptFrameError
-from penstock.logd.streams import StreamSet
 
 if TYPE_CHECKING:
     from penstock.logd.partition import Partition
@@ -40,18 +39,58 @@ CURSORS_STREAM: Final = StreamConfig(
 _log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a cursor may be in.
+
+    Attributes:
+        incarnation: Of the stream.
+        start: First offset kept.
+        end: Exclusive; None: not known here.
+    """
+
+    incarnation: str
+    start: int = 0
+    end: int | None = None
+
+
+class CursorStreams(Protocol):
+    """The streams, as cursors need them."""
+
+    def partition(self, stream: str) -> "Partition":
+        """The partition that holds cursors.
+
+        Raises:
+            RefusedError: There is none yet.
+            UnavailableError: It cannot be opened.
+        """
+
+    def extent(self, stream: str, number: int) -> Extent:
+        """What a cursor may be in.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
+        """
+
+    def incarnation(self, stream: str, number: int) -> str | None:
+        """Of the stream, if it has such a partition."""
+
+    async def create(self, config: StreamConfig) -> "tuple[Partition, bool]":
+        """Create the stream that holds cursors."""
+
+
 class CursorStore:
     """Answers consumers. Used on the event loop.
 
     Args:
-        streams: The daemon's; `start` it first.
+        streams: Where cursors are kept; `start` it first.
         cursors_max: Further cursors are refused.
 
     Attributes:
         commits: Changes of cursors that were committed.
     """
 
-    def __init__(self, streams: StreamSet, *, cursors_max: int) -> None:
+    def __init__(self, streams: CursorStreams, *, cursors_max: int) -> None:
         self.commits = 0
         self._streams = streams
         self._table = CursorTable(cursors_max)
@@ -63,6 +102,10 @@ class CursorStore:
     def __len__(self) -> int:
         """Committed cursors."""
         return len(self._table)
+
+    async def ready(self) -> "CursorStore":
+        """As `penstock.logd.fetch.api.Cursors`: it is, from the start."""
+        return self
 
     async def start(self) -> None:
         """Read what is committed, and forget the cursors of streams that are no more."""
@@ -188,19 +231,20 @@ class CursorStore:
                 self._partition, _ = await self._streams.create(CURSORS_STREAM)
 
     def _position(self, key: CursorKey, offset: int, incarnation: str | None) -> CursorPosition:
-        partition = self._streams.partition(key.stream, key.partition)
-        present = partition.stream.incarnation
+        extent = self._streams.extent(key.stream, key.partition)
+        present = extent.incarnation
         if incarnation not in (None, present):
             message = f"stream {key.stream!r} was deleted and made again"
             raise RefusedError("STREAM_RECREATED", message, incarnation=present)
-        start, end = partition.log.start_offset, partition.high_watermark + 1
-        if offset > end:
+        end = extent.end
+        if end is not None and offset > end:
             message = f"cursor at offset {offset}: the log of {key.stream!r} ends at {end}"
-            raise RefusedError("OUT_OF_RANGE", message, earliest=start, latest=end)
+            raise RefusedError("OUT_OF_RANGE", message, earliest=extent.start, latest=end)
         return CursorPosition(offset, present)
 
     def _is_current(self, key: CursorKey, position: CursorPosition) -> bool:
-        return key.partition == 0 and self._streams.incarnation(key.stream) == position.incarnation
+        present = self._streams.incarnation(key.stream, key.partition)
+        return present == position.incarnation
 
     def _describe(self, key: CursorKey, position: CursorPosition) -> dict[str, Any]:
         current = self._is_current(key, position)

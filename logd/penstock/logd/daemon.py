@@ -14,22 +14,22 @@ import structlog
 
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
+from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.compactor import Compactor
 from penstock.logd.config import LogdConfig
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.turn import Message
-from penstock.logd.cursors import CURSORS_STREAM, CursorStore
 from penstock.logd.descriptors import Descriptors
+from penstock.logd.engine import Engine
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.server import FetchServer
 from penstock.logd.limits import WORKERS_MAX
-from penstock.logd.lone_streams import LoneStreams
+from penstock.logd.lone_engine import LoneEngine
 from penstock.logd.nats.errors import NatsRefusedError, NatsSetupError
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.subscriptions import LinkEvent
 from penstock.logd.postbox import Postbox
-from penstock.logd.reviver import Reviver
 from penstock.logd.store import DirectoryLock
 from penstock.logd.streams import StreamSet
 from penstock.logd.surroundings import Surroundings
@@ -43,7 +43,7 @@ from penstock.service import (
     ServiceError,
     UnavailableError,
 )
-from penstock.service.clock import SystemClock
+from penstock.service.clock import BootClock, SystemClock
 
 _RETRY_S = 0.2
 _log = structlog.get_logger()
@@ -105,29 +105,17 @@ class _Daemon:
         self._budget = ByteBudget(config.intake_bytes_max)
         self._acks = AckSender(self._ack_link)
         self._compactor = Compactor(_compaction(config), SystemClock())
-        self._streams = StreamSet(
-            config.data_dir,
-            self._data_link,
-            make_surroundings=self._surroundings,
-            new_incarnation=lambda: secrets.token_hex(8),
-            descriptors=Descriptors.raised(config.connections_max),
-            streams_max=config.streams_max,
-        )
-        self._cursors = CursorStore(self._streams, cursors_max=config.cursors_max)
-        self._endpoints: dict[str, str] = {}
-        alone = LoneStreams(config.node, self._streams, self._cursors, lambda: self._endpoints)
-        self._server = FetchServer(FetchApi(alone, self._cursors), config.fetch_limits())
-        self._reviver = Reviver(self._streams, SystemClock())
+        self._engine = self._make_engine()
+        api = FetchApi(self._engine.streams, self._engine.cursors)
+        self._server = FetchServer(api, config.fetch_limits())
         self._telemetry = Telemetry(
             node=config.node,
-            streams=self._streams,
+            engine=self._engine,
             budget=self._budget,
             acks=self._acks,
             data_link=self._data_link,
             ack_link=self._ack_link,
             server=self._server,
-            reviver=self._reviver,
-            cursors=self._cursors,
         )
 
     async def start(self, stack: ExitStack) -> None:
@@ -139,10 +127,10 @@ class _Daemon:
         workers = ThreadPoolExecutor(WORKERS_MAX, thread_name_prefix="worker")
         asyncio.get_running_loop().set_default_executor(workers)
         fetch_address = self._server.listen(config.fetch)
-        self._endpoints = {"fetch": fetch_address, "admin": admin_address}
+        endpoints = {"fetch": fetch_address, "admin": admin_address}
         for part in (self._server, self._ack_link, self._data_link):
             stack.callback(part.close)
-        await self._open_streams()
+        await self._open_streams(endpoints)
         self._compactor.start()
         stack.callback(self._compactor.close)
         try:
@@ -150,16 +138,16 @@ class _Daemon:
             await self._connect(self._data_link)
             self._check_permitted()
         except BaseException:
-            await self._streams.close()
+            await self._engine.close()
             raise
-        endpoints = config.data_dir / "endpoints.json"
+        path = config.data_dir / "endpoints.json"
         try:
-            _write_endpoints(endpoints, self._endpoints)
+            _write_endpoints(path, endpoints)
         except OSError as error:
-            await self._streams.close()
-            message = f"{endpoints}: {error}"
+            await self._engine.close()
+            message = f"{path}: {error}"
             raise UnavailableError(message, fix="see to the disk, then start again") from None
-        stack.callback(endpoints.unlink, missing_ok=True)
+        stack.callback(path.unlink, missing_ok=True)
         self._telemetry.health = Health.READY
         _log.info(
             "ready",
@@ -167,24 +155,25 @@ class _Daemon:
             fetch=fetch_address,
             admin=admin_address,
             nats=self._data_link.shown(),
-            streams=[partition.name for partition in self._streams.partitions()],
+            streams=[partition.name for partition in self._engine.partitions()],
         )
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain."""
         async with asyncio.TaskGroup() as tasks:
-            reviving = tasks.create_task(self._reviver.run())
+            working = tasks.create_task(self._engine.run())
             background = [
                 tasks.create_task(self._data_link.run()),
-                tasks.create_task(self._streams.listening.run()),
+                tasks.create_task(self._engine.listening.run()),
                 tasks.create_task(self._ack_link.run()),
                 tasks.create_task(self._server.run()),
             ]
             await stop.wait()
-            reviving.cancel()
             try:
+                await self._engine.retire()
                 await self._drain()
             finally:
+                working.cancel()
                 self._data_link.close()
                 self._ack_link.close()
                 for task in background:
@@ -195,11 +184,11 @@ class _Daemon:
         self._telemetry.health = Health.DRAINING
         try:
             async with asyncio.timeout(self._config.drain_timeout_s):
-                self._streams.listening.stop()
+                self._engine.listening.stop()
                 await self._data_link.flush(self._config.drain_timeout_s / 2)
-                unsynced = await self._streams.close()
+                unsynced = await self._engine.close()
         except TimeoutError:
-            waiting = ", ".join(self._streams.draining())
+            waiting = ", ".join(self._engine.draining())
             raise DrainCutShortError(
                 f"stopping took longer than {self._config.drain_timeout_s:g} s; still writing:"
                 f" {waiting or 'none'}",
@@ -216,11 +205,23 @@ class _Daemon:
             )
         _log.info("stopped")
 
-    async def _open_streams(self) -> None:
-        configured = [settings.stream_config() for settings in self._config.streams]
+    def _make_engine(self) -> Engine:
+        config = self._config
+        if config.cluster is None:
+            streams = StreamSet(
+                config.data_dir,
+                self._data_link,
+                make_surroundings=self._surroundings,
+                new_incarnation=lambda: secrets.token_hex(8),
+                descriptors=Descriptors.raised(config.connections_max),
+                streams_max=config.streams_max,
+            )
+            return LoneEngine(config.node, streams, cursors_max=config.cursors_max)
+        return ClusterEngine(config, self._data_link, self._surroundings, BootClock())
+
+    async def _open_streams(self, endpoints: dict[str, str]) -> None:
         try:
-            await self._streams.start(configured, internal=[CURSORS_STREAM])
-            await self._cursors.start()
+            await self._engine.open(self._config.streams, endpoints)
         except RefusedError as error:
             raise ConfigError(
                 f"{self._config_path}: streams: {error}",
@@ -269,7 +270,7 @@ class _Daemon:
 
         Other streams may have lost their permission since they were made; they are reported.
         """
-        denied = self._streams.listening.denied()
+        denied = self._engine.listening.denied()
         for settings in self._config.streams:
             if settings.name in denied:
                 raise ConfigError(
@@ -292,10 +293,10 @@ class _Daemon:
         )
 
     def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:
-        self._streams.listening.on_messages(messages)
+        self._engine.listening.on_messages(messages)
 
     def _on_link_event(self, event: LinkEvent) -> None:
-        self._streams.listening.on_event(event)
+        self._engine.listening.on_event(event)
 
 
 def _compaction(config: LogdConfig) -> CompactionSettings:

@@ -14,6 +14,12 @@ def make_directories(*paths: Path) -> None:
         _sync_directory(streams)
 
 
+def make_file(path: Path) -> None:
+    """Make an empty file; its name is durable on return."""
+    path.touch()
+    _sync_directory(path.parent)
+
+
 def rename(source: Path, target: Path) -> None:
     """Give a directory another name; durable on return."""
     source.rename(target)

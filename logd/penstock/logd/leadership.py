@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from penstock.logd.acks import Nack, PubAck
-from penstock.logd.core.intake import Arrived, Intake, Led, StorageFailed
+from penstock.logd.core.intake import Arrived, Declined, Intake, Led, StorageFailed
 from penstock.logd.core.metadata import Stream
+from penstock.logd.core.publish_options import Refusal
 from penstock.logd.core.turn import (
     FRAME_OVERHEAD,
     OFFSET_MAX,
@@ -33,6 +34,7 @@ class Leadership:
 
     Args:
         stream: Which the partition belongs to.
+        number: Of the partition.
         log: Its log, for how full it is.
         intake: Sequences what is taken, and remembers.
         submit: Hands over what is to be written.
@@ -53,12 +55,14 @@ class Leadership:
     def __init__(
         self,
         stream: Stream,
+        number: int,
         log: CommitLog,
         intake: Intake,
         submit: Callable[[Append], None],
         around: Surroundings,
     ) -> None:
         self.intake = intake
+        self.number = number
         self.budget = around.budget.share(stream.config.intake_bytes_max)
         self.stream = stream
         self.leads = False
@@ -84,6 +88,17 @@ class Leadership:
         return self.stream.config.name
 
     @property
+    def label(self) -> str:
+        """Of the partition; the first one is called as the stream."""
+        return f"{self.name}/{self.number}" if self.number else self.name
+
+    @property
+    def subject(self) -> str:
+        """What it stores; the first partition is on the stream's own subject."""
+        subject = self.stream.config.subject
+        return f"{subject}.{self.number}" if self.number else subject
+
+    @property
     def uncommitted(self) -> int:
         """Records accepted and not committed yet."""
         return self.intake.next_offset - self._reached if self._open else 0
@@ -105,6 +120,10 @@ class Leadership:
             self._open = True
         self.leads = True
         self.intake.handle(Led(epoch, next_offset), self._clock.unix_ns())
+
+    def decline(self, refusal: Refusal | None) -> None:
+        """Refuse everything with this, or (None) refuse nothing any more."""
+        self.intake.handle(Declined(refusal), self._clock.unix_ns())
 
     def pause(self) -> None:
         """Take no messages; what waits for an ack goes on to wait, for it may yet be committed."""

@@ -63,8 +63,13 @@ class Taker(Protocol):
     passed_over: int
 
     @property
-    def name(self) -> str:
-        """Of the stream."""
+    def label(self) -> str:
+        """Of the stream, or of one of its partitions."""
+        ...
+
+    @property
+    def subject(self) -> str:
+        """What it takes."""
         ...
 
     def take(self, messages: list[Message]) -> None:
@@ -119,15 +124,15 @@ class Listening:
         """
         if self.stopped:
             return
-        subject = partition.stream.config.subject
+        subject = partition.subject
         sid = self._link.subscribe(subject)
         wild = begins_with_wildcard(subject)
         listener = _Listener(partition, sid, Admission(self._policy), wild)
-        self._listeners[partition.name] = self._by_sid[sid] = listener
+        self._listeners[partition.label] = self._by_sid[sid] = listener
         try:  # what comes before the confirmation is the stream's already
             await self._link.confirmed(sid)
         except NatsRefusedError:
-            self.remove(partition.name)
+            self.remove(partition.label)
             raise
 
     def remove(self, stream: str) -> None:
@@ -141,7 +146,7 @@ class Listening:
 
     def hand_over(self, partition: Taker) -> None:
         """A stream's log has been opened again: what comes goes to its new partition."""
-        listener = self._listeners.get(partition.name)
+        listener = self._listeners.get(partition.label)
         if listener is not None:
             listener.partition = partition
 
@@ -172,7 +177,7 @@ class Listening:
             refused = partition.intake.counts.refused.total()
             if refused != listener.refused:
                 listener.refused = refused
-                self._restless[partition.name] = listener
+                self._restless[partition.label] = listener
                 self._note_dropped(listener)
 
     def on_event(self, event: LinkEvent) -> None:
@@ -223,7 +228,7 @@ class Listening:
             case Move.LEAVE:
                 self._link.pause(listener.sid)
                 detail = "refused messages for lack of room for too long"
-                stream = (partition.name,)
+                stream = (partition.label,)
                 self._began(
                     self.gaps.begin(stream, GapReason.UNSUBSCRIBED, now, detail=detail)
                 )  # fmt: skip
@@ -237,7 +242,7 @@ class Listening:
 
     def _take_answer(self, listener: _Listener, denial: str, now: Instant) -> None:
         """The server permits a subscription, or (with a reason) does not."""
-        name = listener.partition.name
+        name = listener.partition.label
         listener.denial = denial
         self._ended(self.gaps.end(GapReason.UNSUBSCRIBED, now, stream=name), now)
         if denial:
@@ -253,7 +258,7 @@ class Listening:
             count = untold[nack] - listener.untold[nack]
             if count:
                 listener.untold[nack] = untold[nack]
-                self._began(self.gaps.drop(listener.partition.name, reason, count, self.now()))
+                self._began(self.gaps.drop(listener.partition.label, reason, count, self.now()))
 
     def now(self) -> Instant:
         """The moment gaps are measured with."""

@@ -93,6 +93,10 @@ class LoneReplica:
         self.high_watermark = self._replica.high_watermark
         return risen
 
+    def submitted(self, upto: int) -> None:
+        """Not asked for."""
+        raise AssertionError(upto)
+
     def failed(self, reason: str, now_ns: int) -> None:
         """The log takes no writes any more."""
         _has_committed(self._replica.handle(StorageFailed(reason), now_ns))

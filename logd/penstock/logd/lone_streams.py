@@ -62,7 +62,7 @@ class LoneStreams:
         self, config: StreamConfig, replication: ReplicationSettings
     ) -> tuple[Document, bool]:
         """As `Streams`, of one partition with one replica."""
-        _check_possible(replication)
+        check_possible(replication)
         partition, created = await self._streams.create(config)
         return describe_stream(partition, self.node), created
 
@@ -110,7 +110,7 @@ class LoneStreams:
         raise RefusedError("NOT_CLUSTERED", f"{self.node} is in no cluster: {why}", node=self.node)
 
 
-def _check_possible(replication: ReplicationSettings) -> None:
+def check_possible(replication: ReplicationSettings) -> None:
     """Refuse what one node cannot do, rather than leave it out."""
     possible = ReplicationSettings().model_dump()
     for key, value in replication.model_dump().items():

@@ -12,9 +12,10 @@ import structlog
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.committer import Committer
 from penstock.logd.core.intake import Intake
-from penstock.logd.core.metadata import Stream
+from penstock.logd.core.metadata import Stream, is_internal
 from penstock.logd.core.turn import (
     FRAME_OVERHEAD,
+    Append,
     Message,
 )
 from penstock.logd.errors import UnavailableError
@@ -55,6 +56,9 @@ class Role(Protocol):
     def settle(self, outcome: Outcome, now_ns: int) -> bool:
         """Take what the log's writer says; whether more is committed that nobody was told of."""
 
+    def submitted(self, upto: int) -> None:
+        """What was taken has been handed to the log's writer; not told to one that `leads`."""
+
     def failed(self, reason: str, now_ns: int) -> None:
         """The log takes no writes any more."""
 
@@ -69,7 +73,9 @@ class Partition:
     Attributes:
         stream: What it belongs to.
         number: Of the partition.
-        log: For readers; only the committer writes.
+        role: Decides who commits.
+        log: For readers; only its writer writes.
+        writer: Of the log.
         leadership: Takes what is published while this node leads.
         retainer: For its counters; it works on the committer's thread.
         upkeep: For its counters; it works on the compactor's thread.
@@ -83,7 +89,7 @@ class Partition:
     ) -> None:
         self.stream = stream
         self.number = number
-        log, self._role, intake = opened.log, opened.role, opened.intake
+        log, self.role, intake = opened.log, opened.role, opened.intake
         self.log = log
         self.failure = ""
         self.closed = self.finished = False
@@ -97,20 +103,21 @@ class Partition:
             high_watermark=lambda: self.high_watermark,
             clock=around.clock,
         )
-        self._committer = Committer(
+        self.writer = Committer(
             log,
             stream.config,
-            epochs=self._role.epochs,
+            epochs=self.role.epochs,
             post=self._post,
             clock=around.clock,
             retainer=self.retainer,
         )
-        self.leadership = Leadership(stream, log, intake, self._committer.submit, around)
-        if self._role.leads:
+        submit = self.writer.submit if self.role.leads else self._submit
+        self.leadership = Leadership(stream, number, log, intake, submit, around)
+        if self.role.leads:
             self.leadership.lead(self.epoch, log.end_offset, self.high_watermark)
         self.upkeep = self._begin_upkeep()
-        self._remembering = Remembering(intake, log, self._committer, self.upkeep, around.compactor)
-        self._committer.start()
+        self._remembering = Remembering(intake, log, self.writer, self.upkeep, around.compactor)
+        self.writer.start()
 
     @classmethod
     async def open(
@@ -147,14 +154,19 @@ class Partition:
         return self.stream.config.name
 
     @property
+    def internal(self) -> bool:
+        """Whether the stream is logd's own, and on no subject."""
+        return is_internal(self.name)
+
+    @property
     def epoch(self) -> int:
         """The leader epoch."""
-        return self._role.epoch
+        return self.role.epoch
 
     @property
     def high_watermark(self) -> int:
         """Offset of the last committed record; -1 when there is none."""
-        return self._role.high_watermark
+        return self.role.high_watermark
 
     @property
     def intake(self) -> Intake:
@@ -236,8 +248,8 @@ class Partition:
         """
         try:
             self.end_upkeep()
-            self._committer.close()
-            if not self._committer.failed:
+            self.writer.close()
+            if not self.writer.failed:
                 self._remembering.close(write=True)
         finally:
             self.finished = True
@@ -267,7 +279,7 @@ class Partition:
             case MemorySynced(memory):
                 self._remembering.synced(memory, self.high_watermark)
             case _:
-                if self._role.settle(outcome, self._around.clock.monotonic_ns()):
+                if self.role.settle(outcome, self._around.clock.monotonic_ns()):
                     self.commit(self.high_watermark)
 
     def _begin_upkeep(self) -> Upkeep:
@@ -277,7 +289,7 @@ class Partition:
             self.stream.config,
             CompactionSettings() if compactor is None else compactor.settings,
             high_watermark=lambda: self.high_watermark,
-            wants=Wants(memory=self._want_memory, seal=self._committer.seal),
+            wants=Wants(memory=self._want_memory, seal=self.writer.seal),
             clock=self._around.clock,
         )
         if compactor is not None:
@@ -295,8 +307,36 @@ class Partition:
         self._remembering.committed(high_watermark)
         self._wake()
 
+    def lead(self, epoch: int, next_offset: int) -> None:
+        """Take messages from now on, and keep the log as the stream's options say."""
+        self.writer.tell_written = True
+        self.retainer.leading = True
+        self.leadership.decline(None)
+        self.leadership.lead(epoch, next_offset, self.high_watermark)
+
+    def follow(self, *, pausing: bool = False) -> None:
+        """Take no messages, and keep what the leader keeps.
+
+        Args:
+            pausing: It may lead again under the same epoch: what waits for an ack goes on to.
+        """
+        self.retainer.leading = False
+        if pausing:
+            self.leadership.pause()
+        else:
+            self.leadership.stop()
+
+    def fail(self, reason: str) -> None:
+        """Take no writes any more."""
+        if not self.failure:
+            self._fail(reason)
+
+    def _submit(self, append: Append) -> None:
+        self.writer.submit(append)
+        self.role.submitted(append.items[-1].next_offset)
+
     def _fail(self, reason: str) -> None:
-        self._role.failed(reason, self._around.clock.monotonic_ns())
+        self.role.failed(reason, self._around.clock.monotonic_ns())
         _log.error("stream failed", stream=self.name, reason=reason)
         self.failure = reason
         self.leadership.fail(reason)
@@ -334,7 +374,7 @@ def _recover(stream: Stream, directory: Path, around: Surroundings, make_role: M
     intake = Intake(
         config, next_offset=log.end_offset, epoch=role.epoch, streams_for=around.streams_for
     )
-    rebuild_intake(intake, log, around.clock.unix_ns())
+    rebuild_intake(intake, log, around.clock.unix_ns(), save=role.leads)
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))
     return _Opened(log, role, intake)

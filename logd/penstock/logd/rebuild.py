@@ -18,8 +18,10 @@ above what the snapshot has were rewritten.
 import structlog
 
 from penstock.logd.batch import decode_body
+from penstock.logd.core.dedup import Dedup
 from penstock.logd.core.intake import Intake
 from penstock.logd.errors import LogdError
+from penstock.logd.log_orders import Frame
 from penstock.logd.memory import Memory
 from penstock.logd.store import CommitLog, CorruptFrameError
 from penstock.logd.store.disk import REAL_DISK, Disk
@@ -27,8 +29,18 @@ from penstock.logd.store.disk import REAL_DISK, Disk
 _log = structlog.get_logger()
 
 
-def rebuild_intake(intake: Intake, log: CommitLog, now_ns: int, *, disk: Disk = REAL_DISK) -> None:
-    """Replay a log into a new intake; damaged frames are passed over and logged."""
+def rebuild_intake(
+    intake: Intake, log: CommitLog, now_ns: int, *, save: bool = True, disk: Disk = REAL_DISK
+) -> None:
+    """Replay a log into a new intake; damaged frames are passed over and logged.
+
+    Args:
+        intake: That remembers nothing.
+        log: What it is to remember.
+        now_ns: Unix time.
+        save: Whether that is written down: not while records may be cut off again.
+        disk: The file system.
+    """
     window_ns = intake.config.dedup_window_s * 1_000_000_000
     window_start = log.offset_for_timestamp(now_ns - window_ns)
     bodies_from = max(min(window_start, log.end_offset - 1), log.start_offset)
@@ -39,11 +51,37 @@ def rebuild_intake(intake: Intake, log: CommitLog, now_ns: int, *, disk: Disk = 
     lost = max(rewritten, log.start_offset if restored is None else 0)
     if lost:
         _tell_loss(intake, lost, now_ns + window_ns)
-    if restored is None or producers_from != log.end_offset:
+    if save and (restored is None or producers_from != log.end_offset):
         try:
             Memory.of(intake).save(log.directory, disk=disk)
         except OSError as error:  # the next start reads as much of the log again
             _log.warning("producers not saved", stream=intake.config.name, error=str(error))
+
+
+def recall_frames(intake: Intake, frames: list[Frame], now_ns: int) -> None:
+    """Keep in mind what a leader has to know of frames that a follower appends next."""
+    dedup = intake.dedup
+    for header, body in frames:
+        if header.compacted:  # it says no more what its producers' sequences were
+            dedup.lost = max(dedup.lost, header.next_offset)
+        dedup.recall_producer(header, now_ns)
+        if header.producer_sequence:
+            dedup.last_message_id = b""
+        else:
+            dedup.recall_ids(header, decode_body(body), now_ns)
+    intake.next_offset = frames[-1][0].next_offset
+
+
+def remember_anew(intake: Intake, log: CommitLog, now_ns: int) -> None:
+    """Forget, and replay a log that was cut.
+
+    Raises:
+        LogdError, OSError: It cannot be read.
+    """
+    before, intake.dedup = intake.dedup, Dedup(intake.config)
+    intake.dedup.count_on(before)
+    intake.next_offset = log.end_offset
+    rebuild_intake(intake, log, now_ns, save=False)
 
 
 def _restore(intake: Intake, log: CommitLog, disk: Disk) -> tuple[int, int] | None:

@@ -22,6 +22,7 @@ from penstock.logd.core.metadata import (
     check_not_internal,
     is_internal,
 )
+from penstock.logd.cursors import Extent
 from penstock.logd.descriptors import Descriptors
 from penstock.logd.directories import empty, make_directories, rename
 from penstock.logd.errors import CorruptError, LogdError, RefusedError, UnavailableError
@@ -88,10 +89,16 @@ class StreamSet:
         """Every stream, open or not, by name."""
         return [found for _, found in sorted((self._partitions | self._unopened).items())]
 
-    def incarnation(self, stream: str) -> str | None:
-        """Of a stream, open or not; None where there is none."""
+    def incarnation(self, stream: str, number: int = 0) -> str | None:
+        """Of a stream, open or not; None where there is none with such a partition."""
         found = self._partitions.get(stream) or self._unopened.get(stream)
-        return None if found is None else found.stream.incarnation
+        return None if found is None or number else found.stream.incarnation
+
+    def extent(self, stream: str, number: int) -> Extent:
+        """As `penstock.logd.cursors.CursorStreams`."""
+        partition = self.partition(stream, number)
+        end = partition.high_watermark + 1
+        return Extent(partition.stream.incarnation, partition.log.start_offset, end)
 
     def find(self, stream: str) -> Partition | Unopened:
         """A stream, open or not.

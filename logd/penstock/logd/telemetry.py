@@ -23,13 +23,11 @@ from typing_extensions import override
 
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
-from penstock.logd.cursors import CursorStore
+from penstock.logd.engine import Engine
 from penstock.logd.fetch.server import FetchServer
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition import Partition
-from penstock.logd.reviver import Reviver
-from penstock.logd.streams import StreamSet
 from penstock.logd.unopened import Unopened
 from penstock.service import Health, Stage, Status
 
@@ -39,20 +37,18 @@ class Telemetry:
     """Reads the counters of a daemon's parts; `health` is set by the daemon as it goes."""
 
     node: str
-    streams: StreamSet
+    engine: Engine
     budget: ByteBudget
     acks: AckSender
     data_link: NatsLink
     ack_link: NatsLink
     server: FetchServer
-    reviver: Reviver
-    cursors: CursorStore
     health: Health = Health.STARTING
 
     def status(self) -> Status:
         """The process's account of itself."""
         reasons = tuple(self._reasons())
-        listening = self.streams.listening
+        listening = self.engine.listening
         health = self.health
         if health is Health.READY and reasons:
             health = Health.DEGRADED
@@ -63,8 +59,8 @@ class Telemetry:
             health=health,
             reasons=reasons,
             stages=(
-                *(stage(partition) for partition in self.streams.partitions()),
-                *(_unopened_stage(unopened) for unopened in self.streams.unopened()),
+                *(stage(partition) for partition in self.engine.partitions()),
+                *(_unopened_stage(unopened) for unopened in self.engine.unopened()),
             ),
             info={
                 "nats": self.data_link.shown(),
@@ -74,7 +70,7 @@ class Telemetry:
                 "acks_sent": self.acks.sent,
                 "acks_dropped": self.acks.dropped,
                 "acks_denied": self.ack_link.publishes_denied,
-                "cursors": len(self.cursors),
+                "cursors": len(self.engine.cursors),
                 "connections": self.server.connections,
                 "requests_outstanding": self.server.counts.outstanding,
                 "requests_refused": sum(dict(self.server.counts.refused).values()),
@@ -94,16 +90,17 @@ class Telemetry:
         for what, link in (("data", self.data_link), ("acks", self.ack_link)):
             if not link.connected or link.problem:
                 yield f"nats ({what}): {link.problem or 'not connected'}"
-        for name, denial in sorted(self.streams.listening.denied().items()):
+        for name, denial in sorted(self.engine.listening.denied().items()):
             yield f"stream {name}: nats-server says: {denial}"
-        yield from gap_reasons(self.streams.listening.gaps)
-        for unopened in self.streams.unopened():
+        yield from self.engine.reasons()
+        yield from gap_reasons(self.engine.listening.gaps)
+        for unopened in self.engine.unopened():
             yield f"stream {unopened.name}: {unopened.reason}"
-        for partition in self.streams.partitions():
+        for partition in self.engine.partitions():
             if partition.failure:
                 yield f"stream {partition.name}: {partition.failure}"
             dedup = partition.intake.dedup
-            if dedup.lost_until_ns > self.streams.listening.now().unix_ns:
+            if dedup.lost_until_ns > self.engine.listening.now().unix_ns:
                 what = f"what it remembered below offset {dedup.lost} is lost"
                 yield f"stream {partition.name}: {what}; repeats may be stored again"
 
@@ -201,11 +198,11 @@ class _Scrape(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
-        streams = self._telemetry.streams
+        streams = self._telemetry.engine
         yield from _stream_metrics(streams.partitions(), streams.unopened())
-        yield from _compaction_metrics(list(self._telemetry.streams.partitions()))
+        yield from _compaction_metrics(list(self._telemetry.engine.partitions()))
         yield from _process_metrics(self._telemetry)
-        listening = self._telemetry.streams.listening
+        listening = self._telemetry.engine.listening
         yield from gap_metrics(listening.gaps, listening.now())
 
 
@@ -295,11 +292,11 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
         ("acks_sent", "Acks and refusals sent", telemetry.acks.sent),
         ("acks_dropped", "Acks and refusals that NATS did not take", telemetry.acks.dropped),
         ("acks_denied", "Acks and refusals not permitted", telemetry.ack_link.publishes_denied),
-        ("streams_reopened", "Logs opened again after want of space", telemetry.reviver.revived),
+        ("streams_reopened", "Logs opened again after want of space", telemetry.engine.revived),
         ("fetch_requests", "Fetch and control requests", telemetry.server.counts.requests),
         ("fetch_bytes", "Payload bytes sent to readers", telemetry.server.counts.bytes_sent),
         ("fetch_readers_stalled", "Readers cut off", telemetry.server.counts.stalled),
-        ("cursor_commits", "Cursors committed or deleted", telemetry.cursors.commits),
+        ("cursor_commits", "Cursors committed or deleted", telemetry.engine.cursors.commits),
         ("nats_reconnects", "Times the data link came back", telemetry.data_link.reconnects),
     ):
         counter = _counter(name, text, [])
@@ -308,10 +305,10 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
     for name, text, value in (
         ("intake_bytes_held", "Bytes that wait for the disk", telemetry.budget.held),
         ("intake_bytes_max", "How many of them there may be", telemetry.budget.bytes_max),
-        ("streams", "Streams", len(telemetry.streams.partitions())),
-        ("streams_max", "How many of them there may be", telemetry.streams.streams_max),
+        ("streams", "Streams", len(telemetry.engine.partitions())),
+        ("streams_max", "How many of them there may be", telemetry.engine.streams_max),
         ("fetch_connections", "Connections of readers", telemetry.server.connections),
-        ("cursors", "Consumers' cursors", len(telemetry.cursors)),
+        ("cursors", "Consumers' cursors", len(telemetry.engine.cursors)),
         ("fetch_outstanding", "Requests under way", telemetry.server.counts.outstanding),
     ):
         gauge = _gauge(name, text, [])

@@ -46,6 +46,16 @@ class Unopened:
         """Of the stream."""
         return self.stream.config.name
 
+    @property
+    def label(self) -> str:
+        """As of a leadership."""
+        return self.name
+
+    @property
+    def subject(self) -> str:
+        """As of a leadership."""
+        return self.stream.config.subject
+
     def take(self, messages: list[Message]) -> None:
         """Refuse what arrived in one turn."""
         arrived = Arrived(messages, self.budget.room)

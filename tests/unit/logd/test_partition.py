@@ -54,7 +54,7 @@ async def test_a_batch_that_comes_after_closing_is_not_remembered_as_stored(
     partition.take([batch(0, 1)])
     await partition.wait_drained()
     partition.close()
-    partition._committer.close()
+    partition.writer.close()
     partition.take([batch(1, 2)])  # while another thread is about to save the producers
     partition.finish()
     again = await open_partition(tmp_path / "0")
@@ -90,11 +90,11 @@ async def test_a_failed_partition_holds_nothing_of_what_it_cannot_write(
 
     monkeypatch.setattr(partition.log, "append", fail)
     partition.take([batch(0, 1)])
-    partition._committer._thread.join()
+    partition.writer._thread.join()
     partition.take([batch(1, 2)])  # the event loop has not heard of the failure yet
     await partition.wait_drained()
     assert partition.failure
-    assert partition._committer._orders.empty()
+    assert partition.writer._orders.empty()
     assert partition._around.budget.held == 0
     await finish(partition)
 

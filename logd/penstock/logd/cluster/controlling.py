@@ -25,6 +25,7 @@ from penstock.logd.core.cluster.controller_events import (
     LostController,
     ProposalDropped,
     Propose,
+    RebalanceAsked,
 )
 from penstock.logd.core.cluster.controller_events import Tick as ControllerTick
 from penstock.logd.core.cluster.heartbeats import (
@@ -166,6 +167,10 @@ class Controlling:
     def look(self) -> None:
         """Something that heartbeats tell has changed in a way that cannot wait."""
         self._beat(BeatNow())
+
+    def rebalance(self) -> None:
+        """Even out leaderships and replicas now, if this node decides."""
+        self._decide(RebalanceAsked())
 
     async def _take_over(self, elected_ns: int) -> None:
         """Be the controller once everything from before the election is applied."""

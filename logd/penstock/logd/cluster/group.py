@@ -6,14 +6,24 @@ knows what came of it, whoever asked is told so: the state will show.
 """
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from typing import Final, assert_never
+
+import structlog
 
 from penstock.logd.cluster.machine import ClusterMachine
 from penstock.logd.cluster.mesh import Mesh
 from penstock.logd.consensus.codec import decode_message, encode_message
 from penstock.logd.consensus.member import LostError, Member
 from penstock.logd.core.cluster.codec import read_as, read_document, write_document
-from penstock.logd.core.cluster.commands import Command, encode_command
+from penstock.logd.core.cluster.commands import (
+    ChangeIsr,
+    Command,
+    IsrChange,
+    decode_command,
+    encode_command,
+)
 from penstock.logd.core.cluster.state import ClusterState, Each, Refused, Result
 from penstock.logd.core.cluster.tables import Done
 from penstock.logd.core.node import NodeId
@@ -26,6 +36,12 @@ PROPOSE: Final = "propose"
 
 _AGAIN_S: Final = 0.05
 """Seconds until the next try, while nobody leads."""
+_INSIST_S: Final = 10.0
+"""Seconds one try may take of what is tried until it is done."""
+
+_log = structlog.get_logger()
+
+Admit = Callable[[IsrChange], Refused | None]
 
 
 class MetadataGroup:
@@ -39,6 +55,7 @@ class MetadataGroup:
 
     Attributes:
         member, mesh: As given.
+        admit: Asked on the node that leads before an ISR is proposed; a refusal: it is not.
     """
 
     def __init__(self, node: NodeId, member: Member, machine: ClusterMachine, mesh: Mesh) -> None:
@@ -46,6 +63,7 @@ class MetadataGroup:
         self.member = member
         self._machine = machine
         self.mesh = mesh
+        self.admit: Admit = lambda _: None
 
     @property
     def state(self) -> ClusterState:
@@ -102,6 +120,23 @@ class MetadataGroup:
             message = f"the metadata cannot be read within {timeout_s:g} s: {problem}"
             raise UnavailableError(message) from None
 
+    async def insist(self, command: Command) -> None:
+        """Have a command applied, however long that takes."""
+        while True:
+            with contextlib.suppress(UnavailableError):
+                await self.change(command, timeout_s=_INSIST_S)
+                return
+
+    async def catch_up(self) -> None:
+        """Wait, however long it takes, until the state has all that was committed when asked."""
+        while True:
+            try:
+                await self.read(timeout_s=_INSIST_S)
+            except UnavailableError as error:
+                _log.warning("the cluster's state is not known", reason=str(error))
+            else:
+                return
+
     def send(self, message: Message) -> None:
         """Raft's way to another member."""
         self.mesh.post(message.recipient, encode_message(message))
@@ -125,7 +160,7 @@ class MetadataGroup:
             UnavailableError: Nobody knows whether it is done.
         """
         try:
-            return _encode_result(await self.member.propose(body))
+            return _encode_result(await self._propose(body))
         except NotLeaderError as error:
             raise RefusedError("NOT_LEADER", str(error), leader=error.leader or "") from None
         except LostError as error:
@@ -138,8 +173,7 @@ class MetadataGroup:
         if leader is None:
             raise NotLeaderError(None)
         if leader == self._node:
-            result: Result = await self.member.propose(data)
-            return result
+            return await self._propose(data)
         try:
             return _decode_result(await self.mesh.ask(leader, PROPOSE, data, timeout_s=timeout_s))
         except RefusedError as error:
@@ -152,6 +186,27 @@ class MetadataGroup:
                     raise BusyError(str(error)) from None
                 case _:
                     raise
+
+    async def _propose(self, data: bytes) -> Result:
+        command = decode_command(data)
+        if isinstance(command, ChangeIsr):
+            return await self._propose_isr(command)
+        result: Result = await self.member.propose(data)
+        return result
+
+    async def _propose_isr(self, command: ChangeIsr) -> Result:
+        """Propose those changes that are admitted."""
+        refusals = [self.admit(change) for change in command.changes]
+        admitted = zip(command.changes, refusals, strict=True)
+        kept = tuple(change for change, refusal in admitted if refusal is None)
+        results: tuple[Done | Refused, ...] = ()
+        if kept:
+            result = await self.member.propose(encode_command(ChangeIsr(changes=kept)))
+            if not isinstance(result, Each):
+                raise AssertionError(result)
+            results = result.results
+        left = iter(results)
+        return Each(results=tuple(refusal or next(left) for refusal in refusals))
 
 
 def _encode_result(result: Result) -> bytes:

@@ -21,6 +21,7 @@ from penstock.logd.cluster.controlling import HEARTBEAT, Controlling, Process
 from penstock.logd.cluster.group import PROPOSE, MetadataGroup
 from penstock.logd.cluster.machine import ClusterMachine
 from penstock.logd.cluster.mesh import Mesh
+from penstock.logd.cluster.replication import RANGE_API, FeedSettings, Hosted, Replication
 from penstock.logd.consensus import RaftStorage
 from penstock.logd.consensus.member import Member
 from penstock.logd.consensus.needs import Hooks
@@ -30,7 +31,8 @@ from penstock.logd.core.cluster.records import Addresses, NodeState
 from penstock.logd.core.cluster.state import Refused, Result
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import Message, Raft, RaftConfig, founders
-from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.core.replication.session import PartitionKey
+from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.server import PeerServer
 from penstock.logd.store import Checkpoint
@@ -54,7 +56,8 @@ class ClusterSettings:
         founders: The nodes that found the group, with the address of each one's peer endpoint;
             the same on all of them. Later the state says where nodes are.
         listen: Address of the own peer endpoint; port 0: any.
-        advertised: The own addresses as others use them; without a peer address that of `listen`.
+        advertised: The own addresses as others use them, as they are before it runs; without a peer
+            address that of `listen`.
         rack: What fails together with it.
         boot: Id of this process.
         tls: Of the endpoint, and of the links to others; None: plain.
@@ -75,6 +78,10 @@ class ClusterSettings:
 
 class Replicas(Protocol):
     """What a node holds of the streams. Called on the event loop."""
+
+    def find(self, key: PartitionKey) -> Hosted | None:
+        """A replica that is open."""
+        ...
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         """Where its replicas stand: those that differ from what was said, or all."""
@@ -101,13 +108,16 @@ class ClusterNode:
         replicas: What it holds of the streams.
         rng: Election timeouts, and the id of a new storage.
         clock: Its monotonic time goes on while the machine sleeps.
+        feeding: How replicas on other nodes are fed.
 
     Attributes:
         member: Its part in the group.
         group: Changes and reads of the state.
         mesh: The links to the others.
         handlers: What answers which request of other nodes, by api.
+        advertised: The own addresses as others are told them.
         controlling: Heartbeats, the lease, and the controller where it is.
+        replication: What replicas here and on other nodes say to each other.
 
     Raises:
         CorruptError: The group's log is damaged: the node must not take part.
@@ -116,12 +126,18 @@ class ClusterNode:
     """
 
     def __init__(
-        self, settings: ClusterSettings, replicas: Replicas, rng: random.Random, clock: Clock
+        self,
+        settings: ClusterSettings,
+        replicas: Replicas,
+        rng: random.Random,
+        clock: Clock,
+        feeding: FeedSettings | None = None,
     ) -> None:
         me = Identity(settings.cluster, settings.node)
         server_tls, client_tls = settings.tls or (None, None)
         self.mesh = Mesh(me, rng=rng, tls=client_tls)
         self._settings = settings
+        self.advertised = settings.advertised
         self._storage_id = _identify(settings, rng)
         self._storage = _open_storage(settings)
         self._machine = ClusterMachine(self._on_applied, self._on_restored)
@@ -133,11 +149,34 @@ class ClusterNode:
         self.group = MetadataGroup(settings.node, self.member, self._machine, self.mesh)
         process = Process(node=settings.node, storage=self._storage_id, boot=settings.boot)
         self.controlling = Controlling(process, settings.timing, self.group, self, clock)
-        self.handlers: dict[str, Handler] = {PROPOSE: self._propose, HEARTBEAT: self._hear}
+        self.replication = Replication(
+            me,
+            replicas.find,
+            self.mesh,
+            clock=clock,
+            settings=feeding or FeedSettings(),
+            tls=client_tls,
+        )
+        self.group.admit = self.controlling.controller.admit
+        self.handlers: dict[str, Handler] = {
+            PROPOSE: self._propose,
+            HEARTBEAT: self._hear,
+            RANGE_API: self.replication.answer_range,
+        }
         self._replicas = replicas
         self._registering = asyncio.Event()
         self._server = PeerServer(me, self, server_tls)
         self._address = ""
+
+    @property
+    def name(self) -> NodeId:
+        """Which node this is."""
+        return self._settings.node
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster."""
+        return self._settings.cluster
 
     def listen(self) -> str:
         """Begin to listen; returns the address of the peer endpoint.
@@ -160,6 +199,7 @@ class ClusterNode:
                 tasks.create_task(self._register(), name="registration")
         finally:
             await self.controlling.close()
+            await self.replication.close()
             await self.mesh.close()
             self._server.close()
             await asyncio.to_thread(self._storage.close)
@@ -177,12 +217,11 @@ class ClusterNode:
 
     async def replicate(self, node: str, channel: Channel) -> None:
         """As `penstock.logd.peers.server.Service`."""
-        channel.close()
-        raise CorruptError(f"node {node} wants to replicate, which this node does not serve")
+        await self.replication.serve(node, channel)
 
     async def _register(self) -> None:
         settings = self._settings
-        addresses = settings.advertised
+        addresses = self.advertised
         if not addresses.peer:
             addresses = Addresses(peer=self._address, fetch=addresses.fetch, admin=addresses.admin)
         command = RegisterNode(
@@ -250,6 +289,7 @@ class ClusterNode:
             if node.state is not NodeState.REMOVED
         }
         self.mesh.update({**self._settings.founders, **known})
+        self.replication.update(known)
 
 
 def _identify(settings: ClusterSettings, rng: random.Random) -> str:

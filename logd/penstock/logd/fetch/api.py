@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -106,10 +106,22 @@ class _ListCursors(_Request):
     after: list[str | int] | None = None
 
 
+class Cursors(Protocol):
+    """Where consumers' cursors are kept."""
+
+    async def ready(self) -> CursorStore:
+        """Those that are kept here.
+
+        Raises:
+            RefusedError: `NOT_HERE`: another node keeps them.
+            UnavailableError: Nobody does now.
+        """
+
+
 class FetchApi:
     """Answers requests about the streams of one daemon, or of its cluster."""
 
-    def __init__(self, streams: Streams, cursors: CursorStore) -> None:
+    def __init__(self, streams: Streams, cursors: Cursors) -> None:
         self._streams = streams
         self._cursors = cursors
         self._reading = FetchReading()
@@ -236,21 +248,23 @@ class FetchApi:
             (CursorKey(item.consumer, item.stream, item.partition), item.offset, item.incarnation)
             for item in request.cursors
         ]
-        return Response({"cursors": await self._cursors.commit(wanted, rewind=request.rewind)})
+        cursors = await self._cursors.ready()
+        return Response({"cursors": await cursors.commit(wanted, rewind=request.rewind)})
 
     async def _get_cursor(self, document: Document, _: SendingTurn) -> Response:
-        return Response({"cursors": self._cursors.get(parse(_OneCursor, document).key())})
+        key = parse(_OneCursor, document).key()
+        return Response({"cursors": (await self._cursors.ready()).get(key)})
 
     async def _list_cursors(self, document: Document, _: SendingTurn) -> Response:
         request = parse(_ListCursors, document)
-        found, more = self._cursors.page(
+        found, more = (await self._cursors.ready()).page(
             consumer=request.consumer, stream=request.stream, after=_after(request.after)
         )
         return Response({"cursors": found, "more": more})
 
     async def _delete_cursor(self, document: Document, _: SendingTurn) -> Response:
-        deleted = await self._cursors.delete(parse(_OneCursor, document).key())
-        return Response({"deleted": deleted})
+        key = parse(_OneCursor, document).key()
+        return Response({"deleted": await (await self._cursors.ready()).delete(key)})
 
 
 def _after(key: list[str | int] | None) -> CursorKey | None:

@@ -142,7 +142,7 @@ class Streams(Protocol):
         """
 
     async def rebalance(self) -> int:
-        """Spread replicas and leaderships evenly; how many moves and handovers begin."""
+        """Have leaderships spread evenly now, not when the nodes are calm; how many are to move."""
 
 
 def not_here(stream: str, number: int, leader: str | None, replicas: Sequence[str]) -> RefusedError:

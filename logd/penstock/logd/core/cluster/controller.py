@@ -98,6 +98,11 @@ class Controller:
         self._calm_since_ns = 0
         self._rebalancing = False
 
+    @property
+    def decides(self) -> bool:
+        """Whether this is the controller."""
+        return self._state is not None
+
     def live(self) -> set[NodeId]:
         """The nodes that are there; empty where this is not the controller."""
         return self._liveness.live() if self._state is not None else set()

@@ -76,6 +76,11 @@ class NodeLease:
         """Whether this node leads what it leads; to be asked before each ack of a leader."""
         return self._held and now_ns < self._until_ns
 
+    @property
+    def until_ns(self) -> int:
+        """Until when the lease holds; 0 while there is none."""
+        return self._until_ns if self._held else 0
+
     def next_deadline_ns(self) -> int:
         """When `Tick` is due."""
         return min(self._beat_ns, self._until_ns) if self._held else self._beat_ns

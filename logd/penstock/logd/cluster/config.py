@@ -1,0 +1,97 @@
+"""The section `cluster` of logd's configuration."""
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from penstock.logd.cluster.replication import FeedSettings
+from penstock.logd.core.cluster.heartbeats import NS_PER_MS, Timing
+from penstock.logd.core.cluster.records import check_node_id
+from penstock.logd.core.replication.settings import ReplicationSettings
+from penstock.logd.errors import RefusedError
+from penstock.logd.tcp.mutual_tls import MutualTls
+from penstock.service import HostPort
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PeerTlsSettings(_Settings):
+    """TLS between nodes, as in `penstock.logd.tcp.mutual_tls.MutualTls`."""
+
+    ca_file: Path
+    cert_file: Path
+    key_file: Path
+
+    def files(self) -> MutualTls:
+        """As the endpoint takes them."""
+        return MutualTls(ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file)
+
+
+class AdvertiseSettings(_Settings):
+    """How others reach this node, where that is not as it listens."""
+
+    peer: HostPort | None = None
+    fetch: HostPort | None = None
+    admin: HostPort | None = None
+
+
+class ClusterSection(_Settings):
+    """A node's part in a cluster.
+
+    Attributes:
+        name: Of the cluster; a node of another one is not let in.
+        peer: Where other nodes reach this one.
+        founders: The first nodes by name, with the `peer` of each; the same on every node. One that
+            joins later is not among them.
+        rack: What fails together with this node; replicas are spread over racks.
+        tls: Both sides show a certificate; none: plain connections.
+        advertise: Addresses that others use, where they differ.
+        lease_ms: How long a node leads after the controller's last word. A node that is cut off is
+            replaced after a little more than that.
+        heartbeat_ms: Between two heartbeats of a node.
+        replica_lag_ms: How long a replica may be behind before it counts as out of sync.
+        catch_up_bytes_per_s_max: For replicas that return, from each node; none: no limit.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+    peer: HostPort = "127.0.0.1:9295"
+    founders: Annotated[dict[str, HostPort], Field(min_length=1, max_length=5)]
+    rack: Annotated[str, Field(max_length=64)] = ""
+    tls: PeerTlsSettings | None = None
+    advertise: AdvertiseSettings = AdvertiseSettings()
+    lease_ms: Annotated[int, Field(ge=100, le=60_000)] = 600
+    heartbeat_ms: Annotated[int, Field(ge=20, le=20_000)] = 150
+    replica_lag_ms: Annotated[int, Field(ge=100, le=600_000)] = 1500
+    catch_up_bytes_per_s_max: Annotated[int, Field(ge=64 * 1024, le=1 << 40)] | None = None
+
+    @field_validator("founders")
+    @classmethod
+    def _check_founders(cls, founders: dict[str, str]) -> dict[str, str]:
+        for node in founders:
+            try:
+                check_node_id(node)
+            except RefusedError as error:
+                raise ValueError(str(error)) from None
+        return founders
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        if self.lease_ms < 2 * self.heartbeat_ms:
+            msg = "lease_ms must be at least twice heartbeat_ms"
+            raise ValueError(msg)
+        return self
+
+    def timing(self) -> Timing:
+        """Of heartbeats and leases."""
+        return Timing(heartbeat_interval_ms=self.heartbeat_ms, lease_ms=self.lease_ms)
+
+    def replication(self) -> ReplicationSettings:
+        """Of the replicas."""
+        return ReplicationSettings(replica_lag_ns=self.replica_lag_ms * NS_PER_MS)
+
+    def feeding(self) -> FeedSettings:
+        """Of the leaders."""
+        return FeedSettings(catch_up_bytes_per_s_max=self.catch_up_bytes_per_s_max)

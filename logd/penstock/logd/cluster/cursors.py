@@ -1,0 +1,121 @@
+"""Cursors of a cluster's consumers: kept by whichever node leads their stream."""
+
+import asyncio
+from typing import Final
+
+from penstock.logd.cluster.decisions import Decisions
+from penstock.logd.cluster.hosting import HostedReplica
+from penstock.logd.cluster.replicas import NodeReplicas
+from penstock.logd.core.cluster.records import PartitionKey, ReplicationOptions
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.cursors import CURSORS_STREAM, CursorStore, Extent
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.fetch.streams import not_here
+from penstock.logd.partition import Partition
+
+_MAKE_S: Final = 10.0
+_SETTLE_S: Final = 10.0
+"""Seconds a new leader may take until everything that leaders before it stored is committed."""
+
+_PLACE: Final = PartitionKey(CURSORS_STREAM.name, 0)
+_REPLICAS: Final = 3
+
+
+class ClusterCursors:
+    """As `penstock.logd.fetch.api.Cursors`. Used on the event loop.
+
+    Args:
+        replicas: Of this node.
+        decisions: The way to the controller.
+        cursors_max: At a time.
+    """
+
+    def __init__(self, replicas: NodeReplicas, decisions: Decisions, *, cursors_max: int) -> None:
+        self._replicas = replicas
+        self._decisions = decisions
+        self._cursors_max = cursors_max
+        self._store: CursorStore | None = None
+        self._led: tuple[HostedReplica, int] | None = None
+        self._starting = asyncio.Lock()
+        self._commits_before = 0
+
+    def __len__(self) -> int:
+        """Committed cursors, where they are kept here."""
+        return 0 if self._store is None else len(self._store)
+
+    @property
+    def commits(self) -> int:
+        """Changes of cursors that were committed here."""
+        return self._commits_before + (0 if self._store is None else self._store.commits)
+
+    async def ready(self) -> CursorStore:
+        """As `Cursors`; what they are kept in is made when it is asked for first."""
+        state = self._replicas.cluster.group.state
+        if CURSORS_STREAM.name not in state.streams:
+            await self._make()
+        found = state.partition(_PLACE)
+        replica = self._replicas.at(_PLACE)
+        if found is None or replica is None or not replica.leading:
+            leader, nodes = (None, ()) if found is None else (found[1].leader, found[1].replicas)
+            raise not_here(CURSORS_STREAM.name, 0, leader, nodes)
+        async with self._starting:
+            return await self._of(replica)
+
+    async def _of(self, replica: HostedReplica) -> CursorStore:
+        """The cursors under this leadership: read anew when that begins."""
+        if self._store is not None and self._led == (replica, replica.epoch):
+            return self._store
+        if self._store is not None:
+            self._commits_before += self._store.commits
+            self._store = None
+        epoch, partition = replica.epoch, replica.partition
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                await partition.wait_committed(partition.log.end_offset - 1)
+        except TimeoutError:
+            raise UnavailableError("cursors: what was stored last is not committed yet") from None
+        store = CursorStore(_LedHere(self._replicas), cursors_max=self._cursors_max)
+        await store.start()
+        if not replica.leading or replica.epoch != epoch:
+            raise UnavailableError("cursors: another node has begun to keep them")
+        self._store, self._led = store, (replica, epoch)
+        return store
+
+    async def _make(self) -> None:
+        count = min(_REPLICAS, len(self._replicas.cluster.group.state.active()) or 1)
+        options = ReplicationOptions(replication_factor=count)
+        await self._decisions.create(CURSORS_STREAM, options, partitions=1, timeout_s=_MAKE_S)
+        await self._replicas.cluster.group.read(timeout_s=_MAKE_S)
+
+
+class _LedHere:
+    """As `penstock.logd.cursors.CursorStreams`, on the node that leads them."""
+
+    def __init__(self, replicas: NodeReplicas) -> None:
+        self._replicas = replicas
+
+    def partition(self, stream: str) -> Partition:
+        """As `CursorStreams`."""
+        replica = self._replicas.at(PartitionKey(stream, 0))
+        if replica is None:
+            raise UnavailableError(f"stream {stream!r} is not here any more")
+        return replica.partition
+
+    def extent(self, stream: str, number: int) -> Extent:
+        """As `CursorStreams`; where a log ends only its leader knows."""
+        incarnation = self.incarnation(stream, number)
+        if incarnation is None:
+            raise RefusedError("UNKNOWN_STREAM", f"there is no partition {number} of {stream!r}")
+        replica = self._replicas.at(PartitionKey(stream, number))
+        if replica is None or not replica.leading:
+            return Extent(incarnation)
+        return Extent(incarnation, replica.log.start_offset, replica.high_watermark + 1)
+
+    def incarnation(self, stream: str, number: int) -> str | None:
+        """As `CursorStreams`."""
+        found = self._replicas.cluster.group.state.partition(PartitionKey(stream, number))
+        return None if found is None else found[0].incarnation
+
+    async def create(self, config: StreamConfig) -> tuple[Partition, bool]:
+        """As `CursorStreams`; it is there."""
+        return self.partition(config.name), False

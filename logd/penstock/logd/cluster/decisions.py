@@ -1,0 +1,128 @@
+"""What is asked of the controller itself, for only it knows which nodes are there.
+
+Any node may be asked; it hands the question to the one that leads the metadata group.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from penstock.logd.cluster.node import ClusterNode
+from penstock.logd.core.cluster.codec import read_as, read_document, write_document
+from penstock.logd.core.cluster.placement import place_stream
+from penstock.logd.core.cluster.records import ReplicationOptions
+from penstock.logd.core.cluster.state import Refused
+from penstock.logd.core.cluster.tables import Done
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.peers.link import UnreachableError
+
+_AGAIN_S: Final = 0.05
+_APPLY_S: Final = 10.0
+
+_Document = dict[str, Any]
+_Decide = Callable[[_Document], Awaitable[_Document]]
+
+
+class Decisions:
+    """Asks the controller, and answers where this node is it. Used on the event loop."""
+
+    def __init__(self, node: ClusterNode) -> None:
+        self._node = node
+        self._decide: dict[str, _Decide] = {
+            "create_stream": self._create,
+            "rebalance": self._rebalance,
+        }
+        for api in self._decide:
+            node.handlers[api] = self._handler(api)
+
+    async def create(
+        self,
+        config: StreamConfig,
+        options: ReplicationOptions,
+        *,
+        partitions: int,
+        timeout_s: float,
+    ) -> Done:
+        """Create a stream, or find it.
+
+        Raises:
+            RefusedError: The state's rules do not allow it, or `NOT_ENOUGH_NODES`.
+            UnavailableError: Not in time; it may still be done.
+        """
+        wish = {
+            "config": config,
+            "options": options,
+            "partitions": partitions,
+            "nonce": secrets.token_hex(8),
+        }
+        answer = await self._ask("create_stream", wish, timeout_s)
+        done: Done = read_as(Done, answer, where="answer of the controller")
+        return done
+
+    async def rebalance(self, *, timeout_s: float) -> None:
+        """Have leaderships and replicas evened out now.
+
+        Raises:
+            UnavailableError: Not in time.
+        """
+        await self._ask("rebalance", {}, timeout_s)
+
+    async def _ask(self, api: str, wish: _Document, timeout_s: float) -> _Document:
+        body = write_document(wish)
+        problem: Exception = UnavailableError("no node leads")
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        return read_document(await self._once(api, body, timeout_s), where=api)
+                    except UnreachableError as error:
+                        problem = error
+                    except RefusedError as error:
+                        if error.code != "NOT_CONTROLLER":
+                            raise
+                        problem = error
+                    await asyncio.sleep(_AGAIN_S)
+        except TimeoutError:
+            message = f"the controller has not answered within {timeout_s:g} s: {problem}"
+            raise UnavailableError(message) from None
+
+    async def _once(self, api: str, body: bytes, timeout_s: float) -> bytes:
+        leader = self._node.group.leader
+        if leader is None:
+            raise UnreachableError("no node leads the metadata group")
+        if leader == self._node.name:
+            return await self._node.handlers[api](self._node.name, body)
+        return await self._node.mesh.ask(leader, api, body, timeout_s=timeout_s)
+
+    def _handler(self, api: str) -> Callable[[str, bytes], Awaitable[bytes]]:
+        async def answer(_node: str, body: bytes) -> bytes:
+            if not self._node.controlling.controller.decides:
+                message = f"node {self._node.name} is not the controller"
+                raise RefusedError("NOT_CONTROLLER", message)
+            return write_document(await self._decide[api](read_document(body, where=api)))
+
+        return answer
+
+    async def _create(self, wish: _Document) -> _Document:
+        where = "create_stream"
+        controller = self._node.controlling.controller
+        command = place_stream(
+            self._node.group.state,
+            controller.live(),
+            read_as(StreamConfig, wish.get("config"), where=where),
+            read_as(ReplicationOptions, wish.get("options"), where=where),
+            partitions=read_as(int, wish.get("partitions"), where=where),
+            nonce=read_as(str, wish.get("nonce"), where=where),
+        )
+        result = await self._node.group.change(command, timeout_s=_APPLY_S)
+        if isinstance(result, Refused):
+            raise RefusedError(result.code, result.message)
+        assert isinstance(result, Done), result
+        return {"changed": result.changed, "incarnation": result.incarnation}
+
+    async def _rebalance(self, wish: _Document) -> _Document:
+        del wish
+        self._node.controlling.rebalance()
+        return {}

@@ -1,0 +1,180 @@
+"""A node's part of a cluster's streams, run."""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from penstock.logd.cluster.config import ClusterSection
+from penstock.logd.cluster.cursors import ClusterCursors
+from penstock.logd.cluster.decisions import Decisions
+from penstock.logd.cluster.node import ClusterNode, ClusterSettings
+from penstock.logd.cluster.replicas import NodeReplicas
+from penstock.logd.cluster.streams import ClusterStreams
+from penstock.logd.config import ConfiguredStream, LogdConfig
+from penstock.logd.core.cluster.records import Addresses
+from penstock.logd.core.node import NodeId
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.listening import Link, Listening
+from penstock.logd.partition import Partition
+from penstock.logd.surroundings import Surroundings
+from penstock.logd.unopened import Unopened
+from penstock.service.clock import Clock
+
+_RETIRE_S: Final = 2.0
+"""Seconds others have to take over what a node leads that is being stopped."""
+
+_AGAIN_S: Final = 0.5
+
+_log = structlog.get_logger()
+
+
+class ClusterEngine:
+    """As `penstock.logd.engine.Engine`.
+
+    Args:
+        config: With a section `cluster`; its data directory exists and is locked.
+        link: Subscriptions are made on it.
+        make_surroundings: Given the lookup of streams by subject, what partitions share.
+        clock: Its monotonic time goes on while the machine sleeps.
+
+    Attributes:
+        streams: What readers and operators see.
+        cursors: Of the consumers.
+        streams_max: Streams there may be.
+
+    Raises:
+        CorruptError: The metadata is damaged: the node must not take part.
+        RefusedError: The directory is another node's, or `BAD_TLS_FILE`.
+        OSError: The disk failed.
+    """
+
+    def __init__(
+        self,
+        config: LogdConfig,
+        link: Link,
+        make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
+        clock: Clock,
+    ) -> None:
+        section = config.cluster
+        assert section is not None
+        self._section = section
+        self.streams_max = config.streams_max
+        boot = secrets.token_hex(8)
+        self._replicas = NodeReplicas(
+            config.data_dir,
+            link,
+            make_surroundings,
+            clock=clock,
+            boot=boot,
+            settings=section.replication(),
+        )
+        rng = random.Random()  # noqa: S311 - jitter, and ids that are told apart
+        settings = _settings(config, section, boot)
+        self._node = ClusterNode(settings, self._replicas, rng, clock, section.feeding())
+        self._replicas.attach(self._node)
+        decisions = Decisions(self._node)
+        self.streams = ClusterStreams(self._replicas, decisions)
+        self.cursors = ClusterCursors(self._replicas, decisions, cursors_max=config.cursors_max)
+        self._configured: Sequence[ConfiguredStream] = ()
+
+    @property
+    def listening(self) -> Listening:
+        """As `Engine`."""
+        return self._replicas.listening
+
+    @property
+    def revived(self) -> int:
+        """As `Engine`."""
+        return self._replicas.revived
+
+    def partitions(self) -> list[Partition]:
+        """As `Engine`."""
+        return self._replicas.partitions()
+
+    def unopened(self) -> list[Unopened]:
+        """As `Engine`; what is not open here is a problem of a replica, and no stream's."""
+        return []
+
+    def reasons(self) -> Sequence[str]:
+        """As `Engine`."""
+        found = [
+            f"stream {place.stream}, partition {place.partition}: {problem}"
+            for place, problem in sorted(self._replicas.problems.items())
+        ]
+        if self._node.group.leader is None:
+            found.append("no node leads the cluster: a majority cannot be reached")
+        return found
+
+    async def open(
+        self, configured: Sequence[ConfiguredStream], addresses: Mapping[str, str]
+    ) -> None:
+        """As `Engine`; the rest is done as the node runs."""
+        self._configured = configured
+        section, other = self._section, self._section.advertise
+        self._node.advertised = Addresses(
+            peer=other.peer or section.founders.get(self._node.name, section.peer),
+            fetch=other.fetch or addresses["fetch"],
+            admin=other.admin or addresses["admin"],
+        )
+        self._node.listen()
+
+    async def run(self) -> None:
+        """As `Engine`."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._node.run())
+            tasks.create_task(self._replicas.run())
+            tasks.create_task(self._make_configured())
+
+    async def retire(self) -> None:
+        """As `Engine`."""
+        await self._replicas.step_down(_RETIRE_S)
+
+    async def close(self) -> list[str]:
+        """As `Engine`."""
+        return await self._replicas.close()
+
+    def draining(self) -> list[str]:
+        """As `Engine`."""
+        return self._replicas.draining()
+
+    async def _make_configured(self) -> None:
+        """Have the streams of the configuration made that the cluster has not."""
+        for settings in self._configured:
+            while True:
+                with suppress(UnavailableError):
+                    await self._make(settings)
+                    break
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _make(self, settings: ConfiguredStream) -> None:
+        state = await self._node.group.read(timeout_s=10)
+        if settings.name in state.streams:
+            return
+        try:
+            await self.streams.create(settings.stream_config(), settings.replication())
+        except RefusedError as error:
+            _log.error("configured stream not made", stream=settings.name, reason=str(error))
+
+
+def _settings(config: LogdConfig, section: ClusterSection, boot: str) -> ClusterSettings:
+    tls = None
+    if section.tls is not None:
+        files = section.tls.files()
+        tls = files.server(), files.client()
+    return ClusterSettings(
+        cluster=section.name,
+        node=NodeId(config.node),
+        directory=config.data_dir / "cluster",
+        founders=section.founders,
+        listen=section.peer,
+        advertised=Addresses(peer=""),
+        rack=section.rack,
+        boot=boot,
+        tls=tls,
+        timing=section.timing(),
+    )

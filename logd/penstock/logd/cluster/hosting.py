@@ -1,0 +1,394 @@
+"""One partition's replica on this node: its core is run, and what that wants is done.
+
+The core (`penstock.logd.core.replication.replica`) says what it must be told. Everything comes to
+`handle`, on the event loop; what changes the log goes to its one writer, whose reports come back
+as events, in order.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+import structlog
+
+from penstock.logd.acks import Nack
+from penstock.logd.cluster.host import Host, Identified
+from penstock.logd.cluster.replication import Frame
+from penstock.logd.core.cluster.heartbeats import PartitionReport, Unfit
+from penstock.logd.core.node import NodeId
+from penstock.logd.core.publish_options import Refusal
+from penstock.logd.core.replication import effects as do
+from penstock.logd.core.replication import events as on
+from penstock.logd.core.replication.epochs import Epochs
+from penstock.logd.core.replication.log_state import LogState
+from penstock.logd.core.replication.messages import Answer, Span
+from penstock.logd.core.replication.replica import Failed, Replica
+from penstock.logd.core.replication.view import View
+from penstock.logd.errors import LogdError
+from penstock.logd.inherited import inherited_acks
+from penstock.logd.log_orders import (
+    Cut,
+    Durable,
+    EpochBegun,
+    Outcome,
+    Patched,
+    StartMoved,
+    WasReset,
+    Written,
+)
+from penstock.logd.partition import Partition
+from penstock.logd.rebuild import recall_frames, remember_anew
+from penstock.logd.store import CommitLog, EpochFile, ReplicaFile
+
+_REFUSALS = {
+    do.Refusing.NOTHING: None,
+    do.Refusing.NOT_ENOUGH_REPLICAS: Refusal(
+        Nack.NOT_ENOUGH_REPLICAS, "fewer replicas than the stream's minimum are in sync"
+    ),
+    do.Refusing.READ_ONLY: Refusal(Nack.READ_ONLY, "the stream is read-only"),
+}
+
+_LogChange = (
+    do.BeginEpoch | do.AppendFetched | do.Truncate | do.Reset | do.DeleteBefore
+    | do.Patch | do.SaveHighWatermark
+)  # fmt: skip
+
+_RENEW_NS: Final = 150_000_000
+"""Before a leader's lease ends it is told of the next one, which its node has by then."""
+
+_log = structlog.get_logger()
+
+
+class HostedReplica:
+    """As `penstock.logd.partition.Role` and `penstock.logd.cluster.replication.Hosted`.
+
+    Made on a worker as the log has been recovered; from `attach` on used on the event loop.
+
+    Args:
+        identified: Which partition.
+        host: The node.
+        log: Recovered.
+        epochs: Of the log; they are made to fit it.
+
+    Attributes:
+        place, key: Which partition.
+        log, epochs: As given.
+        epoch: The leader epoch it knows; 0 before the first.
+        high_watermark: Offset of the last record that is committed and held here.
+        leads: False, as it opens; see `leading`.
+        leading: Whether it takes messages.
+        heard: Whether its subscription stands, set by the host.
+        findings: How often which was told.
+
+    Raises:
+        CorruptError: A file of the replica's is damaged.
+        OSError: The disk failed.
+    """
+
+    def __init__(
+        self, identified: Identified, host: Host, log: CommitLog, epochs: EpochFile
+    ) -> None:
+        self.place, self.key = identified.place, identified.key
+        self.log = log
+        self.epochs = epochs
+        self.leads = self.leading = self.heard = False
+        self.findings: Counter[do.Finding] = Counter()
+        self._host = host
+        high_watermark, agreed_epoch = ReplicaFile(log.directory).load()
+        epochs.recover(log.end_offset)
+        self._noted = (high_watermark, agreed_epoch)
+        state = LogState.opened(
+            start=log.start_offset,
+            end=log.end_offset,
+            epochs=Epochs(epochs.entries),
+            high_watermark=high_watermark,
+            agreed_epoch=agreed_epoch,
+        )
+        self._replica = Replica(
+            host.node, self.key.incarnation, state, boot=host.boot, settings=host.settings
+        )
+        self.epoch = 0
+        self.high_watermark = self._replica.high_watermark
+        self._partition: Partition | None = None
+        self._fetched: list[Frame] = []
+        self._patching: list[Frame] = []
+        self._follows: NodeId | None = None
+        self._resigned_epoch = 0
+        self._unfit: Unfit = ""
+        self._lease_told_ns = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ns = 0
+
+    @property
+    def partition(self) -> Partition:
+        """What it is a replica of."""
+        assert self._partition is not None
+        return self._partition
+
+    def attach(self, partition: Partition) -> None:
+        """The partition is open, and has this role."""
+        self._partition = partition
+        partition.follow()
+        for first, upto in self.log.damaged():
+            self.handle(on.RangeCorrupt(first, upto))
+
+    def detach(self) -> None:
+        """Nothing happens to it any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._forget_leader()
+
+    def view(self, view: View) -> None:
+        """Take what the controller has decided."""
+        follows = view.leader if view.leader != self._host.node else None
+        if self._follows not in (None, follows):
+            self._forget_leader()
+        self.epoch = max(self.epoch, view.leader_epoch)
+        self.handle(on.Viewed(view))
+
+    @property
+    def listening(self) -> bool:
+        """Whether messages are brought to it."""
+        return self.leading and self.heard
+
+    def tick(self) -> None:
+        """The lease has begun or ended, or something is due."""
+        self.handle(on.Ticked())
+
+    def report(self) -> PartitionReport:
+        """What the controller is told of it."""
+        log, epoch = self._replica.log, self._replica.leader_epoch
+        return PartitionReport(
+            key=self.place,
+            incarnation=self.key.incarnation,
+            leader_epoch=epoch,
+            last_epoch=log.last_epoch,
+            end_offset=log.written,
+            unfit=self._unfit,
+            resigned=self._resigned_epoch >= epoch > 0,
+        )
+
+    def note(self) -> None:
+        """Have what it knows written down, if that is something else than before."""
+        known = (self._replica.log.high_watermark, self._replica.log.agreed_epoch)
+        if known != self._noted and not self.partition.failure:
+            self._noted = known
+            self.partition.writer.note(*known)
+
+    # As `Role`.
+
+    def settle(self, outcome: Outcome, now_ns: int) -> bool:
+        """As `Role`; everybody has been told."""
+        del now_ns
+        match outcome:
+            case Durable(upto, cuts):
+                self.handle(on.Synced(upto, cuts))
+            case Written(upto, cuts):
+                self.handle(on.Written(upto, cuts))
+            case EpochBegun(epoch):
+                self.handle(on.EpochSaved(epoch))
+            case Cut(end_offset, cuts):
+                self._host.spawn(self._remember_anew(on.Truncated(end_offset, cuts)))
+            case WasReset(start, cuts):
+                self._host.spawn(self._remember_anew(on.WasReset(start, cuts)))
+            case Patched(first, upto, cuts):
+                self.handle(on.RangePatched(first, upto, cuts))
+            case StartMoved(start):
+                self.handle(on.LogStartMoved(start))
+            case _:
+                raise AssertionError(outcome)
+        if self.leading:  # followers may have something to fetch
+            self._host.replication.touch(self.key)
+        return False
+
+    def failed(self, reason: str, now_ns: int) -> None:
+        """As `Role`."""
+        del now_ns
+        self.handle(on.StorageFailed(reason))
+
+    def submitted(self, upto: int) -> None:
+        """The leader has handed records to the writer that end there."""
+        self.handle(on.Submitted(upto))
+
+    # As `Hosted`.
+
+    def handle(self, event: on.Event) -> None:
+        """Run the core, and execute its effects."""
+        now_ns = self._host.clock.monotonic_ns()
+        effects = self._renew_lease(now_ns)
+        effects += self._replica.handle(event, now_ns)
+        for effect in effects:
+            self._do(effect)
+        self.high_watermark = self._replica.high_watermark
+        self._arm(now_ns)
+
+    def answer_for(self, node: str) -> Answer | None:
+        """As `Hosted`."""
+        return self._replica.answer_for(NodeId(node))
+
+    def take(self, answer: Answer, frames: list[Frame]) -> None:
+        """As `Hosted`."""
+        self._fetched = frames
+        self.handle(on.AnswerCame(answer, _spans(frames)))
+        self._fetched = []
+
+    def take_range(self, node: str, first: int, upto: int, frames: list[Frame]) -> None:
+        """As `Hosted`."""
+        self._patching = frames
+        self.handle(on.RangeCame(NodeId(node), first, upto, _spans(frames)))
+        self._patching = []
+
+    # Parts.
+
+    def _renew_lease(self, now_ns: int) -> list[do.Effect]:
+        until_ns = self._host.lease_until_ns()
+        if until_ns <= self._lease_told_ns:
+            return []
+        self._lease_told_ns = until_ns
+        return self._replica.handle(on.LeaseRenewed(until_ns), now_ns)
+
+    def _do(self, effect: do.Effect) -> None:
+        match effect:
+            case do.HighWatermark(offset):
+                self.high_watermark = offset
+                self.partition.commit(offset)
+                if self.leading:
+                    self._host.replication.touch(self.key)
+            case do.LeaderDurable(upto):
+                self.partition.leadership.durable_here(upto)
+            case do.SendFetch() | do.SendAnswer() | do.AskRange() | do.SendRange():
+                self._send(effect)
+            case do.ProposeIsr():
+                self._host.propose_isr(self, effect)
+            case do.RefreshMetadata():
+                pass  # the metadata group tells this node as soon as it can
+            case do.Resign() | do.Electable() | do.Tell():
+                self._tell(effect)
+            case do.Lead() | do.Stop() | do.Refuse() | do.Inherited():
+                self._lead(effect)
+            case _:
+                self._change_log(effect)
+
+    def _send(self, effect: do.SendFetch | do.SendAnswer | do.AskRange | do.SendRange) -> None:
+        replication, key = self._host.replication, self.key
+        match effect:
+            case do.SendFetch(node, fetch):
+                self._follows = node
+                replication.send_fetch(node, key, fetch)
+            case do.SendAnswer(node, answer):
+                replication.send_answer(node, key, answer)
+            case do.AskRange(node, first, upto):
+                replication.ask_range(node, key, first, upto)
+            case do.SendRange(node, first, upto):
+                replication.send_range(node, key, first, upto)
+
+    def _lead(self, effect: do.Lead | do.Stop | do.Refuse | do.Inherited) -> None:
+        partition, name = self.partition, self.place.stream
+        match effect:
+            case do.Lead(epoch, next_offset):
+                _log.info("leads", stream=name, partition=self.place.partition, epoch=epoch)
+                self.leading = True
+                partition.lead(epoch, next_offset)
+                self._host.on_lead(self)
+            case do.Stop(reason):
+                _log.info("leads no more", stream=name, partition=self.place.partition,
+                          epoch=self.epoch, reason=reason.value)  # fmt: skip
+                self.leading = self.heard = False
+                partition.follow(pausing=reason is do.StopReason.LEASE_ENDED)
+                self._host.on_stop(self)
+            case do.Refuse(reason):
+                partition.leadership.decline(_REFUSALS[reason])
+            case do.Inherited(first, upto):
+                self._host.spawn(self._answer_inherited(first, upto, self.epoch))
+
+    def _change_log(self, effect: _LogChange) -> None:
+        writer = self.partition.writer
+        match effect:
+            case do.BeginEpoch(epoch, start_offset):
+                writer.begin_epoch(epoch, start_offset)
+            case do.AppendFetched():
+                self._append_fetched()
+            case do.Truncate(upto, cuts):
+                writer.truncate(upto, cuts)
+            case do.Reset(start, cuts):
+                writer.reset(start, cuts)
+            case do.DeleteBefore(offset):
+                writer.delete_before(offset)
+            case do.SaveHighWatermark(offset, agreed_epoch):
+                writer.note(offset, agreed_epoch, durable=True)
+            case do.Patch(first, upto, _, cuts):
+                writer.patch(first, upto, self._patching, cuts)
+
+    def _tell(self, effect: do.Resign | do.Electable | do.Tell) -> None:
+        where = {"stream": self.place.stream, "partition": self.place.partition}
+        match effect:
+            case do.Resign(epoch, reason):
+                self._resigned_epoch = max(self._resigned_epoch, epoch)
+                _log.warning("resigns", **where, epoch=epoch, reason=reason)
+                self._host.look()
+            case do.Electable(electable, reason):
+                self._unfit = "" if electable else self._kind_of(reason)
+                _log.warning("may lead again" if electable else "cannot lead", **where,
+                             reason=reason)  # fmt: skip
+                self._host.look()
+            case do.Tell(finding, first, upto):
+                self.findings[finding] += 1
+                _log.error(finding.value, **where, first=first, upto=upto)
+
+    def _kind_of(self, reason: str) -> Unfit:
+        if isinstance(self._replica.state, Failed):
+            return "failed"
+        return "hole" if "damaged range" in reason else "diverged"
+
+    def _append_fetched(self) -> None:
+        recall_frames(self.partition.intake, self._fetched, self._host.clock.unix_ns())
+        self.partition.writer.append_fetched(self._fetched)
+
+    async def _remember_anew(self, event: on.Truncated | on.WasReset) -> None:
+        """The log was cut: what is kept in mind of it must not know more than it has."""
+        now_ns = self._host.clock.unix_ns()
+        try:
+            await asyncio.to_thread(remember_anew, self.partition.intake, self.log, now_ns)
+        except (LogdError, OSError) as error:
+            self.partition.fail(f"what it stored cannot be read: {error}")
+            return
+        self.handle(event)
+
+    async def _answer_inherited(self, first: int, upto: int, epoch: int) -> None:
+        config = self.partition.stream.config
+        acks = await asyncio.to_thread(inherited_acks, self.log, first, upto, config)
+        if self.leading and self.epoch == epoch:
+            self.partition.leadership.inherited(acks)
+
+    def _forget_leader(self) -> None:
+        if self._follows is not None:
+            self._host.replication.forget(self._follows, self.key)
+            self._follows = None
+
+    def _arm(self, now_ns: int) -> None:
+        """Wake when something is due; a timer that would come earlier stays."""
+        due_ns = self._replica.next_deadline_ns(now_ns)
+        renew_ns = self._lease_told_ns - _RENEW_NS
+        if self.leading and due_ns is not None and renew_ns > now_ns:
+            due_ns = min(due_ns, renew_ns)
+        if due_ns is None or (self._timer is not None and self._armed_ns <= due_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_ns = due_ns
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(due_ns - now_ns, 0) / 1e9, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        now_ns = self._host.clock.monotonic_ns()
+        due_ns = self._replica.next_deadline_ns(now_ns)
+        renewed = self._host.lease_until_ns() > self._lease_told_ns
+        if renewed or (due_ns is not None and due_ns <= now_ns):
+            self.tick()
+        else:
+            self._arm(now_ns)
+
+
+def _spans(frames: list[Frame]) -> tuple[Span, ...]:
+    return tuple(Span(h.base_offset, h.next_offset, h.leader_epoch) for h, _ in frames)

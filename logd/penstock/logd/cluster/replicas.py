@@ -1,0 +1,391 @@
+"""The replicas of one node: opened, closed and removed as the cluster's state says."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from penstock.logd.cluster.holdings import Holdings
+from penstock.logd.cluster.host import Identified
+from penstock.logd.cluster.hosting import HostedReplica
+from penstock.logd.cluster.isr_proposals import IsrProposals
+from penstock.logd.cluster.node import ClusterNode
+from penstock.logd.cluster.replication import Replication
+from penstock.logd.cluster.reviving import Reviving
+from penstock.logd.cluster.settling import Settling
+from penstock.logd.cluster.views import streams_of, view_of
+from penstock.logd.core.cluster.commands import (
+    Command,
+    DataGone,
+)
+from penstock.logd.core.cluster.heartbeats import PartitionReport
+from penstock.logd.core.cluster.records import Partition as PartitionRecord
+from penstock.logd.core.cluster.records import PartitionKey as Place
+from penstock.logd.core.cluster.records import StreamRecord
+from penstock.logd.core.cluster.state import Result
+from penstock.logd.core.metadata import Stream
+from penstock.logd.core.replication import effects as do
+from penstock.logd.core.replication import events as on
+from penstock.logd.core.replication.session import PartitionKey
+from penstock.logd.core.replication.settings import ReplicationSettings
+from penstock.logd.errors import LogdError, RefusedError, UnavailableError
+from penstock.logd.listening import Link, Listening
+from penstock.logd.partition import Partition
+from penstock.logd.store import LogFailedError
+from penstock.logd.surroundings import Surroundings
+from penstock.service.clock import Clock
+
+_NOTE_S: Final = 1.0
+"""Seconds between looks at what replicas know and has to be written down, and at failed ones."""
+
+_log = structlog.get_logger()
+
+
+class NodeReplicas:
+    """As `penstock.logd.cluster.node.Replicas` and `penstock.logd.cluster.hosting.Host`.
+
+    Args:
+        data_dir: It exists and is locked.
+        link: Subscriptions are made on it.
+        make_surroundings: Given the lookup of streams by subject, what partitions share.
+        clock: Its monotonic time goes on while the machine sleeps.
+        boot: Of the process.
+        settings: Of the cluster.
+
+    Attributes:
+        listening: Which partitions are on their subjects.
+        problems: Why replicas are not open, by place.
+        revived: Logs opened again since the start.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        link: Link,
+        make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
+        *,
+        clock: Clock,
+        boot: str,
+        settings: ReplicationSettings | None = None,
+    ) -> None:
+        self.clock = clock
+        self.boot = boot
+        self.settings = settings or ReplicationSettings()
+        self.problems: dict[Place, str] = {}
+        around = self._around = make_surroundings(self.match)
+        self.node = around.node
+        self.listening = Listening(link, around.budget, around.clock, around.admission)
+        self._holdings = Holdings(data_dir)
+        self._cluster: ClusterNode | None = None
+        self._ready = False
+        self._hosted: dict[PartitionKey, HostedReplica] = {}
+        self._places: dict[Place, HostedReplica] = {}
+        self._settling = Settling(self._bring_about)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reported: dict[PartitionKey, PartitionReport] = {}
+        self._isr = IsrProposals(self)
+        self._closing = False
+        self._applied = asyncio.Event()
+        self.revived = 0
+
+    # Made known to each other.
+
+    def attach(self, cluster: ClusterNode) -> None:
+        """The node's part in the cluster; before it runs."""
+        self._cluster = cluster
+
+    @property
+    def cluster(self) -> ClusterNode:
+        """The node's part in the cluster."""
+        assert self._cluster is not None
+        return self._cluster
+
+    @property
+    def replication(self) -> Replication:
+        """As `Host`."""
+        return self.cluster.replication
+
+    # What there is.
+
+    def find(self, key: PartitionKey) -> HostedReplica | None:
+        """A replica by its stream's incarnation."""
+        return self._hosted.get(key)
+
+    def at(self, place: Place) -> HostedReplica | None:
+        """A replica by its stream's name."""
+        return self._places.get(place)
+
+    def hosted(self) -> list[HostedReplica]:
+        """Every open replica, by stream and partition."""
+        return [replica for _, replica in sorted(self._places.items())]
+
+    def partitions(self) -> list[Partition]:
+        """Every open partition, by stream and number."""
+        return [replica.partition for replica in self.hosted()]
+
+    def match(self, subject: str) -> tuple[str, ...]:
+        """Names of the streams that store what is published on a subject."""
+        return self.cluster.group.state.match(subject)
+
+    # Life.
+
+    async def run(self) -> None:
+        """Look after the replicas until cancelled."""
+        await self.cluster.group.catch_up()
+        self._ready = True
+        self._look_at(self.cluster.group.state.streams)
+        reviving = Reviving(self)
+        while True:
+            await asyncio.sleep(_NOTE_S)
+            for replica in self.hosted():
+                replica.note()
+            self.revived += await reviving.look()
+
+    async def step_down(self, timeout_s: float) -> None:
+        """Have other nodes lead what this one leads, as far as they do in time."""
+        for replica in self.hosted():
+            replica.handle(on.StepDown())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed(lambda: not any(map(self._is_led_here, self.hosted())))
+
+    async def close(self) -> list[str]:
+        """Commit what was accepted and close every partition; none waits for another's disk.
+
+        Returns:
+            Streams of which something could not be written or synced at last, by name.
+        """
+        self._closing = True
+        await self._settling.close()
+        for task in list(self._tasks):
+            task.cancel()
+        replicas = self.hosted()
+        sound = await asyncio.gather(*(self._finish(replica) for replica in replicas))
+        found = zip(replicas, sound, strict=True)
+        return sorted({replica.place.stream for replica, whole in found if not whole})
+
+    def draining(self) -> list[str]:
+        """Streams that `close` still waits for."""
+        found = [replica for replica in self.hosted() if not replica.partition.finished]
+        return sorted({replica.place.stream for replica in found})
+
+    async def reopen(self, place: Place) -> None:
+        """Open a replica whose log has failed, or could not be opened, as a restart would.
+
+        Raises:
+            UnavailableError: It still cannot be opened.
+        """
+        replica = self.at(place)
+        if replica is not None and replica.partition.failure:
+            self._forget(replica)
+            await self._finish(replica)
+        self.problems.pop(place, None)
+        self._touch(place)
+        await self._settling.settled(place)
+        if problem := self.problems.get(place):
+            where = f"partition {place.partition} of stream {place.stream!r}"
+            raise UnavailableError(f"{where} cannot be opened: {problem}")
+
+    # As `Replicas`.
+
+    def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
+        """As `Replicas`."""
+        now = {replica.key: replica.report() for replica in self._hosted.values()}
+        before, self._reported = self._reported, now
+        return tuple(report for key, report in now.items() if full or before.get(key) != report)
+
+    def on_lease(self, *, held: bool) -> None:
+        """As `Replicas`."""
+        del held
+        for replica in self.hosted():
+            replica.tick()
+
+    def on_applied(self, command: Command, result: Result) -> None:
+        """As `Replicas`."""
+        if self._ready:
+            self._look_at(streams_of(command, result))
+        self._applied.set()
+
+    def on_restored(self) -> None:
+        """As `Replicas`."""
+        if self._ready:
+            held = {place.stream for place in self._places}
+            self._look_at({*self.cluster.group.state.streams, *held})
+
+    # As `Host`.
+
+    def lease_until_ns(self) -> int:
+        """As `Host`."""
+        return self.cluster.controlling.lease.until_ns
+
+    def on_lead(self, replica: HostedReplica) -> None:
+        """As `Host`."""
+        if not self._closing:
+            self.spawn(self._listen(replica))
+
+    def on_stop(self, replica: HostedReplica) -> None:
+        """As `Host`."""
+        self.listening.remove(replica.partition.leadership.label)
+
+    def propose_isr(self, replica: HostedReplica, proposal: do.ProposeIsr) -> None:
+        """As `Host`."""
+        self._isr.propose(replica, proposal)
+
+    def look(self) -> None:
+        """As `Host`."""
+        self.cluster.controlling.look()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """As `Host`."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    # Parts.
+
+    async def _changed(self, wanted: Callable[[], bool]) -> None:
+        """Wait until the state is as wanted."""
+        while not wanted():
+            self._applied.clear()
+            await self._applied.wait()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("work beside failed", exc_info=task.exception())
+
+    def _is_led_here(self, replica: HostedReplica) -> bool:
+        found = self.cluster.group.state.partition(replica.place)
+        return found is not None and found[1].leader == self.node
+
+    async def _listen(self, replica: HostedReplica) -> None:
+        leadership = replica.partition.leadership
+        try:
+            if replica.leading and not replica.partition.internal:
+                await self.listening.add(leadership)
+            replica.heard = replica.leading
+        except RefusedError as error:  # the NATS server does not permit it: elsewhere it may
+            _log.error("cannot listen", stream=leadership.label, reason=str(error))
+            replica.handle(on.StepDown())
+
+    def _look_at(self, names: Iterable[str]) -> None:
+        """Streams whose records may have changed: tell their replicas, open and close."""
+        state = self.cluster.group.state
+        for name in names:
+            record = state.streams.get(name)
+            count = 0 if record is None else len(record.partitions)
+            for number in range(count):
+                self._touch(Place(name, number))
+            for place in [place for place in self._places if place.stream == name]:
+                if place.partition >= count:
+                    self._touch(place)
+
+    def _touch(self, place: Place) -> None:
+        record = self._record(place)
+        replica = self.at(place)
+        if record is not None and replica is not None and _is_of(replica, record[0]):
+            replica.view(view_of(*record))
+        if not self._is_as_wanted(place):
+            self._settling.touch(place)
+
+    def _record(self, place: Place) -> tuple[StreamRecord, PartitionRecord] | None:
+        stream = self.cluster.group.state.streams.get(place.stream)
+        if stream is None or place.partition >= len(stream.partitions):
+            return None
+        return stream, stream.partitions[place.partition]
+
+    def _is_as_wanted(self, place: Place) -> bool:
+        record, replica = self._record(place), self.at(place)
+        if record is None:
+            return replica is None
+        stream, partition = record
+        if not self._is_to_hold(stream, partition):
+            return replica is None and self.node not in partition.former and stream.is_open
+        return (
+            replica is not None
+            and _is_of(replica, stream)
+            and replica.partition.stream.config == stream.config
+        )
+
+    def _is_to_hold(self, stream: StreamRecord, partition: PartitionRecord) -> bool:
+        return stream.is_open and self.node in (*partition.replicas, *partition.observers)
+
+    async def _bring_about(self, place: Place) -> None:
+        record, replica = self._record(place), self.at(place)
+        holds = record is not None and self._is_to_hold(*record)
+        if replica is not None and not self._is_as_wanted(place):
+            self._forget(replica)
+            await self._finish(replica)
+        if record is None:
+            return
+        if holds:
+            await self._open(place, record[0])
+        elif self.node in record[1].holders or not record[0].is_open:
+            await self._remove(place, record[0])
+
+    async def _open(self, place: Place, record: StreamRecord) -> None:
+        if place in self._places or place in self.problems:
+            return
+        stream = Stream(config=record.config, incarnation=record.incarnation)
+        identified = Identified(place, PartitionKey(record.incarnation, place.partition))
+        try:
+            prepare = self._holdings.prepare
+            directory = await asyncio.to_thread(prepare, record, place.partition)
+            partition = await Partition.open(
+                stream,
+                directory,
+                self._around,
+                number=place.partition,
+                make_role=partial(HostedReplica, identified, self),
+            )
+        except (OSError, LogdError) as error:
+            self.problems[place] = str(error)
+            _log.error("replica failed", stream=place.stream, partition=place.partition,
+                       reason=str(error))  # fmt: skip
+            return
+        replica = partition.role
+        assert isinstance(replica, HostedReplica)
+        self._hosted[replica.key] = self._places[place] = replica
+        replica.attach(partition)
+        now = self._record(place)
+        if now is not None and _is_of(replica, now[0]):
+            replica.view(view_of(*now))
+
+    async def _remove(self, place: Place, record: StreamRecord) -> None:
+        """Move data out of the way that the state says is to go, and say that it is gone."""
+        await asyncio.to_thread(self._holdings.remove, record, place.partition)
+        self.problems.pop(place, None)
+        gone = DataGone(
+            node=self.node,
+            stream=place.stream,
+            incarnation=record.incarnation,
+            partitions=(place.partition,),
+        )
+        self.spawn(self.cluster.group.insist(gone))
+
+    def _forget(self, replica: HostedReplica) -> None:
+        self._hosted.pop(replica.key, None)
+        self._places.pop(replica.place, None)
+        self.listening.remove(replica.partition.leadership.label)
+        replica.detach()
+
+    async def _finish(self, replica: HostedReplica) -> bool:
+        """Close it; whether its log could be synced, or had failed before."""
+        replica.detach()
+        if not replica.partition.failure:
+            replica.note()
+        replica.partition.close()
+        try:
+            await asyncio.to_thread(replica.partition.finish)
+        except LogFailedError as error:
+            _log.error("log failed while closing", stream=replica.place.stream, error=str(error))
+            return False
+        return True
+
+
+def _is_of(replica: HostedReplica, stream: StreamRecord) -> bool:
+    return replica.key.incarnation == stream.incarnation

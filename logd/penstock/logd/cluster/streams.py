@@ -1,0 +1,258 @@
+"""The streams of a cluster, as one of its nodes shows and changes them."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from penstock.logd.cluster.decisions import Decisions
+from penstock.logd.cluster.hosting import HostedReplica
+from penstock.logd.cluster.replicas import NodeReplicas
+from penstock.logd.core.cluster.commands import (
+    AlterStream,
+    Command,
+    DeleteStream,
+    Drain,
+    RemoveNode,
+    SetStreamMode,
+    SetTarget,
+)
+from penstock.logd.core.cluster.records import Node, NodeState, PartitionKey, StreamRecord
+from penstock.logd.core.cluster.state import ClusterState, Refused
+from penstock.logd.core.cluster.tables import basis_of
+from penstock.logd.core.metadata import StreamConfig, check_not_internal, is_internal
+from penstock.logd.description import describe_roles, describe_standing
+from penstock.logd.errors import RefusedError
+from penstock.logd.fetch.stream_settings import altered
+from penstock.logd.fetch.streams import not_here
+from penstock.logd.fetch.wire import Document
+from penstock.logd.partition import Partition
+from penstock.logd.replication_settings import ReplicationSettings
+
+_CHANGE_S: Final = 10.0
+"""Seconds a change may take; whoever asked may ask again."""
+
+_LOOK_S: Final = 0.02
+_REPLICAS: Final = 3
+"""Of a stream that does not say how many; fewer in a smaller cluster."""
+
+
+class ClusterStreams:
+    """As `penstock.logd.fetch.streams.Streams`.
+
+    Args:
+        replicas: Of this node.
+        decisions: The way to the controller.
+    """
+
+    def __init__(self, replicas: NodeReplicas, decisions: Decisions) -> None:
+        self._replicas = replicas
+        self._decisions = decisions
+
+    @property
+    def node(self) -> str:
+        """As `Streams`."""
+        return self._replicas.node
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._replicas.cluster.group.state
+
+    def cluster(self) -> Document:
+        """As `Streams`; `live` is as far as this node can tell."""
+        cluster = self._replicas.cluster
+        up = {link.peer for link in cluster.mesh.links() if link.up} | {self.node}
+        nodes = [
+            _describe_node(node, live=node.id in up)
+            for _, node in sorted(self._state.nodes.items())
+            if node.state is not NodeState.REMOVED
+        ]
+        return {"cluster": cluster.cluster, "controller": cluster.group.leader, "nodes": nodes}
+
+    def describe(self, stream: str | None = None, *, internal: bool = False) -> list[Document]:
+        """As `Streams`."""
+        if stream is not None:
+            return [self._describe(self._record(stream))]
+        found = (record for _, record in sorted(self._state.streams.items()) if record.is_open)
+        return [
+            self._describe(record)
+            for record in found
+            if internal or not is_internal(record.config.name)
+        ]
+
+    def match(self, subject: str) -> tuple[str, ...]:
+        """As `Streams`."""
+        return self._state.match(subject)
+
+    def partition(self, stream: str, number: int, *, replica: bool = False) -> Partition:
+        """As `Streams`."""
+        record = self._record(stream)
+        if not 0 <= number < len(record.partitions):
+            message = f"stream {stream!r} has no partition {number}"
+            raise RefusedError("UNKNOWN_PARTITION", message, stream=stream, partition=number)
+        hosted = self._here(record, number)
+        if hosted is None or not (hosted.leading or replica):
+            found = record.partitions[number]
+            raise not_here(stream, number, found.leader, found.replicas)
+        return hosted.partition
+
+    async def create(
+        self, config: StreamConfig, replication: ReplicationSettings
+    ) -> tuple[Document, bool]:
+        """As `Streams`; on return every partition has a leader, if that can be in time."""
+        factor = min(_REPLICAS, len(self._state.active()) or 1)
+        done = await self._decisions.create(
+            config,
+            replication.options(factor=factor),
+            partitions=replication.partitions,
+            timeout_s=_CHANGE_S,
+        )
+        record = await self._led(config.name, done.incarnation)
+        return self._describe(record), done.changed
+
+    async def delete(self, stream: str) -> None:
+        """As `Streams`."""
+        check_not_internal(stream)
+        incarnation = self._record(stream).incarnation
+        await self._change(DeleteStream(stream=stream, incarnation=incarnation))
+
+    async def open(self, stream: str) -> Document:
+        """As `Streams`, of the replicas here."""
+        check_not_internal(stream)
+        record = self._record(stream)
+        for number in range(len(record.partitions)):
+            place = PartitionKey(stream, number)
+            hosted = self._here(record, number)
+            failed = hosted is not None and hosted.partition.failure
+            if failed or place in self._replicas.problems:
+                await self._replicas.reopen(place)
+        return self._describe(self._record(stream))
+
+    async def alter(self, stream: str, options: Mapping[str, Any]) -> Document:
+        """As `Streams`."""
+        check_not_internal(stream)
+        record = self._record(stream)
+        config, replication = altered(record.config, record.options, options)
+        incarnation = record.incarnation
+        await self._change(AlterStream(incarnation=incarnation, config=config, options=replication))
+        return self._describe(self._record(stream))
+
+    async def set_mode(
+        self, stream: str, *, paused: bool | None, read_only: bool | None
+    ) -> Document:
+        """As `Streams`."""
+        check_not_internal(stream)
+        incarnation = self._record(stream).incarnation
+        mode = SetStreamMode(
+            stream=stream, incarnation=incarnation, paused=paused, read_only=read_only
+        )
+        await self._change(mode)
+        return self._describe(self._record(stream))
+
+    async def drain(self, node: str, *, undo: bool) -> None:
+        """As `Streams`."""
+        await self._change(Drain(node=node, undo=undo))
+
+    async def remove_node(self, node: str) -> None:
+        """As `Streams`."""
+        await self._change(RemoveNode(node=node))
+
+    async def move(self, stream: str, partition: int, replicas: tuple[str, ...] | None) -> None:
+        """As `Streams`."""
+        record = self._record(stream)
+        if not 0 <= partition < len(record.partitions):
+            message = f"stream {stream!r} has no partition {partition}"
+            raise RefusedError("UNKNOWN_PARTITION", message, stream=stream, partition=partition)
+        key = PartitionKey(stream, partition)
+        basis = basis_of(key, record, record.partitions[partition])
+        await self._change(SetTarget(basis=basis, target=replicas))
+
+    async def rebalance(self) -> int:
+        """As `Streams`."""
+        await self._decisions.rebalance(timeout_s=_CHANGE_S)
+        found = (partition for _, _, partition in self._state.partitions())
+        return sum(partition.leader != partition.replicas[0] for partition in found)
+
+    # Parts.
+
+    def _record(self, stream: str) -> StreamRecord:
+        found = self._state.streams.get(stream)
+        if found is None or not found.is_open:
+            raise RefusedError("UNKNOWN_STREAM", f"there is no stream {stream!r}", stream=stream)
+        return found
+
+    def _here(self, record: StreamRecord, number: int) -> HostedReplica | None:
+        hosted = self._replicas.at(PartitionKey(record.config.name, number))
+        if hosted is None or hosted.key.incarnation != record.incarnation:
+            return None
+        return hosted
+
+    async def _change(self, command: Command) -> None:
+        group = self._replicas.cluster.group
+        result = await group.change(command, timeout_s=_CHANGE_S)
+        if isinstance(result, Refused):
+            raise RefusedError(result.code, result.message)
+        await group.read(timeout_s=_CHANGE_S)  # what this node shows next has it
+
+    async def _led(self, stream: str, incarnation: str) -> StreamRecord:
+        """The stream's record, once every partition has a leader or the time is over."""
+        await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
+        until = asyncio.get_running_loop().time() + _CHANGE_S
+        while True:
+            record = self._record(stream)
+            led = all(partition.leader is not None for partition in record.partitions)
+            late = asyncio.get_running_loop().time() >= until
+            if late or record.incarnation != incarnation or (led and self._all_listen(record)):
+                return record
+            await asyncio.sleep(_LOOK_S)
+
+    def _all_listen(self, record: StreamRecord) -> bool:
+        """Whether those of its leaders that are on this node take messages."""
+        for number, partition in enumerate(record.partitions):
+            hosted = self._here(record, number)
+            if partition.leader == self.node and not (hosted and hosted.listening):
+                return False
+        return True
+
+    def _describe(self, record: StreamRecord) -> Document:
+        options = asdict(record.config) | asdict(record.options)
+        name, subject = options.pop("name"), options.pop("subject")
+        options["replication_factor"] = options["replication_factor"] or "all"
+        partitions, problems = [], []
+        for number, partition in enumerate(record.partitions):
+            hosted = self._here(record, number)
+            place = PartitionKey(name, number)
+            if place in self._replicas.problems:
+                problems.append(self._replicas.problems[place])
+            elif hosted is not None and hosted.partition.failure:
+                problems.append(hosted.partition.failure)
+            partitions.append(
+                {"partition": number}
+                | describe_standing(None if hosted is None else hosted.partition)
+                | describe_roles(
+                    partition.leader,
+                    partition.leader_epoch,
+                    partition.replicas,
+                    partition.isr,
+                    partition.observers,
+                )
+            )
+        return {
+            "name": name,
+            "subject": subject,
+            "incarnation": record.incarnation,
+            "partitions": partitions,
+            "options": options,
+            "problem": "; ".join(problems),
+        }
+
+
+def _describe_node(node: Node, *, live: bool) -> Document:
+    return {
+        "node": node.id,
+        "fetch": node.addresses.fetch,
+        "admin": node.addresses.admin,
+        "rack": node.rack,
+        "state": str(node.state),
+        "live": live,
+    }

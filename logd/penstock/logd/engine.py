@@ -1,0 +1,80 @@
+"""What keeps the streams of a daemon: a lone node's own, or a node's part of a cluster's."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from penstock.logd.config import ConfiguredStream
+from penstock.logd.fetch.api import Cursors
+from penstock.logd.fetch.streams import Streams
+from penstock.logd.listening import Listening
+from penstock.logd.partition import Partition
+from penstock.logd.unopened import Unopened
+
+
+class CursorCounts(Cursors, Protocol):
+    """Cursors, counted."""
+
+    @property
+    def commits(self) -> int:
+        """Changes that were committed here."""
+
+    def __len__(self) -> int:
+        """Committed cursors, where they are kept here."""
+
+
+class Engine(Protocol):
+    """Used on the event loop: `open`, `run` until cancelled, `close`."""
+
+    @property
+    def listening(self) -> Listening:
+        """Which partitions are on their subjects."""
+
+    @property
+    def streams(self) -> Streams:
+        """What readers and operators see."""
+
+    @property
+    def cursors(self) -> "CursorCounts":
+        """Where consumers' cursors are kept."""
+
+    @property
+    def streams_max(self) -> int:
+        """Streams there may be."""
+
+    @property
+    def revived(self) -> int:
+        """Logs opened again since the start."""
+
+    def partitions(self) -> list[Partition]:
+        """Every open partition."""
+
+    def unopened(self) -> list[Unopened]:
+        """The streams whose logs cannot be opened."""
+
+    def reasons(self) -> Sequence[str]:
+        """Why it is not as well as it should be."""
+
+    async def open(
+        self, configured: Sequence[ConfiguredStream], addresses: Mapping[str, str]
+    ) -> None:
+        """Open what there is, and have what is configured made.
+
+        Args:
+            configured: Of the configuration file.
+            addresses: Where this node listens: `fetch` and `admin`.
+
+        Raises:
+            CorruptError, RefusedError, UnavailableError, OSError: It cannot be.
+        """
+
+    async def run(self) -> None:
+        """Do what is to be done all the time."""
+
+    async def retire(self) -> None:
+        """Give away what others can do, before `close`."""
+
+    async def close(self) -> list[str]:
+        """Commit what was accepted and close; streams of which something could not be synced."""
+
+    def draining(self) -> list[str]:
+        """Streams that `close` still waits for."""

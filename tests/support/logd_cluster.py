@@ -1,0 +1,121 @@
+"""A cluster of real logd processes on loopback addresses."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.logd.client import LogClient, PartitionInfo
+from penstock.logd.errors import LogdError
+from tests.support.logd import Logd
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+
+
+class LogdCluster:
+    """Nodes a, b, c, ... that found a cluster; they keep their addresses over restarts.
+
+    Args:
+        directory: For data, configurations and logs, a directory for each node.
+        nats_url: Of the NATS server; or one for each node.
+        size: How many nodes.
+        streams: As in the configuration file.
+        section: Further keys of the section `cluster`.
+        options: Further keys of the configuration.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        nats_url: str | dict[str, str],
+        *,
+        size: int = 3,
+        streams: list[dict[str, Any]] | None = None,
+        section: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.names = [chr(ord("a") + number) for number in range(size)]
+        self.peers = {name: f"127.0.0.1:{free_port()}" for name in self.names}
+        self.nodes: dict[str, Logd] = {}
+        for name in self.names:
+            own = {"name": "test", "peer": self.peers[name], "founders": self.peers}
+            url = nats_url if isinstance(nats_url, str) else nats_url[name]
+            self.nodes[name] = Logd(
+                directory / name,
+                url,
+                streams or [],
+                node=name,
+                cluster=own | (section or {}),
+                **options,
+            )
+
+    def __enter__(self) -> Self:
+        self.start(*self.names)
+        wait_until(self._complete, within_s=30, what="every node registered")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        for node in self.nodes.values():
+            node.daemon.close()
+
+    def start(self, *names: str) -> None:
+        """Start nodes at once, and wait until each answers."""
+        for name in names:
+            self.nodes[name].daemon.launch()
+        for name in names:
+            wait_until(self.nodes[name].daemon.answers, within_s=30, what=f"node {name} answers")
+
+    def client(self, *names: str, timeout_s: float = 20.0) -> LogClient:
+        """A client that is told of these nodes; of none: of all."""
+        addresses = [self.nodes[name].fetch for name in names or self.names]
+        return LogClient(",".join(addresses), timeout_s=timeout_s)
+
+    def create(self, name: str, subject: str, **options: Any) -> None:
+        """Create a stream, and wait until it is led."""
+        with self.client() as log:
+            log.create_stream(name, subject, **options)
+
+    def running(self) -> list[str]:
+        """The nodes that run."""
+        return [name for name, node in self.nodes.items() if node.daemon.running]
+
+    def partition(self, stream: str, number: int = 0, *, node: str | None = None) -> PartitionInfo:
+        """A partition as a node that runs sees it; that node's view if one is named."""
+        names = [node] if node else self.running()
+        for name in names:
+            try:
+                with self.nodes[name].client(timeout_s=5) as log:
+                    return log.stream(stream).partitions[number]
+            except (LogdError, OSError):
+                continue
+        raise AssertionError(f"none of {names} describes {stream}")
+
+    def leader(self, stream: str, number: int = 0) -> str:
+        """Who leads a partition, once somebody that runs does."""
+
+        def found() -> str | None:
+            leader = self.partition(stream, number).leader
+            return leader if leader in self.running() else None
+
+        return str(wait_until(found, within_s=20, what=f"a leader of {stream}"))
+
+    def wait_in_sync(self, stream: str, *, size: int | None = None, number: int = 0) -> None:
+        """Wait until so many replicas (all there are running) are in sync."""
+        wanted = len(self.running()) if size is None else size
+
+        def in_sync() -> bool:
+            return len(self.partition(stream, number).isr) >= wanted
+
+        wait_until(in_sync, within_s=30, what=f"{wanted} replicas of {stream} in sync")
+
+    def values(self, stream: str, number: int = 0) -> list[bytes | None]:
+        """Every value that can be read of a partition, in order."""
+        with self.client() as log:
+            start, end = log.offsets(stream, number)
+            return [record.value for _, record in log.records(stream, start, end, partition=number)]
+
+    def _complete(self) -> bool:
+        with self.client() as log:
+            info = log.cluster()
+        return info.controller is not None and len(info.nodes) == len(self.names)
