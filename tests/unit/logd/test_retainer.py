@@ -212,3 +212,42 @@ def test_a_full_disk_delays_the_sealing_of_an_idle_stream_and_does_not_fail_it(
     clock.now_ns += 30 * SECOND
     assert not retainer.step()
     assert log.segment_count == 2
+
+
+def test_a_follower_decides_nothing_and_deletes_whole_segments_below_its_leaders_start(
+    log: CommitLog, clock: ManualClock
+) -> None:
+    fill(log, 4)
+    retainer = make_retainer(log, clock)
+    retainer.leading = False
+    assert not retainer.step()
+    assert retainer.wait_s() is None, "its own limit of 4 messages is not looked at"
+    retainer.delete_before(11)
+    assert retainer.step(), "not before it is remembered"
+    retainer.remembered(8)
+    for start in (4, 8):
+        assert not retainer.step()
+        assert log.start_offset == start
+        clock.now_ns += SECOND
+    assert not retainer.step()
+    assert (log.start_offset, retainer.wait_s()) == (8, None)
+    retainer.leading = True
+    clock.now_ns += 30 * SECOND
+    assert retainer.step(), "now it decides"
+
+
+def test_what_was_to_be_deleted_before_a_cut_is_not_after_it(
+    log: CommitLog, clock: ManualClock
+) -> None:
+    fill(log, 3)
+    retainer = make_retainer(log, clock)
+    retainer.leading = False
+    retainer.delete_before(12)
+    assert retainer.step()
+    log.reset(0)
+    retainer.was_cut()
+    fill(log, 3)
+    clock.now_ns += 60 * SECOND
+    retainer.remembered(99)
+    assert not retainer.step()
+    assert log.start_offset == 0
