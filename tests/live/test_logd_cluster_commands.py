@@ -1,0 +1,67 @@
+"""The commands about nodes, replicas and partitions against a real cluster."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner
+
+from penstock.logd.cli import cli
+from penstock.logd.publisher import BlockingPublisher, partition_of
+from tests.support.logd_cluster import LogdCluster
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, nats_url: str) -> Iterator[LogdCluster]:
+    with LogdCluster(tmp_path, nats_url) as found:
+        yield found
+
+
+def command(cluster: LogdCluster, words: str) -> str:
+    """What a command says that is done."""
+    servers = ",".join(node.fetch for node in cluster.nodes.values())
+    done = CliRunner().invoke(cli, [*words.split(), "--server", servers])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def nodes(cluster: LogdCluster) -> dict[str, tuple[str, int, int]]:
+    """State, leaderships and replicas by node."""
+    rows = [orjson.loads(line) for line in command(cluster, "nodes --json").splitlines()]
+    return {row["node"]: (row["state"], row["leads"], row["replicas"]) for row in rows}
+
+
+def test_a_stream_with_partitions_is_filled_by_key_read_moved_and_changed(
+    cluster: LogdCluster, nats_url: str
+) -> None:
+    command(cluster, "streams create s --subject s --partitions 3 --replication-factor 2")
+    assert sum(leads for _, leads, _ in nodes(cluster).values()) == 3
+    with BlockingPublisher(nats_url) as publisher:
+        for number in range(12):
+            publisher.publish("s", b"%d" % number, key=b"k%d" % number, partitions=3)
+    for part in range(3):
+        lines = command(cluster, f"tail s --partition {part} --from earliest --json").splitlines()
+        values = [orjson.loads(line)["value"] for line in lines]
+        assert values == [str(n) for n in range(12) if partition_of(b"k%d" % n, 3) == part]
+    rows = command(cluster, "streams list").splitlines()[1:]
+    assert [row.split()[2] for row in rows] == ["ok"] * 3
+
+    command(cluster, "streams move s --partition 1 --to a,c")
+    wait_until(lambda: cluster.partition("s", 1).replicas == ("a", "c"))
+    command(cluster, "streams alter s --replication-factor 3 --min-isr 1")
+    wait_until(lambda: all(len(cluster.partition("s", part).isr) == 3 for part in range(3)))
+    command(cluster, "streams read-only s")
+    assert {row.split()[2] for row in command(cluster, "streams list").splitlines()[1:]} == {
+        "read-only"
+    }
+    command(cluster, "streams writable s")
+    command(cluster, "streams alter s --replication-factor 2")
+    command(cluster, "nodes drain b")
+    wait_until(lambda: nodes(cluster)["b"] == ("draining", 0, 0), what="b has nothing")
+    command(cluster, "nodes undrain b")
+    command(cluster, "rebalance")
+    assert nodes(cluster)["b"][0] == "active"
