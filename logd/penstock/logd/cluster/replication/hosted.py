@@ -60,7 +60,8 @@ class FeedCounts:
 
     Attributes:
         sessions: Begun.
-        broken: That ended because of what the other node sent, or took too slowly.
+        broken: That ended otherwise than by the other node closing them: of what it sent, or since
+            it took nothing, or was cut off.
         damaged: Times that frames could not be sent because they cannot be read.
     """
 

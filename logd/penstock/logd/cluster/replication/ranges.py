@@ -60,7 +60,7 @@ class Ranges:
             return
         task = asyncio.create_task(self._ask(node, key, first, upto))
         self._asking[node, key] = task
-        task.add_done_callback(lambda _: self._asking.pop((node, key), None))
+        task.add_done_callback(lambda _: self._asked(node, key, task))
 
     def tell(self, node: str, key: PartitionKey, first: int, upto: int) -> None:
         """The own core says what it can send of a range that begins at `first`."""
@@ -104,6 +104,10 @@ class Ranges:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _asked(self, node: str, key: PartitionKey, task: asyncio.Task[None]) -> None:
+        if self._asking.get((node, key)) is task:
+            del self._asking[node, key]
+
     async def _ask(self, node: str, key: PartitionKey, first: int, upto: int) -> None:
         request = encode_range_request(key, first, upto)
         try:
@@ -112,6 +116,9 @@ class Ranges:
         except LogdError as error:
             frames = []
             _log.info("range not had", peer=node, first=first, upto=upto, reason=str(error))
+        task = asyncio.current_task()
+        assert task is not None
+        self._asked(node, key, task)  # the replica may want the next one at once
         hosted = self._find(key)
         if hosted is not None:
             hosted.take_range(node, first, upto, frames)
