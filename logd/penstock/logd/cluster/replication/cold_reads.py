@@ -2,7 +2,8 @@
 
 What a follower in sync wants was written a moment ago and lies in the page cache. What one that
 catches up wants may not, and a read of megabytes from a disk would hold up the event loop. So it is
-begun, and the partition is told to come again when it is done.
+begun, and the partition is told to come again when it is done. While a follower writes what it was
+sent, what it will want next is read.
 """
 
 import asyncio
@@ -22,13 +23,16 @@ _KEPT_S: Final = 1.0
 """Seconds that what was read is kept though it is not sent, when another wants its place: the
 catch-up pace may hold it back, or its wish may be gone."""
 
-Wish = tuple[str, int]
-"""A fetch: boot and number."""
+Place = tuple[int, int]
+"""Leader epoch and offset: in one epoch what lies at an offset of its leader's log stays."""
+
+Read = Callable[[int], Found]
+"""Reads from an offset on."""
 
 
 @dataclass(slots=True)
 class _Read:
-    wish: Wish
+    place: Place
     found: Found | None = None
     done_at: float = 0.0
 
@@ -55,23 +59,31 @@ class ColdReads:
         self._waiting: dict[PartitionKey, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, key: PartitionKey, wish: Wish, read: Callable[[], Found]) -> Found | None:
-        """What was read for a wish; None: it is being read now, or will be: `on_ready` tells."""
+    def take(self, key: PartitionKey, place: Place, upto: int, read: Read) -> Found | None:
+        """What was read at a place; None: it is being read now, or will be: `on_ready` tells.
+
+        Args:
+            key: The partition.
+            place: Where to read.
+            upto: Where there is nothing more to be read.
+            read: Reads it.
+        """
         present = self._reads.get(key)
         if present is not None:
             if present.found is None:
                 return None
+            alone = not self._waiting
             self._drop(key)
-            if present.wish == wish:
+            if present.place == place:
+                if alone and place[1] < present.found.next_offset < upto:
+                    self._begin(key, (place[0], present.found.next_offset), read)
                 return present.found
-        if len(self._reads) >= _SLOTS and not self._evict():
+        if len(self._reads) < _SLOTS or self._evict():
+            self._waiting.pop(key, None)
+            self._begin(key, place, read)
+        elif key not in self._waiting:
             self._waiting[key] = None
-            return None
-        self._waiting.pop(key, None)
-        self._reads[key] = _Read(wish)
-        task = asyncio.create_task(self._run(key, self._reads[key], read))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            asyncio.get_running_loop().call_later(_KEPT_S, self._remind, key)
         return None
 
     def forget(self, key: PartitionKey) -> None:
@@ -84,10 +96,16 @@ class ColdReads:
         for task in self._tasks:
             task.cancel()
 
-    async def _run(self, key: PartitionKey, mine: _Read, read: Callable[[], Found]) -> None:
+    def _begin(self, key: PartitionKey, place: Place, read: Read) -> None:
+        self._reads[key] = _Read(place)
+        task = asyncio.create_task(self._run(key, self._reads[key], read))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, key: PartitionKey, mine: _Read, read: Read) -> None:
         loop = asyncio.get_running_loop()
         try:
-            mine.found = await loop.run_in_executor(self._executor, read)
+            mine.found = await loop.run_in_executor(self._executor, read, mine.place[1])
             mine.done_at = loop.time()
         except Exception as error:  # noqa: BLE001 - one log must not hold up the others
             if self._reads.get(key) is mine:
@@ -101,10 +119,16 @@ class ColdReads:
         """Make room by giving up what was read and is not sent."""
         now = asyncio.get_running_loop().time()
         for key, read in self._reads.items():
-            if read.found is not None and now - read.done_at > _KEPT_S:
+            if read.found is not None and now - read.done_at >= _KEPT_S:
                 del self._reads[key]
                 return True
         return False
+
+    def _remind(self, key: PartitionKey) -> None:
+        """What is in the way may have been read for nothing."""
+        if key in self._waiting:
+            del self._waiting[key]
+            self._on_ready(key)
 
     def _drop(self, key: PartitionKey) -> None:
         if self._reads.pop(key, None) is not None and self._waiting:

@@ -279,10 +279,9 @@ class Feeder:
         assert hosted is not None, key
         found: Found | None
         if answer.catching_up:
-            read = partial(
-                read_frames, hosted.log, answer.offset, bytes_max=bytes_max, upto=answer.upto
-            )
-            found = self._cold.take(key, (answer.boot, answer.number), read)
+            read = partial(read_frames, hosted.log, bytes_max=bytes_max, upto=answer.upto)
+            place = (answer.leader_epoch, answer.offset)
+            found = self._cold.take(key, place, answer.upto, read)
         else:
             try:
                 found = self._read_hot(key, hosted.log, answer, min(bytes_max, _HOT_BYTES_MAX))

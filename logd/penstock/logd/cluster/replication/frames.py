@@ -18,11 +18,13 @@ class Found:
         count: How many.
         damage: First offset after them that cannot be read, and the first one that may be again;
             None: they end for another reason.
+        next_offset: After the last of them; 0 where there are none.
         start: First offset kept, if the log begins above the offset asked for.
     """
 
     data: bytes = b""
     count: int = 0
+    next_offset: int = 0
     damage: tuple[int, int] | None = None
     start: int | None = None
 
@@ -42,7 +44,7 @@ def read_frames(log: CommitLog, offset: int, *, bytes_max: int, upto: int) -> Fo
         OSError: The disk failed.
     """
     pieces: list[bytes] = []
-    count = 0
+    count = next_offset = 0
     try:
         for part in log.read(offset, bytes_max=bytes_max, upto=upto):
             data = part.file.read(part.position, part.length)
@@ -51,12 +53,13 @@ def read_frames(log: CommitLog, offset: int, *, bytes_max: int, upto: int) -> Fo
             except CorruptError:  # rotted since it was checked first, or cut off meanwhile
                 return _up_to_damage(log, offset, part.next_offset)
             pieces.append(data)
+            next_offset = part.next_offset
     except CorruptFrameError as error:
         return Found(damage=(error.offset, error.next_offset))
     except RefusedError:
         start = log.start_offset
         return Found(start=start if offset < start else None)
-    return Found(pieces[0] if len(pieces) == 1 else b"".join(pieces), count)
+    return Found(pieces[0] if len(pieces) == 1 else b"".join(pieces), count, next_offset)
 
 
 def _count(data: bytes) -> int:
@@ -82,10 +85,11 @@ def _up_to_damage(log: CommitLog, offset: int, upto: int) -> Found:
         RefusedError: The offset is not in the log any more.
     """
     pieces: list[bytes] = []
-    damage = None
+    next_offset, damage = 0, None
     try:
         for header, body in log.frames(offset, upto=upto):
             pieces += (encode_header(header), body)
+            next_offset = header.next_offset
     except CorruptFrameError as error:
         damage = error.offset, error.next_offset
-    return Found(b"".join(pieces), len(pieces) // 2, damage)
+    return Found(b"".join(pieces), len(pieces) // 2, next_offset, damage)
