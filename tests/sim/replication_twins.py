@@ -265,22 +265,6 @@ def _disagreement_counts() -> Patches:
     return [patch.object(Peer, "fetched", trust)]
 
 
-def _out_of_range_counts() -> Patches:
-    """A log that begins beyond the leader's end is taken for one that has everything."""
-    compare, fetched = Leader._compare, Peer.fetched
-    beyond = [False]
-
-    def note(leader: Leader, fetch: Fetch) -> Diverged | OutOfRange | None:
-        answer = compare(leader, fetch)
-        beyond[0] = isinstance(answer, OutOfRange)
-        return answer
-
-    def trust(peer: Peer, fetch: Fetch, *, agreed: bool) -> None:
-        fetched(peer, fetch, agreed=agreed or beyond[0])
-
-    return [patch.object(Leader, "_compare", note), patch.object(Peer, "fetched", trust)]
-
-
 def _lower_high_watermark_not_saved() -> Patches:
     """After an unclean election a process still knows at its next start what was given up."""
     execute = Node.execute
@@ -353,7 +337,6 @@ TWINS: Final = {
     "holes looked at when found": Twin(_holes_looked_at_when_found, seed=5),
     "empty epoch kept": Twin(_empty_epoch_kept, seed=44),
     "late syncs believed": Twin(_late_syncs_believed, seed=296),
-    "out of range counts": Twin(_out_of_range_counts, seed=6179),
     "lower high watermark not saved": Twin(_lower_high_watermark_not_saved, seed=329),
     "commits below the minimum": Twin(_commits_below_the_minimum, seed=8),
     "read-only not told": Twin(_read_only_not_told, seed=0),
