@@ -205,6 +205,48 @@ def test_an_operator_gets_an_unclean_election_at_once(office: Office) -> None:
     assert office.cluster.partition().unclean_elections == 1
 
 
+def test_an_operator_may_have_a_damaged_log_rather_than_a_short_one(office: Office) -> None:
+    office.do(office.cluster.isr_change("a"))
+    office.begin()
+    office.beat("a", reports=(report(office.cluster, unfit="hole", resigned=True),), full=True)
+    office.pass_time(300, "a", "b", "c")
+    assert office.apply() == []
+    office.tell(UncleanElectionAsked(KEY))
+    office.apply()
+    partition = office.cluster.partition()
+    assert (partition.leader, partition.isr) == ("a", ("a",))
+    assert (partition.unclean_elections, partition.unclean_epoch) == (1, 2)
+    office.tell(UncleanElectionAsked(KEY))  # somebody leads
+    assert office.apply() == []
+
+
+def test_damaged_logs_are_better_than_none(office: Office) -> None:
+    office.do(office.cluster.isr_change("a"))
+    office.begin()
+    office.beat("b", reports=(report(office.cluster, unfit="hole"),), full=True)
+    office.beat("c", reports=(report(office.cluster, unfit="failed"),), full=True)
+    office.pass_time(700, "b", "c")
+    office.apply()
+    office.tell(UncleanElectionAsked(KEY))
+    office.apply()
+    assert office.cluster.partition().leader == "b"
+
+
+def test_a_stream_that_allows_it_gets_a_leader_after_one_that_resigned() -> None:
+    cluster = Cluster("a", "b", "c")
+    options = ReplicationOptions(replication_factor=3, unclean_election=True)
+    cluster.create("s", ("a", "b", "c"), options=options)
+    office = Office(cluster)
+    office.do(cluster.isr_change("a"))
+    office.begin()
+    office.beat("a", reports=(report(cluster, unfit="failed", resigned=True),), full=True)
+    office.pass_time(4900, "a", "b", "c")
+    assert office.apply() == []
+    office.pass_time(5200, "a", "b", "c")
+    office.apply()
+    assert (cluster.partition().leader, cluster.partition().unclean_elections) == ("b", 1)
+
+
 def test_dead_followers_leave_the_isr_and_are_not_taken_in(office: Office) -> None:
     office.begin()
     office.pass_time(700, "a", "b")
@@ -278,6 +320,7 @@ def test_a_leadership_is_handed_over_when_its_leader_knows(office: Office) -> No
     assert proposal.command.elections[0].successor == "b"
     office.apply()
     assert office.cluster.partition().leader is None
+    assert office.tell(UncleanElectionAsked(KEY)) == []  # it need not be one
     deposed_at = office.cluster.state.nodes["a"].deposed_at
     office.beat("a", applied=deposed_at - 1)
     office.beat("b", "c")

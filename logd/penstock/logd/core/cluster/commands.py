@@ -172,7 +172,8 @@ class Election:
         leader: None deposes.
         isr: The replicas in sync from then on: the leader and others of the ISR there was.
         successor: Whom a leader is deposed for.
-        unclean: Why the leader need not be in the ISR: the stream's option, or an operator's word.
+        unclean: Why the leader may lack acked records, by being outside the ISR or by damage: the
+            stream's option, or an operator's word.
     """
 
     basis: Basis

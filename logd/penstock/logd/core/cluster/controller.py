@@ -153,7 +153,7 @@ class Controller:
             self._rebalancing = True
             self._plan_ns = now_ns
         elif isinstance(event, UncleanElectionAsked):
-            return self._force(event.key) + self._decide(now_ns)
+            return self._force(event.key, now_ns) + self._decide(now_ns)
         return self._decide(now_ns)
 
     def _decline(self, event: ControllerEvent) -> list[ControllerEffect]:
@@ -293,8 +293,8 @@ class Controller:
         self.counts["shrinks"] += len(changes)
         return [self._propose(ChangeIsr(changes=part), part) for part in _parts(changes)]
 
-    def _force(self, key: PartitionKey) -> list[ControllerEffect]:
-        election = None if key in self._locked() else self._elections.force(key)
+    def _force(self, key: PartitionKey, now_ns: int) -> list[ControllerEffect]:
+        election = None if key in self._locked() else self._elections.force(key, now_ns)
         return [] if election is None else self._elect([election])
 
     def _plan(self, state: ClusterState, now_ns: int) -> list[ControllerEffect]:

@@ -2,7 +2,7 @@
 
 - A leader is replaced when its node is dead, which is said only after its lease has ended, or when
   it says that it has resigned. With nobody to replace it, a dead leader is deposed and a resigned
-  one stays what it is called.
+  one stays what it is called, though the partition has nobody to lead it.
 - The next leader is of the ISR, is there and is fit: the one a leadership was handed over to, else
   one that is not draining, else the one with the longest log that is known of, else the first of
   the replicas in their order.
@@ -10,14 +10,15 @@
 - Dead replicas leave the ISR with an election, and also while a leader is there: acks need not wait
   until the leader finds that they lag.
 - With no replica left that has every acked record, the partition waits for one. Only a stream that
-  allows it gets, after a time, a leader that lacks records.
+  allows it gets, after a time, a leader that lacks records: one of the ISR that lacks no more than
+  a damaged range, before a whole log from outside, before one that is not even that.
 """
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.logd.core.cluster.commands import Basis, Election, IsrChange, Unclean
-from penstock.logd.core.cluster.heartbeats import NS_PER_MS, Timing
+from penstock.logd.core.cluster.heartbeats import NS_PER_MS, Timing, Unfit
 from penstock.logd.core.cluster.liveness import Liveness, Standing
 from penstock.logd.core.cluster.records import (
     NodeId,
@@ -61,16 +62,18 @@ class Elections:
             return None
         case = _Case(key, *found)
         verdict = self._decide(case, now_ns)
-        if isinstance(verdict, Election) or case.partition.leader is not None:
+        if isinstance(verdict, Election) or self._is_led(case):
             self._orphaned_ns.pop(key, None)
         return verdict
 
-    def force(self, key: PartitionKey) -> Election | None:
-        """An operator's election of what is there, whatever it lacks; None: nothing is."""
+    def force(self, key: PartitionKey, now_ns: int) -> Election | None:
+        """An operator's election of what is there, whatever it lacks; None: not now."""
         found = self._state.partition(key)
-        if found is None or found[1].leader is not None:
+        if found is None:
             return None
         case = _Case(key, *found)
+        if self._is_led(case) or self._unfenced(case, now_ns) or self._choose(case):
+            return None  # nothing need be lost
         return self._unclean(case, "operator")
 
     def is_fit(self, node: NodeId, key: PartitionKey, stream: StreamRecord) -> bool:
@@ -88,15 +91,15 @@ class Elections:
             return self._replace_dead(case)
         if self._has_resigned(leader, case):
             chosen = self._choose(case)
-            return None if chosen is None else self._elect(case, chosen)
+            return self._orphan(case, now_ns) if chosen is None else self._elect(case, chosen)
         alive = self._without_dead(case.partition.isr)
         if alive != case.partition.isr:
             return IsrChange(basis=case.basis(), isr=alive)
         return None
 
     def _fill(self, case: "_Case", now_ns: int) -> Verdict:
-        last = case.partition.last_leader
-        if last is not None and not self._liveness.is_fenced(self._state.nodes[last], now_ns):
+        last = self._unfenced(case, now_ns)
+        if last is not None:
             return Wait(self._liveness.lease_end_ns(last), last)
         chosen = self._choose(case)
         if chosen is not None:
@@ -112,7 +115,15 @@ class Elections:
         return self._unclean(case, "option")
 
     def _unclean(self, case: "_Case", why: Unclean) -> Election | None:
-        chosen = self._best(case, case.partition.replicas)
+        partition = case.partition
+        with_holes = tuple(
+            n for n in self._eligible(partition) if self._why_unfit(n, case) == "hole"
+        )
+        chosen = (
+            self._highest(case, with_holes)
+            or self._best(case, partition.replicas)
+            or self._highest(case, partition.replicas)
+        )
         if chosen is None:
             return None
         return Election(basis=case.basis(), leader=chosen, isr=(chosen,), unclean=why)
@@ -128,7 +139,7 @@ class Elections:
 
     def _elect(self, case: "_Case", chosen: NodeId) -> Election:
         isr = self._without_dead(case.partition.isr)
-        fit = tuple(node for node in isr if node == chosen or not self._is_unfit(node, case))
+        fit = tuple(node for node in isr if node == chosen or not self._why_unfit(node, case))
         return Election(basis=case.basis(), leader=chosen, isr=fit)
 
     def _choose(self, case: "_Case") -> NodeId | None:
@@ -140,7 +151,17 @@ class Elections:
 
     def _best(self, case: "_Case", nodes: tuple[NodeId, ...]) -> NodeId | None:
         fit = [node for node in nodes if self.is_fit(node, case.key, case.stream)]
-        return max(fit, key=lambda node: self._rank(node, case), default=None)
+        return self._highest(case, tuple(fit))
+
+    def _highest(self, case: "_Case", nodes: tuple[NodeId, ...]) -> NodeId | None:
+        """The one to prefer of those that are there and can write."""
+        able = [
+            node
+            for node in nodes
+            if self._liveness.standing(node) is Standing.LIVE
+            and self._why_unfit(node, case) != "failed"
+        ]
+        return max(able, key=lambda node: self._rank(node, case), default=None)
 
     def _rank(self, node: NodeId, case: "_Case") -> tuple[Any, ...]:
         report = self._liveness.report(node, case.key, case.stream.incarnation)
@@ -160,9 +181,20 @@ class Elections:
             and report.leader_epoch >= case.partition.leader_epoch
         )
 
-    def _is_unfit(self, node: NodeId, case: "_Case") -> bool:
+    def _unfenced(self, case: "_Case", now_ns: int) -> NodeId | None:
+        """Who led last, if nobody leads and it may still hold its lease."""
+        last = case.partition.last_leader
+        if case.partition.leader is not None or last is None:
+            return None
+        return None if self._liveness.is_fenced(self._state.nodes[last], now_ns) else last
+
+    def _is_led(self, case: "_Case") -> bool:
+        leader = case.partition.leader
+        return leader is not None and not self._has_resigned(leader, case)
+
+    def _why_unfit(self, node: NodeId, case: "_Case") -> Unfit:
         report = self._liveness.report(node, case.key, case.stream.incarnation)
-        return report is not None and bool(report.unfit)
+        return "" if report is None else report.unfit
 
     def _without_dead(self, nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
         return tuple(node for node in nodes if self._liveness.standing(node) is not Standing.DEAD)

@@ -83,7 +83,7 @@ def _election(
     _check_distinct(isr)
     if leader not in isr:
         raise RefusedError("LEADER_NOT_IN_ISR", f"{leader} must be in the ISR it is to lead")
-    unclean = leader not in partition.isr
+    unclean = leader not in partition.isr or election.unclean != "no"
     if unclean:
         _check_unclean(stream, partition, election)
     else:
