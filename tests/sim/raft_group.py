@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from penstock.logd.consensus import merging
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
     Accepted,
@@ -107,10 +108,10 @@ class RaftGroup:
         if node is None:
             return
         self.marks["crash"] += 1
-        if node.writing:
+        if node.batch:
             self.marks["crash while writing"] += 1
         node.up = False
-        node.storage.crash(list(node.writing), self.random)
+        node.storage.crash(list(node.batch), self.random)
         for tag in (*(write.tag for write in node.writes.values()), *node.reads):
             self.histories.failed(tag)
 
@@ -188,17 +189,25 @@ class RaftGroup:
             self.tell(node, event)
 
     def write(self, node: Node) -> None:
-        """The disk takes one thing after another."""
-        if node.writing and not node.disk_busy:
-            node.disk_busy = True
-            delay_ms = self.random.random() ** 2 * self._disk_ms
-            self.at(int(delay_ms * MILLISECOND) + 1, self.written, node)
+        """The disk takes one thing after another; what waits meanwhile is merged."""
+        if node.writing and not node.batch:
+            if len(node.writing) > 1:
+                self.marks["merged"] += 1
+            node.batch.extend(merging.merge_steps(node.writing))
+            node.writing.clear()
+            self.sync(node)
+
+    def sync(self, node: Node) -> None:
+        delay_ms = self.random.random() ** 2 * self._disk_ms
+        self.at(int(delay_ms * MILLISECOND) + 1, self.written, node)
 
     def written(self, node: Node) -> None:
         if not node.up:
             return
-        node.disk_busy = False
-        effect = node.writing.popleft()
+        effect = node.batch.popleft()
         node.storage.persist(effect)
+        if node.batch:
+            self.sync(node)
+            return
         self.write(node)
         self.tell(node, Persisted(effect.number))

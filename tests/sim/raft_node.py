@@ -51,7 +51,8 @@ class Node:
         rate: How fast its clock runs; `now_ns` is the world's.
         applied, chain: The state machine.
         promised_ns: Until when, on its clock, it may vote for nobody but its leader.
-        writing: What its disk was told and has not finished.
+        writing: What waits until its disk is free.
+        batch: What its disk was told and has not finished.
         writes: Proposals that wait, by index.
         reads: Tags of reads that wait.
         paused_until_ns: It does nothing before.
@@ -67,7 +68,7 @@ class Node:
     chain: Chain = 0
     promised_ns: int = 0
     writing: deque[Persist] = field(default_factory=deque)
-    disk_busy: bool = False
+    batch: deque[Persist] = field(default_factory=deque)
     writes: dict[int, Write] = field(default_factory=dict)
     reads: set[int] = field(default_factory=set)
     paused_until_ns: int = 0

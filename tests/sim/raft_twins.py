@@ -3,15 +3,17 @@
 A twin is a function that puts the broken behaviour in place with pytest's monkeypatch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from penstock.logd.consensus import merging
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft.election import Candidate, answer_vote_request
 from penstock.logd.core.raft.entries import Entry
-from penstock.logd.core.raft.events import ChangeMembership
+from penstock.logd.core.raft.events import ChangeMembership, Persist
 from penstock.logd.core.raft.following import Follower
 from penstock.logd.core.raft.leading import Leader
 from penstock.logd.core.raft.log import RaftLog
@@ -348,3 +350,22 @@ def candidate_counts_twice(patch: pytest.MonkeyPatch) -> None:
 
     really = Candidate._count
     patch.setattr(Candidate, "_count", count)
+
+
+@twin
+def merged_steps_forget_votes(patch: pytest.MonkeyPatch) -> None:
+    """Of steps that are made durable together, only the last one's hard state is written."""
+    really = merging.merge_steps
+
+    def merge_steps(steps: Iterable[Persist]) -> list[Persist]:
+        *earlier, last = steps
+        *merged, together = really([*earlier, last])
+        return [*merged, replace(together, hard_state=last.hard_state)]
+
+    patch.setattr(merging, "merge_steps", merge_steps)
+
+
+@twin
+def merged_steps_pile_up(patch: pytest.MonkeyPatch) -> None:
+    """Entries that take the place of others are written behind them."""
+    patch.setattr(merging, "_replaced", lambda entries, later: (*entries, *later))

@@ -139,7 +139,7 @@ class RaftWorld(RaftGroup):
         """Some node loses its power, sometimes all do; it may come back soon, or stay away."""
         names = sorted(self.nodes)
         if names and self.random.random() > 0.1:
-            writing = [name for name in names if self.nodes[name].writing]
+            writing = [name for name in names if self.nodes[name].batch]
             names = [self.random.choice(writing or names)]
         for name in names:
             self.crash(name)
