@@ -104,6 +104,9 @@ async def test_changes_reach_the_cluster(cluster: StandIn) -> None:
 async def test_what_cannot_be_done_has_an_exit_code_and_a_fix(cluster: StandIn) -> None:
     code, _, error = await command(cluster, "nodes", "drain", "x")
     assert (code, "fix: list the nodes" in error) == (1, True)
+    assert (await command(cluster, "streams", "open", "logs", "--node", "c"))[0] == 0
+    code, _, error = await command(cluster, "streams", "open", "logs", "--node", "x")
+    assert (code, "fix: list the nodes" in error) == (1, True)
     for words in (
         "streams alter logs",
         "streams move logs",

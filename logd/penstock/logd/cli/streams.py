@@ -109,11 +109,12 @@ def show(name: str, server: str, as_json: bool) -> None:
 
 @streams.command("open", epilog="Example: penstock logd streams open logs")
 @click.argument("name")
+@click.option("--node", help="Of a cluster; default: the one at --server.")
 @server_option
-def open_stream(name: str, server: str) -> None:
+def open_stream(name: str, node: str | None, server: str) -> None:
     """Open the stream NAME again, after what made it fail was seen to."""
     with asking(server) as log:
-        log.open_stream(name)
+        log.open_stream(name, node=node)
     click.echo(f"stream {name} is open")
 
 

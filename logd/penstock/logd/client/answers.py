@@ -183,7 +183,7 @@ def leaders_elsewhere(described: Described) -> list[str]:
 
 
 def merge(described: Described, others: Sequence[Described]) -> list[StreamInfo]:
-    """Streams, each partition standing where its leader says, if that was asked."""
+    """Streams, each partition standing where its leader says, if that was asked; all problems."""
     found = {
         (other.node, stream.name, stream.incarnation, part.partition): part
         for other in others
@@ -198,8 +198,21 @@ def merge(described: Described, others: Sequence[Described]) -> list[StreamInfo]
             return part
         return replace(part, **{name: getattr(there, name) for name in _STANDING})
 
+    def problem(stream: StreamInfo) -> str:
+        problems = [
+            f"{other.node}: {found.problem}"
+            for other in others
+            for found in other.streams
+            if found.name == stream.name and found.problem
+        ]
+        return "; ".join([stream.problem, *problems] if stream.problem else problems)
+
     return [
-        replace(stream, partitions=tuple(standing(stream, part) for part in stream.partitions))
+        replace(
+            stream,
+            partitions=tuple(standing(stream, part) for part in stream.partitions),
+            problem=problem(stream),
+        )
         for stream in described.streams
     ]
 

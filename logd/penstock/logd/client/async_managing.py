@@ -69,13 +69,15 @@ class AsyncManaging(ABC):
         """
         return await self._call(calls.set_mode(name, paused=paused, read_only=read_only))
 
-    async def open_stream(self, name: str) -> StreamInfo:
+    async def open_stream(self, name: str, *, node: str | None = None) -> StreamInfo:
         """Open a stream that failed, or could not be opened, as a restart would.
+
+        In a cluster: what a node has of it; without a name, the one that is asked.
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`; `UNAVAILABLE` while it still cannot be opened.
         """
-        return await self._call(calls.open_stream(name))
+        return await self._call(calls.open_stream(name, node))
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream with its data.

@@ -142,10 +142,11 @@ def create_stream(name: str, subject: str, options: dict[str, Any]) -> Call[Stre
     return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S)
 
 
-def open_stream(name: str) -> Call[StreamInfo]:
-    """Open a stream that failed, or could not be opened."""
+def open_stream(name: str, node: str | None = None) -> Call[StreamInfo]:
+    """Open a stream that failed, or could not be opened, at the node asked."""
     request = {"api": "open_stream", "stream": name}
-    return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S)
+    to = None if node is None else ToNode(node)
+    return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S, to=to)
 
 
 def delete_stream(name: str) -> Call[None]:

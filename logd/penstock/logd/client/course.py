@@ -48,7 +48,7 @@ class Course:
         """What to do next.
 
         Raises:
-            UnavailableError: The call is for a node whose address nobody knows.
+            RefusedError: `UNKNOWN_NODE`: the call is for one whose address nobody knows.
         """
         pause_s, self._pause_s = self._pause_s, 0.0
         if not self._questions and self._rounds:

@@ -69,13 +69,15 @@ class Managing(ABC):
         """
         return self._call(calls.set_mode(name, paused=paused, read_only=read_only))
 
-    def open_stream(self, name: str) -> StreamInfo:
+    def open_stream(self, name: str, *, node: str | None = None) -> StreamInfo:
         """Open a stream that failed, or could not be opened, as a restart would.
+
+        In a cluster: what a node has of it; without a name, the one that is asked.
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`; `UNAVAILABLE` while it still cannot be opened.
         """
-        return self._call(calls.open_stream(name))
+        return self._call(calls.open_stream(name, node))
 
     def delete_stream(self, name: str) -> None:
         """Delete a stream with its data.

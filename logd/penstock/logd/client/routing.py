@@ -15,7 +15,7 @@ from penstock.logd.client import calls
 from penstock.logd.client.address import split_address
 from penstock.logd.client.answers import ClusterInfo, Described
 from penstock.logd.client.calls import Call, ToNode, ToPartition
-from penstock.logd.errors import UnavailableError
+from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.wire import Document
 
 Prefer = Literal["leader", "replica"]
@@ -114,13 +114,13 @@ class Router:
         """Whom to ask.
 
         Raises:
-            UnavailableError: It is for a node whose address nobody knows.
+            RefusedError: `UNKNOWN_NODE`: it is for one whose address nobody knows.
         """
         address: str | None = self.home
         if isinstance(call.to, ToNode):
             address = self._address_of(call.to.node)
             if address is None:
-                raise UnavailableError(f"node {call.to.node!r} has no address to fetch from")
+                raise RefusedError("UNKNOWN_NODE", f"nobody knows a node {call.to.node!r}")
         elif isinstance(call.to, ToPartition):
             address = self._replicas.get(call.to, (None, 0))[0] if replica else None
             replica = address is not None
