@@ -120,11 +120,11 @@ class Fetcher:
         while True:
             await self._needed()
             self._moved.clear()
-            begun = self.counts.sessions
+            before = self.counts.responses
             self.problem = await self._connect_and_talk()
             if not self.problem:
                 continue
-            if self.counts.sessions > begun:
+            if self.counts.responses > before:  # one that refuses is not pressed
                 pause_s = _PAUSE_S[0]
             await asyncio.sleep(pause_s * self._rng.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, longest_s)
