@@ -21,7 +21,7 @@ from penstock.logd.core.node import NodeId
 from penstock.logd.core.turn import Message
 from penstock.logd.descriptors import Descriptors
 from penstock.logd.engine import Engine
-from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.server import FetchServer
 from penstock.logd.limits import WORKERS_MAX
@@ -46,6 +46,11 @@ from penstock.service import (
 from penstock.service.clock import BootClock, SystemClock
 
 _RETRY_S = 0.2
+_FIXES = {
+    "TOO_MANY_STREAMS": "raise the limit, or lower connections_max",
+    "CLUSTERED": "give the configuration its section `cluster` back, or use another data_dir",
+    "NOT_CLUSTERED": "leave that out, or make this node a part of a cluster",
+}
 _log = structlog.get_logger()
 
 
@@ -76,10 +81,19 @@ async def run_daemon(config: LogdConfig, config_path: Path, stop: asyncio.Event)
     """
     _prepare_directory(config, config_path)
     lock = _lock(config)
+    ended: Exception | None = None
     with ExitStack() as stack:
-        daemon = _Daemon(config, config_path)
+        try:
+            daemon = _Daemon(config, config_path)
+        except (LogdError, OSError) as error:
+            raise _service_error(error, config, config_path) from None
         await daemon.start(stack)
-        await daemon.serve(stop)
+        try:
+            await daemon.serve(stop)
+        except* (LogdError, OSError) as errors:
+            ended = _first(errors)
+    if ended is not None:
+        raise _service_error(ended, config, config_path)
     lock.release()  # only now: after a failure a thread may still write, as long as the process is
 
 
@@ -223,11 +237,9 @@ class _Daemon:
         try:
             await self._engine.open(self._config.streams, endpoints)
         except RefusedError as error:
+            fix = "restore the stream's subject, or delete the stream and its data first"
             raise ConfigError(
-                f"{self._config_path}: streams: {error}",
-                fix="raise the limit, or lower connections_max"
-                if error.code == "TOO_MANY_STREAMS"
-                else "restore the stream's subject, or delete the stream and its data first",
+                f"{self._config_path}: streams: {error}", fix=_FIXES.get(error.code, fix)
             ) from None
         except CorruptError as error:
             raise DamagedDataError(
@@ -297,6 +309,34 @@ class _Daemon:
 
     def _on_link_event(self, event: LinkEvent) -> None:
         self._engine.listening.on_event(event)
+
+
+def _first(errors: ExceptionGroup[Exception]) -> Exception:
+    """One of the errors in a group of groups."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first
+
+
+def _service_error(error: Exception, config: LogdConfig, config_path: Path) -> ServiceError:
+    """What a node's part in its cluster has ended with, for whoever must act."""
+    match error:
+        case RefusedError(code="BAD_TLS_FILE"):
+            key = error.detail.get("key", "tls")
+            return ConfigError(
+                f"{config_path}: cluster.tls.{key}: {error}",
+                fix="name readable PEM files of one authority",
+            )
+        case RefusedError():
+            return ConfigError(
+                f"{config_path}: cluster: {error}",
+                fix="give each node its own name and data_dir, and all of them the same cluster",
+            )
+        case CorruptError():
+            fix = "nothing was changed; give the node an empty data_dir and another name, so that"
+            return DamagedDataError(str(error), fix=f"{fix} it gets everything from the others")
+        case _:
+            fix = "see to the disk, then start again"
+            return UnavailableError(f"{config.data_dir}: {error}", fix=fix)
 
 
 def _compaction(config: LogdConfig) -> CompactionSettings:

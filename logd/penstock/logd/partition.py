@@ -27,7 +27,7 @@ from penstock.logd.log_orders import (
     Outcome,
 )
 from penstock.logd.lone_replica import LoneReplica
-from penstock.logd.rebuild import rebuild_intake
+from penstock.logd.rebuild import rebuild_intake, remember_anew
 from penstock.logd.remembering import Remembering
 from penstock.logd.retainer import Retainer
 from penstock.logd.store import CommitLog, EpochFile, LogConfig
@@ -154,6 +154,11 @@ class Partition:
         return self.stream.config.name
 
     @property
+    def label(self) -> str:
+        """Of the partition, as people see it."""
+        return self.leadership.label
+
+    @property
     def internal(self) -> bool:
         """Whether the stream is logd's own, and on no subject."""
         return is_internal(self.name)
@@ -249,7 +254,7 @@ class Partition:
         try:
             self.end_upkeep()
             self.writer.close()
-            if not self.writer.failed:
+            if not self.writer.failed and self.intake.next_offset <= self.high_watermark + 1:
                 self._remembering.close(write=True)
         finally:
             self.finished = True
@@ -325,6 +330,17 @@ class Partition:
             self.leadership.pause()
         else:
             self.leadership.stop()
+
+    async def remember_anew(self) -> None:
+        """The log was cut: what is kept in mind of it must not know more than it has.
+
+        Raises:
+            LogdError, OSError: It cannot be read.
+        """
+        self._remembering.forget()
+        now_ns = self._around.clock.unix_ns()
+        await asyncio.to_thread(self._remembering.discard, self.log.end_offset)
+        await asyncio.to_thread(remember_anew, self.intake, self.log, now_ns)
 
     def fail(self, reason: str) -> None:
         """Take no writes any more."""

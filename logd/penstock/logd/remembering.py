@@ -7,6 +7,7 @@ time, and one more after it if somebody asked meanwhile.
 """
 
 import asyncio
+import contextlib
 import threading
 
 import structlog
@@ -14,7 +15,8 @@ import structlog
 from penstock.logd.committer import Committer
 from penstock.logd.compactor import Compactor
 from penstock.logd.core.intake import Intake
-from penstock.logd.memory import Memory
+from penstock.logd.errors import LogdError
+from penstock.logd.memory import FILE_NAME, Memory
 from penstock.logd.store import CommitLog
 from penstock.logd.upkeep import Upkeep
 
@@ -50,6 +52,7 @@ class Remembering:
         self._waiting: Memory | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self._cuts = 0
 
     def want(self) -> None:
         """Write down what is remembered by now; soon, if an earlier one is being written."""
@@ -74,9 +77,36 @@ class Remembering:
             self._waiting = None
             self._begin_writing(memory)
 
+    def forget(self) -> None:
+        """The log was cut: what is waiting to be written down speaks of records that are gone.
+
+        `discard` must follow, for what has been written.
+        """
+        self._cuts += 1
+        if self._waiting is not None:
+            self._waiting, self._under_way = None, False
+
+    def discard(self, end_offset: int) -> None:
+        """Remove what was written down beyond where the log ends now. On any thread.
+
+        Only an unclean election cuts so deep: what is left would remember records that are gone,
+        and take others for them.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        self._upkeep.was_cut(end_offset)
+        directory, disk = self._log.directory, self._log.disk
+        with self._lock, contextlib.suppress(LogdError):  # one that is damaged is not used
+            memory = Memory.load(directory, disk=disk)
+            if memory is not None and memory.offset > end_offset:
+                disk.unlink(directory / FILE_NAME)
+                disk.sync_directory(directory)
+
     def _begin_writing(self, memory: Memory) -> None:
         """Write on a worker."""
-        writing = asyncio.get_running_loop().run_in_executor(None, self._write, memory)
+        loop, write = asyncio.get_running_loop(), self._write
+        writing = loop.run_in_executor(None, write, memory, self._cuts)
         writing.add_done_callback(lambda done: self._written(memory, done))
 
     def close(self, *, write: bool = False) -> None:
@@ -90,9 +120,9 @@ class Remembering:
             if write:
                 self._save(Memory.of(self._intake))
 
-    def _write(self, memory: Memory) -> bool:
+    def _write(self, memory: Memory, cuts: int) -> bool:
         with self._lock:
-            return not self._closed and self._save(memory)
+            return not self._closed and cuts == self._cuts and self._save(memory)
 
     def _save(self, memory: Memory) -> bool:
         try:

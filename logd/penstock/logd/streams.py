@@ -140,10 +140,13 @@ class StreamSet:
 
         Raises:
             CorruptError: The metadata is damaged or missing; nothing was removed.
-            RefusedError: A configured stream differs in what cannot be changed, or
-                `TOO_MANY_STREAMS`.
+            RefusedError: A configured stream differs in what cannot be changed,
+                `TOO_MANY_STREAMS`, or `CLUSTERED`: it is not a lone logd's directory.
             OSError: The disk failed.
         """
+        if (self._data_dir / "cluster").is_dir():
+            message = f"{self._data_dir} is that of a node of a cluster"
+            raise RefusedError("CLUSTERED", message)
         for name in ("streams", "trash"):
             (self._data_dir / name).mkdir(exist_ok=True)
         self._metadata = self._load()

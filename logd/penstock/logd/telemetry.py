@@ -98,11 +98,11 @@ class Telemetry:
             yield f"stream {unopened.name}: {unopened.reason}"
         for partition in self.engine.partitions():
             if partition.failure:
-                yield f"stream {partition.name}: {partition.failure}"
+                yield f"stream {partition.label}: {partition.failure}"
             dedup = partition.intake.dedup
             if dedup.lost_until_ns > self.engine.listening.now().unix_ns:
                 what = f"what it remembered below offset {dedup.lost} is lost"
-                yield f"stream {partition.name}: {what}; repeats may be stored again"
+                yield f"stream {partition.label}: {what}; repeats may be stored again"
 
 
 def stage(partition: Partition) -> Stage:
@@ -110,7 +110,7 @@ def stage(partition: Partition) -> Stage:
     counts = partition.intake.counts
     refused = {nack.name.lower(): count for nack, count in dict(counts.refused).items()}
     return Stage(
-        name=f"stream/{partition.name}",
+        name=f"stream/{partition.label}",
         received=counts.received,
         sent=partition.leadership.committed,
         lag=partition.leadership.uncommitted,
@@ -182,13 +182,13 @@ def _compaction_metrics(partitions: list[Partition]) -> Iterable[Metric]:
     for name, text in counters.items():
         counter = _counter(f"compaction_{name}", text, label)
         for partition in partitions:
-            counter.add_metric([partition.name], getattr(partition.upkeep.counts, name))
+            counter.add_metric([partition.label], getattr(partition.upkeep.counts, name))
         yield counter
     last = _gauge("compaction_last_seconds", "Unix time of the last compaction; 0: never", label)
     took = _gauge("compaction_last_duration_seconds", "How long the last compaction took", label)
     for partition in partitions:
-        last.add_metric([partition.name], partition.upkeep.counts.last_ns / 1e9)
-        took.add_metric([partition.name], partition.upkeep.counts.last_duration_ns / 1e9)
+        last.add_metric([partition.label], partition.upkeep.counts.last_ns / 1e9)
+        took.add_metric([partition.label], partition.upkeep.counts.last_duration_ns / 1e9)
     yield from (last, took)
 
 
@@ -226,13 +226,13 @@ def _stream_metrics(partitions: list[Partition], unopened: list[Unopened]) -> It
     streams: list[Partition | Unopened] = [*partitions, *unopened]
     for each in streams:
         counts = each.intake.counts
-        received.add_metric([each.name], counts.received)
-        received_bytes.add_metric([each.name], counts.received_bytes)
+        received.add_metric([each.label], counts.received)
+        received_bytes.add_metric([each.label], counts.received_bytes)
         taker = each.leadership if isinstance(each, Partition) else each
-        passed_over.add_metric([each.name], taker.passed_over)
-        failed.add_metric([each.name], int(isinstance(each, Unopened) or bool(each.failure)))
+        passed_over.add_metric([each.label], taker.passed_over)
+        failed.add_metric([each.label], int(isinstance(each, Unopened) or bool(each.failure)))
     for partition in partitions:
-        name, counts = [partition.name], partition.intake.counts
+        name, counts = [partition.label], partition.intake.counts
         committed.add_metric(name, partition.leadership.committed)
         duplicates.add_metric(name, counts.duplicates)
         lost.add_metric(name, partition.leadership.lost)
@@ -255,7 +255,7 @@ def _refused_metric(streams: list[Partition | Unopened]) -> Metric:
     refused = _counter("records_refused", "Records refused", ["stream", "reason"])
     for each in streams:
         for nack, count in dict(each.intake.counts.refused).items():
-            refused.add_metric([each.name, nack.name.lower()], count)
+            refused.add_metric([each.label, nack.name.lower()], count)
     return refused
 
 
@@ -267,15 +267,15 @@ def _dedup_metrics(partitions: list[Partition]) -> Iterable[Metric]:
     forgotten = _gauge("memory_lost", "1 when the file of what it remembers was lost", ["stream"])
     for partition in partitions:
         dedup = partition.intake.dedup
-        forgotten.add_metric([partition.name], int(bool(dedup.lost_until_ns)))
+        forgotten.add_metric([partition.label], int(bool(dedup.lost_until_ns)))
         for what, count, limit, lost in (
             ("ids", len(dedup.message_ids), dedup.message_ids.ids_max, dedup.message_ids.evicted),
             ("producers", len(dedup.producers), dedup.producers.producers_max,
              dedup.producers.evicted),
         ):  # fmt: skip
-            entries.add_metric([partition.name, what], count)
-            most.add_metric([partition.name, what], limit)
-            evicted.add_metric([partition.name, what], lost)
+            entries.add_metric([partition.label, what], count)
+            most.add_metric([partition.label, what], limit)
+            evicted.add_metric([partition.label, what], lost)
     yield from (entries, most, evicted, forgotten)
 
 

@@ -128,6 +128,10 @@ class Upkeep:
             self._remembered_offset = offset
             self._due_ns = min(self._due_ns, self._clock.monotonic_ns())
 
+    def was_cut(self, end_offset: int) -> None:
+        """The log ends there now: nothing beyond is remembered. On any thread."""
+        self._remembered_offset = min(self._remembered_offset, end_offset)
+
     def work(self, pace: Pace) -> None:
         """Do one thing that is due, and say when to come again.
 

@@ -64,17 +64,15 @@ class ClusterEngine:
         assert section is not None
         self._section = section
         self.streams_max = config.streams_max
-        boot = secrets.token_hex(8)
         self._replicas = NodeReplicas(
             config.data_dir,
             link,
             make_surroundings,
             clock=clock,
-            boot=boot,
             settings=section.replication(),
         )
         rng = random.Random()  # noqa: S311 - jitter, and ids that are told apart
-        settings = _settings(config, section, boot)
+        settings = _settings(config, section)
         self._node = ClusterNode(settings, self._replicas, rng, clock, section.feeding())
         self._replicas.attach(self._node)
         decisions = Decisions(self._node)
@@ -161,7 +159,7 @@ class ClusterEngine:
             _log.error("configured stream not made", stream=settings.name, reason=str(error))
 
 
-def _settings(config: LogdConfig, section: ClusterSection, boot: str) -> ClusterSettings:
+def _settings(config: LogdConfig, section: ClusterSection) -> ClusterSettings:
     tls = None
     if section.tls is not None:
         files = section.tls.files()
@@ -174,7 +172,7 @@ def _settings(config: LogdConfig, section: ClusterSection, boot: str) -> Cluster
         listen=section.peer,
         advertised=Addresses(peer=""),
         rack=section.rack,
-        boot=boot,
+        boot=secrets.token_hex(8),
         tls=tls,
         timing=section.timing(),
     )

@@ -120,12 +120,11 @@ class MetadataGroup:
             message = f"the metadata cannot be read within {timeout_s:g} s: {problem}"
             raise UnavailableError(message) from None
 
-    async def insist(self, command: Command) -> None:
+    async def insist(self, command: Command) -> Result:
         """Have a command applied, however long that takes."""
         while True:
             with contextlib.suppress(UnavailableError):
-                await self.change(command, timeout_s=_INSIST_S)
-                return
+                return await self.change(command, timeout_s=_INSIST_S)
 
     async def catch_up(self) -> None:
         """Wait, however long it takes, until the state has all that was committed when asked."""

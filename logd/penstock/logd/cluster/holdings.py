@@ -53,6 +53,14 @@ class Holdings:
             directory.parent.rmdir()
         empty(self._trash)
 
+    def claim(self, name: str, incarnation: str) -> Path | None:
+        """The directory of a stream's first partition, from before there was a cluster."""
+        parent = self._streams / f"{name}-{incarnation}"
+        if not (parent / "0").is_dir():
+            return None
+        make_file(parent / "held-0")
+        return parent / "0"
+
     def _paths(self, stream: StreamRecord, number: int) -> tuple[Path, Path]:
         parent = self._streams / f"{stream.config.name}-{stream.incarnation}"
         return parent / str(number), parent / f"held-{number}"

@@ -24,10 +24,6 @@ class Host(Protocol):
         """Its name."""
 
     @property
-    def boot(self) -> str:
-        """Of its process."""
-
-    @property
     def clock(self) -> Clock:
         """Its monotonic time goes on while the machine sleeps."""
 

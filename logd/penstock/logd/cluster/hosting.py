@@ -6,6 +6,7 @@ as events, in order.
 """
 
 import asyncio
+import secrets
 from collections import Counter
 from typing import Final
 
@@ -37,7 +38,7 @@ from penstock.logd.log_orders import (
     Written,
 )
 from penstock.logd.partition import Partition
-from penstock.logd.rebuild import recall_frames, remember_anew
+from penstock.logd.rebuild import recall_frames
 from penstock.logd.store import CommitLog, EpochFile, ReplicaFile
 
 _REFUSALS = {
@@ -104,9 +105,9 @@ class HostedReplica:
             high_watermark=high_watermark,
             agreed_epoch=agreed_epoch,
         )
-        self._replica = Replica(
-            host.node, self.key.incarnation, state, boot=host.boot, settings=host.settings
-        )
+        # Numbers of fetches begin anew with each opening, so that is told apart like a process.
+        boot, incarnation = secrets.token_hex(8), self.key.incarnation
+        self._replica = Replica(host.node, incarnation, state, boot=boot, settings=host.settings)
         self.epoch = 0
         self.high_watermark = self._replica.high_watermark
         self._partition: Partition | None = None
@@ -167,6 +168,12 @@ class HostedReplica:
             unfit=self._unfit,
             resigned=self._resigned_epoch >= epoch > 0,
         )
+
+    def look(self) -> None:
+        """Note damage that readers have met, and have what is known written down if it changed."""
+        for first, upto in self.log.damaged():
+            self.handle(on.RangeCorrupt(first, upto))
+        self.note()
 
     def note(self) -> None:
         """Have what it knows written down, if that is something else than before."""
@@ -345,10 +352,8 @@ class HostedReplica:
         self.partition.writer.append_fetched(self._fetched)
 
     async def _remember_anew(self, event: on.Truncated | on.WasReset) -> None:
-        """The log was cut: what is kept in mind of it must not know more than it has."""
-        now_ns = self._host.clock.unix_ns()
         try:
-            await asyncio.to_thread(remember_anew, self.partition.intake, self.log, now_ns)
+            await self.partition.remember_anew()
         except (LogdError, OSError) as error:
             self.partition.fail(f"what it stored cannot be read: {error}")
             return

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.logd.cluster.adoption import adopt_streams
 from penstock.logd.cluster.holdings import Holdings
 from penstock.logd.cluster.host import Identified
 from penstock.logd.cluster.hosting import HostedReplica
@@ -53,7 +54,6 @@ class NodeReplicas:
         link: Subscriptions are made on it.
         make_surroundings: Given the lookup of streams by subject, what partitions share.
         clock: Its monotonic time goes on while the machine sleeps.
-        boot: Of the process.
         settings: Of the cluster.
 
     Attributes:
@@ -69,16 +69,15 @@ class NodeReplicas:
         make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
         *,
         clock: Clock,
-        boot: str,
         settings: ReplicationSettings | None = None,
     ) -> None:
         self.clock = clock
-        self.boot = boot
         self.settings = settings or ReplicationSettings()
         self.problems: dict[Place, str] = {}
         around = self._around = make_surroundings(self.match)
         self.node = around.node
         self.listening = Listening(link, around.budget, around.clock, around.admission)
+        self._data_dir = data_dir
         self._holdings = Holdings(data_dir)
         self._cluster: ClusterNode | None = None
         self._ready = False
@@ -136,13 +135,14 @@ class NodeReplicas:
     async def run(self) -> None:
         """Look after the replicas until cancelled."""
         await self.cluster.group.catch_up()
+        await adopt_streams(self._data_dir, self._holdings, self.cluster)
         self._ready = True
         self._look_at(self.cluster.group.state.streams)
         reviving = Reviving(self)
         while True:
             await asyncio.sleep(_NOTE_S)
             for replica in self.hosted():
-                replica.note()
+                replica.look()
             self.revived += await reviving.look()
 
     async def step_down(self, timeout_s: float) -> None:
@@ -365,7 +365,10 @@ class NodeReplicas:
             incarnation=record.incarnation,
             partitions=(place.partition,),
         )
-        self.spawn(self.cluster.group.insist(gone))
+        self.spawn(self._say(gone))
+
+    async def _say(self, command: Command) -> None:
+        await self.cluster.group.insist(command)
 
     def _forget(self, replica: HostedReplica) -> None:
         self._hosted.pop(replica.key, None)
