@@ -40,6 +40,9 @@ class Held:
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         return ()
 
+    def deaf(self) -> bool:
+        return False
+
     def on_lease(self, *, held: bool) -> None:
         self.lease = held
 

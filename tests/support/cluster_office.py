@@ -59,6 +59,7 @@ class Office:
         full: bool = False,
         applied: int | None = None,
         raft_lease_until_ns: int = ALWAYS,
+        deaf: bool = False,
     ) -> HeartbeatAnswer | HeartbeatRefusal:
         for node in nodes:
             self.sequences += 1
@@ -71,6 +72,7 @@ class Office:
                 applied_index=self.cluster.state.index if applied is None else applied,
                 reports=reports,
                 full=full,
+                deaf=deaf,
             )
             self.tell(HeartbeatReceived(heartbeat, raft_lease_until_ns))
         return self.answers[-1]

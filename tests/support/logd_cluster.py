@@ -89,13 +89,16 @@ class LogdCluster:
                     return log.stream(stream).partitions[number]
             except (LogdError, OSError):
                 continue
-        raise AssertionError(f"none of {names} describes {stream}")
+        raise LookupError(f"none of {names} describes {stream}")
 
     def leader(self, stream: str, number: int = 0) -> str:
         """Who leads a partition, once somebody that runs does."""
 
         def found() -> str | None:
-            leader = self.partition(stream, number).leader
+            try:
+                leader = self.partition(stream, number).leader
+            except LookupError:
+                return None
             return leader if leader in self.running() else None
 
         return str(wait_until(found, within_s=20, what=f"a leader of {stream}"))

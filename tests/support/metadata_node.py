@@ -36,6 +36,9 @@ class NoReplicas:
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         return ()
 
+    def deaf(self) -> bool:
+        return False
+
     def on_lease(self, *, held: bool) -> None:
         pass
 

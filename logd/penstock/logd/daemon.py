@@ -15,6 +15,7 @@ import structlog
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.cluster.engine import ClusterEngine
+from penstock.logd.cluster.hearing import Hearing
 from penstock.logd.compactor import Compactor
 from penstock.logd.config import LogdConfig
 from penstock.logd.core.node import NodeId
@@ -231,7 +232,12 @@ class _Daemon:
                 streams_max=config.streams_max,
             )
             return LoneEngine(config.node, streams, cursors_max=config.cursors_max)
-        return ClusterEngine(config, self._data_link, self._surroundings, BootClock())
+        clock = BootClock()
+        hearing = Hearing(self._is_connected, clock)
+        return ClusterEngine(config, self._data_link, self._surroundings, clock, hearing)
+
+    def _is_connected(self) -> bool:
+        return self._data_link.connected and self._ack_link.connected
 
     async def _open_streams(self, endpoints: dict[str, str]) -> None:
         try:

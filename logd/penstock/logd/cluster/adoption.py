@@ -5,7 +5,7 @@ altered. The file that named them is renamed at last, so that this is done once.
 """
 
 import asyncio
-from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -17,26 +17,26 @@ from penstock.logd.core.cluster.state import Refused
 from penstock.logd.core.metadata import Metadata, Stream
 from penstock.logd.store import Checkpoint, EpochFile
 
-_ADOPTED: str = "metadata.adopted"
+_ADOPTED: Final = "metadata.adopted"
 
 _log = structlog.get_logger()
 
 
-async def adopt_streams(data_dir: Path, holdings: Holdings, node: ClusterNode) -> None:
+async def adopt_streams(holdings: Holdings, node: ClusterNode) -> None:
     """Take them over, if there are any; what the cluster refuses is left as it is, and said.
 
     Raises:
         CorruptError: The file that names them is damaged.
         OSError: The disk failed.
     """
-    path = data_dir / "metadata"
+    path = holdings.data_dir / "metadata"
     document = await asyncio.to_thread(Checkpoint(path).load)
     if document is None:
         return
     streams = list(Metadata.restore(document).streams())
     for stream in streams:
         await _adopt(stream, holdings, node)
-    await asyncio.to_thread(path.rename, data_dir / _ADOPTED)
+    await asyncio.to_thread(path.rename, holdings.data_dir / _ADOPTED)
 
 
 async def _adopt(stream: Stream, holdings: Holdings, node: ClusterNode) -> None:

@@ -65,6 +65,10 @@ class Standing(Protocol):
         """Where its replicas stand: those that differ from what was said, or all."""
         ...
 
+    def deaf(self) -> bool:
+        """Whether publishers do not reach this node."""
+        ...
+
     def on_lease(self, *, held: bool) -> None:
         """The lease has begun, or has ended."""
         ...
@@ -240,6 +244,7 @@ class Controlling:
             applied_index=self._group.state.index,
             reports=self._standing.reports(full=full),
             full=full,
+            deaf=self._standing.deaf(),
         )
 
     async def _send(self, heartbeat: Heartbeat) -> None:

@@ -12,6 +12,7 @@ import structlog
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.cluster.cursors import ClusterCursors
 from penstock.logd.cluster.decisions import Decisions
+from penstock.logd.cluster.hearing import Hearing
 from penstock.logd.cluster.node import ClusterNode, ClusterSettings
 from penstock.logd.cluster.replicas import NodeReplicas
 from penstock.logd.cluster.streams import ClusterStreams
@@ -41,6 +42,7 @@ class ClusterEngine:
         link: Subscriptions are made on it.
         make_surroundings: Given the lookup of streams by subject, what partitions share.
         clock: Its monotonic time goes on while the machine sleeps.
+        hearing: Whether publishers reach this node.
 
     Attributes:
         streams: What readers and operators see.
@@ -59,6 +61,7 @@ class ClusterEngine:
         link: Link,
         make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
         clock: Clock,
+        hearing: Hearing,
     ) -> None:
         section = config.cluster
         assert section is not None
@@ -69,6 +72,7 @@ class ClusterEngine:
             link,
             make_surroundings,
             clock=clock,
+            hearing=hearing,
             settings=section.replication(),
         )
         rng = random.Random()  # noqa: S311 - jitter, and ids that are told apart

@@ -19,6 +19,7 @@ class Holdings:
     """The directories of one node. Its methods wait for the disk; any thread may call them."""
 
     def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
         self._streams, self._trash = data_dir / "streams", data_dir / "trash"
         for directory in (self._streams, self._trash):
             directory.mkdir(exist_ok=True)

@@ -50,7 +50,7 @@ class Host(Protocol):
     def look(self) -> None:
         """What heartbeats tell has changed in a way that cannot wait."""
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something beside, until the node is closed."""
 
 

@@ -37,7 +37,7 @@ class _Host(Protocol):
     def cluster(self) -> ClusterNode:
         """The way to the controller."""
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something beside."""
 
 

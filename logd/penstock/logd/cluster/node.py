@@ -87,6 +87,10 @@ class Replicas(Protocol):
         """Where its replicas stand: those that differ from what was said, or all."""
         ...
 
+    def deaf(self) -> bool:
+        """Whether publishers do not reach this node."""
+        ...
+
     def on_lease(self, *, held: bool) -> None:
         """What the state says that this node leads, it leads from now on, or no more."""
         ...
@@ -248,6 +252,10 @@ class ClusterNode:
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         """As `penstock.logd.cluster.controlling.Standing`."""
         return self._replicas.reports(full=full)
+
+    def deaf(self) -> bool:
+        """As `penstock.logd.cluster.controlling.Standing`."""
+        return self._replicas.deaf()
 
     def on_lease(self, *, held: bool) -> None:
         """As `penstock.logd.cluster.controlling.Standing`."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 import structlog
 
 from penstock.logd.cluster.adoption import adopt_streams
+from penstock.logd.cluster.hearing import Hearing
 from penstock.logd.cluster.holdings import Holdings
 from penstock.logd.cluster.host import Identified
 from penstock.logd.cluster.hosting import HostedReplica
@@ -54,6 +55,7 @@ class NodeReplicas:
         link: Subscriptions are made on it.
         make_surroundings: Given the lookup of streams by subject, what partitions share.
         clock: Its monotonic time goes on while the machine sleeps.
+        hearing: Whether publishers reach this node.
         settings: Of the cluster.
 
     Attributes:
@@ -69,22 +71,23 @@ class NodeReplicas:
         make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
         *,
         clock: Clock,
+        hearing: Hearing,
         settings: ReplicationSettings | None = None,
     ) -> None:
         self.clock = clock
+        self._hearing = hearing
         self.settings = settings or ReplicationSettings()
         self.problems: dict[Place, str] = {}
         around = self._around = make_surroundings(self.match)
         self.node = around.node
         self.listening = Listening(link, around.budget, around.clock, around.admission)
-        self._data_dir = data_dir
         self._holdings = Holdings(data_dir)
         self._cluster: ClusterNode | None = None
         self._ready = False
         self._hosted: dict[PartitionKey, HostedReplica] = {}
         self._places: dict[Place, HostedReplica] = {}
         self._settling = Settling(self._bring_about)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionKey, PartitionReport] = {}
         self._isr = IsrProposals(self)
         self._closing = False
@@ -135,7 +138,7 @@ class NodeReplicas:
     async def run(self) -> None:
         """Look after the replicas until cancelled."""
         await self.cluster.group.catch_up()
-        await adopt_streams(self._data_dir, self._holdings, self.cluster)
+        await adopt_streams(self._holdings, self.cluster)
         self._ready = True
         self._look_at(self.cluster.group.state.streams)
         reviving = Reviving(self)
@@ -198,6 +201,10 @@ class NodeReplicas:
         before, self._reported = self._reported, now
         return tuple(report for key, report in now.items() if full or before.get(key) != report)
 
+    def deaf(self) -> bool:
+        """As `Replicas`."""
+        return self._hearing.is_deaf()
+
     def on_lease(self, *, held: bool) -> None:
         """As `Replicas`."""
         del held
@@ -239,7 +246,7 @@ class NodeReplicas:
         """As `Host`."""
         self.cluster.controlling.look()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """As `Host`."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -253,7 +260,7 @@ class NodeReplicas:
             self._applied.clear()
             await self._applied.wait()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("work beside failed", exc_info=task.exception())
@@ -365,10 +372,7 @@ class NodeReplicas:
             incarnation=record.incarnation,
             partitions=(place.partition,),
         )
-        self.spawn(self._say(gone))
-
-    async def _say(self, command: Command) -> None:
-        await self.cluster.group.insist(command)
+        self.spawn(self.cluster.group.insist(gone))
 
     def _forget(self, replica: HostedReplica) -> None:
         self._hosted.pop(replica.key, None)

@@ -3,9 +3,10 @@
 - A leader is replaced when its node is dead, which is said only after its lease has ended, or when
   it says that it has resigned. With nobody to replace it, a dead leader is deposed and a resigned
   one stays what it is called, though the partition has nobody to lead it.
+- A leader that publishers do not reach is deposed for one that they do.
 - The next leader is of the ISR, is there and is fit: the one a leadership was handed over to, else
-  one that is not draining, else the one with the longest log that is known of, else the first of
-  the replicas in their order.
+  one that publishers reach, else one that is not draining, else the one with the longest log that
+  is known of, else the first of the replicas in their order.
 - Where nobody leads, the one who led last must be fenced first.
 - Dead replicas leave the ISR with an election, and also while a leader is there: acks need not wait
   until the leader finds that they lag.
@@ -92,6 +93,10 @@ class Elections:
         if self._has_resigned(leader, case):
             chosen = self._choose(case)
             return self._orphan(case, now_ns) if chosen is None else self._elect(case, chosen)
+        if self._liveness.is_deaf(leader):
+            heir, isr = self._choose(case), case.partition.isr
+            if heir is not None and not self._liveness.is_deaf(heir):
+                return Election(basis=case.basis(), leader=None, isr=isr, successor=heir)
         alive = self._without_dead(case.partition.isr)
         if alive != case.partition.isr:
             return IsrChange(basis=case.basis(), isr=alive)
@@ -168,6 +173,7 @@ class Elections:
         log = (0, 0) if report is None else (report.last_epoch, report.end_offset)
         return (
             node == case.partition.successor,
+            not self._liveness.is_deaf(node),
             self._state.nodes[node].state is NodeState.ACTIVE,
             log,
             -case.partition.replicas.index(node),

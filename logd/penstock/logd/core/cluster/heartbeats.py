@@ -78,6 +78,7 @@ class Heartbeat:
         sequence: Rises with every heartbeat of one process.
         applied_index: It has applied the log of the metadata group up to there.
         reports: Of partitions that differ from what it said before; with `full`, of all.
+        deaf: It has no connection to NATS: publishers do not reach it.
     """
 
     node: NodeId
@@ -87,6 +88,7 @@ class Heartbeat:
     applied_index: int
     reports: tuple[PartitionReport, ...] = ()
     full: bool = False
+    deaf: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

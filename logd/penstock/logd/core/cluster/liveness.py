@@ -31,6 +31,7 @@ class _Seen:
     sequence: int = 0
     applied_index: int = -1
     reported: bool = False
+    deaf: bool = False
     reports: dict[PartitionKey, PartitionReport] = field(default_factory=dict)
 
 
@@ -74,6 +75,9 @@ class Liveness:
             for key in seen.reports.keys() - reported:
                 del seen.reports[key]
         changed = {report.key for report in heartbeat.reports if _matters(seen, report)}
+        if heartbeat.deaf is not seen.deaf:
+            seen.deaf = heartbeat.deaf
+            changed |= seen.reports.keys()
         seen.reports.update((report.key, report) for report in heartbeat.reports)
         return changed
 
@@ -99,6 +103,11 @@ class Liveness:
     def live(self) -> set[NodeId]:
         """The nodes that are there."""
         return {node for node, seen in self._seen.items() if seen.standing is Standing.LIVE}
+
+    def is_deaf(self, node: NodeId) -> bool:
+        """Whether publishers do not reach a node, as it last said."""
+        seen = self._seen.get(node)
+        return seen is not None and seen.deaf
 
     def is_fenced(self, node: Node, now_ns: int) -> bool:
         """Whether a node cannot believe any more that it leads what it has lost.

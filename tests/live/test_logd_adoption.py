@@ -1,0 +1,60 @@
+"""A lone logd becomes a node of a cluster, and its streams come with it."""
+
+from pathlib import Path
+
+import nats
+import pytest
+
+from penstock.logd.client import Cursor
+from tests.support.logd import Logd
+from tests.support.logd_cluster import LogdCluster
+from tests.support.nats_server import nats_server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+
+async def test_a_lone_logds_streams_are_taken_over_and_get_more_replicas(tmp_path: Path) -> None:
+    with nats_server(tmp_path / "nats") as server:
+        streams = [{"name": "s", "subject": "s.>"}]
+        with Logd(tmp_path / "a", server.url, streams) as alone:
+            await publish(server.url, "s.a", [b"1", b"2", b"3"])
+            with alone.client() as log:
+                log.set_cursors(
+                    [Cursor(consumer="reader", stream="s", partition=0, offset=2, incarnation="")]
+                )
+            assert alone.daemon.stop() == 0
+        cluster = LogdCluster(tmp_path, server.url)
+        with cluster:
+            assert cluster.leader("s") == "a"
+            assert cluster.values("s") == [b"1", b"2", b"3"]
+            with cluster.client() as log:
+                cursor = log.get_cursor("reader", "s")
+                assert cursor is not None
+                assert cursor.offset == 2
+                log.alter_stream("s", replication_factor=3)
+            cluster.wait_in_sync("s", size=3)
+            await publish(server.url, "s.a", [b"4"])
+            cluster.nodes["a"].daemon.kill()
+            assert wait_until(lambda: cluster.leader("s")) in ("b", "c")
+            assert cluster.values("s") == [b"1", b"2", b"3", b"4"]
+        assert not (tmp_path / "a" / "data" / "metadata").exists()
+
+
+async def test_a_nodes_directory_is_not_taken_for_a_lone_logds(tmp_path: Path) -> None:
+    with nats_server(tmp_path / "nats") as server:
+        cluster = LogdCluster(tmp_path, server.url, size=1)
+        with cluster:
+            assert cluster.nodes["a"].daemon.stop() == 0
+            del cluster.nodes["a"].config["cluster"]
+            cluster.nodes["a"].daemon.launch()
+            assert cluster.nodes["a"].daemon.wait(within_s=20) == 78
+            assert "of a node of a cluster" in cluster.nodes["a"].daemon.log()
+
+
+async def publish(url: str, subject: str, values: list[bytes]) -> None:
+    client = await nats.connect(url)
+    for value in values:
+        reply = await client.request(subject, value, timeout=20)
+        assert b"error" not in reply.data, reply.data
+    await client.close()
