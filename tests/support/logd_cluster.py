@@ -35,18 +35,15 @@ class LogdCluster:
     ) -> None:
         self.names = [chr(ord("a") + number) for number in range(size)]
         self.peers = {name: f"127.0.0.1:{free_port()}" for name in self.names}
-        self.nodes: dict[str, Logd] = {}
-        for name in self.names:
-            own = {"name": "test", "peer": self.peers[name], "founders": self.peers}
-            url = nats_url if isinstance(nats_url, str) else nats_url[name]
-            self.nodes[name] = Logd(
-                directory / name,
-                url,
-                streams or [],
-                node=name,
-                cluster=own | (section or {}),
-                **options,
-            )
+        self._directory, self._nats_url = directory, nats_url
+        self._section, self._options = section or {}, {"streams": streams or []} | options
+        self.nodes = {name: self._make(name, self.peers[name]) for name in self.names}
+
+    def _make(self, name: str, peer: str) -> Logd:
+        own = {"name": "test", "peer": peer, "founders": self.peers}
+        url = self._nats_url if isinstance(self._nats_url, str) else self._nats_url[name]
+        directory, cluster = self._directory / name, own | self._section
+        return Logd(directory, url, node=name, cluster=cluster, **self._options)
 
     def __enter__(self) -> Self:
         self.start(*self.names)
@@ -65,6 +62,15 @@ class LogdCluster:
             self.nodes[name].daemon.launch()
         for name in names:
             wait_until(self.nodes[name].daemon.answers, within_s=30, what=f"node {name} answers")
+
+    def join(self, name: str) -> None:
+        """Start a node that is no founder, and wait until it takes part."""
+        self.nodes[name] = self._make(name, f"127.0.0.1:{free_port()}")
+        self.names.append(name)
+        self.start(name)
+        wait_until(self._complete, within_s=30, what=f"node {name} registered")
+        status = self.nodes[name].daemon.status
+        wait_until(lambda: status()["health"] == "ready", within_s=30, what=f"{name} takes part")
 
     def client(self, *names: str, timeout_s: float = 20.0) -> LogClient:
         """A client that is told of these nodes; of none: of all."""

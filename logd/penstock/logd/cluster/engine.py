@@ -108,7 +108,9 @@ class ClusterEngine:
             f"stream {place.stream}, partition {place.partition}: {problem}"
             for place, problem in sorted(self._replicas.problems.items())
         ]
-        if self._node.group.leader is None:
+        if not self._node.member.membership.members:
+            found.append("this node waits for the cluster to let it in")
+        elif self._node.group.leader is None:
             found.append("no node leads the cluster: a majority cannot be reached")
         return found
 

@@ -34,6 +34,9 @@ from penstock.logd.peers.link import UnreachableError
 PROPOSE: Final = "propose"
 """The request with which a node hands a command to the leader."""
 
+JOIN: Final = "join"
+"""The request with which a node that knows of no leader hands a command to any other."""
+
 _AGAIN_S: Final = 0.05
 """Seconds until the next try, while nobody leads."""
 _INSIST_S: Final = 10.0
@@ -75,8 +78,14 @@ class MetadataGroup:
         """The controller, as far as known."""
         return self.member.leader
 
-    async def change(self, command: Command, *, timeout_s: float) -> Result:
+    async def change(self, command: Command, *, timeout_s: float, anyone: bool = False) -> Result:
         """Have a command applied.
+
+        Args:
+            command: What is to be done.
+            timeout_s: How long to try.
+            anyone: Ask other nodes for the leader while this one knows of none: it may not belong
+                to the group yet, or no more.
 
         Returns:
             What became of it; a refusal by the state's rules is a result, too.
@@ -91,7 +100,7 @@ class MetadataGroup:
             async with asyncio.timeout(timeout_s):
                 while True:
                     try:
-                        return await self._attempt(data, timeout_s)
+                        return await self._attempt(data, timeout_s, anyone=anyone)
                     except (NotLeaderError, LostError, BusyError, UnreachableError) as error:
                         problem = error
                     await asyncio.sleep(_AGAIN_S)
@@ -167,14 +176,32 @@ class MetadataGroup:
         except BusyError as error:
             raise RefusedError("BUSY", str(error)) from None
 
-    async def _attempt(self, data: bytes, timeout_s: float) -> Result:
+    async def pass_on(self, body: bytes) -> bytes:
+        """Hand what a node asks that knows of no leader to the one that leads.
+
+        Raises:
+            RefusedError, UnavailableError: As `answer`, or as the leader says.
+        """
         leader = self.member.leader
-        if leader is None:
-            raise NotLeaderError(None)
+        if leader is None or leader == self._node:
+            return await self.answer(body)
+        return await self.mesh.ask(leader, PROPOSE, body, timeout_s=_INSIST_S)
+
+    async def _attempt(self, data: bytes, timeout_s: float, *, anyone: bool) -> Result:
+        leader = self.member.leader
         if leader == self._node:
             return await self._propose(data)
+        if leader is not None:
+            return await self._ask(leader, PROPOSE, data, timeout_s)
+        for link in self.mesh.links() if anyone else ():
+            if link.up:
+                with contextlib.suppress(NotLeaderError, UnreachableError):
+                    return await self._ask(link.peer, JOIN, data, timeout_s)
+        raise NotLeaderError(None)
+
+    async def _ask(self, node: str, api: str, data: bytes, timeout_s: float) -> Result:
         try:
-            return _decode_result(await self.mesh.ask(leader, PROPOSE, data, timeout_s=timeout_s))
+            return _decode_result(await self.mesh.ask(node, api, data, timeout_s=timeout_s))
         except RefusedError as error:
             match error.code:
                 case "NOT_LEADER":

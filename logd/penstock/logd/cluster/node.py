@@ -3,8 +3,9 @@
     <directory>/raft/   its part in the group (`penstock.logd.consensus.storage`)
     <directory>/node    who it is (a checkpoint): cluster, node, and the id of this storage
 
-It founds the group together with the other founders, or returns to it. Once it takes part it
-registers: where it is reached, which storage it has, and that its process is a new one.
+It founds the group together with the other founders, or returns to it; one that is no founder
+joins. It registers: where it is reached, which storage it has, and that its process is a new one.
+Whoever leads the group lets in who is registered (`penstock.logd.cluster.joining`).
 """
 
 import asyncio
@@ -18,34 +19,51 @@ from typing import Final, Protocol
 import structlog
 
 from penstock.logd.cluster.controlling import HEARTBEAT, Controlling, Process
-from penstock.logd.cluster.group import PROPOSE, MetadataGroup
+from penstock.logd.cluster.group import JOIN, PROPOSE, MetadataGroup
+from penstock.logd.cluster.joining import Joining
 from penstock.logd.cluster.machine import ClusterMachine
 from penstock.logd.cluster.mesh import Mesh
 from penstock.logd.cluster.replication import RANGE_API, FeedSettings, Hosted, Replication
 from penstock.logd.consensus import RaftStorage
 from penstock.logd.consensus.member import Member
 from penstock.logd.consensus.needs import Hooks
-from penstock.logd.core.cluster.commands import Command, RegisterNode, RemoveNode
+from penstock.logd.core.cluster.commands import Command, Drain, RegisterNode, RemoveNode
 from penstock.logd.core.cluster.heartbeats import PartitionReport, Timing
 from penstock.logd.core.cluster.records import Addresses, NodeState
 from penstock.logd.core.cluster.state import Refused, Result
 from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import Message, Raft, RaftConfig, founders
+from penstock.logd.core.raft import Membership, Message, Raft, RaftConfig, founders
 from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.server import PeerServer
 from penstock.logd.store import Checkpoint
 from penstock.logd.tcp.channel import Channel
+from penstock.service import ConfigError
 from penstock.service.clock import Clock
 
 _REGISTER_S: Final = 10.0
 """Seconds one try to register may take; it is repeated."""
+_FAREWELL_S: Final = 1.0
+"""Seconds in which a node that was removed answers what it was asked, above all to be removed."""
 
 _log = structlog.get_logger()
 
 Handler = Callable[[str, bytes], Awaitable[bytes]]
 """Answers a request: the asking node and the body; raises LogdError."""
+
+
+class NotWantedError(ConfigError):
+    """The cluster does not let this node take part, or no more."""
+
+    def __init__(self, refused: Refused) -> None:
+        removed = refused.code == "NODE_REMOVED"
+        super().__init__(
+            f"the cluster refuses this node: {refused.message}",
+            fix="let it join as a new node: another name, and an empty data_dir"
+            if removed
+            else "correct node, or the section cluster",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +72,8 @@ class ClusterSettings:
 
     Attributes:
         founders: The nodes that found the group, with the address of each one's peer endpoint;
-            the same on all of them. Later the state says where nodes are.
+            the same on all of them. A node that is not among them joins through them. Later the
+            state says where nodes are.
         listen: Address of the own peer endpoint; port 0: any.
         advertised: The own addresses as others use them, as they are before it runs; without a peer
             address that of `listen`.
@@ -147,9 +166,8 @@ class ClusterNode:
         self._machine = ClusterMachine(self._on_applied, self._on_restored)
         config = settings.raft or RaftConfig(node=settings.node, group=settings.cluster)
         raft = Raft(config, self._storage.recovered, rng)
-        self.member = Member(
-            raft, self._storage, self._machine, Hooks(self._send, self._on_leader), clock
-        )
+        hooks = Hooks(self._send, self._on_leader, self._on_membership)
+        self.member = Member(raft, self._storage, self._machine, hooks, clock)
         self.group = MetadataGroup(settings.node, self.member, self._machine, self.mesh)
         process = Process(node=settings.node, storage=self._storage_id, boot=settings.boot)
         self.controlling = Controlling(process, settings.timing, self.group, self, clock)
@@ -162,8 +180,10 @@ class ClusterNode:
             tls=client_tls,
         )
         self.group.admit = self.controlling.controller.admit
+        self._joining = Joining(settings.node, self.group, self.controlling)
         self.handlers: dict[str, Handler] = {
             PROPOSE: self._propose,
+            JOIN: self._pass_on,
             HEARTBEAT: self._hear,
             RANGE_API: self.replication.answer_range,
         }
@@ -192,7 +212,11 @@ class ClusterNode:
         return self._address
 
     async def run(self) -> None:
-        """Take part until cancelled."""
+        """Take part until cancelled.
+
+        Raises:
+            ExceptionGroup: `NotWantedError`, or what a part of it failed with.
+        """
         assert self._address, "listen first"
         self._update_mesh()
         self.controlling.start()
@@ -201,6 +225,7 @@ class ClusterNode:
                 tasks.create_task(self._server.run(), name="peer endpoint")
                 tasks.create_task(self.member.run(), name="metadata group")
                 tasks.create_task(self._register(), name="registration")
+                tasks.create_task(self._joining.run(), name="members")
         finally:
             await self.controlling.close()
             await self.replication.close()
@@ -239,12 +264,13 @@ class ClusterNode:
         while True:
             await self._registering.wait()
             try:
-                result = await self.group.change(command, timeout_s=_REGISTER_S)
+                result = await self.group.change(command, timeout_s=_REGISTER_S, anyone=True)
             except UnavailableError as error:
                 _log.warning("node not registered yet", reason=str(error))
                 continue
             if isinstance(result, Refused):
-                raise RefusedError(result.code, result.message)
+                await asyncio.sleep(_FAREWELL_S)
+                raise NotWantedError(result)
             _log.info("node registered", node=settings.node, cluster=settings.cluster)
             self._registering.clear()
             self.controlling.look()
@@ -272,12 +298,16 @@ class ClusterNode:
     async def _propose(self, _node: str, body: bytes) -> bytes:
         return await self.group.answer(body)
 
+    async def _pass_on(self, _node: str, body: bytes) -> bytes:
+        return await self.group.pass_on(body)
+
     def _send(self, message: Message) -> None:
         self.group.send(message)
 
     def _on_applied(self, command: Command, result: Result) -> None:
-        if isinstance(command, RegisterNode | RemoveNode):
+        if isinstance(command, RegisterNode | RemoveNode | Drain):
             self._update_mesh()
+            self._joining.look()
         self.controlling.on_applied(command, result)
         self._replicas.on_applied(command, result)
 
@@ -289,15 +319,18 @@ class ClusterNode:
     def _on_leader(self, _term: int, leader: NodeId | None) -> None:
         self.controlling.on_leader(leader)
 
+    def _on_membership(self, _members: Membership, _committed: bool) -> None:
+        self._update_mesh()
+        self._joining.look()
+
     def _update_mesh(self) -> None:
-        nodes = self._machine.state.nodes
-        known = {
-            node.id: node.addresses.peer
-            for node in nodes.values()
-            if node.state is not NodeState.REMOVED
-        }
-        self.mesh.update({**self._settings.founders, **known})
-        self.replication.update(known)
+        """Links to founders and registered nodes; to one that was removed until it is no member."""
+        nodes, members = self._machine.state.nodes, self.member.membership.members
+        gone = {node.id for node in nodes.values() if node.state is NodeState.REMOVED}
+        known = {node.id: node.addresses.peer for node in nodes.values()}
+        wanted = {**self._settings.founders, **known}
+        self.mesh.update({name: at for name, at in wanted.items() if name not in gone - members})
+        self.replication.update({name: at for name, at in known.items() if name not in gone})
 
 
 def _identify(settings: ClusterSettings, rng: random.Random) -> str:
@@ -323,7 +356,8 @@ def _open_storage(settings: ClusterSettings) -> RaftStorage:
     directory = settings.directory / "raft"
     group, node = settings.cluster, settings.node
     if not directory.is_dir() or not any(directory.iterdir()):
-        first = founders([NodeId(name) for name in settings.founders])
+        founds = settings.node in settings.founders
+        first = founders([NodeId(name) for name in settings.founders]) if founds else None
         RaftStorage.create(directory, group=group, node=node, founders=first)
     storage = RaftStorage.open(directory, group=group, node=node)
     for finding in storage.findings:

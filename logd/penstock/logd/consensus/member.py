@@ -27,6 +27,7 @@ from penstock.logd.core.raft import (
     Halted,
     Ignored,
     LeaderChanged,
+    Membership,
     MembershipChange,
     MembershipChanged,
     Message,
@@ -144,6 +145,11 @@ class Member:
     def term(self) -> int:
         """Raft's term."""
         return self._raft.term
+
+    @property
+    def membership(self) -> Membership:
+        """The members in force, as far as this one knows; none before a leader let it in."""
+        return self._raft.memberships.current
 
     async def run(self) -> None:
         """Take part until cancelled; then whoever waits is told.

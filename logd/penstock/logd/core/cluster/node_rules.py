@@ -90,7 +90,7 @@ def _check_registration(tables: Tables, command: RegisterNode) -> None:
         raise RefusedError("TOO_MANY_NODES", f"there are or were {NODES_MAX} nodes")
     removed = before is not None and before.state is NodeState.REMOVED
     if before is not None and removed and before.storage == command.storage:
-        message = f"node {command.node} was removed; give it an empty data directory"
+        message = f"node {command.node} was removed"
         raise RefusedError("NODE_REMOVED", message)
 
 

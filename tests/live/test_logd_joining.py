@@ -1,0 +1,69 @@
+"""A node joins a cluster, takes data over, and a founder leaves it for good."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.logd.cli import cli
+from penstock.logd.publisher import BlockingPublisher
+from tests.support.logd_cluster import LogdCluster
+from tests.support.nats_server import nats_server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+
+def command(cluster: LogdCluster, words: str) -> str:
+    """What a command says that is done."""
+    servers = ",".join(cluster.nodes[name].fetch for name in cluster.running())
+    done = CliRunner().invoke(cli, [*words.split(), "--server", servers])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def nodes(cluster: LogdCluster) -> dict[str, tuple[str, bool, int]]:
+    """State, whether it lives, and replicas by node."""
+    rows = [json.loads(line) for line in command(cluster, "nodes --json").splitlines()]
+    return {row["node"]: (row["state"], row["live"], row["replicas"]) for row in rows}
+
+
+def test_a_fourth_node_joins_takes_data_over_and_a_founder_leaves(tmp_path: Path) -> None:
+    with (
+        nats_server(tmp_path / "nats") as server,
+        LogdCluster(tmp_path, server.url) as cluster,
+        BlockingPublisher(server.url) as publisher,
+    ):
+        cluster.create("s", "s")
+        sent = [b"%d" % number for number in range(200)]
+
+        def publish(count: int) -> None:
+            first = len(cluster.values("s"))
+            for value in sent[first : first + count]:
+                publisher.publish("s", value)
+
+        publish(50)
+        cluster.join("d")
+        assert nodes(cluster)["d"] == ("active", True, 0)
+
+        command(cluster, "streams move s --to d,b,c")
+        wait_until(lambda: cluster.partition("s").replicas == ("d", "b", "c"), what="it has moved")
+        cluster.wait_in_sync("s", size=3)
+        publish(50)
+        assert cluster.values("s") == sent[:100]
+
+        command(cluster, "nodes drain a")
+        wait_until(lambda: nodes(cluster)["a"][2] == 0, what="a has nothing left")
+        command(cluster, "nodes remove a --yes")
+        assert cluster.nodes["a"].daemon.wait(within_s=30) == 78
+        assert "a was removed" in cluster.nodes["a"].daemon.log()
+        assert sorted(nodes(cluster)) == ["b", "c", "d"]
+
+        # The new node votes and the one that left does not: two of b, c and d are a majority.
+        cluster.nodes["b"].daemon.kill()
+        publish(50)
+        cluster.create("another", "another", replication_factor=2)
+        assert cluster.values("s") == sent[:150]
+        cluster.nodes["a"].daemon.launch()
+        assert cluster.nodes["a"].daemon.wait(within_s=30) == 78, "it does not come back"
