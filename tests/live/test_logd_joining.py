@@ -32,10 +32,11 @@ def nodes(cluster: LogdCluster) -> dict[str, tuple[str, bool, int]]:
 def test_a_fourth_node_joins_takes_data_over_and_a_founder_leaves(tmp_path: Path) -> None:
     with (
         nats_server(tmp_path / "nats") as server,
-        LogdCluster(tmp_path, server.url) as cluster,
+        LogdCluster(tmp_path, server.url, streams=[{"name": "s", "subject": "s"}]) as cluster,
         BlockingPublisher(server.url) as publisher,
     ):
-        cluster.create("s", "s")
+        wait_until(lambda: command(cluster, "streams list").count(" ok ") == 1)
+        cluster.wait_in_sync("s", size=3)  # made when all the founders had come
         sent = [b"%d" % number for number in range(200)]
 
         def publish(count: int) -> None:

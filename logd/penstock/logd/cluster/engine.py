@@ -4,7 +4,6 @@ import asyncio
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -83,6 +82,7 @@ class ClusterEngine:
         self.streams = ClusterStreams(self._replicas, decisions)
         self.cursors = ClusterCursors(self._replicas, decisions, cursors_max=config.cursors_max)
         self._configured: Sequence[ConfiguredStream] = ()
+        self._waiting = ""
 
     @property
     def listening(self) -> Listening:
@@ -112,6 +112,8 @@ class ClusterEngine:
             found.append("this node waits for the cluster to let it in")
         elif self._node.group.leader is None:
             found.append("no node leads the cluster: a majority cannot be reached")
+        if self._waiting:
+            found.append(self._waiting)
         return found
 
     async def open(
@@ -150,18 +152,33 @@ class ClusterEngine:
         """Have the streams of the configuration made that the cluster has not."""
         for settings in self._configured:
             while True:
-                with suppress(UnavailableError):
+                try:
                     await self._make(settings)
                     break
+                except UnavailableError as error:
+                    self._waiting = f"stream {settings.name} is not made yet: {error}"
                 await asyncio.sleep(_AGAIN_S)
+        self._waiting = ""
 
     async def _make(self, settings: ConfiguredStream) -> None:
+        """Have a stream made, if the cluster has none of its name.
+
+        Raises:
+            UnavailableError: Not yet. How many replicas a stream gets that does not say is seen
+                only when every founder has come once.
+        """
         state = await self._node.group.read(timeout_s=10)
         if settings.name in state.streams:
             return
+        replication = settings.replication()
+        absent = sorted(self._section.founders.keys() - state.nodes.keys())
+        if absent and replication.replication_factor in (None, "all"):
+            raise UnavailableError(f"no word yet of {', '.join(absent)}")
         try:
-            await self.streams.create(settings.stream_config(), settings.replication())
+            await self.streams.create(settings.stream_config(), replication)
         except RefusedError as error:
+            if error.code == "NOT_ENOUGH_NODES":
+                raise UnavailableError(str(error)) from None
             _log.error("configured stream not made", stream=settings.name, reason=str(error))
 
 
