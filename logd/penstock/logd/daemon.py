@@ -20,6 +20,11 @@ from penstock.logd.compactor import Compactor
 from penstock.logd.config import LogdConfig
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.turn import Message
+from penstock.logd.daemon_errors import (
+    DamagedDataError,
+    DrainCutShortError,
+    LastSyncFailedError,
+)
 from penstock.logd.descriptors import Descriptors
 from penstock.logd.engine import Engine
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
@@ -39,7 +44,6 @@ from penstock.logd.upkeep import CompactionSettings
 from penstock.service import (
     AdminServer,
     ConfigError,
-    ExitCode,
     Health,
     ServiceError,
     UnavailableError,
@@ -53,25 +57,6 @@ _FIXES = {
     "NOT_CLUSTERED": "leave that out, or make this node a part of a cluster",
 }
 _log = structlog.get_logger()
-
-
-class DamagedDataError(ServiceError):
-    """The data directory is not what was written; an operator must look (exit code 65)."""
-
-    exit_code = ExitCode.DATA
-
-
-class DrainCutShortError(ServiceError):
-    """Stopping took longer than `drain_timeout_s` (exit code 75)."""
-
-    exit_code = ExitCode.TEMPORARY
-    at_once = True  # a thread may hang in a write or sync that the disk never answers
-
-
-class LastSyncFailedError(ServiceError):
-    """What was acked before it was synced may be lost (exit code 74)."""
-
-    exit_code = ExitCode.IO
 
 
 async def run_daemon(config: LogdConfig, config_path: Path, stop: asyncio.Event) -> None:
