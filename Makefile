@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test check sim soak bench proto constraints clean
+.PHONY: help demo test check sim soak nemesis bench proto constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -20,6 +20,9 @@ sim: .venv/.installed ## Run the seeded simulations only; SEED=n repeats one
 
 soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SEED=n repeats one
 	@$(BIN)/python -m tests.soak $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+nemesis: .venv/.installed ## Faults at random on a real cluster under load; SECONDS=n, SEED=n draws the same
+	@$(BIN)/python -m tests.nemesis $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS="--quick --only a,b"
 	@$(BIN)/python -m tests.bench $(ARGS)

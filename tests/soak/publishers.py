@@ -35,6 +35,7 @@ _REPEAT_ONE_IN = 10
 _REPEAT_WITHIN_S = 60
 """Half of the window of message ids, so that one which is under way for long is still known."""
 
+_NOT_NOW = (Nack.BUSY, Nack.STORAGE_FAILED, Nack.NOT_ENOUGH_REPLICAS)
 _FAILED = (nats.errors.Error, nats.js.errors.Error, TimeoutError)
 
 
@@ -241,7 +242,7 @@ class Batches(Publisher):
     async def _repeat(self, client: Client, ledger: Ledger) -> None:
         sequence, offset = self._acked
         answer = await self._publish(client, sequence)
-        if answer is None or answer.nack in (Nack.BUSY, Nack.STORAGE_FAILED):
+        if answer is None or answer.nack in _NOT_NOW:
             return
         ledger.counts["repeats known"] += 1
         if not answer.duplicate or answer.offset not in (offset, -1):

@@ -1,5 +1,6 @@
 """A cluster of real logd processes on loopback addresses."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +19,7 @@ class LogdCluster:
         directory: For data, configurations and logs, a directory for each node.
         nats_url: Of the NATS server; or one for each node.
         size: How many nodes.
+        reached: Given a node and where it listens for others, where they reach it.
         streams: As in the configuration file.
         section: Further keys of the section `cluster`.
         options: Further keys of the configuration.
@@ -26,35 +28,40 @@ class LogdCluster:
     def __init__(
         self,
         directory: Path,
-        nats_url: str | dict[str, str],
+        nats_url: str | dict[str, str] | Callable[[str], str],
         *,
         size: int = 3,
+        reached: Callable[[str, str], str] = lambda _, address: address,
         streams: list[dict[str, Any]] | None = None,
         section: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         self.names = [chr(ord("a") + number) for number in range(size)]
         self.peers = {name: f"127.0.0.1:{free_port()}" for name in self.names}
+        self._founders = {name: reached(name, address) for name, address in self.peers.items()}
         self._directory, self._nats_url = directory, nats_url
         self._section, self._options = section or {}, {"streams": streams or []} | options
         self.nodes = {name: self._make(name, self.peers[name]) for name in self.names}
 
     def _make(self, name: str, peer: str) -> Logd:
-        own = {"name": "test", "peer": peer, "founders": self.peers}
-        url = self._nats_url if isinstance(self._nats_url, str) else self._nats_url[name]
-        directory, cluster = self._directory / name, own | self._section
+        own = {"name": "test", "peer": peer, "founders": self._founders}
+        url, directory = _url_for(name, self._nats_url), self._directory / name
+        cluster = own | self._section
         return Logd(directory, url, node=name, cluster=cluster, **self._options)
 
     def __enter__(self) -> Self:
-        self.start(*self.names)
-        wait_until(self._complete, within_s=30, what="every node registered")
+        try:
+            self.start(*self.names)
+            wait_until(self._complete, within_s=30, what="every node registered")
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        for node in self.nodes.values():
-            node.daemon.close()
+        self._end()
 
     def start(self, *names: str) -> None:
         """Start nodes at once, and wait until each answers."""
@@ -124,7 +131,17 @@ class LogdCluster:
             start, end = log.offsets(stream, number)
             return [record.value for _, record in log.records(stream, start, end, partition=number)]
 
+    def _end(self) -> None:
+        for node in self.nodes.values():
+            node.daemon.close()
+
     def _complete(self) -> bool:
         with self.client() as log:
             info = log.cluster()
         return info.controller is not None and len(info.nodes) == len(self.names)
+
+
+def _url_for(name: str, urls: str | dict[str, str] | Callable[[str], str]) -> str:
+    if isinstance(urls, str):
+        return urls
+    return urls[name] if isinstance(urls, dict) else urls(name)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,13 +17,27 @@ import yaml
 
 from tests.support.waiting import PATIENCE, wait_until
 
+_PORTS = (12_000, 32_000)
+"""Below those that the kernel takes for connections, as a rule."""
+
+_DICE = random.SystemRandom()  # tests that run beside one another must not draw the same
+
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of the loopback interface that was free a moment ago.
+
+    None that the kernel gives to connections: a process that is killed and started again finds its
+    port as it left it.
+    """
+    while True:
+        port = _DICE.randrange(*_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class Daemon:

@@ -62,6 +62,7 @@ class NodeReplicas:
         listening: Which partitions are on their subjects.
         problems: Why replicas are not open, by place.
         revived: Logs opened again since the start.
+        ready: Whether it has the state as it was when the node started, or later.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class NodeReplicas:
         self.listening = Listening(link, around.budget, around.clock, around.admission)
         self._holdings = Holdings(data_dir)
         self._cluster: ClusterNode | None = None
-        self._ready = False
+        self.ready = False
         self._hosted: dict[PartitionKey, HostedReplica] = {}
         self._places: dict[Place, HostedReplica] = {}
         self._settling = Settling(self._bring_about)
@@ -139,7 +140,7 @@ class NodeReplicas:
         """Look after the replicas until cancelled."""
         await self.cluster.group.catch_up()
         await adopt_streams(self._holdings, self.cluster)
-        self._ready = True
+        self.ready = True
         self._look_at(self.cluster.group.state.streams)
         reviving = Reviving(self)
         while True:
@@ -213,13 +214,13 @@ class NodeReplicas:
 
     def on_applied(self, command: Command, result: Result) -> None:
         """As `Replicas`."""
-        if self._ready:
+        if self.ready:
             self._look_at(streams_of(command, result))
         self._applied.set()
 
     def on_restored(self) -> None:
         """As `Replicas`."""
-        if self._ready:
+        if self.ready:
             held = {place.stream for place in self._places}
             self._look_at({*self.cluster.group.state.streams, *held})
 

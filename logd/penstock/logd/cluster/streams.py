@@ -22,7 +22,7 @@ from penstock.logd.core.cluster.state import ClusterState, Refused
 from penstock.logd.core.cluster.tables import basis_of
 from penstock.logd.core.metadata import StreamConfig, check_not_internal, is_internal
 from penstock.logd.description import describe_roles, describe_standing
-from penstock.logd.errors import RefusedError
+from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.fetch.stream_settings import altered
 from penstock.logd.fetch.streams import not_here
 from penstock.logd.fetch.wire import Document
@@ -56,15 +56,19 @@ class ClusterStreams:
 
     @property
     def _state(self) -> ClusterState:
+        """What there is, unless this node has just started and cannot know."""
+        if not self._replicas.ready:
+            raise UnavailableError("this node does not know yet what the cluster has")
         return self._replicas.cluster.group.state
 
     def cluster(self) -> Document:
         """As `Streams`; `live` is as far as this node can tell."""
         cluster = self._replicas.cluster
+        state = cluster.group.state
         up = {link.peer for link in cluster.mesh.links() if link.up} | {self.node}
         nodes = [
             _describe_node(node, live=node.id in up)
-            for _, node in sorted(self._state.nodes.items())
+            for _, node in sorted(state.nodes.items())
             if node.state is not NodeState.REMOVED
         ]
         return {"cluster": cluster.cluster, "controller": cluster.group.leader, "nodes": nodes}
@@ -100,7 +104,8 @@ class ClusterStreams:
         self, config: StreamConfig, replication: ReplicationSettings
     ) -> tuple[Document, bool]:
         """As `Streams`; on return every partition has a leader, if that can be in time."""
-        factor = min(_REPLICAS, len(self._state.active()) or 1)
+        state = await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
+        factor = min(_REPLICAS, len(state.active()) or 1)
         done = await self._decisions.create(
             config,
             replication.options(factor=factor),

@@ -1,0 +1,200 @@
+"""A cluster of real processes on a network under control, under load, and the end of it."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock.logd.dump import Dump
+from penstock.logd.rows import batch_records
+from tests.nemesis.history import Log, Row, Verdict, judge
+from tests.nemesis.load import Load, mixed
+from tests.nemesis.network import NATS, Network
+from tests.soak.publishers import Publisher
+from tests.soak.servers import NatsServer
+from tests.support.logd_cluster import LogdCluster
+from tests.support.waiting import wait_until
+
+
+class Arena:
+    """A cluster, its network, its NATS server.
+
+    Args:
+        nats: It runs.
+        network: It runs.
+        cluster: It runs; every node reaches every other, and NATS, over the network.
+    """
+
+    def __init__(self, nats: NatsServer, network: Network, cluster: LogdCluster) -> None:
+        self.nats, self.network, self.cluster = nats, network, cluster
+        self.frozen: set[str] = set()
+
+    @property
+    def names(self) -> list[str]:
+        """Of all nodes."""
+        return self.cluster.names
+
+    @contextmanager
+    def load(self, *streams: str, publishers: Sequence[Publisher] | None = None) -> Iterator[Load]:
+        """Create the streams, and publish to them and read them."""
+        for stream in streams:
+            self.cluster.create(stream, f"soak.{stream}.>")
+        chosen = publishers or [p for number, s in enumerate(streams) for p in mixed(s, number)]
+        fetch = ",".join(self.cluster.nodes[name].fetch for name in self.names)
+        with Load(self.nats.url, fetch, chosen) as load:
+            yield load
+
+    # Faults.
+
+    def kill(self, *nodes: str) -> None:
+        """SIGKILL."""
+        for node in nodes:
+            self.frozen.discard(node)
+            code = self.cluster.nodes[node].daemon.kill()
+            assert code == -signal.SIGKILL, f"{node} had ended by itself: {code}"
+
+    def stop(self, node: str) -> None:
+        """SIGTERM, and wait for the end."""
+        daemon = self.cluster.nodes[node].daemon
+        code = daemon.stop()
+        assert code == 0, f"{node} ended with {code}: {daemon.log()[-3000:]}"
+
+    def start(self, *nodes: str) -> None:
+        """Start what was killed; it need not take part on return."""
+        self.cluster.start(*nodes)
+
+    def freeze(self, node: str) -> None:
+        """SIGSTOP."""
+        os.kill(self.cluster.nodes[node].daemon.pid, signal.SIGSTOP)
+        self.frozen.add(node)
+
+    def thaw(self, node: str) -> None:
+        """SIGCONT."""
+        os.kill(self.cluster.nodes[node].daemon.pid, signal.SIGCONT)
+        self.frozen.discard(node)
+
+    def isolate(self, node: str, *, peers: bool = True, nats: bool = False) -> None:
+        """Cut a node off from the others, from NATS, or both."""
+        if peers:
+            self.network.cut(node, self.names)
+        if nats:
+            self.network.cut(node, [NATS])
+
+    def mute(self, node: str, *, towards: Sequence[str] | None = None) -> None:
+        """What a node says does not arrive; it hears the others."""
+        others = self.names if towards is None else towards
+        self.network.hold(*[(node, other) for other in others if other != node])
+
+    def deafen(self, node: str) -> None:
+        """What others say to a node does not arrive; they hear it."""
+        self.network.hold(*[(other, node) for other in self.names if other != node])
+
+    # Views.
+
+    def others(self, node: str) -> list[str]:
+        """All but one."""
+        return [name for name in self.names if name != node]
+
+    def leader_among(self, stream: str, nodes: Sequence[str]) -> str:
+        """Who leads, as these nodes see it, once it is one of them."""
+
+        def found() -> str | None:
+            leader = self.cluster.partition(stream, node=nodes[0]).leader
+            return leader if leader in nodes else None
+
+        return str(wait_until(found, within_s=30, what=f"a leader of {stream} in {nodes}"))
+
+    def standing(self) -> list[str]:
+        """Nodes that run and are not frozen."""
+        return [name for name in self.cluster.running() if name not in self.frozen]
+
+    def controller(self, *nodes: str) -> str:
+        """Who leads the metadata group, as some nodes see it."""
+
+        def found() -> str | None:
+            with self.cluster.client(*(nodes or self.cluster.running())) as log:
+                return log.cluster().controller
+
+        return str(wait_until(found, within_s=30, what="a controller"))
+
+    # The end.
+
+    def recover(self) -> None:
+        """No more faults: everything runs, and reaches everything."""
+        self.network.heal()
+        for node in list(self.frozen):
+            self.thaw(node)
+        gone = [name for name in self.names if name not in self.cluster.running()]
+        self.start(*gone)
+
+    def settle(self, load: Load, *streams: str) -> dict[str, Verdict]:
+        """End the faults and the load; wait until the replicas agree; judge."""
+        self.recover()
+        load.goes_on()
+        load.stop()
+        verdicts = {}
+        for stream in streams:
+            self.cluster.wait_in_sync(stream)
+            wait_until(lambda s=stream: self._is_quiet(s), within_s=30, what=f"{stream} is quiet")  # type: ignore[misc]
+            end = self.cluster.partition(stream).high_watermark + 1
+            reads = load.read_to(stream, end)
+            verdicts[stream] = judge(
+                load.acked(stream), load.publishing(stream), self.replicas(stream), reads
+            )
+        return verdicts
+
+    def _is_quiet(self, stream: str) -> bool:
+        """Whether every replica has everything, and all of it is committed."""
+        found = [self.cluster.partition(stream, node=name) for name in self.names]
+        ends = {(part.end_offset, part.high_watermark + 1) for part in found}
+        return len(ends) == 1 and len(set(ends.pop())) == 1
+
+    def replicas(self, stream: str, number: int = 0) -> dict[str, Log]:
+        """Every node's log of a partition, as it lies on its disk."""
+        return {
+            name: read_log(self.cluster.nodes[name].data_dir, stream, number) for name in self.names
+        }
+
+
+def read_log(data_dir: Path, stream: str, number: int = 0) -> Log:
+    """The log of a partition in a data directory; nothing may be damaged."""
+    (directory,) = (data_dir / "streams").glob(f"{stream}-*/{number}")
+    damage: list[str] = []
+    dump = Dump(directory, on_damage=damage.append)
+    start, end = dump.start_offset, dump.end_offset
+    rows = {
+        offset: Row(header.leader_epoch, record)
+        for header, batch in dump.batches(start, end)
+        for offset, record in batch_records(header, batch)
+    }
+    assert not damage, damage
+    return Log(start, end, rows)
+
+
+@contextmanager
+def arena(directory: Path, *, size: int = 3, **options: Any) -> Iterator[Arena]:
+    """Run a cluster on a network until the block ends.
+
+    Args:
+        directory: For everything.
+        size: Nodes.
+        options: Further keys of the configuration of each.
+    """
+    with ExitStack() as stack:
+        nats = NatsServer(directory / "nats")
+        stack.callback(nats.close)
+        nats.start()
+        network = stack.enter_context(Network())
+        cluster = LogdCluster(
+            directory,
+            lambda name: (
+                f"nats://{network.relay(NATS, nats.url.removeprefix('nats://'), dialer=name)}"
+            ),
+            size=size,
+            reached=network.relay,
+            **options,
+        )
+        stack.enter_context(cluster)
+        yield Arena(nats, network, cluster)

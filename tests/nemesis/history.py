@@ -1,0 +1,214 @@
+"""What became of every message that was acked: a history held against the logs of all replicas.
+
+Pure: the caller reads the logs. A message is *kept* when the record at the offset of its ack is
+that message, on every replica. Everything else is a violation, told by its kind.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from penstock.logd.batch import Record
+from tests.soak.content import Item, Keys, item_of, rows_of
+from tests.soak.ledger import Acked, Rule
+
+_TOLD = 5
+"""Violations of a kind told in full."""
+
+
+class Kind(Enum):
+    """What went wrong."""
+
+    LOST_PREFIX = "acked, and the log begins after it"
+    LOST_MIDDLE = "acked, and there is nothing at its offset"
+    LOST_TAIL = "acked, and the log ends before it"
+    REPLACED = "acked, and another message is at its offset"
+    SPLIT = "two messages were acked with one offset"
+    MOVED = "one message was acked with two offsets though its rule stores it once"
+    DUPLICATED = "stored again against its rule"
+    REORDERED = "stored in another order than its publisher's"
+    DIVERGED = "replicas differ"
+    EPOCH_FELL = "leader epochs fall"
+    UNKNOWN = "nobody published it"
+    MISREAD = "a reader was shown something else"
+
+
+class Row(NamedTuple):
+    """A record of a log, and the leader epoch it was written in."""
+
+    epoch: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One replica's log: records in [start, end), by offset."""
+
+    start: int
+    end: int
+    rows: Mapping[int, Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """What is known of the publishers, by name."""
+
+    rules: Mapping[str, Rule]
+    keys: Mapping[str, Keys]
+
+
+@dataclass
+class Verdict:
+    """What was found.
+
+    Attributes:
+        counts: Acked records that were kept, stored ones, and what went wrong, by kind.
+        told: The first violations of each kind.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing went wrong."""
+        return not self.told
+
+    def violated(self, kind: Kind, what: str) -> None:
+        """Note a violation."""
+        self.counts[kind.name] += 1
+        if self.counts[kind.name] <= _TOLD:
+            self.told.append(f"{kind.name}: {kind.value}: {what}")
+
+
+def judge(
+    acked: Iterable[Acked],
+    publishing: Publishing,
+    replicas: Mapping[str, Log],
+    reads: Mapping[str, Sequence[tuple[int, Record]]],
+) -> Verdict:
+    """Hold what publishers were told and readers were shown against the logs of all replicas.
+
+    Args:
+        acked: All of one stream; batches as the ack of their last row.
+        publishing: Of that stream.
+        replicas: By node, once the cluster has come to rest.
+        reads: By reader, in the order it was shown them.
+    """
+    verdict = Verdict()
+    rows = [row for ack in acked for row in ack.rows()]
+    _check_acks(verdict, rows, publishing)
+    for node, log in replicas.items():
+        _check_kept(verdict, rows, publishing, node, log)
+    names = sorted(replicas)
+    for node in names[1:]:
+        _compare(verdict, (names[0], replicas[names[0]]), (node, replicas[node]))
+    log = replicas[names[0]]
+    _check_order(verdict, publishing, log)
+    for reader, shown in reads.items():
+        _check_read(verdict, reader, shown, log)
+    return verdict
+
+
+def _check_acks(verdict: Verdict, rows: Iterable[Acked], publishing: Publishing) -> None:
+    by_offset: dict[int, Item] = {}
+    by_item: dict[Item, int] = {}
+    for ack in rows:
+        verdict.counts["acked"] += 1
+        other = by_offset.setdefault(ack.offset, ack.item)
+        if other != ack.item:
+            verdict.violated(Kind.SPLIT, f"{other} and {ack.item} at {ack.offset}")
+        before = by_item.setdefault(ack.item, ack.offset)
+        once = publishing.rules[ack.item.publisher] is not Rule.IN_ORDER
+        if before != ack.offset and once:
+            verdict.violated(Kind.MOVED, f"{ack.item} at {before} and {ack.offset}")
+
+
+def _check_kept(
+    verdict: Verdict, rows: Iterable[Acked], publishing: Publishing, node: str, log: Log
+) -> None:
+    for ack in rows:
+        what = f"{ack.item} at {ack.offset}, on {node}, which has [{log.start}, {log.end})"
+        row = log.rows.get(ack.offset)
+        if ack.offset < log.start:
+            verdict.violated(Kind.LOST_PREFIX, what)
+        elif ack.offset >= log.end:
+            verdict.violated(Kind.LOST_TAIL, what)
+        elif row is None:
+            verdict.violated(Kind.LOST_MIDDLE, what)
+        elif (found := item_of(row.record, publishing.keys)) != ack.item:
+            verdict.violated(Kind.REPLACED, f"{what}: {found or row.record}")
+        else:
+            verdict.counts["kept"] += 1
+
+
+def _compare(verdict: Verdict, one: tuple[str, Log], other: tuple[str, Log]) -> None:
+    (name, log), (other_name, other_log) = one, other
+    ends = (log.start, log.end), (other_log.start, other_log.end)
+    if ends[0] != ends[1]:
+        verdict.violated(Kind.DIVERGED, f"{name} has {ends[0]}, {other_name} has {ends[1]}")
+    for offset in sorted(log.rows.keys() | other_log.rows.keys()):
+        mine, its = log.rows.get(offset), other_log.rows.get(offset)
+        if mine != its:
+            verdict.violated(
+                Kind.DIVERGED, f"at {offset} {name} has {mine}, {other_name} has {its}"
+            )
+
+
+def _check_order(verdict: Verdict, publishing: Publishing, log: Log) -> None:
+    lasts: dict[str, Item] = {}
+    seen: set[Item] = set()
+    epoch = 0
+    for offset, row in sorted(log.rows.items()):
+        verdict.counts["stored"] += 1
+        if row.epoch < epoch:
+            verdict.violated(Kind.EPOCH_FELL, f"{row.epoch} after {epoch} at {offset}")
+        epoch = row.epoch
+        item = item_of(row.record, publishing.keys)
+        if item is None:
+            verdict.violated(Kind.UNKNOWN, f"{row.record} at {offset}")
+            continue
+        rule = publishing.rules[item.publisher]
+        again = item in seen
+        seen.add(item)
+        last = lasts.get(item.publisher)
+        lasts[item.publisher] = item
+        what = f"{item} at {offset}, after {last}"
+        if again and rule is Rule.IN_ORDER:
+            verdict.counts["stored again, as may be"] += 1
+        elif again:
+            verdict.violated(Kind.DUPLICATED, what)
+        elif not _follows(rule, last, item):
+            verdict.violated(Kind.REORDERED, what)
+
+
+def _follows(rule: Rule, last: Item | None, item: Item) -> bool:
+    """Whether an item may come after its publisher's last one."""
+    match rule:
+        case Rule.ONCE:
+            return True
+        case Rule.ONCE_IN_ORDER | Rule.IN_ORDER:
+            return last is None or item.number > last.number
+        case Rule.BATCHES if last is None:
+            return (item.number, item.row) == (1, 0)
+        case Rule.BATCHES if item.row:
+            return item == last._replace(row=last.row + 1)
+        case Rule.BATCHES:
+            whole = last.row == rows_of(last.publisher, last.number) - 1
+            return whole and item.number == last.number + 1
+
+
+def _check_read(
+    verdict: Verdict, reader: str, shown: Sequence[tuple[int, Record]], log: Log
+) -> None:
+    expected = log.start
+    for offset, record in shown:
+        verdict.counts["read"] += 1
+        if offset != expected:
+            verdict.violated(Kind.MISREAD, f"{reader} was shown {offset}, not {expected}")
+        expected = offset + 1
+        row = log.rows.get(offset)
+        if row is None or row.record != record:
+            verdict.violated(Kind.MISREAD, f"{reader} was shown {record} at {offset}: now {row}")

@@ -1,0 +1,182 @@
+"""Publishers and readers of a cluster, on a thread of their own, and what they saw."""
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+
+import nats
+import nats.errors
+
+from penstock.logd.batch import Record
+from penstock.logd.client import AsyncLogClient, FollowOptions
+from tests.nemesis.history import Publishing
+from tests.soak.ledger import Acked, Ledger
+from tests.soak.publishers import Batches, Publisher, WithId, WithoutId, WithoutReply
+from tests.support.waiting import wait_until
+
+_READ: Final = FollowOptions(wait_s=0.5)
+_READERS: Final = ("leader", "replica")
+
+
+def mixed(stream: str, seed: int) -> Sequence[Publisher]:
+    """Publishers of each kind, for a stream on the subject `soak.<stream>.>`."""
+    rng = random.Random(seed)
+    return [
+        WithoutId(stream, "retried", rng),
+        WithoutReply(stream, "unanswered", rng),
+        WithId(stream, "single", rng),
+        WithId(stream, "many", rng, window=4),
+        Batches(stream, "batches", rng, window=2),
+    ]
+
+
+def few(stream: str, seed: int) -> Sequence[Publisher]:
+    """One publisher, of messages with ids."""
+    return [WithId(stream, "single", random.Random(seed))]
+
+
+@dataclass
+class Seen:
+    """What the readers of a stream were shown, by reader."""
+
+    stream: str
+    reads: dict[str, list[tuple[int, Record]]] = field(default_factory=dict)
+
+
+class Load:
+    """Publishes and reads from the start of the block to `stop`, or to the end of the block.
+
+    Args:
+        nats_url: The publishers' own way to the server, which no fault of a node touches.
+        fetch: Where the nodes are read from, separated by commas.
+        publishers: Of all streams.
+
+    Attributes:
+        ledger: What they were told.
+    """
+
+    def __init__(self, nats_url: str, fetch: str, publishers: Sequence[Publisher]) -> None:
+        self.ledger = Ledger()
+        self._url = nats_url
+        self._fetch = fetch
+        self._publishers = publishers
+        self._seen = {p.stream: Seen(p.stream) for p in publishers}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="load")
+        self._stop = asyncio.Event()
+        self._over = asyncio.Event()
+        self._errors: list[BaseException] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._end)
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the load has not ended"
+        if error is None:
+            self.check()
+
+    def check(self) -> None:
+        """Raise what ended a publisher or a reader."""
+        if self._errors:
+            raise AssertionError("the load failed") from self._errors[0]
+        assert not self.ledger.broken, self.ledger.broken[:5]
+
+    def goes_on(self, records: int = 30) -> None:
+        """Wait until so many more are acked."""
+        wanted = self.ledger.records + records
+
+        def acked() -> bool:
+            self.check()
+            return self.ledger.records >= wanted
+
+        wait_until(acked, within_s=30, what=f"{records} more records acked")
+
+    def stop(self) -> None:
+        """Publish no more; on return every publisher has ended. Reading goes on."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+        wait_until(lambda: not self._publishing.is_set(), within_s=20, what="publishers end")
+        self.check()
+
+    def acked(self, stream: str) -> list[Acked]:
+        """All acks of a stream so far."""
+        return [ack for ack in list(self.ledger.acked) if ack.stream == stream]
+
+    def read_to(self, stream: str, end: int) -> Mapping[str, Sequence[tuple[int, Record]]]:
+        """What each reader was shown, once it was shown everything before an offset."""
+        reads = self._seen[stream].reads
+
+        def there() -> bool:
+            self.check()
+            return all(shown and shown[-1][0] >= end - 1 for shown in reads.values()) or not end
+
+        wait_until(there, within_s=30, what=f"readers of {stream} at {end}")
+        return reads
+
+    def publishing(self, stream: str) -> Publishing:
+        """What is known of a stream's publishers."""
+        mine = [p for p in self._publishers if p.stream == stream]
+        return Publishing({p.name: p.rule for p in mine}, {p.name: p.keys for p in mine})
+
+    # On the thread.
+
+    _publishing = threading.Event()
+
+    def _end(self) -> None:
+        self._stop.set()
+        self._over.set()
+
+    def _run(self) -> None:
+        self._publishing = threading.Event()
+        self._publishing.set()
+        try:
+            self._loop.run_until_complete(self._main())
+        except BaseException as error:  # noqa: BLE001 - for the test's own thread
+            self._errors.append(error)
+        finally:
+            self._publishing.clear()
+            self._loop.close()
+
+    async def _main(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            reading = [
+                tasks.create_task(self._read(seen, reader))
+                for seen in self._seen.values()
+                for reader in _READERS
+            ]
+            await self._publish()
+            self._publishing.clear()
+            await self._over.wait()
+            for task in reading:
+                task.cancel()
+
+    async def _publish(self) -> None:
+        client = await nats.connect(
+            self._url, max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=_ignore
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for publisher in self._publishers:
+                    tasks.create_task(publisher.run(client, self.ledger, self._stop))
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):  # the server may be gone
+                await client.close()
+
+    async def _read(self, seen: Seen, reader: Any) -> None:
+        shown = seen.reads.setdefault(reader, [])
+        async with AsyncLogClient(self._fetch, timeout_s=10.0, prefer=reader) as log:
+            async for offset, record in log.follow(seen.stream, 0, _READ):
+                shown.append((offset, record))
+
+
+async def _ignore(_: Exception) -> None:
+    """A lost connection; publishers see it as an ack that never came."""
