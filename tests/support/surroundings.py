@@ -17,7 +17,7 @@ from penstock.service.clock import Clock, SystemClock
 class QuietLink:
     """A link for the data of streams that brings nothing."""
 
-    def subscribe(self, subject: str) -> bytes:
+    def subscribe(self, subject: str, queue: str = "") -> bytes:
         return subject.encode()
 
     async def confirmed(self, sid: bytes) -> None:

@@ -1,7 +1,9 @@
 """What keeps the streams of a daemon: a lone node's own, or a node's part of a cluster's."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from prometheus_client.core import Metric
 
 from penstock.logd.config import ConfiguredStream
 from penstock.logd.fetch.api import Cursors
@@ -53,6 +55,12 @@ class Engine(Protocol):
 
     def reasons(self) -> Sequence[str]:
         """Why it is not as well as it should be."""
+
+    def info(self) -> dict[str, Any]:
+        """Further entries of `/status`."""
+
+    def metrics(self) -> Iterable[Metric]:
+        """Further metrics."""
 
     async def open(
         self, configured: Sequence[ConfiguredStream], addresses: Mapping[str, str]

@@ -33,8 +33,8 @@ _log = structlog.get_logger()
 class Link(Protocol):
     """What brings messages: a NATS connection, or a test's stand-in."""
 
-    def subscribe(self, subject: str) -> bytes:
-        """Begin to receive; returns the subscription's id."""
+    def subscribe(self, subject: str, queue: str = "") -> bytes:
+        """Begin to receive, in a queue group if one is named; returns the subscription's id."""
         ...
 
     async def confirmed(self, sid: bytes) -> None:
@@ -116,8 +116,12 @@ class Listening:
         self._by_sid: dict[bytes, _Listener] = {}
         self._restless: dict[str, _Listener] = {}
 
-    async def add(self, partition: Taker) -> None:
+    async def add(self, partition: Taker, queue: str = "") -> None:
         """Put a stream on its subject; not any more once `stop` was called.
+
+        Args:
+            partition: What takes the messages.
+            queue: The queue group it shares them with.
 
         Raises:
             NatsRefusedError: The server does not permit it.
@@ -125,7 +129,7 @@ class Listening:
         if self.stopped:
             return
         subject = partition.subject
-        sid = self._link.subscribe(subject)
+        sid = self._link.subscribe(subject, queue)
         wild = begins_with_wildcard(subject)
         listener = _Listener(partition, sid, Admission(self._policy), wild)
         self._listeners[partition.label] = self._by_sid[sid] = listener

@@ -1,6 +1,9 @@
 """The streams of a logd that is in no cluster, run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from prometheus_client.core import Metric
 
 from penstock.logd.config import ConfiguredStream
 from penstock.logd.cursors import CURSORS_STREAM, CursorStore
@@ -54,6 +57,14 @@ class LoneEngine:
 
     def reasons(self) -> Sequence[str]:
         """As `Engine`; what is wrong its partitions say themselves."""
+        return ()
+
+    def info(self) -> dict[str, Any]:
+        """As `Engine`."""
+        return {}
+
+    def metrics(self) -> Iterable[Metric]:
+        """As `Engine`."""
         return ()
 
     async def open(

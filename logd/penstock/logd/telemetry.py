@@ -77,6 +77,7 @@ class Telemetry:
                 "readers_stalled": self.server.counts.stalled,
                 "requests": self.server.counts.requests,
                 "fetched_bytes": self.server.counts.bytes_sent,
+                **self.engine.info(),
             },
         )
 
@@ -204,6 +205,7 @@ class _Scrape(Collector):
         yield from _process_metrics(self._telemetry)
         listening = self._telemetry.engine.listening
         yield from gap_metrics(listening.gaps, listening.now())
+        yield from self._telemetry.engine.metrics()
 
 
 def _stream_metrics(partitions: list[Partition], unopened: list[Unopened]) -> Iterable[Metric]:

@@ -38,7 +38,7 @@ class HandLink:
         self.asked: list[str] = []
         self.sids: dict[str, bytes] = {}
 
-    def subscribe(self, subject: str) -> bytes:
+    def subscribe(self, subject: str, queue: str = "") -> bytes:
         self.asked.append(f"subscribe {subject}")
         sid = self.sids[subject] = b"%d" % len(self.asked)
         return sid

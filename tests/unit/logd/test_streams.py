@@ -38,7 +38,7 @@ class QuietLink:
         self.asked: asyncio.Event | None = None
         self.answer = asyncio.Event()
 
-    def subscribe(self, subject: str) -> bytes:
+    def subscribe(self, subject: str, queue: str = "") -> bytes:
         return b"%d" % next(self.sids)
 
     async def confirmed(self, sid: bytes) -> None:

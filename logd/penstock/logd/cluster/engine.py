@@ -3,10 +3,11 @@
 import asyncio
 import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import structlog
+from prometheus_client.core import Metric
 
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.cluster.cursors import ClusterCursors
@@ -15,6 +16,7 @@ from penstock.logd.cluster.hearing import Hearing
 from penstock.logd.cluster.node import ClusterNode, ClusterSettings
 from penstock.logd.cluster.replicas import NodeReplicas
 from penstock.logd.cluster.streams import ClusterStreams
+from penstock.logd.cluster.telemetry import cluster_metrics, describe_node
 from penstock.logd.config import ConfiguredStream, LogdConfig
 from penstock.logd.core.cluster.records import Addresses
 from penstock.logd.core.node import NodeId
@@ -115,6 +117,14 @@ class ClusterEngine:
         if self._waiting:
             found.append(self._waiting)
         return found
+
+    def info(self) -> dict[str, Any]:
+        """As `Engine`."""
+        return {"cluster": describe_node(self._node, self._replicas.hosted())}
+
+    def metrics(self) -> Iterable[Metric]:
+        """As `Engine`."""
+        return cluster_metrics(self._node, self._replicas.hosted())
 
     async def open(
         self, configured: Sequence[ConfiguredStream], addresses: Mapping[str, str]

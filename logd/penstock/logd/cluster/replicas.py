@@ -274,7 +274,9 @@ class NodeReplicas:
         leadership = replica.partition.leadership
         try:
             if replica.leading and not replica.partition.internal:
-                await self.listening.add(leadership)
+                record = self._record(replica.place)
+                queue = None if record is None else record[0].options.queue_group
+                await self.listening.add(leadership, queue or "")
             replica.heard = replica.leading
         except RefusedError as error:  # the NATS server does not permit it: elsewhere it may
             _log.error("cannot listen", stream=leadership.label, reason=str(error))

@@ -104,6 +104,9 @@ class ClusterStreams:
         self, config: StreamConfig, replication: ReplicationSettings
     ) -> tuple[Document, bool]:
         """As `Streams`; on return every partition has a leader, if that can be in time."""
+        if replication.partitions > 1 and config.subject.endswith(">"):
+            message = f"{config.subject!r}: partition n is on subject.n, which > would cover"
+            raise RefusedError("BAD_SUBJECT", message, subject=config.subject)
         state = await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
         factor = min(_REPLICAS, len(state.active()) or 1)
         done = await self._decisions.create(

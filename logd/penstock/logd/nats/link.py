@@ -149,12 +149,16 @@ class NatsLink:
                 self._note_loss(wire)
                 await self._rest()
 
-    def subscribe(self, subject: str) -> bytes:
+    def subscribe(self, subject: str, queue: str = "") -> bytes:
         """Subscribe now and after each reconnect; returns the subscription's id.
 
         Messages may come before `confirmed` returns.
+
+        Args:
+            subject: What is wanted.
+            queue: With it, each message goes to one of all that name it.
         """
-        return self._subscriptions.add(subject)
+        return self._subscriptions.add(subject, queue)
 
     async def confirmed(self, sid: bytes) -> None:
         """Wait until the server has a new subscription; returns at once while there is no server.

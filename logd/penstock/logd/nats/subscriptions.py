@@ -46,6 +46,7 @@ class LinkEvent:
 @dataclass(slots=True)
 class _Subscription:
     subject: str
+    queue: str = ""
     paused: bool = False
     denial: str = ""
     known: asyncio.Event = field(default_factory=asyncio.Event)
@@ -78,11 +79,11 @@ class Subscriptions:
         self._wire = None
         return b"".join(b"UNSUB %b\r\n" % sid for sid in self._found)
 
-    def add(self, subject: str) -> bytes:
-        """Begin a new one; returns its id."""
+    def add(self, subject: str, queue: str = "") -> bytes:
+        """Begin a new one, shared with the others of a queue group; returns its id."""
         self._last_sid += 1
         sid = str(self._last_sid).encode()
-        self._found[sid] = _Subscription(subject)
+        self._found[sid] = _Subscription(subject, queue)
         if self._wire is not None:
             self._begin(self._wire, sid)
         return sid
@@ -140,7 +141,9 @@ class Subscriptions:
 
     def _begin(self, wire: Wire, sid: bytes) -> Answer:
         found = self._found[sid]
-        answer = wire.ask(b"SUB %b %b\r\n" % (found.subject.encode(), sid))
+        answer = wire.ask(
+            b"SUB %b %b\r\n" % (f"{found.subject} {found.queue}".rstrip().encode(), sid)
+        )
         answer.add_done_callback(lambda done: self._settle(wire, sid, done))
         return answer
 

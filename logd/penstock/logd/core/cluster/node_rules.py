@@ -106,7 +106,7 @@ def _depose_everywhere(
                 tables.depose(index, partition)
             tables.put(key, now)
             changed.append(key)
-    return tuple(changed)
+    return tuple(sorted(changed))  # a node that began with a snapshot walks in another order
 
 
 def _without(partition: Partition, node: NodeId, *, lost: bool) -> Partition:
