@@ -10,6 +10,7 @@ from typing import Any, Final
 import structlog
 
 from penstock.logd.cluster.adoption import adopt_streams
+from penstock.logd.cluster.finishing import finish, finish_all
 from penstock.logd.cluster.hearing import Hearing
 from penstock.logd.cluster.holdings import Holdings
 from penstock.logd.cluster.host import Identified
@@ -37,7 +38,6 @@ from penstock.logd.core.replication.settings import ReplicationSettings
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError
 from penstock.logd.listening import Link, Listening
 from penstock.logd.partition import Partition
-from penstock.logd.store import LogFailedError
 from penstock.logd.surroundings import Surroundings
 from penstock.service.clock import Clock
 
@@ -167,10 +167,7 @@ class NodeReplicas:
         await self._settling.close()
         for task in list(self._tasks):
             task.cancel()
-        replicas = self.hosted()
-        sound = await asyncio.gather(*(self._finish(replica) for replica in replicas))
-        found = zip(replicas, sound, strict=True)
-        return sorted({replica.place.stream for replica, whole in found if not whole})
+        return await finish_all(self.hosted())
 
     def draining(self) -> list[str]:
         """Streams that `close` still waits for."""
@@ -186,7 +183,7 @@ class NodeReplicas:
         replica = self.at(place)
         if replica is not None and replica.partition.failure:
             self._forget(replica)
-            await self._finish(replica)
+            await finish(replica)
         self.problems.pop(place, None)
         self._touch(place)
         await self._settling.settled(place)
@@ -329,7 +326,7 @@ class NodeReplicas:
         holds = record is not None and self._is_to_hold(*record)
         if replica is not None and not self._is_as_wanted(place):
             self._forget(replica)
-            await self._finish(replica)
+            await finish(replica)
         if record is None:
             return
         if holds:
@@ -382,19 +379,6 @@ class NodeReplicas:
         self._places.pop(replica.place, None)
         self.listening.remove(replica.partition.leadership.label)
         replica.detach()
-
-    async def _finish(self, replica: HostedReplica) -> bool:
-        """Close it; whether its log could be synced, or had failed before."""
-        replica.detach()
-        if not replica.partition.failure:
-            replica.note()
-        replica.partition.close()
-        try:
-            await asyncio.to_thread(replica.partition.finish)
-        except LogFailedError as error:
-            _log.error("log failed while closing", stream=replica.place.stream, error=str(error))
-            return False
-        return True
 
 
 def _is_of(replica: HostedReplica, stream: StreamRecord) -> bool:
