@@ -186,6 +186,9 @@ class Writer:
             case fx.DeleteBefore(offset):
                 self.delete_before(offset)
             case fx.Patch(first, upto, _, cuts) if cuts == self.cuts and disk.start <= first:
+                if not self.node.world.calm and self.random.random() < 0.3:
+                    self.node.world.mark("hole not filled")
+                    return
                 self.node.world.mark("hole filled")
                 disk.records[first - disk.start : upto - disk.start] = patch
                 self.node.noticed.difference_update(range(first, upto))

@@ -75,6 +75,7 @@ class History:
         """A node calls everything up to an offset committed."""
         assert offset > node.high_watermark, f"{node.name}: {node.high_watermark} to {offset}"
         if node.replica.leader_epoch < self.unclean_epoch:
+            node.high_watermark = offset
             return  # it has not heard yet that this is lost
         disk, holes, view = node.disk, node.holes(), node.replica.view
         enough = view is not None and len(view.isr) >= view.min_isr

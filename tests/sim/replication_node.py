@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tests.sim.replication_world import ReplicationWorld
 
 MS: Final = 1_000_000
-SETTINGS: Final = ReplicationSettings(replica_lag_ns=60 * MS, retry_ns=10 * MS)
+SETTINGS: Final = ReplicationSettings(
+    replica_lag_ns=60 * MS, retry_ns=10 * MS, patch_retry_ns=50 * MS
+)
 FRAMES_MAX: Final = 6
 PATIENCE_NS: Final = 20 * MS
 
@@ -220,6 +222,7 @@ class Node:
                 self.send(effect)
             case fx.SaveHighWatermark(offset, agreed_epoch):
                 self.disk.checkpoint = (offset, agreed_epoch)
+                self.high_watermark = min(self.high_watermark, offset)
             case fx.ProposeIsr() | fx.Resign() | fx.Electable() | fx.RefreshMetadata() | fx.Tell():
                 self.tell(effect)
             case fx.HighWatermark(offset):
@@ -259,10 +262,8 @@ class Node:
                 self.world.send(name, "controller", lambda c: c.resigned(name, epoch))
             case fx.Electable(electable):
                 self.electable = electable
-            case fx.Tell(finding, first):
+            case fx.Tell(finding):
                 self.world.told(finding)
-                if finding is fx.Finding.UNCLEAN_LOSS:
-                    self.high_watermark = min(self.high_watermark, first - 1)
             case fx.RefreshMetadata():
                 pass  # heartbeats bring it
 

@@ -5,7 +5,10 @@ from dataclasses import replace
 from penstock.logd.core.replication import effects as fx
 from penstock.logd.core.replication import events as ev
 from penstock.logd.core.replication.epochs import Epochs
-from tests.support.replicas import VIEW, A, B, C, cluster, exchange
+from penstock.logd.core.replication.log_state import LogState
+from penstock.logd.core.replication.messages import OutOfRange
+from penstock.logd.core.replication.replica import Replica
+from tests.support.replicas import VIEW, B, C, Node, cluster, exchange
 
 UNCLEAN = replace(VIEW, version=2, leader_epoch=2, leader=B, isr=frozenset({B}), unclean_epoch=2)
 
@@ -62,4 +65,24 @@ def test_an_empty_log_beyond_the_leaders_end_is_not_in_sync() -> None:
     beyond = replace(fetch.fetch, offset=9, synced=9, last_epoch=0)
     b.take(ev.FetchCame(beyond))
     assert b.has(fx.ProposeIsr) == []
-    assert {A, C}.isdisjoint(b.replica.view.isr if b.replica.view else ())
+    b.take(ev.FetchCame(replace(beyond, number=beyond.number + 1, offset=1, synced=1)))
+    assert b.has(fx.ProposeIsr) == []  # nor is one that begins at the end
+    answers = [effect.answer for effect in b.said if isinstance(effect, fx.SendAnswer)]
+    assert [type(answer) for answer in answers] == [OutOfRange, OutOfRange]
+
+
+def test_an_empty_log_begins_anew_where_the_leaders_does_and_has_nothing_to_give_up() -> None:
+    node = Node(C)
+    state = LogState.opened(start=5, end=5, epochs=Epochs(), high_watermark=4, agreed_epoch=1)
+    node.replica = Replica(C, "i", state, boot="c2")
+    node.take(ev.Viewed(UNCLEAN))
+    fetch = node.has(fx.SendFetch)[-1]
+    assert isinstance(fetch, fx.SendFetch)
+    answer = OutOfRange(
+        boot="c2", number=fetch.fetch.number, incarnation="i", leader_epoch=2, log_start=1
+    )
+    node.said.clear()
+    node.take(ev.AnswerCame(answer))
+    assert node.said == [fx.SaveHighWatermark(0, 1), fx.Reset(1, 1)]
+    node.take(ev.WasReset(1, 1))
+    assert (node.replica.log.start, node.replica.high_watermark) == (1, 0)

@@ -130,7 +130,7 @@ class Patch:
     """Put these frames, as they came, in the place of the damaged range [first, upto).
 
     Void, and not reported, if the log has been cut since: `cuts` of them had been when it was said;
-    or if retention has taken the range, or its beginning.
+    or if retention has taken the range, or its beginning; or if the log cannot: that is retried.
     """
 
     first: int

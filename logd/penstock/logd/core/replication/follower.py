@@ -317,6 +317,8 @@ class Follower:
         effects: list[Effect] = []
         if start > log.written:
             effects.append(Tell(Finding.SKIPPED, log.written, start))
+        elif log.written == log.start:  # there is no record to give up
+            self._lower_high_watermark(start - 1, effects)
         elif start <= log.high_watermark and not self._give_up(start, effects):
             return effects
         return [*effects, self._reset(start)]
@@ -330,10 +332,15 @@ class Follower:
             return False
         if cut <= log.high_watermark:
             effects.append(Tell(Finding.UNCLEAN_LOSS, cut, log.high_watermark + 1))
-            log.high_watermark = cut - 1
-            effects.append(SaveHighWatermark(log.high_watermark, log.agreed_epoch))
-        self._known = min(self._known, cut - 1)
+        self._lower_high_watermark(cut - 1, effects)
         return True
+
+    def _lower_high_watermark(self, offset: int, effects: list[Effect]) -> None:
+        log = self._log
+        if offset < log.high_watermark:
+            log.high_watermark = offset
+            effects.append(SaveHighWatermark(offset, log.agreed_epoch))
+        self._known = min(self._known, offset)
 
     def _truncate(self, upto: int) -> Effect:
         self._begin_cut()

@@ -59,23 +59,25 @@ class Holes:
         return [Tell(Finding.HOLE, event.first, event.upto)]
 
     def ask(self, peers: Sequence[NodeId], now_ns: int) -> list[Effect]:
-        """Ask the next peer for the first range, unless one is being asked."""
-        if not self._ranges or not peers or self._patching:
+        """Ask the next peer for the first range, unless that was done a moment ago."""
+        if not self._ranges or not peers:
             return []
         if self._retry_ns is not None and now_ns < self._retry_ns:
             return []
+        self._patching = False
         first, upto = self._ranges[0]
         node = peers[self._turn % len(peers)]
         self._turn += 1
         self._retry_ns = now_ns + self._settings.retry_ns
         return [AskRange(node, first, upto)]
 
-    def came(self, event: RangeCame, log: LogState) -> list[Effect]:
+    def came(self, event: RangeCame, log: LogState, now_ns: int) -> list[Effect]:
         """Take frames from whichever peer; what is not right is waited out, and another asked."""
         wanted = (event.first, event.upto) in self._ranges and not self._patching
         if not wanted or log.cutting or not _covers(event, log.epochs):
             return []
         self._patching = True
+        self._retry_ns = now_ns + self._settings.patch_retry_ns
         return [Patch(event.first, event.upto, event.spans, log.cuts)]
 
     def patched(self, event: RangePatched) -> None:
@@ -92,8 +94,8 @@ class Holes:
             self._forget_wish()
 
     def next_deadline_ns(self) -> int | None:
-        """When to ask another peer."""
-        return self._retry_ns if self._ranges and not self._patching else None
+        """When to ask a peer again."""
+        return self._retry_ns if self._ranges else None
 
     def _forget_wish(self) -> None:
         self._patching, self._retry_ns = False, None

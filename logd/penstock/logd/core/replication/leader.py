@@ -272,8 +272,8 @@ class Leader:
         earlier than the follower's log does.
         """
         log, epoch = self._log, self.view.leader_epoch
-        nothing_in_common = not fetch.last_epoch and fetch.offset > log.written
-        if fetch.offset < log.start or nothing_in_common:
+        elsewhere = not fetch.last_epoch and fetch.offset != log.start  # may lack what is kept here
+        if fetch.offset < log.start or elsewhere:
             return OutOfRange(
                 boot=fetch.boot,
                 number=fetch.number,

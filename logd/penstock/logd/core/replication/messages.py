@@ -90,7 +90,7 @@ class Diverged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfRange:
-    """The follower's log ends where the leader's has nothing: below its start or beyond its end."""
+    """The follower's log ends below the start of the leader's, or is empty and begins elsewhere."""
 
     boot: str
     number: int

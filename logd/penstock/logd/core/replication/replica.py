@@ -170,7 +170,7 @@ class Replica:
             case StorageFailed(reason):
                 return self._fail(reason)
             case RangeCorrupt() | RangeAsked() | RangeCame() | RangePatched():
-                return self._about_holes(event)
+                return self._about_holes(event, now_ns)
             case _:
                 return self._play(event, now_ns)
 
@@ -337,7 +337,7 @@ class Replica:
     # Holes, and whether this replica may be elected.
 
     def _about_holes(
-        self, event: RangeCorrupt | RangeAsked | RangeCame | RangePatched
+        self, event: RangeCorrupt | RangeAsked | RangeCame | RangePatched, now_ns: int
     ) -> list[Effect]:
         match event:
             case RangeCorrupt():
@@ -346,7 +346,7 @@ class Replica:
                 ends = first if not self._can_send(first, upto) else upto
                 return [SendRange(node, first, ends)]
             case RangeCame():
-                return self._holes.came(event, self.log)
+                return self._holes.came(event, self.log, now_ns)
             case RangePatched():
                 if event.cuts == self.log.cuts:
                     self._holes.patched(event)

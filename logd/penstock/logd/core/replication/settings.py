@@ -13,7 +13,10 @@ class ReplicationSettings:
     Attributes:
         replica_lag_ns: A member of the ISR that has not had everything for so long is to leave it.
         retry_ns: Before an ISR is proposed again, or a leader that refused is asked again.
+        patch_retry_ns: Before a damaged range is asked for again that should have been filled: the
+            log does not report that it could not.
     """
 
     replica_lag_ns: int = 1500 * _MS
     retry_ns: int = 50 * _MS
+    patch_retry_ns: int = 10_000 * _MS
