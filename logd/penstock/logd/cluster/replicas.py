@@ -20,6 +20,7 @@ from penstock.logd.cluster.node import ClusterNode
 from penstock.logd.cluster.replication import Replication
 from penstock.logd.cluster.reviving import Reviving
 from penstock.logd.cluster.settling import Settling
+from penstock.logd.cluster.subscribing import Subscribing
 from penstock.logd.cluster.views import streams_of, view_of
 from penstock.logd.core.cluster.commands import (
     Command,
@@ -28,14 +29,14 @@ from penstock.logd.core.cluster.commands import (
 from penstock.logd.core.cluster.heartbeats import PartitionReport
 from penstock.logd.core.cluster.records import Partition as PartitionRecord
 from penstock.logd.core.cluster.records import PartitionKey as Place
-from penstock.logd.core.cluster.records import StreamRecord
+from penstock.logd.core.cluster.records import ReplicationOptions, StreamRecord
 from penstock.logd.core.cluster.state import Result
 from penstock.logd.core.metadata import Stream
 from penstock.logd.core.replication import effects as do
 from penstock.logd.core.replication import events as on
 from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.core.replication.settings import ReplicationSettings
-from penstock.logd.errors import LogdError, RefusedError, UnavailableError
+from penstock.logd.errors import LogdError, UnavailableError
 from penstock.logd.listening import Link, Listening
 from penstock.logd.partition import Partition
 from penstock.logd.surroundings import Surroundings
@@ -87,6 +88,7 @@ class NodeReplicas:
         self.ready = False
         self._hosted: dict[PartitionKey, HostedReplica] = {}
         self._places: dict[Place, HostedReplica] = {}
+        self._subscribing = Subscribing(self.listening, self._options, self.spawn)
         self._settling = Settling(self._bring_about)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionKey, PartitionReport] = {}
@@ -230,11 +232,11 @@ class NodeReplicas:
     def on_lead(self, replica: HostedReplica) -> None:
         """As `Host`."""
         if not self._closing:
-            self.spawn(self._listen(replica))
+            self._subscribing.look(replica)
 
     def on_stop(self, replica: HostedReplica) -> None:
         """As `Host`."""
-        self.listening.remove(replica.partition.leadership.label)
+        self._subscribing.end(replica)
 
     def propose_isr(self, replica: HostedReplica, proposal: do.ProposeIsr) -> None:
         """As `Host`."""
@@ -267,17 +269,9 @@ class NodeReplicas:
         found = self.cluster.group.state.partition(replica.place)
         return found is not None and found[1].leader == self.node
 
-    async def _listen(self, replica: HostedReplica) -> None:
-        leadership = replica.partition.leadership
-        try:
-            if replica.leading and not replica.partition.internal:
-                record = self._record(replica.place)
-                queue = None if record is None else record[0].options.queue_group
-                await self.listening.add(leadership, queue or "")
-            replica.heard = replica.leading
-        except RefusedError as error:  # the NATS server does not permit it: elsewhere it may
-            _log.error("cannot listen", stream=leadership.label, reason=str(error))
-            replica.handle(on.StepDown())
+    def _options(self, place: Place) -> ReplicationOptions | None:
+        record = self._record(place)
+        return None if record is None else record[0].options
 
     def _look_at(self, names: Iterable[str]) -> None:
         """Streams whose records may have changed: tell their replicas, open and close."""
@@ -296,6 +290,7 @@ class NodeReplicas:
         replica = self.at(place)
         if record is not None and replica is not None and _is_of(replica, record[0]):
             replica.view(view_of(*record))
+            self._subscribing.look(replica)
         if not self._is_as_wanted(place):
             self._settling.touch(place)
 
@@ -377,7 +372,7 @@ class NodeReplicas:
     def _forget(self, replica: HostedReplica) -> None:
         self._hosted.pop(replica.key, None)
         self._places.pop(replica.place, None)
-        self.listening.remove(replica.partition.leadership.label)
+        self._subscribing.end(replica)
         replica.detach()
 
 

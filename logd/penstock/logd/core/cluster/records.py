@@ -69,7 +69,7 @@ class ReplicationOptions:
         warm_standby: Whether followers keep the latest raw messages, for when one of them leads.
         queue_group: NATS queue group with which its subject is shared; None: with nobody.
         read_only: Whether publishers are refused.
-        paused: Whether it has no subscription until it is asked for or published to.
+        paused: Whether it is on no subject, until it is resumed.
     """
 
     replication_factor: int = 1

@@ -1,0 +1,64 @@
+"""Puts the partitions that this node leads on their subjects, but for those that are paused."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from penstock.logd.cluster.hosting import HostedReplica
+from penstock.logd.core.cluster.records import PartitionKey, ReplicationOptions
+from penstock.logd.core.replication.events import StepDown
+from penstock.logd.errors import RefusedError
+from penstock.logd.listening import Listening
+
+_log = structlog.get_logger()
+
+
+class Subscribing:
+    """Of one node. Used on the event loop.
+
+    Args:
+        listening: Where partitions are put on their subjects.
+        options: Of the stream that a partition is of; None: it is no more.
+        spawn: Does something beside.
+    """
+
+    def __init__(
+        self,
+        listening: Listening,
+        options: Callable[[PartitionKey], ReplicationOptions | None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._listening = listening
+        self._options = options
+        self._spawn = spawn
+        self._subscribed: dict[PartitionKey, HostedReplica] = {}
+
+    def look(self, replica: HostedReplica) -> None:
+        """It leads or leads no more, or its stream's options may be others."""
+        options = self._options(replica.place)
+        if replica.partition.internal or options is None or options.paused:
+            self.end(replica)
+            replica.heard = replica.leading  # it is on no subject, as it should
+        elif not replica.leading:
+            self.end(replica)
+        elif self._subscribed.get(replica.place) is not replica:
+            self._subscribed[replica.place] = replica
+            self._spawn(self._begin(replica, options.queue_group or ""))
+
+    def end(self, replica: HostedReplica) -> None:
+        """Take it off its subject, if it is on it."""
+        if self._subscribed.get(replica.place) is replica:
+            del self._subscribed[replica.place]
+            self._listening.remove(replica.partition.label)
+            replica.heard = False
+
+    async def _begin(self, replica: HostedReplica, queue: str) -> None:
+        try:
+            await self._listening.add(replica.partition.leadership, queue)
+        except RefusedError as error:  # the NATS server does not permit it: elsewhere it may
+            _log.error("cannot listen", stream=replica.partition.label, reason=str(error))
+            self._subscribed.pop(replica.place, None)
+            replica.handle(StepDown())
+            return
+        replica.heard = self._subscribed.get(replica.place) is replica
