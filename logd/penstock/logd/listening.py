@@ -139,6 +139,13 @@ class Listening:
             self.remove(partition.label)
             raise
 
+    def missed(self, stream: str, duration_ns: int) -> None:
+        """Nobody was on a stream's subject for so long, until now; other nodes may have been."""
+        now = self.now()
+        start = now.back_to(now.monotonic_ns - duration_ns)
+        self._began(self.gaps.begin((stream,), GapReason.NO_LEADER, start))
+        self._ended(self.gaps.end(GapReason.NO_LEADER, now, stream=stream), now)
+
     def remove(self, stream: str) -> None:
         """Take a stream off its subject for good."""
         listener = self._listeners.pop(stream, None)

@@ -23,7 +23,6 @@ class ReplicationSettings(BaseModel):
     replication_factor: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | Literal["all"] | None = None
     min_isr: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None
     unclean_election: bool = False
-    warm_standby: bool = False
     queue_group: str | None = None
     read_only: bool = False
     paused: bool = False

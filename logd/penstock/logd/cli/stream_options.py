@@ -59,11 +59,6 @@ _OPTIONS: Final = (
         default=None,
         help="Let a replica lead that lacks acked records, when no other is left.",
     ),
-    click.option(
-        "--warm-standby/--no-warm-standby",
-        default=None,
-        help="Let followers keep the latest messages, for when one of them leads.",
-    ),
     click.option("--queue-group", help="NATS queue group that its subject is shared with."),
 )
 

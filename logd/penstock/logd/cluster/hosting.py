@@ -12,12 +12,11 @@ from typing import Final
 
 import structlog
 
-from penstock.logd.acks import Nack
 from penstock.logd.cluster.host import Host, Identified
 from penstock.logd.cluster.replication import Frame
+from penstock.logd.cluster.wording import REFUSALS, kind_of_unfit
 from penstock.logd.core.cluster.heartbeats import PartitionReport, Unfit
 from penstock.logd.core.node import NodeId
-from penstock.logd.core.publish_options import Refusal
 from penstock.logd.core.replication import effects as do
 from penstock.logd.core.replication import events as on
 from penstock.logd.core.replication.epochs import Epochs
@@ -40,14 +39,6 @@ from penstock.logd.log_orders import (
 from penstock.logd.partition import Partition
 from penstock.logd.rebuild import recall_frames
 from penstock.logd.store import CommitLog, EpochFile, ReplicaFile
-
-_REFUSALS = {
-    do.Refusing.NOTHING: None,
-    do.Refusing.NOT_ENOUGH_REPLICAS: Refusal(
-        Nack.NOT_ENOUGH_REPLICAS, "fewer replicas than the stream's minimum are in sync"
-    ),
-    do.Refusing.READ_ONLY: Refusal(Nack.READ_ONLY, "the stream is read-only"),
-}
 
 _LogChange = (
     do.BeginEpoch | do.AppendFetched | do.Truncate | do.Reset | do.DeleteBefore
@@ -79,6 +70,8 @@ class HostedReplica:
         leads: False, as it opens; see `leading`.
         leading: Whether it takes messages.
         heard: Whether its subscription stands, set by the host.
+        has_led: Whether it ever did.
+        led_ns: When a leader was known to lead last, itself or another, by the host's clock.
         findings: How often which was told.
 
     Raises:
@@ -92,8 +85,9 @@ class HostedReplica:
         self.place, self.key = identified.place, identified.key
         self.log = log
         self.epochs = epochs
-        self.leads = self.leading = self.heard = False
+        self.leads = self.leading = self.heard = self.has_led = False
         self.findings: Counter[do.Finding] = Counter()
+        self.led_ns = host.clock.monotonic_ns()
         self._host = host
         high_watermark, agreed_epoch = ReplicaFile(log.directory).load()
         epochs.recover(log.end_offset)
@@ -236,6 +230,7 @@ class HostedReplica:
     def take(self, answer: Answer, frames: list[Frame]) -> None:
         """As `Hosted`."""
         self._fetched = frames
+        self.led_ns = self._host.clock.monotonic_ns()
         self.handle(on.AnswerCame(answer, _spans(frames)))
         self._fetched = []
 
@@ -300,11 +295,12 @@ class HostedReplica:
             case do.Stop(reason):
                 _log.info("leads no more", stream=name, partition=self.place.partition,
                           epoch=self.epoch, reason=reason.value)  # fmt: skip
-                self.leading = self.heard = False
+                self.leading, self.heard, self.has_led = False, False, True
+                self.led_ns = self._host.clock.monotonic_ns()
                 partition.follow(pausing=reason is do.StopReason.LEASE_ENDED)
                 self._host.on_stop(self)
             case do.Refuse(reason):
-                partition.leadership.decline(_REFUSALS[reason])
+                partition.leadership.decline(REFUSALS[reason])
             case do.Inherited(first, upto):
                 self._host.spawn(self._answer_inherited(first, upto, self.epoch))
 
@@ -334,18 +330,14 @@ class HostedReplica:
                 _log.warning("resigns", **where, epoch=epoch, reason=reason)
                 self._host.look()
             case do.Electable(electable, reason):
-                self._unfit = "" if electable else self._kind_of(reason)
+                failed = isinstance(self._replica.state, Failed)
+                self._unfit = "" if electable else kind_of_unfit(reason, failed=failed)
                 _log.warning("may lead again" if electable else "cannot lead", **where,
                              reason=reason)  # fmt: skip
                 self._host.look()
             case do.Tell(finding, first, upto):
                 self.findings[finding] += 1
                 _log.error(finding.value, **where, first=first, upto=upto)
-
-    def _kind_of(self, reason: str) -> Unfit:
-        if isinstance(self._replica.state, Failed):
-            return "failed"
-        return "hole" if "damaged range" in reason else "diverged"
 
     def _append_fetched(self) -> None:
         recall_frames(self.partition.intake, self._fetched, self._host.clock.unix_ns())

@@ -88,7 +88,7 @@ class NodeReplicas:
         self.ready = False
         self._hosted: dict[PartitionKey, HostedReplica] = {}
         self._places: dict[Place, HostedReplica] = {}
-        self._subscribing = Subscribing(self.listening, self._options, self.spawn)
+        self._subscribing = Subscribing(self.listening, self._options, self.spawn, clock)
         self._settling = Settling(self._bring_about)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionKey, PartitionReport] = {}

@@ -10,6 +10,7 @@ from penstock.logd.core.cluster.records import PartitionKey, ReplicationOptions
 from penstock.logd.core.replication.events import StepDown
 from penstock.logd.errors import RefusedError
 from penstock.logd.listening import Listening
+from penstock.service.clock import Clock
 
 _log = structlog.get_logger()
 
@@ -21,6 +22,7 @@ class Subscribing:
         listening: Where partitions are put on their subjects.
         options: Of the stream that a partition is of; None: it is no more.
         spawn: Does something beside.
+        clock: As of the replicas.
     """
 
     def __init__(
@@ -28,10 +30,12 @@ class Subscribing:
         listening: Listening,
         options: Callable[[PartitionKey], ReplicationOptions | None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        clock: Clock,
     ) -> None:
         self._listening = listening
         self._options = options
         self._spawn = spawn
+        self._clock = clock
         self._subscribed: dict[PartitionKey, HostedReplica] = {}
 
     def look(self, replica: HostedReplica) -> None:
@@ -52,6 +56,7 @@ class Subscribing:
             del self._subscribed[replica.place]
             self._listening.remove(replica.partition.label)
             replica.heard = False
+            replica.led_ns = self._clock.monotonic_ns()
 
     async def _begin(self, replica: HostedReplica, queue: str) -> None:
         try:
@@ -62,3 +67,6 @@ class Subscribing:
             replica.handle(StepDown())
             return
         replica.heard = self._subscribed.get(replica.place) is replica
+        if replica.epoch > 1 or replica.has_led:  # else the stream is new
+            missed_ns = self._clock.monotonic_ns() - replica.led_ns
+            self._listening.missed(replica.partition.label, missed_ns)

@@ -31,12 +31,17 @@ class GapReason(StrEnum):
     BUSY = "busy"
     STREAM_FULL = "stream_full"
     STORAGE_FAILED = "storage_failed"
+    NOT_ENOUGH_REPLICAS = "not_enough_replicas"
+    READ_ONLY = "read_only"
+    NO_LEADER = "no_leader"
 
 
 DROPPING: Final = {
     Nack.BUSY: GapReason.BUSY,
     Nack.STREAM_FULL: GapReason.STREAM_FULL,
     Nack.STORAGE_FAILED: GapReason.STORAGE_FAILED,
+    Nack.NOT_ENOUGH_REPLICAS: GapReason.NOT_ENOUGH_REPLICAS,
+    Nack.READ_ONLY: GapReason.READ_ONLY,
 }
 """Refusals that are about the stream's state, not about the message."""
 

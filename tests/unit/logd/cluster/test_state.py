@@ -372,7 +372,7 @@ def test_modes_and_options_are_changed(cluster: Cluster) -> None:
     assert (cluster.stream().options.paused, cluster.stream().options.read_only) == (True, True)
     alter = AlterStream(
         config=replace(stream.config, compact=True),
-        options=replace(stream.options, warm_standby=True),
+        options=replace(stream.options, unclean_election=True),
         incarnation=stream.incarnation,
     )
     assert cluster.code(alter) == ""

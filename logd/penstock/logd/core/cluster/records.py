@@ -66,7 +66,6 @@ class ReplicationOptions:
         min_isr: Replicas in sync below which nothing is stored; None: a majority of the replicas.
         unclean_election: Whether a replica may lead that lacks acked records, when no other is
             left.
-        warm_standby: Whether followers keep the latest raw messages, for when one of them leads.
         queue_group: NATS queue group with which its subject is shared; None: with nobody.
         read_only: Whether publishers are refused.
         paused: Whether it is on no subject, until it is resumed.
@@ -75,7 +74,6 @@ class ReplicationOptions:
     replication_factor: int = 1
     min_isr: int | None = None
     unclean_election: bool = False
-    warm_standby: bool = False
     queue_group: str | None = None
     read_only: bool = False
     paused: bool = False
