@@ -217,28 +217,9 @@ class _Daemon:
                 streams_max=config.streams_max,
             )
             return LoneEngine(config.node, streams, cursors_max=config.cursors_max)
-        return self._make_node()
-
-    def _make_node(self) -> Engine:
-        config, path = self._config, self._config_path
         clock = BootClock()
         hearing = Hearing(self._is_connected, clock)
-        try:
-            return ClusterEngine(config, self._data_link, self._surroundings, clock, hearing)
-        except RefusedError as error:
-            raise ConfigError(
-                f"{path}: cluster: {error}", fix="correct the section cluster, node or data_dir"
-            ) from None
-        except CorruptError as error:
-            raise DamagedDataError(
-                f"{error}; this node must not take part any more",
-                fix="remove it from the cluster, and let it join under another name with an empty"
-                " data_dir",
-            ) from None
-        except OSError as error:
-            raise UnavailableError(
-                f"{config.data_dir}: {error}", fix="see to the disk, then start again"
-            ) from None
+        return ClusterEngine(config, self._data_link, self._surroundings, clock, hearing)
 
     def _is_connected(self) -> bool:
         return self._data_link.connected and self._ack_link.connected
