@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,14 +105,15 @@ def test_the_demo_reconciles_through_kill_9_of_each_part_and_runs_again(tmp_path
     directory, result = tmp_path / "demo", tmp_path / "result.json"
     with running(directory, "demo", "--seconds", "14", "--json", str(result)) as launch:
         launch.wait_for("all parts are ready")
-        for part, sign in (("logd", "starting logd"), ("collector", "starting collector")):
-            os.kill(launch.pid_of(part), signal.SIGKILL)
-            launch.wait_for(sign, times=2)
+        os.kill(launch.pid_of("collector"), signal.SIGKILL)
+        launch.wait_for("starting collector", times=2)
+        launch.wait_for("leads logs now")  # the demo has killed who did before
         os.kill(launch.pid_of("router"), signal.SIGKILL)
         assert launch.process.wait(timeout=200) == 0, launch.output
         assert launch.pids() == {}
     verdict = json.loads(result.read_text())
     assert verdict["verified"]
+    assert verdict["failover"]["killed"] != verdict["failover"]["successor"]
     assert {total["kind"] for total in verdict["landed"]} >= {"log", "span", "metric", "event"}
     held = {finding["name"]: finding["holds"] for finding in verdict["findings"]}
     assert held["app → Parquet"] is True
@@ -128,15 +130,34 @@ def test_the_demo_reconciles_through_kill_9_of_each_part_and_runs_again(tmp_path
     assert status["component"] == "collector"
 
 
-def test_up_serves_status_and_leaves_nothing_behind_when_killed(tmp_path: Path) -> None:
+def status(directory: Path) -> dict[str, Any]:
+    """What `penstock status` says, when everything is healthy."""
+
+    def healthy() -> subprocess.CompletedProcess[bytes] | None:
+        command = [PENSTOCK, "status", "--dir", directory, "--json"]
+        done = subprocess.run(command, capture_output=True, check=False)
+        return done if done.returncode == 0 else None
+
+    found = wait_until(healthy, what="everything is healthy")
+    assert found is not None
+    document: dict[str, Any] = json.loads(found.stdout)
+    return document
+
+
+def test_nodes_are_supervised_and_nothing_is_left_behind_when_all_is_killed(tmp_path: Path) -> None:
     directory = tmp_path / "up"
-    with running(directory, "up", "--free-ports") as launch:
+    nodes = ["logd-1", "logd-2", "logd-3"]
+    with running(directory, "up", "--free-ports", "--nodes", "3") as launch:
         launch.wait_for("all parts are ready")
-        done = subprocess.run(
-            [PENSTOCK, "status", "--dir", directory, "--json"], capture_output=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert list(json.loads(done.stdout)) == ["nats", "logd", "collector", "router"]
+        os.kill(launch.pid_of("logd-2"), signal.SIGKILL)
+        launch.wait_for("starting logd-2", times=2)
+        found = status(directory)
+        assert list(found) == ["nats", *nodes, "collector", "router", "cluster"]
+        cluster = found["cluster"]
+        assert [node["node"] for node in cluster["nodes"]] == nodes
+        assert cluster["controller"] in nodes
+        assert {part["leader"] for part in cluster["partitions"]} <= {*nodes}
+        assert all(sorted(part["replicas"]) == nodes for part in cluster["partitions"])
         second = subprocess.run(
             [PENSTOCK, "up", "--free-ports", "--dir", directory], capture_output=True, check=False
         )

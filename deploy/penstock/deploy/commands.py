@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,16 +112,29 @@ nats_option = click.option(
 )
 
 
+def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    """How many logd there are."""
+    return click.option(
+        "--nodes",
+        type=click.IntRange(1, 5),
+        default=default,
+        show_default=True,
+        help="Run so many logd; more than one are a cluster, with up to 3 copies of each stream.",
+    )
+
+
 @cli.command(
     cls=ExampleCommand,
     epilog="""
     penstock up
+    penstock up --nodes 3
     penstock up --dir /srv/penstock --nats-url nats://10.0.0.5:4222
     penstock up --free-ports       when the default ports are taken
     """,
 )
 @directory_option
 @nats_option
+@nodes_option(1)
 @click.option("--free-ports", is_flag=True, help="Listen on any free ports.")
 def up(**options: Any) -> None:
     """Run the pipeline on this host until it is stopped.
@@ -149,6 +162,7 @@ def up(**options: Any) -> None:
 @click.option("--forever", is_flag=True, help="Collect until Ctrl-C.")
 @directory_option
 @nats_option
+@nodes_option(3)
 @click.option(
     "--json",
     "json_path",
@@ -161,7 +175,8 @@ def demo(**options: Any) -> None:
 
     Collects an example app's logs, spans, metrics, events and audit records, this host's metrics
     and the log files of nats-server and Penstock. Then drains, shows what landed in the Parquet
-    files and verifies the counts stage by stage; exits with 1 when they do not reconcile.
+    files and verifies the counts stage by stage; exits with 1 when they do not reconcile. When half
+    of the time is over, it kills the logd that leads the busiest stream with kill -9.
     """
     _extra_all()
     from penstock.deploy.launch import launch_demo

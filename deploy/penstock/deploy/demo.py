@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -34,20 +34,23 @@ from penstock.deploy.topology import Topology
 from penstock.deploy.watch import Offsets, Watch
 from penstock.service.errors import ExitCode
 
+if TYPE_CHECKING:
+    from penstock.deploy.launch import Outcome
+
 _SEVERITIES = ("trace", "debug", "info", "warn", "error", "fatal", "unset")
 
 
 def conclude(
     topology: Topology,
     screen: Screen,
-    restarts: Mapping[str, int],
+    outcome: "Outcome",
     watch: Watch,
     json_path: Path | None,
 ) -> ExitCode:
     """Print the result, write it as JSON if asked for, and say how to exit."""
     files = lake_files(topology.layout.lake)
     landed, by_service = totals(files), severities(files)
-    figures = _figures(topology, files, restarts, watch)
+    figures = _figures(topology, files, outcome.restarts, watch)
     findings = reconcile(figures)
     for title, table in (
         ("What landed in the Parquet files, this run and earlier ones", landed_table(landed)),
@@ -56,12 +59,15 @@ def conclude(
     ):
         screen.console.print(Text(f"\n{title}", style="bold"))
         screen.console.print(table)
+    if outcome.failover is not None:
+        screen.console.print(Text(f"\n{outcome.failover.statement}"))
     verified = all(finding.holds is not False for finding in findings)
     screen.console.print()
     for line in _last_words(topology, findings, verified=verified):
         screen.console.print(line, soft_wrap=True)
     if json_path is not None:
-        _write_json(json_path, verified, landed, by_service, findings)
+        document = {"verified": verified, "failover": outcome.failover and asdict(outcome.failover)}
+        _write_json(json_path, document, landed, by_service, findings)
     return ExitCode.OK if verified else ExitCode.FAILURE
 
 
@@ -164,13 +170,12 @@ def _last_words(topology: Topology, findings: list[Finding], *, verified: bool) 
 
 def _write_json(
     path: Path,
-    verified: bool,
+    verdict: dict[str, Any],
     landed: list[KindTotal],
     by_service: Mapping[str, Mapping[str, int]],
     findings: list[Finding],
 ) -> None:
-    document: dict[str, Any] = {
-        "verified": verified,
+    document = verdict | {
         "findings": [asdict(finding) for finding in findings],
         "landed": [asdict(total) for total in landed],
         "severities": by_service,

@@ -16,12 +16,19 @@ from penstock.deploy.core.supervision import (
     Restarting,
     StartPart,
 )
+from penstock.deploy.failover import Failover, kill_leader
 from penstock.deploy.layout import Layout, claimed, default_root, write_running
-from penstock.deploy.ports import DEFAULT_PORTS, choose_ports
-from penstock.deploy.preflight import example_app, require_java, require_nats, require_writable
+from penstock.deploy.ports import LOGD_PORTS, choose_ports
+from penstock.deploy.preflight import (
+    example_app,
+    require_java,
+    require_nats,
+    require_same_nodes,
+    require_writable,
+)
 from penstock.deploy.progress import Screen
 from penstock.deploy.supervisor import Supervisor
-from penstock.deploy.topology import Topology, parts, write_configs
+from penstock.deploy.topology import Topology, logd_parts, parts, write_configs
 from penstock.deploy.watch import Watch
 from penstock.service.clock import SystemClock
 from penstock.service.errors import ExitCode, ServiceError
@@ -29,6 +36,10 @@ from penstock.service.logs import configure_logs
 from penstock.specs.app import SOCKET_VARIABLE
 
 _LOG_LINES_SHOWN = 8
+_FOREVER_S = 60
+"""Seconds that a demo without an end counts as, where the middle of it is asked for."""
+_STRIKE_NODES_MIN = 3
+"""Fewer nodes have no majority without one of them."""
 
 
 @dataclass(slots=True)
@@ -41,6 +52,7 @@ class Outcome:
         restarts: How often each part was started again.
         killed: A second Ctrl-C, so nothing was drained.
         app_started: The example app was started, which needs all other parts.
+        failover: What became of the leader that was killed on purpose.
     """
 
     gave_up: GaveUp | None = None
@@ -48,6 +60,7 @@ class Outcome:
     restarts: dict[str, int] = field(default_factory=dict)
     killed: bool = False
     app_started: bool = False
+    failover: Failover | None = None
 
 
 class LaunchFailedError(ServiceError):
@@ -65,11 +78,13 @@ class LaunchFailedError(ServiceError):
         self.exit_code = ExitCode(cause.code) if cause.code in meaningful else ExitCode.UNAVAILABLE
 
 
-def launch_up(*, directory: Path | None, nats_url: str | None, free_ports: bool) -> None:
+def launch_up(
+    *, directory: Path | None, nats_url: str | None, nodes: int, free_ports: bool
+) -> None:
     """Run the pipeline until it is stopped."""
     layout = Layout((directory or default_root()).absolute())
     with claimed(layout):
-        topology = prepare(layout, nats_url=nats_url, any_free=free_ports)
+        topology = prepare(layout, nats_url=nats_url, nodes=nodes, any_free=free_ports)
         screen = Screen(layout, steady=True, plan=_what_to_know(topology))
         outcome, _ = run(topology, screen, seconds=None)
     if outcome.killed or outcome.cut_short:
@@ -77,13 +92,15 @@ def launch_up(*, directory: Path | None, nats_url: str | None, free_ports: bool)
 
 
 def _what_to_know(topology: Topology) -> list[str]:
-    server = topology.address("logd_fetch")
-    option = "" if server.endswith(f":{DEFAULT_PORTS['logd_fetch']}") else f" --server {server}"
+    servers = topology.log_servers()
+    usual = servers.partition(",")[0].endswith(f":{LOGD_PORTS['fetch']}")
+    option = "" if usual else f" --server {servers}"
     return [
         "Ctrl-C drains and stops them",
         f"  apps     {SOCKET_VARIABLE}={topology.layout.socket}",
         f"  fluent   {topology.address('forward')}",
         f"  nats     {topology.nats_shown()}",
+        f"  logd     {servers.replace(',', ', ')}",
         f"  look     penstock logd tail logs --follow{option}",
         f"  files    {topology.layout.lake}",
     ]
@@ -95,16 +112,20 @@ def launch_demo(
     forever: bool,
     directory: Path | None,
     nats_url: str | None,
+    nodes: int,
     json_path: Path | None,
 ) -> None:
-    """Run the pipeline with the example app, then check that everything arrived."""
+    """Run the pipeline with the example app, then check that everything arrived.
+
+    In a cluster the node that leads the busiest stream is killed when half of the time is over.
+    """
     from penstock.deploy.demo import conclude
 
     if json_path is not None:
         require_writable(json_path)
     layout = Layout((directory or Path(".work/demo")).absolute())
     with claimed(layout):
-        topology = prepare(layout, nats_url=nats_url, any_free=True, with_app=True)
+        topology = prepare(layout, nats_url=nats_url, nodes=nodes, any_free=True, with_app=True)
         until = "until Ctrl-C" if forever else f"for {seconds} s"
         screen = Screen(layout, plan=[f"collecting {until}"])
         outcome, watch = run(topology, screen, seconds=None if forever else seconds)
@@ -113,20 +134,22 @@ def launch_demo(
         if not outcome.app_started:
             screen.say("stopped before all parts were ready: there is nothing to verify")
             sys.exit(ExitCode.TEMPORARY)
-        sys.exit(conclude(topology, screen, outcome.restarts, watch, json_path))
+        sys.exit(conclude(topology, screen, outcome, watch, json_path))
 
 
 def prepare(
-    layout: Layout, *, nats_url: str | None, any_free: bool, with_app: bool = False
+    layout: Layout, *, nats_url: str | None, nodes: int, any_free: bool, with_app: bool = False
 ) -> Topology:
     """Check what the launch needs and write its configuration files."""
+    require_same_nodes(layout, nodes)
     require_java(layout)
     if nats_url is not None:
         require_nats(nats_url)
     absent = frozenset({"nats", "nats_monitor"} if nats_url else ())
     topology = Topology(
         layout,
-        choose_ports(any_free=any_free, without=absent),
+        choose_ports(logd_parts(nodes), any_free=any_free, without=absent),
+        nodes=nodes,
         nats_url=nats_url,
         app=example_app(layout) if with_app else None,
     )
@@ -155,11 +178,55 @@ def run(topology: Topology, screen: Screen, *, seconds: int | None) -> tuple[Out
 
 
 async def _run(topology: Topology, watch: Watch, screen: Screen, seconds: int | None) -> Outcome:
-    outcome = Outcome()
-    loop = asyncio.get_running_loop()
+    outcome, clock = Outcome(), SystemClock()
+    report = _Report(screen, outcome)
+    supervisor = Supervisor(
+        parts(topology, logd_ready=watch.logd_ready, router_caught_up=watch.router_caught_up),
+        topology.drain_order(),
+        clock=clock,
+        report=report,
+    )
+    _on_signals(supervisor, screen, outcome)
+    servers = topology.log_servers() if topology.nodes > 1 else None
+    write_running(topology.layout, dict(topology.admin_urls()), cluster=servers)
 
-    def report(effect: Effect) -> None:
-        screen.tell(effect)
+    async def stop_in_time() -> None:
+        if seconds is not None:
+            await report.ready.wait()
+            screen.count_down(seconds)
+            await asyncio.sleep(seconds)
+            supervisor.stop()
+
+    async def strike() -> None:
+        if topology.app is not None and topology.nodes >= _STRIKE_NODES_MIN:
+            await report.ready.wait()
+            await asyncio.sleep((seconds or _FOREVER_S) / 2)
+            outcome.failover = await kill_leader(topology, supervisor, watch, screen, clock)
+
+    async with asyncio.TaskGroup() as tasks:
+        beside = [_follow(watch, screen, supervisor), stop_in_time(), strike()]
+        running = [tasks.create_task(work) for work in beside]
+        await supervisor.run()
+        for task in running:
+            task.cancel()
+    return outcome
+
+
+class _Report:
+    """Takes every effect of supervision: shows it, and notes what counts at the end.
+
+    Attributes:
+        ready: Every part has been ready.
+    """
+
+    def __init__(self, screen: Screen, outcome: Outcome) -> None:
+        self.ready = asyncio.Event()
+        self._screen = screen
+        self._outcome = outcome
+
+    def __call__(self, effect: Effect) -> None:
+        self._screen.tell(effect)
+        outcome = self._outcome
         match effect:
             case GaveUp():
                 outcome.gave_up = effect
@@ -169,25 +236,10 @@ async def _run(topology: Topology, watch: Watch, screen: Screen, seconds: int | 
                 outcome.restarts[name] = outcome.restarts.get(name, 0) + 1
             case StartPart("app"):
                 outcome.app_started = True
-            case AllReady() if seconds is not None:
-                screen.count_down(seconds)
-                loop.call_later(seconds, supervisor.stop)
+            case AllReady():
+                self.ready.set()
             case _:
                 pass
-
-    supervisor = Supervisor(
-        parts(topology, logd_ready=watch.logd_is_ready, router_caught_up=watch.router_caught_up),
-        topology.drain_order(),
-        clock=SystemClock(),
-        report=report,
-    )
-    _on_signals(supervisor, screen, outcome)
-    write_running(topology.layout, dict(topology.admin_urls()))
-    async with asyncio.TaskGroup() as tasks:
-        followed = tasks.create_task(_follow(watch, screen, supervisor))
-        await supervisor.run()
-        followed.cancel()
-    return outcome
 
 
 async def _follow(watch: Watch, screen: Screen, supervisor: Supervisor) -> None:

@@ -119,9 +119,11 @@ def _require_space(root: Path) -> None:
         )
 
 
-def write_running(layout: Layout, parts: dict[str, str | None]) -> None:
-    """Say what runs here: each part's admin URL, for `penstock status`."""
-    document = {"pid": os.getpid(), "parts": parts}
+def write_running(layout: Layout, parts: dict[str, str], *, cluster: str | None = None) -> None:
+    """Say what runs here, for `penstock status`: admin URLs, a cluster's fetch addresses."""
+    document: dict[str, Any] = {"pid": os.getpid(), "parts": parts}
+    if cluster is not None:
+        document["cluster"] = cluster
     temporary = layout.running.with_suffix(".tmp")
     temporary.write_text(json.dumps(document, indent=2) + "\n")
     temporary.replace(layout.running)

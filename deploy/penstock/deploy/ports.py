@@ -1,7 +1,7 @@
 """Which addresses a launch listens on: the documented ones, or any that are free."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from penstock.service.errors import UnavailableError
@@ -10,27 +10,45 @@ HOST = "127.0.0.1"
 DEFAULT_PORTS: Mapping[str, int] = {
     "nats": 4222,
     "nats_monitor": 8222,
-    "logd_fetch": 9293,
-    "logd_admin": 9294,
     "collector_admin": 9295,
     "router_admin": 9296,
     "forward": 24224,
 }
+LOGD_PORTS: Mapping[str, int] = {"fetch": 9293, "admin": 9294, "peer": 9297}
+"""Of the first logd; those of each further one are higher by `LOGD_PORTS_STEP`."""
+LOGD_PORTS_STEP = 10
 
 
-def choose_ports(*, any_free: bool, without: frozenset[str] = frozenset()) -> dict[str, int]:
+def default_ports(logds: Sequence[str]) -> dict[str, int]:
+    """The documented port of each listener; a lone logd has no `peer`.
+
+    Args:
+        logds: The parts that are a logd.
+    """
+    ports = dict(DEFAULT_PORTS)
+    for number, part in enumerate(logds):
+        for name, port in LOGD_PORTS.items():
+            if name != "peer" or len(logds) > 1:
+                ports[f"{part}_{name}"] = port + number * LOGD_PORTS_STEP
+    return ports
+
+
+def choose_ports(
+    logds: Sequence[str], *, any_free: bool, without: frozenset[str] = frozenset()
+) -> dict[str, int]:
     """Pick a port for each listener.
 
     Args:
+        logds: The parts that are a logd.
         any_free: Take whatever is free instead of the documented ports.
         without: Listeners that this launch does not have.
 
     Raises:
         UnavailableError: A documented port is taken.
     """
-    names = [name for name in DEFAULT_PORTS if name not in without]
+    ports = {name: at for name, at in default_ports(logds).items() if name not in without}
     with ExitStack() as held:  # all are held at once, so that no two are the same
-        return {name: _try(held, name, 0 if any_free else DEFAULT_PORTS[name]) for name in names}
+        return {name: _try(held, name, 0 if any_free else port) for name, port in ports.items()}
 
 
 def _try(held: ExitStack, name: str, port: int) -> int:

@@ -56,6 +56,20 @@ def require_java(layout: Layout) -> None:
     find_java(work)
 
 
+def require_same_nodes(layout: Layout, nodes: int) -> None:
+    """Check that a directory that holds streams holds those of as many logd.
+
+    Raises:
+        ConfigError: It does not: the others would miss what is theirs.
+    """
+    held = 1 if layout.data("logd").exists() else len([*layout.root.glob("logd-[0-9]")])
+    if held not in (0, nodes):
+        raise ConfigError(
+            f"{layout.root}: holds the streams of {held} logd, not of {nodes}",
+            fix=f"--nodes {held}, another directory (--dir), or remove this one",
+        )
+
+
 def require_writable(path: Path) -> None:
     """Check that a result can be written, before a minute is spent on it.
 

@@ -184,18 +184,21 @@ def stage_cells(stage: Mapping[str, Any]) -> tuple[Text, ...]:
 
 
 def summary_line(statuses: Mapping[str, dict[str, Any]]) -> str:
-    """All parts on one line: records in and out, what waits, what failed."""
-    return " | ".join(
-        f"{name} in {_total(status, 'received'):,} out {_total(status, 'sent'):,}"
-        f" lag {_total(status, 'lag'):,} errors {_total(status, 'errors'):,}"
-        for name, status in sorted(statuses.items())  # as it happens, the order of the data path
+    """All components on one line: records in and out, what waits, what failed."""
+    components = sorted({status["component"] for status in statuses.values()})
+    return " | ".join(  # as it happens, in the order of the data path
+        f"{name} in {_total(statuses, name, 'received'):,} out {_total(statuses, name, 'sent'):,}"
+        f" lag {_total(statuses, name, 'lag'):,} errors {_total(statuses, name, 'errors'):,}"
+        for name in components
     )
 
 
-def _total(status: Mapping[str, Any], key: str) -> int:
-    """A part's own figure: one kind of its stages counts each record once."""
-    kind = _COUNTING_STAGE.get(status["component"], "")
-    return sum(int(stage[key]) for stage in status["stages"] if stage["name"].startswith(kind))
+def _total(statuses: Mapping[str, Mapping[str, Any]], component: str, key: str) -> int:
+    """A component's own figure: one kind of its stages counts each record once."""
+    kind = _COUNTING_STAGE.get(component, "")
+    own = [status for status in statuses.values() if status["component"] == component]
+    stages = [stage for status in own for stage in status["stages"]]
+    return sum(int(stage[key]) for stage in stages if stage["name"].startswith(kind))
 
 
 def _is_worth_a_row(stage: Mapping[str, Any]) -> bool:

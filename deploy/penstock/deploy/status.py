@@ -1,4 +1,4 @@
-"""`penstock status`: ask every part how it is, and say it in one table."""
+"""`penstock status`: ask every part how it is, and say it in a table; of a cluster, who leads."""
 
 import asyncio
 import json
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.deploy.cluster_status import print_cluster, read_cluster
 from penstock.deploy.layout import Layout, default_root, read_running
 from penstock.deploy.probe import get_json, is_serving
 from penstock.deploy.progress import stage_cells
@@ -25,28 +26,32 @@ def show_status(*, directory: Path | None, urls: tuple[str, ...], as_json: bool)
     Raises:
         UnavailableError: Nothing runs there.
     """
-    admin_urls = {url: url for url in urls} if urls else _running(directory)
+    admin_urls, servers = ({url: url for url in urls}, None) if urls else _running(directory)
     statuses = asyncio.run(_ask(admin_urls))
     if not any(statuses.values()):
         raise UnavailableError(
             f"nothing answers at {', '.join(admin_urls.values())}",
             fix="start it with: penstock up",
         )
+    cluster = None if servers is None else read_cluster(servers)
     if as_json:
-        sys.stdout.write(json.dumps(statuses, indent=2) + "\n")
+        document = statuses if servers is None else {**statuses, "cluster": cluster}
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         _print(statuses)
+        if servers is not None:
+            print_cluster(cluster)
     healthy = all(status and status["health"] == "ready" for status in statuses.values())
     sys.exit(ExitCode.OK if healthy else ExitCode.FAILURE)
 
 
-def _running(directory: Path | None) -> dict[str, str]:
-    """The admin URLs of what runs in a directory: named, or the usual places."""
+def _running(directory: Path | None) -> tuple[dict[str, str], str | None]:
+    """Of what runs in a directory, named or one of the usual: admin URLs, a cluster's addresses."""
     places = [directory] if directory else [default_root(), Path(".work/demo")]
     for place in places:
         running = read_running(Layout(place.absolute()))
         if running is not None:
-            return dict(running["parts"])
+            return dict(running["parts"]), running.get("cluster")
     raise UnavailableError(
         f"no penstock runs in {' or '.join(map(str, places))}",
         fix="start it with `penstock up`, or name its directory with --dir",

@@ -97,6 +97,13 @@ class Supervisor:
         """Stop everything now."""
         self._events.put_nowait(Kill())
 
+    def strike(self, name: str) -> bool:
+        """Kill a part as if by accident: it is started again. Whether it ran."""
+        if self.pid(name) is None:
+            return False
+        guard.signal_session(self._processes[name].pid, signal.SIGKILL)
+        return True
+
     def phase(self, name: str) -> Phase:
         """Where a part is now."""
         return self._core.phase(name)

@@ -5,7 +5,7 @@ The configuration files are written to DIR/config at every start and stay there 
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,9 @@ from penstock.deploy.supervisor import Check, Part
 from penstock.service.errors import UnavailableError
 
 STREAMS = ("logs", "traces", "metrics", "events", "audit")
-DATA_PATH = ("app", "collector", "nats", "logd", "router")
-DRAIN_ORDER = ("app", "collector", "router", "logd", "nats")
+CLUSTER = "penstock"
+NODES_MAX = 5
+REPLICAS_MAX = 3
 NATS_PAYLOAD_BYTES_MAX = 2 * 1024 * 1024
 PROBLEMS = "severity_number >= 17 or status_code = 'ERROR'"
 """Log records of level ERROR and above, and spans that failed."""
@@ -35,12 +36,14 @@ class Topology:
     Attributes:
         layout: Where it keeps everything.
         ports: By listener, see `penstock.deploy.ports`.
+        nodes: How many logd there are; more than one are a cluster.
         nats_url: Of a server that runs already; None to start one.
         app: The example app's command; None to run without.
     """
 
     layout: Layout
     ports: Mapping[str, int]
+    nodes: int = 1
     nats_url: str | None = None
     app: tuple[str, ...] | None = None
 
@@ -48,7 +51,7 @@ class Topology:
         """Where each part says how it is."""
         listeners = {
             "nats": "nats_monitor",
-            "logd": "logd_admin",
+            **{part: f"{part}_admin" for part in self.logds()},
             "collector": "collector_admin",
             "router": "router_admin",
         }
@@ -58,10 +61,25 @@ class Topology:
             if listener in self.ports
         }
 
+    def logds(self) -> list[str]:
+        """The parts that are a logd; in a cluster, the names of its nodes too."""
+        return logd_parts(self.nodes)
+
+    def data_path(self) -> list[str]:
+        """The parts of this launch in the order in which a record meets them."""
+        return self._present("app", "collector", "nats", *self.logds(), "router")
+
     def drain_order(self) -> list[str]:
-        """The parts of this launch, from the sources to the sinks."""
+        """The parts of this launch, from the sources to the sinks; nodes one after another."""
+        return self._present("app", "collector", "router", *reversed(self.logds()), "nats")
+
+    def _present(self, *names: str) -> list[str]:
         absent = ({"app"} if self.app is None else set()) | ({"nats"} if self.nats_url else set())
-        return [name for name in DRAIN_ORDER if name not in absent]
+        return [name for name in names if name not in absent]
+
+    def log_servers(self) -> str:
+        """Where readers connect: every logd, joined by commas."""
+        return ",".join(self.address(f"{part}_fetch") for part in self.logds())
 
     def address(self, listener: str) -> str:
         """HOST:PORT of a listener."""
@@ -77,19 +95,24 @@ class Topology:
         return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
+def logd_parts(nodes: int) -> list[str]:
+    """The names of so many logd: a lone one is `logd`, nodes of a cluster have numbers."""
+    return ["logd"] if nodes == 1 else [f"logd-{number + 1}" for number in range(nodes)]
+
+
 def write_configs(topology: Topology) -> None:
     """Write each part's configuration file."""
     config = topology.layout.config
     if topology.nats_url is None:
         (config / "nats.conf").write_text(_nats_conf(topology))
-    for name, document in (
-        ("logd", _logd(topology)),
-        ("collector", _collector(topology)),
-        ("router", _router(topology)),
+    for name, command, document in (
+        *((part, "logd", _logd(topology, part)) for part in topology.logds()),
+        ("collector", "collector", _collector(topology)),
+        ("router", "router", _router(topology)),
     ):
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
         header = (
-            f"# Written by penstock at each start; try changes with: penstock {name} --config\n"
+            f"# Written by penstock at each start; try changes with: penstock {command} --config\n"
         )
         path = config / f"{name}.yaml"
         path.touch()
@@ -97,17 +120,20 @@ def write_configs(topology: Topology) -> None:
         path.write_text(header + text)
 
 
-def parts(topology: Topology, *, logd_ready: Check, router_caught_up: Check) -> list[Part]:
+def parts(
+    topology: Topology, *, logd_ready: Callable[[str], Check], router_caught_up: Check
+) -> list[Part]:
     """The processes of a launch, in the order they are shown."""
     first = () if topology.nats_url else ("nats",)
+    logds = tuple(topology.logds())
     listed = [
-        _daemon(topology, PartPlan("logd", after=first), ready=logd_ready),
-        _daemon(topology, PartPlan("collector", after=("logd",), must_drain=True)),
+        *(_logd_part(topology, part, first, logd_ready(part)) for part in logds),
+        _daemon(topology, PartPlan("collector", after=logds, must_drain=True)),
         _daemon(
             topology,
             PartPlan(
                 "router",
-                after=("logd",),
+                after=logds,
                 ready_within_ns=180 * SECOND_NS,
                 catch_up_within_ns=60 * SECOND_NS,
                 stop_within_ns=30 * SECOND_NS,
@@ -130,17 +156,25 @@ def _nats_part(topology: Topology) -> Part:
     return Part(PartPlan("nats"), command, topology.layout.log("nats"), is_ready=ready)
 
 
+def _logd_part(topology: Topology, part: str, after: tuple[str, ...], ready: Check) -> Part:
+    plan = PartPlan(
+        part, after=after, ready_within_ns=(30 if topology.nodes == 1 else 90) * SECOND_NS
+    )
+    return _daemon(topology, plan, module="logd", ready=ready)
+
+
 def _daemon(
     topology: Topology,
     plan: PartPlan,
     *,
+    module: str = "",
     ready: Check | None = None,
     caught_up: Check | None = None,
 ) -> Part:
     config = topology.layout.config / f"{plan.name}.yaml"
     return Part(
         plan,
-        (sys.executable, "-m", f"penstock.{plan.name}", "--config", str(config)),
+        (sys.executable, "-m", f"penstock.{module or plan.name}", "--config", str(config)),
         topology.layout.log(plan.name),
         output_path=topology.layout.output(plan.name),
         is_ready=ready or partial(is_serving, topology.admin_urls()[plan.name]),
@@ -174,21 +208,31 @@ def _nats_conf(topology: Topology) -> str:
     )
 
 
-def _logd(topology: Topology) -> dict[str, Any]:
-    return {
-        "node": "logd-1",
-        "data_dir": str(topology.layout.data("logd")),
+def _logd(topology: Topology, part: str) -> dict[str, Any]:
+    streams: list[dict[str, Any]] = [
+        {"name": name, "subject": f"telemetry.{name}.>"} for name in STREAMS
+    ]
+    document = {
+        "node": part if topology.nodes > 1 else "logd-1",
+        "data_dir": str(topology.layout.data(part)),
         "nats": {"url": topology.nats()},
-        "fetch": topology.address("logd_fetch"),
-        "admin": topology.address("logd_admin"),
-        "streams": [{"name": name, "subject": f"telemetry.{name}.>"} for name in STREAMS],
+        "fetch": topology.address(f"{part}_fetch"),
+        "admin": topology.address(f"{part}_admin"),
+        "streams": streams,
     }
+    if topology.nodes == 1:
+        return document
+    for stream in streams:
+        stream["replication_factor"] = min(topology.nodes, REPLICAS_MAX)
+    founders = {name: topology.address(f"{name}_peer") for name in topology.logds()}
+    return document | {"cluster": {"name": CLUSTER, "peer": founders[part], "founders": founders}}
 
 
 def _collector(topology: Topology) -> dict[str, Any]:
     layout = topology.layout
     services = {"nats": "nats-server"} if topology.nats_url is None else {}
-    services |= {name: f"penstock.{name}" for name in ("logd", "collector", "router", "launcher")}
+    services |= dict.fromkeys(topology.logds(), "penstock.logd")
+    services |= {name: f"penstock.{name}" for name in ("collector", "router", "launcher")}
     files = [
         {
             "name": f"{name}-log",
@@ -216,7 +260,7 @@ def _router(topology: Topology) -> dict[str, Any]:
     layout = topology.layout
     return {
         "job": "lake",
-        "logd": topology.address("logd_fetch"),
+        "logd": topology.log_servers(),
         "streams": list(STREAMS),
         "starting_offsets": "earliest",
         "checkpoint_dir": str(layout.router_checkpoint),

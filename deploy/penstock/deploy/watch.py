@@ -1,10 +1,12 @@
 """What the launcher knows of the running parts: their status and where the log stands."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from penstock.deploy.probe import get_json, is_serving
-from penstock.deploy.topology import DATA_PATH, STREAMS, Topology
+from penstock.deploy.supervisor import Check
+from penstock.deploy.topology import STREAMS, Topology
 from penstock.logd.client import LogClient, OffsetRange
 from penstock.logd.errors import LogdError
 
@@ -25,7 +27,7 @@ class Watch:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._urls = topology.admin_urls()
-        self.names = [name for name in DATA_PATH if name in topology.drain_order()]
+        self.names = topology.data_path()
         self.logs_began = {
             name: log.stat().st_size if (log := topology.layout.log(name)).exists() else 0
             for name in ("app", "collector")
@@ -42,9 +44,16 @@ class Watch:
             if answer is not None and "stages" in answer:
                 self.statuses[name] = answer
 
-    async def logd_is_ready(self) -> bool:
-        """Whether logd serves; the first time, note where the log stands."""
-        if not await is_serving(self._urls["logd"]):
+    def logd_ready(self, part: str) -> Check:
+        """Asks whether a logd serves."""
+        return partial(self._is_ready, part)
+
+    async def _is_ready(self, part: str) -> bool:
+        """Whether a logd serves; the first time, note where the log stands.
+
+        That is to be had once each stream has a leader, so once a cluster has been founded.
+        """
+        if not await is_serving(self._urls[part]):
             return False
         if self.offsets_before is None:
             self.offsets_before = await self._offsets()
@@ -61,13 +70,25 @@ class Watch:
         return all(committed.get(name, 0) >= end for name, (_, end) in offsets.items())
 
     async def _offsets(self) -> Offsets | None:
-        return await asyncio.to_thread(_read_offsets, self._topology.address("logd_fetch"))
+        return await asyncio.to_thread(_read_offsets, self._topology.log_servers())
+
+    async def leader(self, stream: str) -> str | None:
+        """The part that leads a stream, None when none does or nobody says."""
+        return await asyncio.to_thread(_read_leader, self._topology.log_servers(), stream)
 
 
 def _read_offsets(server: str) -> Offsets | None:
     try:
         with LogClient(server, timeout_s=5.0) as log:
             return {name: log.offsets(name) for name in STREAMS}
+    except LogdError:
+        return None
+
+
+def _read_leader(server: str, stream: str) -> str | None:
+    try:
+        with LogClient(server, timeout_s=5.0) as log:
+            return log.stream(stream).partitions[0].leader
     except LogdError:
         return None
 

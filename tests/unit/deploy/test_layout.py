@@ -4,15 +4,17 @@ import json
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from penstock.deploy import layout as layout_module
 from penstock.deploy.layout import Layout, claimed, read_running, write_running
-from penstock.deploy.ports import DEFAULT_PORTS, choose_ports
-from penstock.deploy.preflight import require_nats, require_writable
+from penstock.deploy.ports import DEFAULT_PORTS, choose_ports, default_ports
+from penstock.deploy.preflight import require_nats, require_same_nodes, require_writable
 from penstock.deploy.supervisor import keep_bounded
-from penstock.deploy.topology import Topology
+from penstock.deploy.topology import Topology, logd_parts, write_configs
 from penstock.service import ConfigError, ExitCode, UnavailableError
 
 
@@ -56,9 +58,52 @@ def test_a_socket_path_that_is_too_long_moves_to_tmp(tmp_path: Path) -> None:
 
 
 def test_free_ports_are_all_different() -> None:
-    ports = choose_ports(any_free=True, without=frozenset({"nats"}))
-    assert set(ports) == set(DEFAULT_PORTS) - {"nats"}
+    ports = choose_ports(["logd"], any_free=True, without=frozenset({"nats"}))
+    assert set(ports) == set(DEFAULT_PORTS) - {"nats"} | {"logd_fetch", "logd_admin"}
     assert len(set(ports.values())) == len(ports)
+
+
+def test_the_documented_ports_of_nodes_are_all_different() -> None:
+    ports = default_ports(logd_parts(5))
+    assert len(set(ports.values())) == len(ports) == len(DEFAULT_PORTS) + 15
+    assert [ports[f"logd-2_{name}"] for name in ("fetch", "admin", "peer")] == [9303, 9304, 9307]
+    assert (default_ports(["logd"])["logd_fetch"], "logd_peer" in default_ports(["logd"])) == (
+        9293,
+        False,
+    )
+
+
+def test_a_directory_with_the_streams_of_other_nodes_is_refused(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    require_same_nodes(layout, 3)
+    for part in logd_parts(3):
+        layout.data(part).mkdir()
+    require_same_nodes(layout, 3)
+    with pytest.raises(ConfigError, match="of 3 logd, not of 1") as caught:
+        require_same_nodes(layout, 1)
+    assert "--nodes 3" in caught.value.fix
+
+
+def test_nodes_found_one_cluster_and_everybody_knows_them_all(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    for path in (layout.config, layout.logs):
+        path.mkdir()
+    topology = Topology(layout, default_ports(logd_parts(3)), nodes=3)
+    write_configs(topology)
+    nodes = [_written(layout, part) for part in logd_parts(3)]
+    assert len({node["data_dir"] for node in nodes}) == 3
+    assert {node["node"] for node in nodes} == set(nodes[0]["cluster"]["founders"])
+    assert all(
+        node["cluster"]["founders"][node["node"]] == node["cluster"]["peer"] for node in nodes
+    )
+    assert {stream["replication_factor"] for stream in nodes[0]["streams"]} == {3}
+    assert _written(layout, "router")["logd"] == "127.0.0.1:9293,127.0.0.1:9303,127.0.0.1:9313"
+    assert topology.drain_order() == ["collector", "router", "logd-3", "logd-2", "logd-1", "nats"]
+
+
+def _written(layout: Layout, part: str) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((layout.config / f"{part}.yaml").read_text())
+    return document
 
 
 def test_a_documented_port_in_use_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,9 +111,10 @@ def test_a_documented_port_in_use_is_named_with_the_fix(monkeypatch: pytest.Monk
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        monkeypatch.setattr("penstock.deploy.ports.DEFAULT_PORTS", {"logd_fetch": port})
+        monkeypatch.setattr("penstock.deploy.ports.LOGD_PORTS", {"fetch": port})
+        monkeypatch.setattr("penstock.deploy.ports.DEFAULT_PORTS", {})
         with pytest.raises(UnavailableError, match=rf"port {port} \(logd fetch\)") as caught:
-            choose_ports(any_free=False)
+            choose_ports(["logd"], any_free=False)
     assert "--free-ports" in caught.value.fix
 
 

@@ -57,7 +57,7 @@ class ClusterSection(_Settings):
     """
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
-    peer: HostPort = "127.0.0.1:9295"
+    peer: HostPort = "127.0.0.1:9297"
     founders: Annotated[dict[str, HostPort], Field(min_length=1, max_length=5)]
     rack: Annotated[str, Field(max_length=64)] = ""
     tls: PeerTlsSettings | None = None
