@@ -134,7 +134,7 @@ def status(directory: Path) -> dict[str, Any]:
     """What `penstock status` says, when everything is healthy."""
 
     def healthy() -> subprocess.CompletedProcess[bytes] | None:
-        command = [PENSTOCK, "status", "--dir", directory, "--json"]
+        command = [str(PENSTOCK), "status", "--dir", str(directory), "--json"]
         done = subprocess.run(command, capture_output=True, check=False)
         return done if done.returncode == 0 else None
 
