@@ -16,6 +16,7 @@ from penstock.logd.description import describe_roles, describe_standing
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.connection import FetchLimits
+from penstock.logd.fetch.groups import LoneGroups
 from penstock.logd.fetch.server import FetchServer
 from penstock.logd.fetch.streams import not_here
 from penstock.logd.lone_streams import LoneStreams
@@ -40,7 +41,9 @@ class Node(LoneStreams):
         self.fetches = 0
 
     def start(self) -> None:
-        self._server = FetchServer(FetchApi(self, self._in.cursors), FetchLimits())
+        self._server = FetchServer(
+            FetchApi(self, self._in.cursors, LoneGroups(self.name)), FetchLimits()
+        )
         self.address = self._server.listen(self.address)
         self._running = asyncio.create_task(self._server.run())
 

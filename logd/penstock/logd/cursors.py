@@ -8,13 +8,15 @@ stream that is no more, so that nobody uses them for the next one of the name.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import structlog
 
 from penstock.logd.batch import decode_body
+from penstock.logd.core.cluster.group_cursors import GroupPosition, admit_commit
+from penstock.logd.core.cluster.records import Group, GroupPartition
 from penstock.logd.core.cursors import Change, CursorKey, CursorPosition, CursorTable, decode_change
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
@@ -54,6 +56,15 @@ class Extent:
     end: int | None = None
 
 
+class Granted(NamedTuple):
+    """What a member of a group wants to commit; the epoch is that of the partition's grant."""
+
+    key: CursorKey
+    offset: int
+    incarnation: str
+    epoch: int
+
+
 class CursorStreams(Protocol):
     """The streams, as cursors need them."""
 
@@ -85,13 +96,21 @@ class CursorStore:
     Args:
         streams: Where cursors are kept; `start` it first.
         cursors_max: Further cursors are refused.
+        groups: The consumer group of a name, as far as it is known here; by default there is none.
 
     Attributes:
         commits: Changes of cursors that were committed.
     """
 
-    def __init__(self, streams: CursorStreams, *, cursors_max: int) -> None:
+    def __init__(
+        self,
+        streams: CursorStreams,
+        *,
+        cursors_max: int,
+        groups: Callable[[str], Group | None] = lambda _: None,
+    ) -> None:
         self.commits = 0
+        self._groups = groups
         self._streams = streams
         self._table = CursorTable(cursors_max)
         self._partition: Partition | None = None
@@ -155,7 +174,7 @@ class CursorStore:
     async def commit(
         self, wanted: Sequence[tuple[CursorKey, int, str | None]], *, rewind: bool
     ) -> list[dict[str, Any]]:
-        """Commit cursors, all of them or none.
+        """Commit cursors of consumers that are in no group, all of them or none.
 
         Args:
             wanted: Key, offset, and the stream's incarnation where the consumer knows it.
@@ -163,26 +182,53 @@ class CursorStore:
 
         Raises:
             RefusedError: As `CursorTable.check`; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`,
-                `STREAM_RECREATED`, `OUT_OF_RANGE` beyond the end of the log.
+                `STREAM_RECREATED`, `OUT_OF_RANGE` beyond the end of the log, `GROUP_ACTIVE`.
             UnavailableError: They may not be durable.
         """
+
+        def changes() -> list[Change]:
+            return [self._ungrouped(key, offset, inc) for key, offset, inc in wanted]
+
+        return await self._commit(changes, rewind=rewind)
+
+    async def commit_granted(self, member: str, wanted: Sequence[Granted]) -> list[dict[str, Any]]:
+        """Commit positions of partitions that were granted to a member of a group, all or none.
+
+        Where one before got further, the answer says so: the position stays there.
+
+        Raises:
+            RefusedError: As `commit`; `FENCED`: the partition was granted to another since.
+            UnavailableError: They may not be durable, or the grant is not known here yet.
+        """
+
+        def changes() -> list[Change]:
+            return [self._granted(member, item) for item in wanted]
+
+        return await self._commit(changes, rewind=False)
+
+    async def _commit(
+        self, resolve: Callable[[], list[Change]], *, rewind: bool
+    ) -> list[dict[str, Any]]:
         self._check_readable()
-        changes = [(key, self._position(key, offset, inc)) for key, offset, inc in wanted]
+        changes = resolve()
         self._table.check(changes, rewind=rewind)
         if self._partition is None:
             await self._make()
-            self._table.check(changes, rewind=rewind)  # others may have been faster
+            changes = resolve()  # others may have been faster
+            self._table.check(changes, rewind=rewind)
         await self._store(changes)
-        return [self._describe(key, position) for key, position in changes]
+        return [self._describe(key, position) for key, position in changes if position is not None]
 
     async def delete(self, key: CursorKey) -> bool:
         """Delete a cursor; whether there was one.
 
         Raises:
+            RefusedError: `GROUP_ACTIVE`.
             UnavailableError: It may not be durable.
         """
         self._check_readable()
-        present = self._table.appended(key)
+        self._check_no_group(key)
+        present = self._table.appended(key) is not None
         if present:
             await self._delete([key])
         return present
@@ -229,6 +275,38 @@ class CursorStore:
         async with self._making:
             if self._partition is None:
                 self._partition, _ = await self._streams.create(CURSORS_STREAM)
+
+    def _ungrouped(self, key: CursorKey, offset: int, incarnation: str | None) -> Change:
+        self._check_no_group(key)
+        position = self._position(key, offset, incarnation)
+        before = self._table.appended(key)
+        if before is None or before.incarnation != position.incarnation:
+            return key, position
+        return key, replace(position, epoch=before.epoch)  # who was fenced stays so
+
+    def _granted(self, member: str, item: Granted) -> Change:
+        key = item.key
+        position = self._position(key, item.offset, item.incarnation)
+        before = self._table.appended(key)
+        stored = None
+        if before is not None and before.incarnation == position.incarnation:
+            stored = GroupPosition(offset=before.offset, epoch=before.epoch)
+        now = admit_commit(
+            self._groups(key.consumer),
+            stored,
+            member=member,
+            partition=GroupPartition(key.stream, position.incarnation, key.partition),
+            commit=GroupPosition(offset=item.offset, epoch=item.epoch),
+        )
+        return key, replace(position, offset=now.offset, epoch=now.epoch)
+
+    def _check_no_group(self, key: CursorKey) -> None:
+        """Refuse to move a cursor under members that read from it on."""
+        group = self._groups(key.consumer)
+        shares = () if group is None else group.shares
+        if any(share.partition.stream == key.stream for share in shares):
+            message = f"members of group {key.consumer!r} read {key.stream!r}: stop them first"
+            raise RefusedError("GROUP_ACTIVE", message)
 
     def _position(self, key: CursorKey, offset: int, incarnation: str | None) -> CursorPosition:
         extent = self._streams.extent(key.stream, key.partition)

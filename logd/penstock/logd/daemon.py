@@ -106,7 +106,7 @@ class _Daemon:
         self._acks = AckSender(self._ack_link)
         self._compactor = Compactor(_compaction(config), SystemClock())
         self._engine = self._make_engine()
-        api = FetchApi(self._engine.streams, self._engine.cursors)
+        api = FetchApi(self._engine.streams, self._engine.cursors, self._engine.groups)
         self._server = FetchServer(api, config.fetch_limits())
         self._telemetry = Telemetry(
             node=config.node,

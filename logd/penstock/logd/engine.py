@@ -7,6 +7,7 @@ from prometheus_client.core import Metric
 
 from penstock.logd.config import ConfiguredStream
 from penstock.logd.fetch.api import Cursors
+from penstock.logd.fetch.groups import Groups
 from penstock.logd.fetch.streams import Streams
 from penstock.logd.listening import Listening
 from penstock.logd.partition import Partition
@@ -38,6 +39,10 @@ class Engine(Protocol):
     @property
     def cursors(self) -> "CursorCounts":
         """Where consumers' cursors are kept."""
+
+    @property
+    def groups(self) -> Groups:
+        """Consumer groups."""
 
     @property
     def streams_max(self) -> int:

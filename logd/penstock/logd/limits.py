@@ -114,6 +114,9 @@ GROUPS_MAX: Final = 1000
 GROUP_MEMBERS_MAX: Final = 256
 """Members of one consumer group."""
 
+GROUP_STREAMS_MAX: Final = 32
+"""Streams that one member of a consumer group reads."""
+
 GROUP_PARTITIONS_MAX: Final = 2048
 """Partitions that one consumer group reads: what is written down at each change of it is below
 `COMMAND_BYTES_MAX`."""

@@ -7,6 +7,7 @@ from prometheus_client.core import Metric
 
 from penstock.logd.config import ConfiguredStream
 from penstock.logd.cursors import CURSORS_STREAM, CursorStore
+from penstock.logd.fetch.groups import LoneGroups
 from penstock.logd.listening import Listening
 from penstock.logd.lone_streams import LoneStreams, check_possible
 from penstock.logd.partition import Partition
@@ -28,6 +29,7 @@ class LoneEngine:
     def __init__(self, node: str, streams: StreamSet, *, cursors_max: int) -> None:
         self.cursors = CursorStore(streams, cursors_max=cursors_max)
         self.streams = LoneStreams(node, streams, self.cursors, lambda: self._addresses)
+        self.groups = LoneGroups(node)
         self._set = streams
         self._reviver = Reviver(streams, SystemClock())
         self._addresses: Mapping[str, str] = {}

@@ -71,6 +71,7 @@ class Telemetry:
                 "acks_dropped": self.acks.dropped,
                 "acks_denied": self.ack_link.publishes_denied,
                 "cursors": len(self.engine.cursors),
+                "groups": self.engine.groups.figures().groups,
                 "connections": self.server.connections,
                 "requests_outstanding": self.server.counts.outstanding,
                 "requests_refused": sum(dict(self.server.counts.refused).values()),
@@ -290,6 +291,11 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
     for code, count in dict(telemetry.server.counts.refused).items():
         refused.add_metric([code.lower()], count)
     yield refused
+    groups = telemetry.engine.groups.figures()
+    coordinated = _counter("group_events", "What this node did as coordinator of groups", ["what"])
+    for what, count in dict(groups.counts).items():
+        coordinated.add_metric([what.replace(" ", "_")], count)
+    yield coordinated
     for name, text, value in (
         ("acks_sent", "Acks and refusals sent", telemetry.acks.sent),
         ("acks_dropped", "Acks and refusals that NATS did not take", telemetry.acks.dropped),
@@ -311,6 +317,8 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
         ("streams_max", "How many of them there may be", telemetry.engine.streams_max),
         ("fetch_connections", "Connections of readers", telemetry.server.connections),
         ("cursors", "Consumers' cursors", len(telemetry.engine.cursors)),
+        ("groups", "Consumer groups with members", groups.groups),
+        ("group_members", "Members of all of them", groups.members),
         ("fetch_outstanding", "Requests under way", telemetry.server.counts.outstanding),
     ):
         gauge = _gauge(name, text, [])

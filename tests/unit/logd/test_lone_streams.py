@@ -14,6 +14,7 @@ from penstock.logd.cursors import CursorStore
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.connection import SendingTurn
+from penstock.logd.fetch.groups import LoneGroups
 from penstock.logd.lone_streams import LoneStreams
 from penstock.logd.streams import StreamSet
 from tests.support.surroundings import QuietLink, make_surroundings
@@ -34,7 +35,8 @@ async def api(directory: Path) -> AsyncIterator[FetchApi]:
     cursors = CursorStore(streams, cursors_max=10)
     endpoints = {"fetch": "127.0.0.1:1", "admin": "127.0.0.1:2"}
     try:
-        yield FetchApi(LoneStreams("me", streams, cursors, lambda: endpoints), cursors)
+        lone = LoneStreams("me", streams, cursors, lambda: endpoints)
+        yield FetchApi(lone, cursors, LoneGroups("me"))
     finally:
         await streams.close()
 

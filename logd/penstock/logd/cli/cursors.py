@@ -5,8 +5,9 @@ from dataclasses import asdict
 import click
 import orjson
 
+from penstock.logd.cli.lag import PartitionPlace, Standing, standings
 from penstock.logd.cli.server import asking, server_option, table
-from penstock.logd.client import Cursor, LogClient
+from penstock.logd.client import Cursor
 
 
 @click.group(epilog="Example: penstock logd cursors list")
@@ -23,10 +24,10 @@ def list_cursors(consumer: str | None, stream: str | None, server: str, as_json:
     """List cursors: the next record each consumer wants, and how many it has before it."""
     with asking(server) as log:
         found = log.cursors(consumer=consumer, stream=stream)
-        ends = _ends(log)
+        known = standings(log)
     if as_json:
         for cursor in found:
-            click.echo(orjson.dumps(asdict(cursor) | {"lag": _lag(cursor, ends)}))
+            click.echo(orjson.dumps(asdict(cursor) | {"lag": _lag(cursor, known)}))
         return
     click.echo(
         table(
@@ -37,7 +38,7 @@ def list_cursors(consumer: str | None, stream: str | None, server: str, as_json:
                     cursor.stream,
                     cursor.partition,
                     cursor.offset,
-                    "stream deleted" if (lag := _lag(cursor, ends)) is None else lag,
+                    _shown(cursor, _lag(cursor, known)),
                 )
                 for cursor in found
             ],
@@ -81,15 +82,12 @@ def delete(consumer: str, stream: str, partition: int, server: str, as_json: boo
         click.echo(f"the cursor of {consumer} in {stream}/{partition} {what}")
 
 
-def _ends(log: LogClient) -> dict[tuple[str, str, int], int]:
-    """The ends of the logs by stream, incarnation and partition."""
-    return {
-        (info.name, info.incarnation, part.partition): part.high_watermark + 1
-        for info in log.streams()
-        for part in info.partitions
-    }
+def _lag(cursor: Cursor, known: dict[PartitionPlace, Standing]) -> int | None:
+    standing = known.get((cursor.stream, cursor.incarnation, cursor.partition))
+    return None if standing is None else standing.lag(cursor.offset)
 
 
-def _lag(cursor: Cursor, ends: dict[tuple[str, str, int], int]) -> int | None:
-    end = ends.get((cursor.stream, cursor.incarnation, cursor.partition))
-    return None if end is None else max(end - cursor.offset, 0)
+def _shown(cursor: Cursor, lag: int | None) -> object:
+    if lag is not None:
+        return lag
+    return "unknown" if cursor.current else "stream deleted"

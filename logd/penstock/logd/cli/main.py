@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from penstock.logd.cli.cursors import cursors
+from penstock.logd.cli.groups import groups
 from penstock.logd.cli.nodes import nodes, rebalance
 from penstock.logd.cli.offline import check as check_offline
 from penstock.logd.cli.offline import dump, repair
@@ -48,6 +49,6 @@ def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
     run_until_stopped(lambda stop: run_daemon(config, config_path, stop))
 
 
-_ASKING = (streams, match, tail, fetch, cursors, nodes, rebalance)
+_ASKING = (streams, match, tail, fetch, cursors, groups, nodes, rebalance)
 for _command in (*_ASKING, check_offline, repair, dump):
     cli.add_command(_command)

@@ -19,6 +19,8 @@ _FIXES = {
     "STREAM_DIFFERS": "use the same options, or delete the stream first",
     "RESERVED_NAME": "choose a name that does not begin with __",
     "CURSOR_BEHIND": "another consumer of that name has gone further; use another name",
+    "GROUP_ACTIVE": "see who they are: penstock logd groups show NAME",
+    "UNKNOWN_GROUP": "list those with members: penstock logd groups",
     "BAD_CONSUMER": "choose a name such as billing or team-a/billing",
     "STREAM_RECREATED": "ask again: the offsets are those of the stream that was",
     "UNKNOWN_PARTITION": "see which it has: penstock logd streams show NAME",

@@ -27,6 +27,15 @@ Of a cluster, name one node or a few (`"host-a:9293,host-b:9293"`): the client l
 goes to the leader of what it reads. When that one is lost it waits for the next and goes on. To
 spread the load of reading, `LogClient(..., prefer="replica")` reads from replicas in sync.
 
+Of a cluster, several consumers share the partitions of streams as members of a group:
+
+    with LogClient("127.0.0.1:9293") as log, log.join_group("billing", "logs") as consumer:
+        for item in consumer:                    # item.partition, item.offset, item.record
+            print(item.offset, item.record.value)
+
+Each record is seen at least once. For exactly once, store `item.next_offset` with the results in
+one transaction, and say by `positions` where that store wants to go on.
+
 Publishing needs NATS, not this connection: `penstock.logd.publisher`.
 
 `follow` and `follow_batches` go on by themselves after logd was away. They never pass anything
@@ -38,6 +47,9 @@ from penstock.logd.client.answers import (
     ClusterInfo,
     Cursor,
     Fetched,
+    GroupInfo,
+    GroupMemberInfo,
+    GroupPartitionInfo,
     NodeInfo,
     OffsetRange,
     PartitionInfo,
@@ -49,12 +61,22 @@ from penstock.logd.client.blocking import LogClient
 from penstock.logd.client.committing import CommitPolicy
 from penstock.logd.client.cursor import CursorHandle
 from penstock.logd.client.following import FollowOptions, OutOfRange, Position, passes
+from penstock.logd.client.group_consumer import (
+    AsyncGroupConsumer,
+    AsyncPositions,
+    GroupConsumer,
+    Positions,
+)
+from penstock.logd.client.grouping import GroupOptions, GroupRecord, GroupRows
 from penstock.logd.client.routing import Prefer
+from penstock.logd.core.cluster.records import GroupPartition
 from penstock.logd.rows import Frame, batch_records, slice_rows, split_frames
 
 __all__ = [
     "AsyncCursorHandle",
+    "AsyncGroupConsumer",
     "AsyncLogClient",
+    "AsyncPositions",
     "ClusterInfo",
     "CommitPolicy",
     "Cursor",
@@ -62,12 +84,21 @@ __all__ = [
     "Fetched",
     "FollowOptions",
     "Frame",
+    "GroupConsumer",
+    "GroupInfo",
+    "GroupMemberInfo",
+    "GroupOptions",
+    "GroupPartition",
+    "GroupPartitionInfo",
+    "GroupRecord",
+    "GroupRows",
     "LogClient",
     "NodeInfo",
     "OffsetRange",
     "OutOfRange",
     "PartitionInfo",
     "Position",
+    "Positions",
     "Prefer",
     "StreamInfo",
     "batch_records",

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.logd.rows import Frame
 
-Info = TypeVar("Info", "PartitionInfo", "NodeInfo")
+Info = TypeVar("Info", "PartitionInfo", "NodeInfo", "GroupMemberInfo", "GroupPartitionInfo")
 
 _STANDING: Final = ("start_offset", "high_watermark", "end_offset", "epoch", "size_bytes")
 
@@ -155,6 +155,8 @@ class Cursor:
         offset: Of the next record it wants.
         incarnation: Of the stream it was committed for.
         current: Whether that stream still exists; if not, the offset means nothing any more.
+        epoch: In which the partition was granted to the member of a group that committed; 0: it is
+            no group's.
     """
 
     consumer: str
@@ -163,6 +165,53 @@ class Cursor:
     offset: int
     incarnation: str
     current: bool = True
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMemberInfo:
+    """A member of a consumer group.
+
+    Attributes:
+        streams: Names of those it wants to read.
+        session_ms: Not heard for so long, and a tenth more, it is fenced.
+    """
+
+    member: str
+    streams: tuple[str, ...]
+    session_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPartitionInfo:
+    """Who of a group reads a partition.
+
+    Attributes:
+        member: Who may be reading it; None: nobody.
+        wanted: Who is to read it; another than `member` while that one has not let go of it.
+        epoch: Of the grant to `member`.
+    """
+
+    stream: str
+    incarnation: str
+    partition: int
+    member: str | None
+    wanted: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInfo:
+    """A consumer group with at least one member.
+
+    Attributes:
+        epoch: Rises with every change.
+    """
+
+    group: str
+    epoch: int
+    members: tuple[GroupMemberInfo, ...]
+    partitions: tuple[GroupPartitionInfo, ...]
 
 
 def cluster_info(document: dict[str, Any]) -> ClusterInfo:
@@ -172,6 +221,17 @@ def cluster_info(document: dict[str, Any]) -> ClusterInfo:
         controller=document.get("controller"),
         node=document.get("node", ""),
         nodes=tuple(_known(NodeInfo, item) for item in document.get("nodes", ())),
+    )
+
+
+def group_info(document: dict[str, Any]) -> GroupInfo:
+    """A consumer group's description as the protocol carries it."""
+    members = [item | {"streams": tuple(item["streams"])} for item in document["members"]]
+    return GroupInfo(
+        group=document["group"],
+        epoch=document["epoch"],
+        members=tuple(_known(GroupMemberInfo, item) for item in members),
+        partitions=tuple(_known(GroupPartitionInfo, item) for item in document["partitions"]),
     )
 
 

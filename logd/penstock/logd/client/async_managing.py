@@ -4,10 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from penstock.logd.client import calls
+from penstock.logd.client import calls, group_calls
 from penstock.logd.client.answers import (
     ClusterInfo,
     Described,
+    GroupInfo,
     StreamInfo,
     leaders_elsewhere,
     merge,
@@ -126,6 +127,24 @@ class AsyncManaging(ABC):
             RefusedError: `NOT_CLUSTERED`.
         """
         return await self._call(calls.rebalance())
+
+    # Groups.
+
+    async def groups(self) -> list[GroupInfo]:
+        """The consumer groups with members, by name.
+
+        Raises:
+            RefusedError: `NOT_CLUSTERED`.
+        """
+        return await self._call(group_calls.groups())
+
+    async def group(self, name: str) -> GroupInfo:
+        """One consumer group.
+
+        Raises:
+            RefusedError: `UNKNOWN_GROUP`: it has no members; `NOT_CLUSTERED`.
+        """
+        return (await self._call(group_calls.groups(name)))[0]
 
     async def _described(self, name: str | None, *, internal: bool = False) -> list[StreamInfo]:
         """Streams, with where each partition stands at its leader."""

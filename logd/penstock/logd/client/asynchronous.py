@@ -25,7 +25,11 @@ from penstock.logd.client.following import (
     Position,
     Rows,
 )
+from penstock.logd.client.group_consumer import AsyncGroupConsumer, AsyncPositions
+from penstock.logd.client.grouping import GroupOptions
+from penstock.logd.client.membership import BEATS_S_MIN
 from penstock.logd.client.routing import Prefer, Router
+from penstock.logd.core.cluster.group_member import BEATS_PER_SESSION
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.rows import batch_records
 
@@ -35,6 +39,7 @@ OUTSTANDING_MAX: Final = 32
 """Calls of one client under way at a time; half of what a logd takes of a connection by default."""
 
 _DEFAULT: Final = FollowOptions()
+_GROUP: Final = GroupOptions()
 
 
 class AsyncLogClient(AsyncManaging):
@@ -190,6 +195,30 @@ class AsyncLogClient(AsyncManaging):
     async def delete_cursor(self, consumer: str, stream: str, partition: int = 0) -> bool:
         """Delete a cursor, durably; whether there was one."""
         return await self._call(calls.delete_cursor(consumer, stream, partition))
+
+    # Groups.
+
+    def join_group(
+        self,
+        group: str,
+        streams: str | Sequence[str],
+        options: GroupOptions = _GROUP,
+        *,
+        positions: AsyncPositions | None = None,
+    ) -> AsyncGroupConsumer:
+        """Be a member of a consumer group while an `async with` lasts; see `LogClient`."""
+        names = (streams,) if isinstance(streams, str) else tuple(streams)
+        beats = self.for_beats(options)
+        return AsyncGroupConsumer((self, beats), group, names, options, positions)
+
+    def for_beats(self, options: GroupOptions) -> "AsyncLogClient":
+        """A client that soon goes to another node: a session is short."""
+        timeout_s = max(BEATS_S_MIN, options.session_s / BEATS_PER_SESSION)
+        return AsyncLogClient(self.server, timeout_s=timeout_s, rng=self._rng)
+
+    async def ask(self, call: Call[Answer]) -> Answer:
+        """Make a call of `penstock.logd.client.calls`."""
+        return await self._call(call)
 
     @override
     async def _call(self, call: Call[Answer]) -> Answer:

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -11,6 +12,7 @@ from typing_extensions import override
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.client import calls
 from penstock.logd.client.answers import Cursor, Fetched, OffsetRange
+from penstock.logd.client.asynchronous import AsyncLogClient
 from penstock.logd.client.calls import Call
 from penstock.logd.client.clock import monotonic_ns
 from penstock.logd.client.cursor import CursorHandle
@@ -22,6 +24,8 @@ from penstock.logd.client.following import (
     Position,
     Rows,
 )
+from penstock.logd.client.group_consumer import GroupConsumer, Positions
+from penstock.logd.client.grouping import GroupOptions
 from penstock.logd.client.managing import Managing
 from penstock.logd.client.routing import Prefer, Router
 from penstock.logd.client.sockets import Sockets
@@ -31,6 +35,7 @@ from penstock.logd.rows import batch_records, slice_rows
 Answer = TypeVar("Answer")
 
 _DEFAULT: Final = FollowOptions()
+_GROUP: Final = GroupOptions()
 
 
 class LogClient(Managing):
@@ -63,6 +68,9 @@ class LogClient(Managing):
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         router = Router(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
         self._sockets = Sockets(router, timeout_s, time.sleep)
+        self._beside = partial(
+            AsyncLogClient, server, timeout_s=timeout_s, prefer=prefer, rack=rack
+        )
 
     def __enter__(self) -> Self:
         """Nothing is connected yet."""
@@ -275,6 +283,45 @@ class LogClient(Managing):
     def delete_cursor(self, consumer: str, stream: str, partition: int = 0) -> bool:
         """Delete a cursor, durably; whether there was one."""
         return self._call(calls.delete_cursor(consumer, stream, partition))
+
+    # Groups.
+
+    def join_group(
+        self,
+        group: str,
+        streams: str | Sequence[str],
+        options: GroupOptions = _GROUP,
+        *,
+        positions: Positions | None = None,
+    ) -> GroupConsumer:
+        """Be a member of a consumer group while a `with` lasts.
+
+        The members share the partitions of the streams. Each reads on from what the group has
+        committed, and a partition goes to another once it was let go of, or its reader was not
+        heard for its session.
+
+        Args:
+            group: Its name; its positions are the cursors of the consumer of that name.
+            streams: What this member wants to read.
+            options: How.
+            positions: For a consumer that stores its position with its results, and so has every
+                record's result exactly once: where its store says to go on. Asked when a partition
+                is granted; None: where the group's cursor is.
+
+        Raises:
+            RefusedError: `NOT_CLUSTERED`, when reading begins.
+        """
+        names = (streams,) if isinstance(streams, str) else tuple(streams)
+
+        def make() -> tuple[AsyncLogClient, AsyncLogClient]:
+            client = self._beside()
+            return client, client.for_beats(options)
+
+        return GroupConsumer(make, group, names, options, positions)
+
+    def ask(self, call: Call[Answer]) -> Answer:
+        """Make a call of `penstock.logd.client.calls`."""
+        return self._call(call)
 
     @override
     def _call(self, call: Call[Answer]) -> Answer:

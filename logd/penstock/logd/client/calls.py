@@ -232,8 +232,12 @@ def get_cursor(consumer: str, stream: str, partition: int) -> Call[Cursor | None
     return Call(request, lambda header, _: next(iter(_cursors(header)), None), to=_CURSORS)
 
 
-def set_cursors(wanted: Sequence[Cursor], *, rewind: bool) -> Call[list[Cursor]]:
+def set_cursors(
+    wanted: Sequence[Cursor], *, rewind: bool = False, member: str = ""
+) -> Call[list[Cursor]]:
     """Commit cursors, all of them or none; `rewind` allows to go back.
+
+    With `member` they are of partitions that were granted to that member of a group.
 
     A rewind is not sent again: done twice, it would take back what was committed in between.
     """
@@ -245,9 +249,11 @@ def set_cursors(wanted: Sequence[Cursor], *, rewind: bool) -> Call[list[Cursor]]
             "offset": cursor.offset,
         }
         | ({"incarnation": cursor.incarnation} if cursor.incarnation else {})
+        | ({"epoch": cursor.epoch} if member else {})
         for cursor in wanted
     ]
     request = {"api": "set_cursor", "cursors": items, "rewind": rewind}
+    request |= {"member": member} if member else {}
     return Call(request, lambda header, _: _cursors(header), repeatable=not rewind, to=_CURSORS)
 
 

@@ -99,7 +99,7 @@ class Following:
         """What to ask the server now."""
         options = self._options
         if self.offset < 0:
-            return calls.offset_at(self.stream, options.partition, _at(self._start))
+            return calls.offset_at(self.stream, options.partition, position_request(self._start))
         return calls.fetch(
             self.stream,
             self.offset,
@@ -202,7 +202,8 @@ def passes(error: RefusedError) -> bool:
     return error.code in _BUSY
 
 
-def _at(start: Any) -> str | int:
+def position_request(start: Any) -> str | int:
+    """Where a reading begins, as a request for offsets names it; not for an offset itself."""
     if isinstance(start, datetime):
         since = start - datetime(1970, 1, 1, tzinfo=UTC)
         return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000

@@ -4,10 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from penstock.logd.client import calls
+from penstock.logd.client import calls, group_calls
 from penstock.logd.client.answers import (
     ClusterInfo,
     Described,
+    GroupInfo,
     StreamInfo,
     leaders_elsewhere,
     merge,
@@ -124,6 +125,24 @@ class Managing(ABC):
             RefusedError: `NOT_CLUSTERED`.
         """
         return self._call(calls.rebalance())
+
+    # Groups.
+
+    def groups(self) -> list[GroupInfo]:
+        """The consumer groups with members, by name.
+
+        Raises:
+            RefusedError: `NOT_CLUSTERED`.
+        """
+        return self._call(group_calls.groups())
+
+    def group(self, name: str) -> GroupInfo:
+        """One consumer group.
+
+        Raises:
+            RefusedError: `UNKNOWN_GROUP`: it has no members; `NOT_CLUSTERED`.
+        """
+        return (self._call(group_calls.groups(name)))[0]
 
     def _described(self, name: str | None, *, internal: bool = False) -> list[StreamInfo]:
         """Streams, with where each partition stands at its leader."""

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, assert_never
 
 import structlog
 
+from penstock.logd.cluster.coordinating import Coordinating
 from penstock.logd.cluster.group import MetadataGroup
 from penstock.logd.consensus.member import LostError
 from penstock.logd.core.cluster.codec import read_as, read_document, write_document
@@ -96,6 +97,10 @@ class Controlling:
         group: The state, and the way to the node that leads it.
         standing: What this node says of itself.
         clock: Its monotonic time goes on while the machine sleeps.
+
+    Attributes:
+        controller, lease: The cores.
+        coordinating: The coordinator of consumer groups, beside the controller.
     """
 
     def __init__(
@@ -108,6 +113,7 @@ class Controlling:
     ) -> None:
         self.controller = Controller(timing)
         self.lease = NodeLease(timing)
+        self.coordinating = Coordinating(group, timing.drift_percent, clock)
         self._me = me
         self._timeout_s = timing.lease_ms / 1000
         self._group = group
@@ -138,9 +144,11 @@ class Controlling:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.coordinating.close()
 
     def on_leader(self, leader: NodeId | None) -> None:
         """Another node leads the metadata group, as far as this one knows."""
+        self.coordinating.end()
         if leader == self._me.node:
             self._elected_ns = self._clock.monotonic_ns()
             self._spawn(self._take_over(self._elected_ns))
@@ -157,10 +165,12 @@ class Controlling:
         if number is not None:
             del self._proposed[number]
         self._decide(CommandApplied(command, result, number))
+        self.coordinating.on_applied(command, result)
 
     def on_restored(self) -> None:
         """The whole state is another one; only a node that does not lead is told so."""
         self._decide(LostController())
+        self.coordinating.end()
 
     async def answer(self, body: bytes) -> bytes:
         """Answer another node's heartbeat."""
@@ -187,6 +197,7 @@ class Controlling:
             if self._elected_ns == elected_ns:
                 _log.info("this node is the controller", node=self._me.node)
                 self._decide(BecameController(self._group.state, elected_ns))
+                self.coordinating.begin(elected_ns)
             return
 
     def _hear(self, heartbeat: Heartbeat) -> HeartbeatAnswer | HeartbeatRefusal:

@@ -6,7 +6,7 @@ from typing import Final
 from penstock.logd.cluster.decisions import Decisions
 from penstock.logd.cluster.hosting import HostedReplica
 from penstock.logd.cluster.replicas import NodeReplicas
-from penstock.logd.core.cluster.records import PartitionKey, ReplicationOptions
+from penstock.logd.core.cluster.records import Group, PartitionKey, ReplicationOptions
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.cursors import CURSORS_STREAM, CursorStore, Extent
 from penstock.logd.errors import RefusedError, UnavailableError
@@ -74,12 +74,17 @@ class ClusterCursors:
                 await partition.wait_committed(partition.log.end_offset - 1)
         except TimeoutError:
             raise UnavailableError("cursors: what was stored last is not committed yet") from None
-        store = CursorStore(_LedHere(self._replicas), cursors_max=self._cursors_max)
+        store = CursorStore(
+            _LedHere(self._replicas), cursors_max=self._cursors_max, groups=self._group
+        )
         await store.start()
         if not replica.leading or replica.epoch != epoch:
             raise UnavailableError("cursors: another node has begun to keep them")
         self._store, self._led = store, (replica, epoch)
         return store
+
+    def _group(self, name: str) -> Group | None:
+        return self._replicas.cluster.group.state.groups.get(name)
 
     async def _make(self) -> None:
         count = min(_REPLICAS, len(self._replicas.cluster.group.state.active()) or 1)
@@ -109,7 +114,8 @@ class _LedHere:
         replica = self._replicas.at(PartitionKey(stream, number))
         if replica is None or not replica.leading:
             return Extent(incarnation)
-        return Extent(incarnation, replica.log.start_offset, replica.high_watermark + 1)
+        # A new leader does not know at first that all it has is committed, and readers do.
+        return Extent(incarnation, replica.log.start_offset, replica.log.end_offset)
 
     def incarnation(self, stream: str, number: int) -> str | None:
         """As `CursorStreams`."""

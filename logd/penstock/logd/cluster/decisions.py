@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from penstock.logd.cluster.node import ClusterNode
 from penstock.logd.core.cluster.codec import read_as, read_document, write_document
+from penstock.logd.core.cluster.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.core.cluster.placement import place_stream
 from penstock.logd.core.cluster.records import ReplicationOptions
 from penstock.logd.core.cluster.state import Refused
@@ -33,6 +34,8 @@ class Decisions:
         self._decide: dict[str, _Decide] = {
             "create_stream": self._create,
             "rebalance": self._rebalance,
+            "group_beat": self._beat,
+            "group_leave": self._leave,
         }
         for api in self._decide:
             node.handlers[api] = self._handler(api)
@@ -68,6 +71,25 @@ class Decisions:
             UnavailableError: Not in time.
         """
         await self._ask("rebalance", {}, timeout_s)
+
+    async def beat(self, beat: MemberBeat, *, timeout_s: float) -> MemberAnswer:
+        """Tell the coordinator of groups that a member is there.
+
+        Raises:
+            RefusedError: `UNAVAILABLE`: it gives no answer now.
+            UnavailableError: Not in time.
+        """
+        answer = await self._ask("group_beat", {"beat": beat}, timeout_s)
+        found: MemberAnswer = read_as(MemberAnswer, answer["answer"], where="answer to a member")
+        return found
+
+    async def leave(self, group: str, member: str, *, timeout_s: float) -> None:
+        """Tell the coordinator of groups that a member wants to be none.
+
+        Raises:
+            UnavailableError: Not in time.
+        """
+        await self._ask("group_leave", {"group": group, "member": member}, timeout_s)
 
     async def _ask(self, api: str, wish: _Document, timeout_s: float) -> _Document:
         body = write_document(wish)
@@ -125,4 +147,12 @@ class Decisions:
     async def _rebalance(self, wish: _Document) -> _Document:
         del wish
         self._node.controlling.rebalance()
+        return {}
+
+    async def _beat(self, wish: _Document) -> _Document:
+        beat = read_as(MemberBeat, wish.get("beat"), where="group_beat")
+        return {"answer": self._node.controlling.coordinating.hear(beat)}
+
+    async def _leave(self, wish: _Document) -> _Document:
+        self._node.controlling.coordinating.leave(str(wish["group"]), str(wish["member"]))
         return {}

@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.cluster.cursors import ClusterCursors
 from penstock.logd.cluster.decisions import Decisions
+from penstock.logd.cluster.groups import ClusterGroups
 from penstock.logd.cluster.hearing import Hearing
 from penstock.logd.cluster.node import ClusterNode, ClusterSettings
 from penstock.logd.cluster.replicas import NodeReplicas
@@ -48,6 +49,7 @@ class ClusterEngine:
     Attributes:
         streams: What readers and operators see.
         cursors: Of the consumers.
+        groups: Of the consumers.
         streams_max: Streams there may be.
 
     Raises:
@@ -83,6 +85,7 @@ class ClusterEngine:
         decisions = Decisions(self._node)
         self.streams = ClusterStreams(self._replicas, decisions)
         self.cursors = ClusterCursors(self._replicas, decisions, cursors_max=config.cursors_max)
+        self.groups = ClusterGroups(self._node, decisions)
         self._configured: Sequence[ConfiguredStream] = ()
         self._waiting = ""
 

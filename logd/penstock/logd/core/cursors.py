@@ -3,10 +3,11 @@
 A cursor is a record of the internal stream `__cursors`:
 
     key     b"consumer,stream,partition"
-    value   {"offset": 7, "incarnation": "..."}; null when the cursor is deleted
+    value   {"offset": 7, "incarnation": "...", "epoch": 3}; null when the cursor is deleted
 
-The last record of a key counts. What has been appended counts for the checks of the next request,
-what has been committed for what consumers are told.
+`epoch` is that in which a consumer group granted the partition to who committed last; without one,
+no member of a group ever did. The last record of a key counts. What has been appended counts for
+the checks of the next request, what has been committed for what consumers are told.
 """
 
 import re
@@ -37,14 +38,20 @@ class CursorKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CursorPosition:
-    """The next record a consumer wants, of the stream with this incarnation."""
+    """The next record a consumer wants, of the stream with this incarnation.
+
+    Attributes:
+        epoch: In which its group granted the partition to who committed; 0: it is no group's.
+    """
 
     offset: int
     incarnation: str
+    epoch: int = 0
 
     def encode(self) -> bytes:
         """The record's value."""
-        return orjson.dumps({"offset": self.offset, "incarnation": self.incarnation})
+        granted = {"epoch": self.epoch} if self.epoch else {}
+        return orjson.dumps({"offset": self.offset, "incarnation": self.incarnation} | granted)
 
 
 Change = tuple[CursorKey, CursorPosition | None]
@@ -115,9 +122,9 @@ class CursorTable:
         """The committed position."""
         return self._committed.get(key)
 
-    def appended(self, key: CursorKey) -> bool:
-        """Whether there is a cursor, or will be once what is under way is committed."""
-        return key in self._appended
+    def appended(self, key: CursorKey) -> CursorPosition | None:
+        """The position, as it will be once what is under way is committed."""
+        return self._appended.get(key)
 
     def walk(self, after: CursorKey | None = None) -> Iterator[tuple[CursorKey, CursorPosition]]:
         """Committed cursors in order of consumer, stream, partition; the table must not change."""
@@ -168,6 +175,8 @@ def decode_change(key: bytes | None, value: bytes | None) -> Change:
         if value is None:
             return where, None
         document = orjson.loads(value)
-        return where, CursorPosition(int(document["offset"]), str(document["incarnation"]))
+        return where, CursorPosition(
+            int(document["offset"]), str(document["incarnation"]), int(document.get("epoch", 0))
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"not a cursor: key {key!r}: {error!r}") from None

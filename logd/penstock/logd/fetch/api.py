@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.logd.core.cursors import CursorKey
 from penstock.logd.core.subjects import check_filter
-from penstock.logd.cursors import CursorStore
+from penstock.logd.cursors import CursorStore, Granted
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.connection import Response, SendingTurn
+from penstock.logd.fetch.groups import GroupApi, Groups
 from penstock.logd.fetch.reading import FetchReading, FetchRequest, partition_standing
 from penstock.logd.fetch.stream_settings import parse, split_settings
 from penstock.logd.fetch.streams import Streams
@@ -83,11 +84,17 @@ class _Cursor(BaseModel):
     partition: Annotated[int, Field(ge=0)] = 0
     offset: Annotated[int, Field(ge=0, lt=1 << 63)]
     incarnation: str | None = None
+    epoch: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+
+    def key(self) -> CursorKey:
+        """Whose cursor."""
+        return CursorKey(self.consumer, self.stream, self.partition)
 
 
 class _SetCursor(_Request):
     cursors: Annotated[list[_Cursor], Field(min_length=1, max_length=CURSORS_PER_REQUEST_MAX)]
     rewind: bool = False
+    member: str | None = None
 
 
 class _OneCursor(_Request):
@@ -121,9 +128,10 @@ class Cursors(Protocol):
 class FetchApi:
     """Answers requests about the streams of one daemon, or of its cluster."""
 
-    def __init__(self, streams: Streams, cursors: Cursors) -> None:
+    def __init__(self, streams: Streams, cursors: Cursors, groups: Groups) -> None:
         self._streams = streams
         self._cursors = cursors
+        self._groups = GroupApi(groups)
         self._reading = FetchReading()
         self._apis: dict[str, _Api] = {
             "fetch": self._fetch,
@@ -144,6 +152,9 @@ class FetchApi:
             "remove_node": self._remove_node,
             "move": self._move,
             "rebalance": self._rebalance,
+            "group_beat": self._group_beat,
+            "group_leave": self._group_leave,
+            "groups": self._list_groups,
         }
 
     async def answer(self, request: Document, turn: SendingTurn) -> Response:
@@ -244,12 +255,18 @@ class FetchApi:
 
     async def _set_cursor(self, document: Document, _: SendingTurn) -> Response:
         request = parse(_SetCursor, document)
-        wanted = [
-            (CursorKey(item.consumer, item.stream, item.partition), item.offset, item.incarnation)
+        cursors = await self._cursors.ready()
+        if request.member is None:
+            wanted = [(item.key(), item.offset, item.incarnation) for item in request.cursors]
+            return Response({"cursors": await cursors.commit(wanted, rewind=request.rewind)})
+        if request.rewind or not all(item.incarnation for item in request.cursors):
+            message = "a member of a group names the incarnation, and does not rewind"
+            raise RefusedError("BAD_REQUEST", message, key="member")
+        granted = [
+            Granted(item.key(), item.offset, item.incarnation or "", item.epoch)
             for item in request.cursors
         ]
-        cursors = await self._cursors.ready()
-        return Response({"cursors": await cursors.commit(wanted, rewind=request.rewind)})
+        return Response({"cursors": await cursors.commit_granted(request.member, granted)})
 
     async def _get_cursor(self, document: Document, _: SendingTurn) -> Response:
         key = parse(_OneCursor, document).key()
@@ -265,6 +282,15 @@ class FetchApi:
     async def _delete_cursor(self, document: Document, _: SendingTurn) -> Response:
         key = parse(_OneCursor, document).key()
         return Response({"deleted": await (await self._cursors.ready()).delete(key)})
+
+    async def _group_beat(self, document: Document, _: SendingTurn) -> Response:
+        return Response(await self._groups.beat(document))
+
+    async def _group_leave(self, document: Document, _: SendingTurn) -> Response:
+        return Response(await self._groups.leave(document))
+
+    async def _list_groups(self, document: Document, _: SendingTurn) -> Response:
+        return Response(await self._groups.show(document))
 
 
 def _after(key: list[str | int] | None) -> CursorKey | None:
