@@ -22,8 +22,8 @@ has asked for.
 | create_stream | config: name, subject, options (those of `ReplicationSettings`, too) | stream: its description, created: bool |
 | open_stream | stream | stream: its description, of one that had failed or could not be opened |
 | delete_stream | stream | |
-| set_cursor | cursors: a list of consumer, stream, partition, offset, incarnation?; rewind? | cursors: as committed, durable |
-| get_cursor | consumer, stream, partition | cursors: one or none, with incarnation, current |
+| set_cursor | cursors: a list of consumer, stream, partition, offset, incarnation?, epoch?; rewind?, member? | cursors: as committed, durable |
+| get_cursor | consumer, stream, partition | cursors: one or none, with incarnation, current, epoch |
 | list_cursors | consumer?, stream?, after?: [consumer, stream, partition] | cursors, more: bool |
 | delete_cursor | consumer, stream, partition | deleted: bool |
 | cluster | | cluster: its name, or null; controller: a node, or null; node: who answers; nodes: a list |
@@ -33,6 +33,9 @@ has asked for.
 | remove_node | node | |
 | move | stream, partition, replicas: names of nodes, or null to give up a move | |
 | rebalance | | moves: how many have begun |
+| group_beat | group, member, streams, session_ms, sequence, joining, epoch, held: a list of stream, incarnation, partitions | answer: group, member, sequence, epoch, granted: a list of stream, incarnation, partition, epoch; error, message |
+| group_leave | group, member | |
+| groups | group? | groups: a list of group, epoch, members, partitions |
 | cancel | request: the id of a fetch | none of its own |
 
 `start_offset` is the first record that can be read, `high_watermark` the last (-1: none),
@@ -56,7 +59,7 @@ Of a cluster's `nodes` each has `node`, `fetch` and `admin` (addresses), `rack`,
 "draining" or "removed") and `live`. Any node answers any request, but for records, offsets and
 cursors: what it does not have it refuses as `NOT_HERE`, with the `leader` to ask (empty: none) and
 the `replicas`, joined by commas; cursors are at the leader of `__cursors`. A lone logd refuses the
-requests from `alter_stream` to `rebalance`, and streams that ask for more than one node, as
+requests from `alter_stream` to `groups`, and streams that ask for more than one node, as
 `NOT_CLUSTERED`.
 
 A fetch with `replica` is answered by any replica, up to the high watermark it knows of. So it may
@@ -65,6 +68,18 @@ the one before showed it to readers, and this one does not know yet that it is c
 
 A cursor's `offset` is that of the next record its consumer wants. It goes back only with `rewind`.
 `current` is false when the stream it was committed for is no more.
+
+A member of a consumer group sends `group_beat` several times a session, to any node; the coordinator answers,
+as `penstock.logd.core.cluster.group_messages` says. `sequence` rises with each; `joining` until an
+answer has an epoch; `held` is what it may be reading, and what it was to stop reading and is not in there
+any more is let go of. It reads what the last answer granted and no more once `session_ms` have passed since
+it sent the last heartbeat that was answered. `error` is "FENCED" or "REFUSED" and ends the membership.
+Without an answer (`UNAVAILABLE`) it sends the next one in its time. It commits with `member` and, for each
+cursor, consumer (the group), incarnation and the `epoch` of the grant; where one before it got further
+the answer says so. `FENCED` refuses what is another's by now, `GROUP_ACTIVE` a commit without `member` of a
+consumer that is a group with members. Of `groups`, a member has `member`, `streams`, `session_ms`; a partition
+`stream`, `incarnation`, `partition`, `member` (who may be reading it, or null), `wanted` (who is to) and
+`epoch`.
 """  # noqa: E501 - a table
 
 import struct

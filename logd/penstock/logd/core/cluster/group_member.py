@@ -156,7 +156,8 @@ class Member:
             return []
         if answer.error:
             self._ended = True
-            return [*self._lose(), Ended(answer.message)]
+            fenced = answer.error == "FENCED"
+            return [*self._lose(), Ended("" if fenced else answer.message)]
         until_ns = sent_ns + self._session_ns
         if answer.epoch < max(self._epoch, 1) or until_ns <= now_ns:
             return []  # from before what it knows, before it is a member, or too late
