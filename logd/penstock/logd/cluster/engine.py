@@ -31,6 +31,9 @@ from penstock.service.clock import Clock
 _RETIRE_S: Final = 2.0
 """Seconds others have to take over what a node leads that is being stopped."""
 
+_HAND_OVER_S: Final = 1.0
+"""Seconds another node has to become the controller."""
+
 _AGAIN_S: Final = 0.5
 
 _log = structlog.get_logger()
@@ -152,6 +155,7 @@ class ClusterEngine:
     async def retire(self) -> None:
         """As `Engine`."""
         await self._replicas.step_down(_RETIRE_S)
+        await self._node.hand_over(_HAND_OVER_S)
 
     async def close(self) -> list[str]:
         """As `Engine`."""

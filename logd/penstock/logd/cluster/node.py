@@ -12,6 +12,7 @@ import asyncio
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -32,7 +33,15 @@ from penstock.logd.core.cluster.heartbeats import PartitionReport, Timing
 from penstock.logd.core.cluster.records import Addresses, NodeState
 from penstock.logd.core.cluster.state import Refused, Result
 from penstock.logd.core.node import NodeId
-from penstock.logd.core.raft import Membership, Message, Raft, RaftConfig, founders
+from penstock.logd.core.raft import (
+    BusyError,
+    Membership,
+    Message,
+    NotLeaderError,
+    Raft,
+    RaftConfig,
+    founders,
+)
 from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.peers.identity import Identity
@@ -189,6 +198,7 @@ class ClusterNode:
         }
         self._replicas = replicas
         self._registering = asyncio.Event()
+        self._led_elsewhere = asyncio.Event()
         self._server = PeerServer(me, self, server_tls)
         self._address = ""
 
@@ -232,6 +242,18 @@ class ClusterNode:
             await self.mesh.close()
             self._server.close()
             await asyncio.to_thread(self._storage.close)
+
+    async def hand_over(self, timeout_s: float) -> None:
+        """Have another node lead the metadata group, if this one does: leases then go on."""
+        up = {link.peer for link in self.mesh.links() if link.up}
+        heirs = sorted(self.member.membership.voters & up)
+        if not self.member.leads or not heirs:
+            return
+        with suppress(TimeoutError, NotLeaderError, BusyError, RefusedError):
+            async with asyncio.timeout(timeout_s):
+                self._led_elsewhere.clear()
+                await self.member.transfer(NodeId(heirs[0]))
+                await self._led_elsewhere.wait()
 
     def on_raft(self, node: str, message: bytes) -> None:
         """As `penstock.logd.peers.server.Service`."""
@@ -318,6 +340,8 @@ class ClusterNode:
 
     def _on_leader(self, _term: int, leader: NodeId | None) -> None:
         self.controlling.on_leader(leader)
+        if leader not in (None, self.name):
+            self._led_elsewhere.set()
 
     def _on_membership(self, _members: Membership, _committed: bool) -> None:
         self._update_mesh()
