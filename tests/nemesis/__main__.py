@@ -66,13 +66,12 @@ def _run(directory: Path, seconds: float, nodes: int, rng: random.Random) -> dic
             while it.standing() and rng.random() < _MORE:
                 faults.append(nemesis.strike())
                 _pause(rng.uniform(*_FAULT_S))
-            before_ns = clock.monotonic_ns()
             it.recover()
             load.goes_on(1)
-            again_s = (clock.monotonic_ns() - before_ns) / 1e9
+            silence_s = load.ledger.take_silence_s()
             _tell(
                 f"{passed_s:6.1f} s: {'; '.join(faults)}; {load.ledger.records} records acked,"
-                f" again after {again_s:.1f} s"
+                f" silent for {silence_s:.1f} s"
             )
         return it.settle(load, *_STREAMS)
 

@@ -1,12 +1,18 @@
 """A cluster of real processes on a network under control, under load, and the end of it."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import nats.errors
+from nats import connect
+
+from penstock.logd.acks import PubAck, decode_ack
+from penstock.logd.client import PartitionInfo
 from penstock.logd.dump import Dump
 from penstock.logd.rows import batch_records
 from tests.nemesis.history import Log, Row, Verdict, judge
@@ -22,13 +28,13 @@ class Arena:
     """A cluster, its network, its NATS server.
 
     Args:
-        nats: It runs.
+        server: Of NATS; it runs.
         network: It runs.
         cluster: It runs; every node reaches every other, and NATS, over the network.
     """
 
-    def __init__(self, nats: NatsServer, network: Network, cluster: LogdCluster) -> None:
-        self.nats, self.network, self.cluster = nats, network, cluster
+    def __init__(self, server: NatsServer, network: Network, cluster: LogdCluster) -> None:
+        self.nats, self.network, self.cluster = server, network, cluster
         self.frozen: set[str] = set()
 
     @property
@@ -91,7 +97,53 @@ class Arena:
         """What others say to a node does not arrive; they hear it."""
         self.network.hold(*[(other, node) for other in self.names if other != node])
 
+    # Single messages.
+
+    def ask(self, subject: str, payload: bytes, **headers: str) -> PubAck | None:
+        """Publish once; the answer, unless nobody answers in a second."""
+
+        async def ask() -> PubAck | None:
+            client = await connect(self.nats.url)
+            try:
+                reply = await client.request(subject, payload, timeout=1, headers=headers or None)
+            except nats.errors.Error:
+                return None
+            finally:
+                await client.close()
+            return decode_ack(reply.data)
+
+        return asyncio.run(ask())
+
+    def refusal(self, subject: str) -> str:
+        """Why a message is refused; empty when it is stored, or nobody answers."""
+        answer = self.ask(subject, b"refuse me")
+        return answer.nack.name if answer is not None and answer.nack else ""
+
+    def store(self, subject: str, payload: bytes) -> PubAck:
+        """Publish with an id until it is stored; the ack."""
+        headers = {"Nats-Msg-Id": payload.decode()}
+
+        def stored() -> PubAck | None:
+            answer = self.ask(subject, payload, **headers)
+            return answer if answer is not None and answer.nack is None else None
+
+        found = wait_until(stored, within_s=30, what=f"{payload!r} stored")
+        assert found is not None
+        return found
+
     # Views.
+
+    def knows(self, node: str, stream: str) -> PartitionInfo:
+        """A partition as a node sees it, once it does."""
+
+        def seen() -> PartitionInfo | None:
+            with suppress(LookupError):
+                return self.cluster.partition(stream, node=node)
+            return None
+
+        found = wait_until(seen, within_s=30, what=f"{node} describes {stream}")
+        assert found is not None
+        return found
 
     def others(self, node: str) -> list[str]:
         """All but one."""
@@ -101,8 +153,10 @@ class Arena:
         """Who leads, as these nodes see it, once it is one of them."""
 
         def found() -> str | None:
-            leader = self.cluster.partition(stream, node=nodes[0]).leader
-            return leader if leader in nodes else None
+            with suppress(LookupError):
+                leader = self.cluster.partition(stream, node=nodes[0]).leader
+                return leader if leader in nodes else None
+            return None
 
         return str(wait_until(found, within_s=30, what=f"a leader of {stream} in {nodes}"))
 
@@ -118,6 +172,15 @@ class Arena:
                 return log.cluster().controller
 
         return str(wait_until(found, within_s=30, what="a controller"))
+
+    def uncommitted(self, node: str, stream: str) -> bool:
+        """Whether a leader has records that are not committed yet."""
+        part = self.knows(node, stream)
+        return part.end_offset > part.high_watermark + 1
+
+    def replica(self, node: str, stream: str, number: int = 0) -> Log:
+        """A node's log of a partition, as it lies on its disk."""
+        return read_log(self.cluster.nodes[node].data_dir, stream, number)
 
     # The end.
 
@@ -147,15 +210,16 @@ class Arena:
 
     def _is_quiet(self, stream: str) -> bool:
         """Whether every replica has everything, and all of it is committed."""
-        found = [self.cluster.partition(stream, node=name) for name in self.names]
+        try:
+            found = [self.cluster.partition(stream, node=name) for name in self.names]
+        except LookupError:
+            return False
         ends = {(part.end_offset, part.high_watermark + 1) for part in found}
         return len(ends) == 1 and len(set(ends.pop())) == 1
 
     def replicas(self, stream: str, number: int = 0) -> dict[str, Log]:
         """Every node's log of a partition, as it lies on its disk."""
-        return {
-            name: read_log(self.cluster.nodes[name].data_dir, stream, number) for name in self.names
-        }
+        return {name: self.replica(name, stream, number) for name in self.names}
 
 
 def read_log(data_dir: Path, stream: str, number: int = 0) -> Log:
@@ -183,18 +247,17 @@ def arena(directory: Path, *, size: int = 3, **options: Any) -> Iterator[Arena]:
         options: Further keys of the configuration of each.
     """
     with ExitStack() as stack:
-        nats = NatsServer(directory / "nats")
-        stack.callback(nats.close)
-        nats.start()
+        server = NatsServer(directory / "nats")
+        stack.callback(server.close)
+        server.start()
+        address = server.url.removeprefix("nats://")
         network = stack.enter_context(Network())
         cluster = LogdCluster(
             directory,
-            lambda name: (
-                f"nats://{network.relay(NATS, nats.url.removeprefix('nats://'), dialer=name)}"
-            ),
+            lambda name: f"nats://{network.relay(NATS, address, dialer=name)}",
             size=size,
             reached=network.relay,
             **options,
         )
         stack.enter_context(cluster)
-        yield Arena(nats, network, cluster)
+        yield Arena(server, network, cluster)

@@ -1,6 +1,7 @@
 """What a nemesis does to a cluster, a step at a time."""
 
 import random
+from contextlib import suppress
 from typing import Final
 
 from tests.nemesis.cluster import Arena
@@ -31,9 +32,10 @@ class Nemesis:
         cluster, rng = self._arena.cluster, self._rng
         nodes = self._arena.standing()
         if rng.random() < 0.5:
-            leader = cluster.partition(self._stream, node=rng.choice(nodes)).leader
-            if leader in nodes:
-                return str(leader)
+            with suppress(LookupError):  # it has just started
+                leader = cluster.partition(self._stream, node=rng.choice(nodes)).leader
+                if leader in nodes:
+                    return str(leader)
         return rng.choice(nodes)
 
     def _kill(self, victim: str) -> str:

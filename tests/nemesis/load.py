@@ -11,11 +11,13 @@ from typing import Any, Final, Self
 
 import nats
 import nats.errors
+from typing_extensions import override
 
 from penstock.logd.batch import Record
 from penstock.logd.client import AsyncLogClient, FollowOptions
+from penstock.service.clock import SystemClock
 from tests.nemesis.history import Publishing
-from tests.soak.ledger import Acked, Ledger
+from tests.soak.ledger import Acked, Ledger, Rule
 from tests.soak.publishers import Batches, Publisher, WithId, WithoutId, WithoutReply
 from tests.support.waiting import wait_until
 
@@ -41,6 +43,28 @@ def few(stream: str, seed: int) -> Sequence[Publisher]:
 
 
 @dataclass
+class TimedLedger(Ledger):
+    """A ledger that knows for how long nothing was acked."""
+
+    clock: SystemClock = field(default_factory=SystemClock)
+    _last_ns: int = 0
+    _silence_ns: int = 0
+
+    @override
+    def note(self, acked: Acked, rule: Rule) -> None:
+        super().note(acked, rule)
+        now_ns = self.clock.monotonic_ns()
+        if self._last_ns:
+            self._silence_ns = max(self._silence_ns, now_ns - self._last_ns)
+        self._last_ns = now_ns
+
+    def take_silence_s(self) -> float:
+        """The longest time between two acks since the last call."""
+        silence_ns, self._silence_ns = self._silence_ns, 0
+        return silence_ns / 1e9
+
+
+@dataclass
 class Seen:
     """What the readers of a stream were shown, by reader."""
 
@@ -61,7 +85,7 @@ class Load:
     """
 
     def __init__(self, nats_url: str, fetch: str, publishers: Sequence[Publisher]) -> None:
-        self.ledger = Ledger()
+        self.ledger = TimedLedger()
         self._url = nats_url
         self._fetch = fetch
         self._publishers = publishers

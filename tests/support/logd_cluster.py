@@ -1,6 +1,7 @@
 """A cluster of real logd processes on loopback addresses."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -121,7 +122,9 @@ class LogdCluster:
         wanted = len(self.running()) if size is None else size
 
         def in_sync() -> bool:
-            return len(self.partition(stream, number).isr) >= wanted
+            with suppress(LookupError):  # who is asked has just started
+                return len(self.partition(stream, number).isr) >= wanted
+            return False
 
         wait_until(in_sync, within_s=30, what=f"{wanted} replicas of {stream} in sync")
 

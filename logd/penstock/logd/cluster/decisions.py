@@ -130,6 +130,9 @@ class Decisions:
     async def _create(self, wish: _Document) -> _Document:
         where = "create_stream"
         controller = self._node.controlling.controller
+        if not controller.knows_nodes():
+            message = f"node {self._node.name} does not know yet which nodes are there"
+            raise RefusedError("NOT_CONTROLLER", message)
         command = place_stream(
             self._node.group.state,
             controller.live(),

@@ -70,6 +70,17 @@ def test_one_who_is_not_the_controller_gives_no_lease(office: Office) -> None:
     assert office.controller.live() == set()
 
 
+def test_a_new_controller_does_not_know_at_once_who_is_there(office: Office) -> None:
+    office.begin()
+    office.pass_time(600, "a", "b")
+    assert office.controller.live() == {"a", "b"}
+    assert not office.controller.knows_nodes()
+    office.pass_time(700, "a", "b")
+    assert office.controller.knows_nodes(), "who was not heard for so long is away"
+    office.tell(LostController())
+    assert not office.controller.knows_nodes()
+
+
 def test_a_process_that_is_not_registered_gets_no_lease(office: Office) -> None:
     office.begin()
     office.cluster.apply(register("a", boot="boot-2"))

@@ -103,6 +103,10 @@ class Controller:
         """Whether this is the controller."""
         return self._state is not None
 
+    def knows_nodes(self) -> bool:
+        """Whether this is the controller, and has been for long enough to know who is there."""
+        return self._state is not None and self._liveness.is_whole()
+
     def live(self) -> set[NodeId]:
         """The nodes that are there; empty where this is not the controller."""
         return self._liveness.live() if self._state is not None else set()

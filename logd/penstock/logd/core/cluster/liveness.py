@@ -100,6 +100,10 @@ class Liveness:
         seen = self._seen.get(node)
         return Standing.UNKNOWN if seen is None else seen.standing
 
+    def is_whole(self) -> bool:
+        """Whether of each node it is known if it is there."""
+        return all(seen.standing is not Standing.UNKNOWN for seen in self._seen.values())
+
     def live(self) -> set[NodeId]:
         """The nodes that are there."""
         return {node for node, seen in self._seen.items() if seen.standing is Standing.LIVE}
