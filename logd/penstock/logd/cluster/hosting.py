@@ -110,6 +110,7 @@ class HostedReplica:
         self._follows: NodeId | None = None
         self._resigned_epoch = 0
         self._unfit: Unfit = ""
+        self._isr: frozenset[NodeId] = frozenset()
         self._lease_told_ns = 0
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ns = 0
@@ -138,6 +139,10 @@ class HostedReplica:
         follows = view.leader if view.leader != self._host.node else None
         if self._follows not in (None, follows):
             self._forget_leader()
+        if view.leader == self._host.node and view.leader_epoch == self.epoch:
+            for node in sorted(self._isr - view.isr):  # the controller takes them for dead
+                self.handle(on.NodeLost(node))
+        self._isr = view.isr
         self.epoch = max(self.epoch, view.leader_epoch)
         self.handle(on.Viewed(view))
 
@@ -198,7 +203,7 @@ class HostedReplica:
                 self.handle(on.LogStartMoved(start))
             case _:
                 raise AssertionError(outcome)
-        if self.leading:  # followers may have something to fetch
+        if self._follows is None:  # they have something to fetch; without a lease it is served, too
             self._host.replication.touch(self.key)
         return False
 
