@@ -180,7 +180,13 @@ class Arena:
 
     def replica(self, node: str, stream: str, number: int = 0) -> Log:
         """A node's log of a partition, as it lies on its disk."""
-        return read_log(self.cluster.nodes[node].data_dir, stream, number)
+        return read_log(self.directory(node, stream, number))
+
+    def directory(self, node: str, stream: str, number: int = 0) -> Path:
+        """Where a node has the log of a partition."""
+        streams = self.cluster.nodes[node].data_dir / "streams"
+        (found,) = streams.glob(f"{stream}-*/{number}")
+        return found
 
     # The end.
 
@@ -199,8 +205,7 @@ class Arena:
         load.stop()
         verdicts = {}
         for stream in streams:
-            self.cluster.wait_in_sync(stream)
-            wait_until(lambda s=stream: self._is_quiet(s), within_s=30, what=f"{stream} is quiet")  # type: ignore[misc]
+            self.wait_quiet(stream)
             end = self.cluster.partition(stream).high_watermark + 1
             reads = load.read_to(stream, end)
             verdicts[stream] = judge(
@@ -208,23 +213,37 @@ class Arena:
             )
         return verdicts
 
+    def wait_quiet(self, stream: str) -> None:
+        """Wait until every replica has everything; nobody publishes any more."""
+        self.cluster.wait_in_sync(stream)
+        wait_until(lambda: self._is_quiet(stream), within_s=30, what=f"{stream} is quiet")
+
     def _is_quiet(self, stream: str) -> bool:
-        """Whether every replica has everything, and all of it is committed."""
+        """Whether all nodes know the same of it, and every replica has everything, committed.
+
+        A node that was cut off shows what it knew before; disks show what is there.
+        """
         try:
-            found = [self.cluster.partition(stream, node=name) for name in self.names]
+            views = [self.cluster.partition(stream, node=name) for name in self.names]
         except LookupError:
             return False
-        ends = {(part.end_offset, part.high_watermark + 1) for part in found}
-        return len(ends) == 1 and len(set(ends.pop())) == 1
+        if len({(part.leader, part.leader_epoch, part.isr) for part in views}) > 1:
+            return False
+        ends = {log_end(self.directory(name, stream)) for name in self.names}
+        return ends == {part.high_watermark + 1 for part in views}
 
     def replicas(self, stream: str, number: int = 0) -> dict[str, Log]:
         """Every node's log of a partition, as it lies on its disk."""
         return {name: self.replica(name, stream, number) for name in self.names}
 
 
-def read_log(data_dir: Path, stream: str, number: int = 0) -> Log:
-    """The log of a partition in a data directory; nothing may be damaged."""
-    (directory,) = (data_dir / "streams").glob(f"{stream}-*/{number}")
+def log_end(directory: Path) -> int:
+    """Where a log ends on its disk."""
+    return Dump(directory, on_damage=lambda _: None).end_offset
+
+
+def read_log(directory: Path) -> Log:
+    """A log as it lies in its directory; nothing may be damaged."""
     damage: list[str] = []
     dump = Dump(directory, on_damage=damage.append)
     start, end = dump.start_offset, dump.end_offset
