@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.logd.core.cluster.records import Group, GroupPartition, Share
 from penstock.logd.core.cursors import CursorKey
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
-from penstock.logd.cursors import CURSORS_STREAM, CursorStore
+from penstock.logd.cursors import CURSORS_STREAM, CursorStore, Extent, Granted
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.store import EpochFile, LogFailedError
 from penstock.logd.streams import StreamSet
@@ -156,3 +157,64 @@ async def test_cursors_of_a_stream_that_cannot_be_opened_are_kept(tmp_path: Path
 def damage(directory: Path, stream: str) -> None:
     (epochs,) = directory.glob(f"streams/{stream}-*/0/epochs")
     EpochFile(epochs).begin(2, 1000)
+
+
+INCARNATION = "i"
+
+
+def group_of(*, epoch: int, owner: str, granted: int) -> Group:
+    share = Share(
+        partition=GroupPartition("logs", INCARNATION, 0), wanted=owner, owner=owner, epoch=granted
+    )
+    return Group(name="c", epoch=epoch, members=(), shares=(share,))
+
+
+class OnePartition:
+    """As `CursorStreams`: a log that is long enough."""
+
+    def __init__(self, streams: StreamSet) -> None:
+        self.partition, self.create = streams.partition, streams.create
+
+    def extent(self, stream: str, number: int) -> Extent:
+        return Extent(INCARNATION)
+
+    def incarnation(self, stream: str, number: int) -> str | None:
+        return INCARNATION
+
+
+async def test_commits_of_a_grant_that_is_over_are_refused_and_positions_never_go_back(
+    tmp_path: Path,
+) -> None:
+    groups = {"c": group_of(epoch=7, owner="a", granted=7)}
+    async with store(tmp_path) as (_, streams):
+        cursors = CursorStore(OnePartition(streams), cursors_max=10, groups=groups.get)
+
+        async def granted(member: str, offset: int, epoch: int) -> tuple[int, int]:
+            wanted = Granted(KEY, offset, INCARNATION, epoch)
+            (found,) = await cursors.commit_granted(member, [wanted])
+            return found["offset"], found["epoch"]
+
+        async def refused(member: str, offset: int, epoch: int) -> str:
+            with pytest.raises(RefusedError) as refusal:
+                await granted(member, offset, epoch)
+            return refusal.value.code
+
+        assert await granted("a", 100, 7) == (100, 7)
+        assert await refused("a", 99, 7) == "CURSOR_BEHIND"
+        with pytest.raises(UnavailableError, match="epoch 9 of the group is not known"):
+            await granted("b", 50, 9)
+        groups["c"] = group_of(epoch=9, owner="b", granted=9)
+        assert await refused("a", 101, 7) == "FENCED"
+        assert await granted("b", 50, 9) == (100, 9)
+        assert await granted("b", 101, 9) == (101, 9)
+        with pytest.raises(RefusedError, match="stop them first") as refusal:
+            await commit(cursors, rewind=True)
+        assert refusal.value.code == "GROUP_ACTIVE"
+        with pytest.raises(RefusedError, match="stop them first"):
+            await cursors.delete(KEY)
+        del groups["c"]
+        await commit(cursors, rewind=True)
+        assert await refused("b", 200, 9) == "FENCED"
+        again = CursorStore(OnePartition(streams), cursors_max=10)
+        await again.start()
+        assert again.get(KEY)[0]["epoch"] == 9

@@ -39,7 +39,7 @@ class Reading:
             granted=tuple(Granted(key(number), 5) for number in numbers),
         )
         if error == "FENCED":
-            answer = replace(answer, error="FENCED")
+            answer = replace(answer, error="FENCED", message="it is no member of the group")
         return self.member.handle(Answered(answer), at_ms * NS_PER_MS)
 
     def tick(self, at_ms: int) -> list[MemberEffect]:
