@@ -33,7 +33,8 @@ def test_records_and_then_the_rest_are_all_there_is(singles: int) -> None:
         given += [offset for offset, _ in batch_records(rest.header, rest.rows)]
         assert rest.next_offset == 18
     assert given == [10 + row for row in KEPT]
-    assert hand.rows() is hand.record() is None
+    assert hand.rows() is None
+    assert hand.record() is None
 
 
 def test_only_what_is_accounted_for_is_done_with() -> None:
