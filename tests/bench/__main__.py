@@ -21,12 +21,16 @@ from penstock.service.clock import SystemClock
 from tests.bench import (
     acked,
     batches,
+    catch_up,
+    cluster_footprint,
     footprint,
     latency,
     machine,
     plain,
     reading,
     recovery,
+    replicated,
+    replicated_latency,
     subjects,
     throughput,
 )
@@ -51,6 +55,10 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "f": ((reading.TITLE, reading.run),),
     "g": ((recovery.TITLE, recovery.run), (footprint.TITLE, footprint.run)),
     "h": ((subjects.TITLE, subjects.run),),
+    "i": ((replicated.TITLE, replicated.run),),
+    "j": ((replicated_latency.TITLE, replicated_latency.run),),
+    "k": ((catch_up.TITLE, catch_up.run),),
+    "l": ((cluster_footprint.TITLE, cluster_footprint.run),),
 }
 
 

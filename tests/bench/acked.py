@@ -13,6 +13,7 @@ from tests.bench.figures import Aim, Case, percentile
 from tests.bench.harness import Bench, Limit
 from tests.bench.machine import sync_times_ns
 from tests.bench.systems import ALWAYS, COMMIT, DEFAULT, INTERVAL, System, running, settle
+from tests.bench.worker import Run
 
 TITLE = "plain 256 B messages with an answer each"
 DISK = "one fdatasync a window"
@@ -27,38 +28,43 @@ SYSTEMS = (COMMIT, ALWAYS, INTERVAL, DEFAULT)
 def run(bench: Bench) -> Iterator[Case]:
     """Each number of publishers with each window."""
     with running(bench.directory / "b", SYSTEMS) as systems:
-        takers: list[System | Limit] = [*systems, Limit(DISK)]
-        for publishers in bench.some(PUBLISHERS):
-            for window in bench.some(WINDOWS):
-                case = _case(publishers, window)
-                cost = replace(case, unit="µs/record", better="lower", aims=(), series={})
-                cost = replace(cost, name=f"{case.name}: processor time", compare=COMPARE)
-                count = _count(bench, publishers, window)
-                for system, counts in bench.turns(f"b, {case.name}", takers):
-                    if isinstance(system, Limit):
-                        syncs = sync_times_ns(bench.directory, 4096, bench.pick(50, 20, 3))
-                        value = publishers * window / percentile(syncs, 50) * 1e9
-                    else:
-                        settle(systems)
-                        few = count // SLOW if system.name == ALWAYS and window > 1 else count
-                        job = {
-                            "count": max(few, publishers),
-                            "size_bytes": SIZE_BYTES,
-                            "window": window,
-                        }
-                        ran = bench.publish("acked", system, publishers=publishers, **job)
-                        value = ran.rate("sent")
-                        if counts:
-                            cost.add(system.name, ran.processor_us("sent"))
+        yield from measure(bench, "b", systems)
+
+
+def measure(bench: Bench, letter: str, systems: list[System]) -> Iterator[Case]:
+    """The same of systems that run."""
+    takers: list[System | Limit] = [*systems, Limit(DISK)]
+    for publishers in bench.some(PUBLISHERS):
+        for window in bench.some(WINDOWS):
+            case = _case(letter, publishers, window)
+            cost = replace(case, unit="µs/record", better="lower", aims=(), series={})
+            cost = replace(cost, name=f"{case.name}: processor time", compare=COMPARE)
+            for system, counts in bench.turns(f"{letter}, {case.name}", takers):
+                if isinstance(system, Limit):
+                    syncs = sync_times_ns(bench.directory, 4096, bench.pick(50, 20, 3))
+                    value = publishers * window / percentile(syncs, 50) * 1e9
+                else:
+                    settle(systems)
+                    ran = _publish(bench, system, publishers, window)
+                    value = ran.rate("sent")
                     if counts:
-                        case.add(system.name, value)
-                yield from (case, cost)
+                        cost.add(system.name, ran.processor_us("sent"))
+                if counts:
+                    case.add(system.name, value)
+            yield from (case, cost)
 
 
-def _case(publishers: int, window: int) -> Case:
+def _publish(bench: Bench, system: System, publishers: int, window: int) -> Run:
+    count = _count(bench, publishers, window)
+    few = count // SLOW if system.name == ALWAYS and window > 1 else count
+    job = {"count": max(few, publishers), "size_bytes": SIZE_BYTES, "window": window}
+    return bench.publish("acked", system, publishers=publishers, **job)
+
+
+def _case(letter: str, publishers: int, window: int) -> Case:
     return Case(
-        "b",
-        f"{publishers} publisher{'s' * (publishers > 1)}, {window} in flight each",
+        letter,
+        f"acked, {publishers} publisher{'s' * (publishers > 1)}, {window} in flight each",
         "acked/s",
         compare={COMMIT: (ALWAYS, DISK), INTERVAL: (DEFAULT,)},
         aims=(Aim(COMMIT, ALWAYS, 1.0), Aim(INTERVAL, DEFAULT, 1.0)),

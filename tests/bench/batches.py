@@ -6,7 +6,7 @@ quickest publishing this nats-server has. The limit is a subscriber that only co
 batches.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tests.bench.figures import Aim, Case
 from tests.bench.harness import Bench
@@ -26,41 +26,52 @@ COUNTING = "counting subscriber"
 PEERS = {RECORDS: ("acked", 1000), ATOMIC: ("atomic", WINDOW), FAST: ("fast", 1)}
 """Kind of publisher and its window."""
 
+SYSTEMS = (COMMIT, INTERVAL, DEFAULT)
+OPTIONS = {"allow_atomic": True, "allow_batched": True}
+"""Of the JetStream stream."""
+
 
 def run(bench: Bench) -> Iterator[Case]:
     """One producer, then four."""
-    options = {"allow_atomic": True, "allow_batched": True}
-    with running(bench.directory / "c", (COMMIT, INTERVAL, DEFAULT), **options) as systems:
-        names = [COMMIT, RECORDS, INTERVAL, ATOMIC, FAST, COUNTING]
-        for producers in bench.some((1, 4)):
-            case, cost = _case(producers), _cost(producers)
-            for name, counts in bench.turns(f"c, {case.name}", names):
-                settle(systems)
-                run = _measure(bench, systems, name, producers)
-                if counts:
-                    case.add(name, run.rate("sent"))
-                    cost.add(name, run.processor_us("sent"))
-            yield from (case, cost)
+    aims = (Aim(COMMIT, RECORDS, 10.0), Aim(COMMIT, None, 1_000_000))
+    with running(bench.directory / "c", SYSTEMS, **OPTIONS) as systems:
+        yield from measure(bench, "c", systems, aims)
 
 
-def _case(producers: int) -> Case:
+def measure(
+    bench: Bench, letter: str, systems: list[System], aims: Sequence[Aim]
+) -> Iterator[Case]:
+    """The same of systems that run: `SYSTEMS`, in that order."""
+    names = [COMMIT, RECORDS, INTERVAL, ATOMIC, FAST, COUNTING]
+    for producers in bench.some((1, 4)):
+        case, cost = _case(letter, producers, aims), _cost(letter, producers)
+        for name, counts in bench.turns(f"{letter}, {case.name}", names):
+            settle(systems)
+            run = _measure(bench, systems, name, producers)
+            if counts:
+                case.add(name, run.rate("sent"))
+                cost.add(name, run.processor_us("sent"))
+        yield from (case, cost)
+
+
+def _case(letter: str, producers: int, aims: Sequence[Aim]) -> Case:
     peers = (RECORDS, ATOMIC, FAST, COUNTING)
     return Case(
-        "c",
+        letter,
         _who(producers),
         "records/s",
         compare={COMMIT: peers, INTERVAL: peers},
-        aims=(Aim(COMMIT, RECORDS, 10.0), Aim(COMMIT, None, 1_000_000)),
+        aims=aims,
     )
 
 
-def _cost(producers: int) -> Case:
+def _cost(letter: str, producers: int) -> Case:
     name = f"{_who(producers)}: processor time"
-    return Case("c", name, "µs/record", "lower", {COMMIT: tuple(PEERS), INTERVAL: tuple(PEERS)})
+    return Case(letter, name, "µs/record", "lower", {COMMIT: tuple(PEERS), INTERVAL: tuple(PEERS)})
 
 
 def _who(producers: int) -> str:
-    return f"{producers} producer{'s' * (producers > 1)}"
+    return f"batches, {producers} producer{'s' * (producers > 1)}"
 
 
 def _measure(bench: Bench, systems: list[System], name: str, producers: int) -> Run:

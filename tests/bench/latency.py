@@ -6,7 +6,7 @@ of the time each, so that what disturbs the machine disturbs all of them. p99.9 
 together. The limit is an fdatasync of as many bytes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tests.bench.figures import Aim, Case, percentile
@@ -28,6 +28,7 @@ AIMS = (Aim(COMMIT, ALWAYS, 1.0), Aim(INTERVAL, DEFAULT, 1.0), Aim(NEVER, DEFAUL
 class _Size:
     """The cases of one size."""
 
+    letter: str
     name: str
     p50: Case = field(init=False)
     p99: Case = field(init=False)
@@ -36,9 +37,9 @@ class _Size:
     refused: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.p50 = Case("d", f"{self.name} p50", "ms", "lower", COMPARE)
-        self.p99 = Case("d", f"{self.name} p99", "ms", "lower", COMPARE, AIMS)
-        self.p999 = Case("d", f"{self.name} p99.9", "ms", "lower", COMPARE)
+        self.p50 = Case(self.letter, f"{self.name} p50", "ms", "lower", COMPARE)
+        self.p99 = Case(self.letter, f"{self.name} p99", "ms", "lower", COMPARE, AIMS)
+        self.p999 = Case(self.letter, f"{self.name} p99.9", "ms", "lower", COMPARE)
 
     def add(self, system: str, times_ms: list[float]) -> None:
         self.p50.add(system, percentile(times_ms, 50))
@@ -62,21 +63,28 @@ class _Size:
 def run(bench: Bench) -> Iterator[Case]:
     """Each size, systems in turn."""
     with running(bench.directory / "d", SYSTEMS) as systems:
-        takers: list[System | Limit] = [*systems, Limit(DISK)]
-        for name, size_bytes in bench.some(SIZES.items()):
-            size = _Size(name)
-            messages = bench.pick(RATE * SECONDS // bench.rounds, RATE * 2, 5)
-            for system, counts in bench.turns(f"d, {name}", takers, warm_up=False):
-                if isinstance(system, Limit):
-                    times_ns = sync_times_ns(bench.directory, size_bytes, min(messages, 200))
-                else:
-                    settle(systems)
-                    rate = RATE if messages > 5 else 10 * RATE
-                    run = bench.publish(
-                        "paced", system, count=messages, size_bytes=size_bytes, rate=rate
-                    )
-                    times_ns = run.results[0]["latencies_ns"]
-                    size.note(system.name, run.results[0]["refusals"])
-                if counts:
-                    size.add(system.name, [value / 1e6 for value in times_ns])
-            yield from size.cases()
+        yield from measure(bench, "d", systems, SIZES)
+
+
+def measure(
+    bench: Bench, letter: str, systems: list[System], sizes: Mapping[str, int]
+) -> Iterator[Case]:
+    """The same of systems that run, at some sizes."""
+    takers: list[System | Limit] = [*systems, Limit(DISK)]
+    for name, size_bytes in bench.some(sizes.items()):
+        size = _Size(letter, name)
+        messages = bench.pick(RATE * SECONDS // bench.rounds, RATE * 2, 5)
+        for system, counts in bench.turns(f"{letter}, {name}", takers, warm_up=False):
+            if isinstance(system, Limit):
+                times_ns = sync_times_ns(bench.directory, size_bytes, min(messages, 200))
+            else:
+                settle(systems)
+                rate = RATE if messages > 5 else 10 * RATE
+                run = bench.publish(
+                    "paced", system, count=messages, size_bytes=size_bytes, rate=rate
+                )
+                times_ns = run.results[0]["latencies_ns"]
+                size.note(system.name, run.results[0]["refusals"])
+            if counts:
+                size.add(system.name, [value / 1e6 for value in times_ns])
+        yield from size.cases()

@@ -25,36 +25,41 @@ def run(bench: Bench) -> Iterator[Case]:
     """One publisher, then four: nats-server holds back each one that outruns its subscriber."""
     count = bench.pick(1_000_000, 200_000, 2_000)
     with running(bench.directory / "a", (COMMIT, DEFAULT)) as systems:
-        takers: list[System | Limit] = [*systems, Limit(COUNTING)]
-        for publishers in bench.some((1, 4)):
-            found = _Cases(publishers, count)
-            for system, counts in bench.turns(f"a, {found.who}", takers):
-                settle(systems)
-                if isinstance(system, Limit):
-                    rate = _count(bench, systems[0], publishers, count)
-                    if counts:
-                        found.rate.add(system.name, rate)
-                else:
-                    found.measure(bench, system, counts=counts)
-            yield from found.all()
+        yield from measure(bench, "a", systems, count=count)
+
+
+def measure(bench: Bench, letter: str, systems: list[System], *, count: int) -> Iterator[Case]:
+    """The same of systems that run, the first of them a logd."""
+    takers: list[System | Limit] = [*systems, Limit(COUNTING)]
+    for publishers in bench.some((1, 4)):
+        found = _Cases(letter, publishers, count)
+        for system, counts in bench.turns(f"{letter}, {found.who}", takers):
+            settle(systems)
+            if isinstance(system, Limit):
+                rate = _count(bench, systems[0], publishers, count)
+                if counts:
+                    found.rate.add(system.name, rate)
+            else:
+                found.measure(bench, system, counts=counts)
+        yield from found.all()
 
 
 class _Cases:
     """What is asked with one number of publishers."""
 
-    def __init__(self, publishers: int, count: int) -> None:
-        self.who = f"{publishers} publisher{'s' * (publishers > 1)}"
+    def __init__(self, letter: str, publishers: int, count: int) -> None:
+        self.who = f"plain, {publishers} publisher{'s' * (publishers > 1)}"
         self._publishers = publishers
         self._count = count
         self.rate = Case(
-            "a", f"{self.who}, stored of {count:,}", "records/s",
+            letter, f"{self.who}, stored of {count:,}", "records/s",
             compare={COMMIT: (DEFAULT, COUNTING)}, aims=(Aim(COMMIT, DEFAULT, 1.5),),
         )  # fmt: skip
         name = f"{self.who}, processor time"
-        self.cost = Case("a", name, "µs/record", "lower", {COMMIT: (DEFAULT,)})
-        self.lost = Case("a", f"{self.who}, lost", "records", "lower")
+        self.cost = Case(letter, name, "µs/record", "lower", {COMMIT: (DEFAULT,)})
+        self.lost = Case(letter, f"{self.who}, lost", "records", "lower")
         name = f"{self.who}, lost silently"
-        self.silent = Case("a", name, "records", "lower", aims=(Aim(COMMIT, None, 0),))
+        self.silent = Case(letter, name, "records", "lower", aims=(Aim(COMMIT, None, 0),))
 
     def all(self) -> list[Case]:
         return [self.rate, self.cost, self.lost, self.silent]

@@ -39,17 +39,20 @@ _SUBJECTS: Final = {COMMIT: "commit", INTERVAL: "interv", NEVER: "never_", ALWAY
 
 
 class NatsServer:
-    """A nats-server process on its own directory; it may be killed and started again."""
+    """A nats-server process on its own directory; it may be killed and started again.
 
-    def __init__(self, directory: Path, *, jetstream: str = "") -> None:
+    Args:
+        directory: Does not exist yet.
+        jetstream: Its `sync_interval`; empty: no JetStream.
+        settings: Further lines of its configuration.
+    """
+
+    def __init__(self, directory: Path, *, jetstream: str = "", settings: str = "") -> None:
         directory.mkdir(parents=True)
         self._directory = directory
         self._config = directory / "server.conf"
-        self._config.write_text(
-            f'jetstream {{ store_dir: "{directory}/store", sync_interval: "{jetstream}" }}\n'
-            if jetstream
-            else "max_payload: 1MB\n"
-        )
+        storage = f'jetstream {{ store_dir: "{directory}/store", sync_interval: "{jetstream}" }}'
+        self._config.write_text(f"{storage if jetstream else 'max_payload: 1MB'}\n{settings}\n")
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
@@ -58,6 +61,11 @@ class NatsServer:
         """Of the process."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and not stopped."""
+        return self._process is not None
 
     def start(self) -> None:
         """Start, and wait until it listens."""
@@ -158,7 +166,7 @@ class LogdStream:
         """Its ingest gaps, as `/status` has them."""
         found = self.logd.daemon.status()["info"]["ingest_gaps"]
         return [
-            (_unix_ns(gap["start"]), _unix_ns(gap["end"]) if gap["end"] else 1 << 63)
+            (unix_ns(gap["start"]), unix_ns(gap["end"]) if gap["end"] else 1 << 63)
             for gap in [*found["ended"], *found["lasting"]]
             if self.stream in gap["streams"]
         ]
@@ -199,28 +207,29 @@ class JetStream:
         """The nats-server."""
         return [self.server.pid]
 
-    def ask(self, api: str, **document: Any) -> dict[str, Any]:
+    def ask(self, api: str, *, timeout_s: float = 60, **document: Any) -> dict[str, Any]:
         """Ask the JetStream API."""
-        connection = Connection(self.url, timeout_s=60)
+        connection = Connection(self.url, timeout_s=timeout_s)
         try:
             return connection.request(f"$JS.API.{api}", document)
         finally:
             connection.close()
 
     def create(self, **options: Any) -> None:
-        """Create the stream: file storage, one replica."""
+        """Create the stream: file storage, one replica unless the options say otherwise."""
         config = {"name": self.stream, "subjects": [self.subject], "storage": "file"}
-        self.ask(f"STREAM.CREATE.{self.stream}", **config, num_replicas=1, **options)
+        self.ask(f"STREAM.CREATE.{self.stream}", **config, **({"num_replicas": 1} | options))
 
 
-def _unix_ns(date: str) -> int:
+def unix_ns(date: str) -> int:
+    """A date of `/status`."""
     return int(datetime.fromisoformat(date).timestamp() * 1e9)
 
 
 def logd_streams(names: Sequence[str]) -> list[dict[str, Any]]:
     """The configuration of the logd streams among some systems."""
     return [
-        {"name": _token(name), "subject": f"{_token(name)}.>", "fsync": name.split()[1]}
+        {"name": token(name), "subject": f"{token(name)}.>", "fsync": name.split()[1]}
         for name in names
         if name.startswith("logd")
     ]
@@ -241,16 +250,16 @@ def running(directory: Path, names: Sequence[str], **options: Any) -> Iterator[l
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         ours = logd_streams(names)
         if ours:
-            server = _started(stack, NatsServer(directory / "nats"))
+            server = started(stack, NatsServer(directory / "nats"))
             logd = Logd(directory / "logd", server.url, ours)
             stack.enter_context(logd)
             for name in (name for name in names if name.startswith("logd")):
-                token = _token(name)
+                token = token(name)
                 found[name] = LogdStream(name, server.url, f"{token}.bench", logd, server, token)
         for name in (name for name in names if not name.startswith("logd")):
             interval = "always" if name == ALWAYS else "2m"
-            server = _started(stack, NatsServer(directory / _token(name), jetstream=interval))
-            peer = JetStream(name, server.url, f"{_token(name)}.bench", server)
+            server = started(stack, NatsServer(directory / token(name), jetstream=interval))
+            peer = JetStream(name, server.url, f"{token(name)}.bench", server)
             peer.create(**options)
             found[name] = peer
         yield [found[name] for name in names]
@@ -282,11 +291,13 @@ def await_stored(system: System, wanted: int, *, quiet_s: float, clock: Callable
     return last[1]
 
 
-def _started(stack: ExitStack, server: NatsServer) -> NatsServer:
+def started(stack: ExitStack, server: NatsServer) -> NatsServer:
+    """The server, started; it ends with the stack."""
     stack.callback(server.stop, signal.SIGKILL)
     server.start()
     return server
 
 
-def _token(name: str) -> str:
+def token(name: str) -> str:
+    """The first token of a system's subjects, and the name of its stream."""
     return _SUBJECTS[name]

@@ -1,0 +1,108 @@
+"""The publisher, a process of its own: `python -m tests.failover.publisher`.
+
+It sends numbered messages at a rate, many at a time in flight, each with its id, and again until it
+is acked. What is acked goes to a file as it comes: number, offset, when (monotonic nanoseconds), and
+how long ago it was sent first; four 64-bit integers each. It ends when its standard input does.
+"""
+
+import re
+import select
+import sys
+from array import array
+from pathlib import Path
+from time import perf_counter_ns
+from typing import BinaryIO, Final
+
+from tests.bench.nats_wire import Connection
+
+FIELDS: Final = 4
+"""Integers for each ack."""
+
+DIGITS: Final = 12
+"""Of a message's number, which its value begins with."""
+
+SIZE_BYTES: Final = 64
+_TICK_NS: Final = 5_000_000
+_RETRY_NS: Final = 500_000_000
+"""After this without an ack a message is sent again."""
+
+_AGAIN_MAX: Final = 1000
+"""Messages sent again at a time; what piled up must not bury what answers."""
+
+_INBOX: Final = b"_INBOX.failover"
+_ACK: Final = re.compile(rb'MSG _INBOX\.failover\.(\d+) 1 \d+\r\n\{[^\r]*?"offset": ?(\d+)')
+
+
+class Publisher:
+    """Publishes at a rate, with at most two seconds' worth of messages unanswered."""
+
+    def __init__(self, url: str, subject: str, rate: float, acks: BinaryIO) -> None:
+        self._connection = Connection(url)
+        self._connection.subscribe(_INBOX + b".*")
+        self._subject = subject.encode()
+        self._rate = rate
+        self._acks = acks
+        self._waiting: dict[int, tuple[int, int]] = {}
+        self._next = 0
+
+    def run(self) -> None:
+        """Publish until the standard input ends, then wait for what is not acked yet."""
+        due_ns, stopping = perf_counter_ns(), False
+        watched = [self._connection.socket, sys.stdin]
+        while not stopping or self._waiting:
+            wait_s = max(0, due_ns - perf_counter_ns()) / 1e9
+            readable = select.select(watched[: 1 if stopping else 2], [], [], wait_s)[0]
+            if sys.stdin in readable:
+                stopping = True
+            if self._connection.socket in readable:
+                self._take(self._connection.lines())
+            now_ns = perf_counter_ns()
+            if now_ns >= due_ns:
+                ticks = min(1 + (now_ns - due_ns) // _TICK_NS, 100)
+                due_ns = max(due_ns + ticks * _TICK_NS, now_ns)
+                count = 0 if stopping else int(self._rate * ticks * _TICK_NS / 1e9)
+                self._send(min(count, int(2 * self._rate) - len(self._waiting)), now_ns)
+
+    def _send(self, count: int, now_ns: int) -> None:
+        """So many new messages, and again those that have waited."""
+        again = []
+        for number, (_, sent_ns) in self._waiting.items():
+            if now_ns - sent_ns < _RETRY_NS or len(again) == _AGAIN_MAX:
+                break
+            again.append(number)
+        for number in again:  # to the end: the waiting ones are in the order of their last sending
+            first_ns, _ = self._waiting.pop(number)
+            self._waiting[number] = first_ns, now_ns
+        new = range(self._next, self._next + max(0, count))
+        self._next = new.stop
+        self._waiting.update(dict.fromkeys(new, (now_ns, now_ns)))
+        if again or new:
+            self._connection.send(b"".join(map(self._message, (*again, *new))))
+
+    def _message(self, number: int) -> bytes:
+        headers = b"NATS/1.0\r\nNats-Msg-Id: f%d\r\n\r\n" % number
+        value = b"%0*d" % (DIGITS, number)
+        value = value.ljust(SIZE_BYTES, b".")
+        sizes = (len(headers), len(headers) + len(value))
+        head = b"HPUB %b %b.%d %d %d\r\n" % (self._subject, _INBOX, number, *sizes)
+        return b"%b%b%b\r\n" % (head, headers, value)
+
+    def _take(self, data: bytes) -> None:
+        found, now_ns = array("q"), perf_counter_ns()
+        for number_text, offset in _ACK.findall(data):
+            number = int(number_text)
+            sent = self._waiting.pop(number, None)
+            if sent is not None:
+                found.extend((number, int(offset), now_ns, now_ns - sent[0]))
+        self._acks.write(found.tobytes())
+
+
+def main() -> None:
+    """Arguments: URL, subject, messages a second, file for acks."""
+    url, subject, rate, path = sys.argv[1:]
+    with Path(path).open("wb", buffering=0) as acks:
+        Publisher(url, subject, float(rate), acks).run()
+
+
+if __name__ == "__main__":
+    main()
