@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test check sim soak nemesis bench proto constraints clean
+.PHONY: help demo test check sim soak nemesis bench failover proto constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -26,6 +26,9 @@ nemesis: .venv/.installed ## Faults at random on a real cluster under load; SECO
 
 bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS="--quick --only a,b"
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+failover: .venv/.installed ## Kill leaders under load, measure how long they are missed; RUNS=n, ARGS="--rate 5000"
+	@$(BIN)/python -m tests.failover $(if $(RUNS),--runs $(RUNS)) $(ARGS)
 
 proto: .venv/.installed ## Generate logd/penstock/logd/wire from logd/proto
 	@$(BIN)/python -m grpc_tools.protoc -I logd/proto --python_out=logd/penstock/logd/wire \

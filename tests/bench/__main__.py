@@ -1,6 +1,6 @@
 """`make bench`: logd beside NATS JetStream and beside what the machine can do, in one run.
 
-    make bench                                     # everything; most of an hour
+    make bench                                     # everything; an hour and more
     make bench ARGS="--quick"                      # a first look; minutes
     make bench ARGS="--only b,c --rounds 5 --json bench.json"
 

@@ -7,6 +7,7 @@ starting, from the beginning of the process, once with nothing to fetch and once
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import perf_counter_ns
 
 from tests.bench.clusters import ReplicatedJetStream, ReplicatedStream, running_clusters
@@ -31,7 +32,7 @@ def run(bench: Bench) -> Iterator[Case]:
         for system, _ in bench.turns("k, nothing missing", systems, warm_up=False):
             alone.add(system.name, _away(system, lambda: None)[1])
         for system, _ in bench.turns("k, catching up", systems, warm_up=False):
-            answered_s, in_sync_s = _away(system, lambda to=system: _write(bench, to, count))
+            answered_s, in_sync_s = _away(system, partial(_write, bench, system, count))
             rate.add(system.name, mib / (in_sync_s - answered_s))
             filled.add(system.name, in_sync_s)
             settle(systems)

@@ -1,4 +1,4 @@
-"""Three nodes of each system: logd beside one nats-server, and three nats-servers with JetStream R3.
+"""Three nodes of each system: logd beside a nats-server, and nats-servers with JetStream R3.
 
 All on one machine and one disk, the same binary and the same publishers as with single nodes. A
 publisher is connected where the stream's leader is: to the nats-server that logd's nodes use, and
@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from typing_extensions import override
 
 from penstock.logd.client import PartitionInfo
 from tests.bench.systems import (
@@ -98,16 +100,19 @@ class ReplicatedJetStream(JetStream):
 
     servers: list[NatsServer] = field(default_factory=list)
 
+    @override
     def reported(self) -> dict[str, int]:
         """Lines of the servers' logs that tell of drops."""
         logs = [server.log_path.read_text(errors="replace") for server in self.servers]
         found = sum(log.count("Dropping") + log.count("Slow Consumer") for log in logs)
         return {"warnings in the log": found}
 
+    @override
     def pids(self) -> list[int]:
         """The nats-servers that run."""
         return [server.pid for server in self.servers if server.running]
 
+    @override
     def create(self, **options: Any) -> None:
         """Create the stream once the cluster can, and be connected to its leader from then on."""
         wait_until(lambda: self._created(**options), within_s=60, what="JetStream cluster")

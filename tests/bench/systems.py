@@ -217,8 +217,13 @@ class JetStream:
 
     def create(self, **options: Any) -> None:
         """Create the stream: file storage, one replica unless the options say otherwise."""
-        config = {"name": self.stream, "subjects": [self.subject], "storage": "file"}
-        self.ask(f"STREAM.CREATE.{self.stream}", **config, **({"num_replicas": 1} | options))
+        config: dict[str, Any] = {
+            "name": self.stream,
+            "subjects": [self.subject],
+            "storage": "file",
+        }
+        config |= {"num_replicas": 1} | options
+        self.ask(f"STREAM.CREATE.{self.stream}", **config)
 
 
 def unix_ns(date: str) -> int:
@@ -254,8 +259,8 @@ def running(directory: Path, names: Sequence[str], **options: Any) -> Iterator[l
             logd = Logd(directory / "logd", server.url, ours)
             stack.enter_context(logd)
             for name in (name for name in names if name.startswith("logd")):
-                token = token(name)
-                found[name] = LogdStream(name, server.url, f"{token}.bench", logd, server, token)
+                at = token(name)
+                found[name] = LogdStream(name, server.url, f"{at}.bench", logd, server, at)
         for name in (name for name in names if not name.startswith("logd")):
             interval = "always" if name == ALWAYS else "2m"
             server = started(stack, NatsServer(directory / token(name), jetstream=interval))

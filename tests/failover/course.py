@@ -102,7 +102,9 @@ class Course:
     def _kill(self, cluster: LogdCluster, wanted: str) -> None:
         begun_ns = self._round[0][2] if self._round else perf_counter_ns()
         leader, controller = _arrange(cluster, wanted)
-        kind = "both" if leader == controller else "controller" if wanted == "controller" else "leader"
+        kind = (
+            "both" if leader == controller else "controller" if wanted == "controller" else "leader"
+        )
         node = controller if kind == "controller" else leader
         self._collect()
         seen = [row[0] for row in self._seen.rows()][-1:]
@@ -149,9 +151,7 @@ class Course:
         if not rows:
             return
         first, upto = min(row[1] for row in rows), max(row[1] for row in rows) + 1
-        stored: list[int] = []
-        for value in _values(cluster, first, upto):
-            stored.append(int(value[: publisher.DIGITS]))
+        stored = [int(value[: publisher.DIGITS]) for value in _values(cluster, first, upto)]
         for number, offset, *_ in rows:
             found = stored[offset - first]
             assert found == number, f"offset {offset} was acked for {number} and has {found}"

@@ -1,8 +1,8 @@
 """The publisher, a process of its own: `python -m tests.failover.publisher`.
 
 It sends numbered messages at a rate, many at a time in flight, each with its id, and again until it
-is acked. What is acked goes to a file as it comes: number, offset, when (monotonic nanoseconds), and
-how long ago it was sent first; four 64-bit integers each. It ends when its standard input does.
+is acked. What is acked goes to a file as it comes: number, offset, when (monotonic nanoseconds),
+and how long ago it was sent first; four 64-bit integers each. It ends when its standard input does.
 """
 
 import re
@@ -65,7 +65,7 @@ class Publisher:
 
     def _send(self, count: int, now_ns: int) -> None:
         """So many new messages, and again those that have waited."""
-        again = []
+        again: list[int] = []
         for number, (_, sent_ns) in self._waiting.items():
             if now_ns - sent_ns < _RETRY_NS or len(again) == _AGAIN_MAX:
                 break

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -27,9 +28,5 @@ class Tail:
 
 def longest_gap_s(times_ns: Sequence[int], since_ns: int) -> float:
     """The longest time between two of these in order, of those that end after a moment."""
-    gaps = [
-        after - before
-        for before, after in zip(times_ns, times_ns[1:], strict=False)
-        if after > since_ns
-    ]
+    gaps = [after - before for before, after in pairwise(times_ns) if after > since_ns]
     return max(gaps, default=0) / 1e9

@@ -38,6 +38,9 @@ class Host(Protocol):
     def lease_until_ns(self) -> int:
         """Until when the node may lead; of the past: it may not."""
 
+    def stirred(self, replica: "HostedReplica") -> None:
+        """What is reported of it may be something else now."""
+
     def on_lead(self, replica: "HostedReplica") -> None:
         """It takes messages from now on: bring them."""
 

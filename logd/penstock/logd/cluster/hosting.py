@@ -8,7 +8,6 @@ as events, in order.
 import asyncio
 import secrets
 from collections import Counter
-from typing import Final
 
 import structlog
 
@@ -22,7 +21,8 @@ from penstock.logd.core.replication import events as on
 from penstock.logd.core.replication.epochs import Epochs
 from penstock.logd.core.replication.log_state import LogState
 from penstock.logd.core.replication.messages import Answer, Span
-from penstock.logd.core.replication.replica import Failed, Replica
+from penstock.logd.core.replication.replica import Replica
+from penstock.logd.core.replication.standing import Failed
 from penstock.logd.core.replication.view import View
 from penstock.logd.errors import LogdError
 from penstock.logd.inherited import inherited_acks
@@ -44,9 +44,6 @@ _LogChange = (
     do.BeginEpoch | do.AppendFetched | do.Truncate | do.Reset | do.DeleteBefore
     | do.Patch | do.SaveHighWatermark
 )  # fmt: skip
-
-_RENEW_NS: Final = 150_000_000
-"""Before a leader's lease ends it is told of the next one, which its node has by then."""
 
 _log = structlog.get_logger()
 
@@ -155,6 +152,15 @@ class HostedReplica:
         """The lease has begun or ended, or something is due."""
         self.handle(on.Ticked())
 
+    def renew(self, until_ns: int, now_ns: int) -> None:
+        """The node's lease has been renewed."""
+        if until_ns <= self._lease_told_ns or not self._replica.is_led:
+            return
+        if self._replica.renew(until_ns, now_ns):
+            self._lease_told_ns = until_ns
+        else:
+            self.tick()
+
     def report(self) -> PartitionReport:
         """What the controller is told of it."""
         log, epoch = self._replica.log, self._replica.leader_epoch
@@ -203,7 +209,9 @@ class HostedReplica:
                 self.handle(on.LogStartMoved(start))
             case _:
                 raise AssertionError(outcome)
-        if self._follows is None:  # they have something to fetch; without a lease it is served, too
+        # They have something to fetch; without a lease it is served, too. What is written is told
+        # before it is durable, and what that commits is news of its own.
+        if self._follows is None and not isinstance(outcome, Durable):
             self._host.replication.touch(self.key)
         return False
 
@@ -226,6 +234,8 @@ class HostedReplica:
         for effect in effects:
             self._do(effect)
         self.high_watermark = self._replica.high_watermark
+        if effects or not isinstance(event, on.Ticked):
+            self._host.stirred(self)
         self._arm(now_ns)
 
     def answer_for(self, node: str) -> Answer | None:
@@ -368,11 +378,11 @@ class HostedReplica:
             self._follows = None
 
     def _arm(self, now_ns: int) -> None:
-        """Wake when something is due; a timer that would come earlier stays."""
-        due_ns = self._replica.next_deadline_ns(now_ns)
-        renew_ns = self._lease_told_ns - _RENEW_NS
-        if self.leading and due_ns is not None and renew_ns > now_ns:
-            due_ns = min(due_ns, renew_ns)
+        """Wake when something is due; a timer that would come earlier stays.
+
+        At the end of the lease the node ticks all its replicas.
+        """
+        due_ns = self._replica.next_deadline_ns(now_ns, lease=False)
         if due_ns is None or (self._timer is not None and self._armed_ns <= due_ns):
             return
         if self._timer is not None:
@@ -384,9 +394,8 @@ class HostedReplica:
     def _wake(self) -> None:
         self._timer = None
         now_ns = self._host.clock.monotonic_ns()
-        due_ns = self._replica.next_deadline_ns(now_ns)
-        renewed = self._host.lease_until_ns() > self._lease_told_ns
-        if renewed or (due_ns is not None and due_ns <= now_ns):
+        due_ns = self._replica.next_deadline_ns(now_ns, lease=False)
+        if due_ns is not None and due_ns <= now_ns:
             self.tick()
         else:
             self._arm(now_ns)

@@ -92,6 +92,7 @@ class NodeReplicas:
         self._settling = Settling(self._bring_about)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionKey, PartitionReport] = {}
+        self._stirred: dict[PartitionKey, None] = {}
         self._isr = IsrProposals(self)
         self._closing = False
         self._applied = asyncio.Event()
@@ -197,9 +198,16 @@ class NodeReplicas:
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         """As `Replicas`."""
-        now = {replica.key: replica.report() for replica in self._hosted.values()}
-        before, self._reported = self._reported, now
-        return tuple(report for key, report in now.items() if full or before.get(key) != report)
+        stirred, self._stirred = self._stirred, {}
+        found = []
+        for key in self._hosted if full else stirred:
+            replica = self._hosted.get(key)
+            if replica is not None:
+                report = replica.report()
+                if full or self._reported.get(key) != report:
+                    self._reported[key] = report
+                    found.append(report)
+        return tuple(found)
 
     def deaf(self) -> bool:
         """As `Replicas`."""
@@ -210,6 +218,12 @@ class NodeReplicas:
         del held
         for replica in self.hosted():
             replica.tick()
+
+    def on_renewed(self) -> None:
+        """As `Replicas`."""
+        until_ns, now_ns = self.lease_until_ns(), self.clock.monotonic_ns()
+        for replica in list(self._hosted.values()):
+            replica.renew(until_ns, now_ns)
 
     def on_applied(self, command: Command, result: Result) -> None:
         """As `Replicas`."""
@@ -228,6 +242,10 @@ class NodeReplicas:
     def lease_until_ns(self) -> int:
         """As `Host`."""
         return self.cluster.controlling.lease.until_ns
+
+    def stirred(self, replica: HostedReplica) -> None:
+        """As `Host`."""
+        self._stirred[replica.key] = None
 
     def on_lead(self, replica: HostedReplica) -> None:
         """As `Host`."""
@@ -371,6 +389,7 @@ class NodeReplicas:
 
     def _forget(self, replica: HostedReplica) -> None:
         self._hosted.pop(replica.key, None)
+        self._reported.pop(replica.key, None)
         self._places.pop(replica.place, None)
         self._subscribing.end(replica)
         replica.detach()

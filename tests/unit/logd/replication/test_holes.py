@@ -5,7 +5,7 @@ from dataclasses import replace
 from penstock.logd.core.replication import effects as fx
 from penstock.logd.core.replication import events as ev
 from penstock.logd.core.replication.messages import Span
-from penstock.logd.core.replication.replica import Idle
+from penstock.logd.core.replication.standing import Idle
 from penstock.logd.core.replication.view import View
 from tests.support.replicas import VIEW, A, B, C, Node, cluster, exchange
 

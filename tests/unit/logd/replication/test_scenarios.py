@@ -10,7 +10,7 @@ from penstock.logd.core.replication import events as ev
 from penstock.logd.core.replication.epochs import Epochs
 from penstock.logd.core.replication.leader import Leader, Stage
 from penstock.logd.core.replication.messages import Diverged, Fetch, Frames, Span
-from penstock.logd.core.replication.replica import Failed, Idle
+from penstock.logd.core.replication.standing import Failed, Idle
 from penstock.logd.core.replication.view import View
 from tests.support.replicas import LEASE_NS, VIEW, A, B, C, Node, cluster, exchange
 

@@ -148,7 +148,10 @@ class Isr:
             and peer.behind_ns + lag_ns > now_ns
         ]
         waiting_ns = self._not_before_ns
-        wanting = self._added or self.target(peers, log, now_ns) != self._view.isr
-        if waiting_ns is not None and waiting_ns > now_ns and wanting:
+        if (
+            waiting_ns is None or waiting_ns <= now_ns
+        ):  # nearly always: the target need not be known
+            return min(times, default=None)
+        if self._added or self.target(peers, log, now_ns) != self._view.isr:
             times.append(waiting_ns)
         return min(times, default=None)

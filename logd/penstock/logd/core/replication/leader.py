@@ -157,11 +157,20 @@ class Leader:
         self._settle(now_ns, effects)
         return effects
 
-    def next_deadline_ns(self, now_ns: int) -> int | None:
-        """When the lease ends, a follower is late, or a proposal is to be repeated."""
+    def renew(self, until_ns: int, now_ns: int) -> bool:
+        """As `LeaseRenewed`, where nothing follows from that; False: it is to be handled."""
+        if self.stage is not Stage.LEADING or now_ns >= self._lease_until_ns:
+            return False
+        self._lease_until_ns = max(self._lease_until_ns, until_ns)
+        return True
+
+    def next_deadline_ns(self, now_ns: int, *, lease: bool) -> int | None:
+        """When the lease ends (if asked for), a follower is late, or a proposal is repeated."""
         if self.stage is not Stage.LEADING:
             return None
         isr_ns = self._isr.next_deadline_ns(self._peers, self._log, now_ns)
+        if not lease:
+            return isr_ns
         return self._lease_until_ns if isr_ns is None else min(isr_ns, self._lease_until_ns)
 
     def stop(self, reason: StopReason) -> list[Effect]:

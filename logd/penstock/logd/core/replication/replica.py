@@ -18,7 +18,6 @@ What the shell owes it:
 - `handle(Ticked())` when `next_deadline_ns` says so, asked anew after each event.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.logd.core.node import NodeId
@@ -51,28 +50,12 @@ from penstock.logd.core.replication.follower import Follower, Numbers
 from penstock.logd.core.replication.follower import Stage as FollowerStage
 from penstock.logd.core.replication.holes import Holes
 from penstock.logd.core.replication.leader import Leader
+from penstock.logd.core.replication.leader import Stage as LeaderStage
 from penstock.logd.core.replication.log_state import LogState
 from penstock.logd.core.replication.messages import Answer, Fetch, Refusal, Refused
 from penstock.logd.core.replication.settings import ReplicationSettings
+from penstock.logd.core.replication.standing import Failed, Idle, Stopping
 from penstock.logd.core.replication.view import View
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """Has no part to play: there is no leader, or this node is not to hold the partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """The view gives another role; the log's writer has not finished."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The log takes no writes. It is opened again as another `Replica`."""
-
-    reason: str
-
 
 State = Idle | Stopping | Failed | Leader | Follower
 
@@ -143,12 +126,32 @@ class Replica:
         self._insist(now_ns, effects)
         return effects
 
-    def next_deadline_ns(self, now_ns: int) -> int | None:
-        """When `handle(Ticked())` is due though nothing happens."""
+    @property
+    def is_led(self) -> bool:
+        """Whether it leads, or would with a lease."""
+        return isinstance(self.state, Leader) and self.state.stage is not LeaderStage.RESIGNED
+
+    def renew(self, until_ns: int, now_ns: int) -> bool:
+        """As `LeaseRenewed`, where nothing follows from that; False: it is to be handled.
+
+        A node that leads a thousand partitions renews its lease several times a second.
+        """
+        if not isinstance(self.state, Leader) or not self.state.renew(until_ns, now_ns):
+            return False
+        self._lease_until_ns = max(self._lease_until_ns, until_ns)
+        return True
+
+    def next_deadline_ns(self, now_ns: int, *, lease: bool = True) -> int | None:
+        """When `handle(Ticked())` is due though nothing happens.
+
+        Args:
+            now_ns: The node's monotonic clock.
+            lease: Not, if the owner ticks at the lease's end of its own accord.
+        """
         times = [self._holes.next_deadline_ns(), self._resign_ns if self._resignation else None]
         match self.state:
             case Leader() as leader:
-                times.append(leader.next_deadline_ns(now_ns))
+                times.append(leader.next_deadline_ns(now_ns, lease=lease))
             case Follower() as follower:
                 times.append(follower.next_deadline_ns())
             case _:

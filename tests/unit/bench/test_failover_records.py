@@ -1,0 +1,36 @@
+"""What the failover figures are made of."""
+
+from array import array
+from pathlib import Path
+
+from tests.failover.__main__ import summarise
+from tests.failover.course import Kill
+from tests.failover.records import Tail, longest_gap_s
+
+S = 1_000_000_000
+
+
+def test_rows_are_read_once_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "acks"
+    data = array("q", [1, 2, 3, 4]).tobytes()
+    path.write_bytes(data[:20])
+    tail = Tail(path, 2)
+    assert tail.rows() == [(1, 2)]
+    assert tail.rows() == []
+    path.write_bytes(data)
+    assert tail.rows() == [(3, 4)]
+
+
+def test_a_gap_that_began_before_the_kill_counts_and_one_that_ended_before_does_not() -> None:
+    times = [0, 5 * S, 6 * S, 8 * S, 9 * S]
+    assert longest_gap_s(times, since_ns=7 * S) == 2
+    assert longest_gap_s(times, since_ns=1 * S) == 5
+    assert longest_gap_s([], since_ns=0) == 0
+
+
+def test_kills_are_summarised_by_kind_and_together() -> None:
+    kills = [Kill(kind, "a", n, 0, 0, 1, 0) for n, kind in enumerate(["both", "both", "leader"])]
+    found = summarise(kills)
+    assert set(found) == {"leader", "both", "any"}
+    assert found["any"]["publisher_s"] == {"kills": 3, "p50": 1, "p99": 2, "max": 2}
+    assert found["leader"]["publisher_s"]["max"] == 2
