@@ -1,0 +1,64 @@
+"""A leader whose lease is renewed without an event of its own, as its node does."""
+
+from penstock.logd.core.replication import effects as fx
+from penstock.logd.core.replication import events as ev
+from penstock.logd.core.replication.view import View
+from tests.support.replicas import LEASE_NS, VIEW, cluster
+
+HALF_NS = LEASE_NS // 2
+
+
+def test_a_renewed_leader_leads_as_long_as_the_last_lease_says() -> None:
+    leader, *_ = cluster()
+    assert leader.replica.renew(LEASE_NS + HALF_NS, HALF_NS)
+    leader.take(ev.Ticked(), LEASE_NS)
+    assert not leader.has(fx.Stop)
+    leader.take(ev.Ticked(), LEASE_NS + HALF_NS)
+    assert leader.has(fx.Stop) == [fx.Stop(fx.StopReason.LEASE_ENDED)]
+
+
+def test_a_lease_that_has_ended_is_begun_by_an_event_only() -> None:
+    leader, *_ = cluster()
+    assert not leader.replica.renew(3 * LEASE_NS, LEASE_NS)
+    leader.take(ev.Ticked(), LEASE_NS)
+    assert leader.has(fx.Stop)
+    assert not leader.replica.renew(3 * LEASE_NS, LEASE_NS)
+    assert leader.replica.is_led
+    leader.take(ev.LeaseRenewed(3 * LEASE_NS), LEASE_NS)
+    assert len(leader.has(fx.Lead)) == 2
+
+
+def test_a_lease_told_earlier_does_not_shorten_a_later_one() -> None:
+    leader, *_ = cluster()
+    assert leader.replica.renew(HALF_NS, 0)
+    leader.take(ev.Ticked(), HALF_NS)
+    assert not leader.has(fx.Stop)
+
+
+def test_who_does_not_lead_takes_the_lease_with_the_event() -> None:
+    leader, follower, _ = cluster()
+    assert not follower.replica.is_led
+    assert not follower.replica.renew(2 * LEASE_NS, 0)
+    assert leader.replica.is_led
+
+
+def test_the_next_epoch_of_the_same_leader_begins_under_the_renewed_lease() -> None:
+    leader, *_ = cluster()
+    assert leader.replica.renew(3 * LEASE_NS, HALF_NS)
+    view = View(
+        incarnation="i",
+        version=2,
+        leader_epoch=2,
+        leader=leader.name,
+        isr=VIEW.isr,
+        replicas=VIEW.replicas,
+        min_isr=2,
+    )
+    leader.take(ev.Viewed(view), 2 * LEASE_NS - 1)
+    assert leader.has(fx.Lead)[-1] == fx.Lead(2, 0)
+
+
+def test_without_the_lease_an_idle_leader_has_nothing_to_wake_for() -> None:
+    leader, *_ = cluster("one")
+    assert leader.replica.next_deadline_ns(1) == LEASE_NS
+    assert leader.replica.next_deadline_ns(1, lease=False) is None
