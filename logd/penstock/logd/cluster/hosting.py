@@ -393,12 +393,7 @@ class HostedReplica:
 
     def _wake(self) -> None:
         self._timer = None
-        now_ns = self._host.clock.monotonic_ns()
-        due_ns = self._replica.next_deadline_ns(now_ns, lease=False)
-        if due_ns is not None and due_ns <= now_ns:
-            self.tick()
-        else:
-            self._arm(now_ns)
+        self.tick()
 
 
 def _spans(frames: list[Frame]) -> tuple[Span, ...]:
