@@ -257,7 +257,8 @@ async def _rest(server: str, options: GroupOptions, store: Any, put: Any, ends: 
                     break
             await consumer.commit()
         committed = {cursor.partition: cursor.offset for cursor in await log.cursors(consumer="g")}
-        assert committed == {partition.partition: store[partition] for partition in given}
+        for partition in given:  # the others' ends are committed by nobody
+            assert committed[partition.partition] == store[partition]
 
 
 def test_a_lone_logd_has_no_groups(tmp_path: Path, nats_url: str) -> None:
