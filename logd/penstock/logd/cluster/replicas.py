@@ -22,10 +22,7 @@ from penstock.logd.cluster.reviving import Reviving
 from penstock.logd.cluster.settling import Settling
 from penstock.logd.cluster.subscribing import Subscribing
 from penstock.logd.cluster.views import streams_of, view_of
-from penstock.logd.core.cluster.commands import (
-    Command,
-    DataGone,
-)
+from penstock.logd.core.cluster.commands import Command, DataGone
 from penstock.logd.core.cluster.heartbeats import PartitionReport
 from penstock.logd.core.cluster.records import Partition as PartitionRecord
 from penstock.logd.core.cluster.records import PartitionKey as Place
@@ -294,14 +291,16 @@ class NodeReplicas:
     def _look_at(self, names: Iterable[str]) -> None:
         """Streams whose records may have changed: tell their replicas, open and close."""
         state = self.cluster.group.state
+        counts: dict[str, int] = {}
         for name in names:
             record = state.streams.get(name)
-            count = 0 if record is None else len(record.partitions)
-            for number in range(count):
+            counts[name] = 0 if record is None else len(record.partitions)
+            for number in range(counts[name]):
                 self._touch(Place(name, number))
-            for place in [place for place in self._places if place.stream == name]:
-                if place.partition >= count:
-                    self._touch(place)
+        # Looked through once: a command may be about every stream.
+        for place in [place for place in self._places if place.stream in counts]:
+            if place.partition >= counts[place.stream]:
+                self._touch(place)
 
     def _touch(self, place: Place) -> None:
         record = self._record(place)
