@@ -3,14 +3,16 @@
 Numbers are those of the failure scenarios in `tests/nemesis/README.md`. All share one cluster.
 """
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.nemesis.cluster import Arena, arena
-from tests.nemesis.load import Load, few
+from tests.nemesis.load import Load, few, mixed
 from tests.nemesis.network import NATS
+from tests.support.mounts import small_file_system
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -176,3 +178,34 @@ def _flip(directory: Path) -> None:
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1
     log.write_bytes(data)
+
+
+def test_a_leader_whose_disk_is_full_is_replaced_until_there_is_space(tmp_path: Path) -> None:
+    """18: it acks nothing that it could not write; afterwards it has everything again."""
+    disk = tmp_path / "a" / "data"
+    disk.parent.mkdir()
+    with small_file_system(disk, "160m"), arena(tmp_path) as ring:
+        streams = ["full-0", "full-1", "full-2"]
+        for stream in streams:
+            ring.cluster.create(stream, f"soak.{stream}.>")
+        name = next(stream for stream in streams if ring.cluster.leader(stream) == "a")
+        with ring.load(publishers=mixed(name, 1)) as load:
+            load.goes_on()
+            _fill(disk / "filler")
+            ring.leader_among(name, ["b", "c"])
+            load.goes_on()
+            daemon = ring.cluster.nodes["a"].daemon
+            reasons = daemon.status()["reasons"]
+            assert any("metadata" in reason for reason in reasons), reasons
+            assert daemon.log().count('"resigns"') <= 2 * len(streams), "once for each epoch"
+            (disk / "filler").unlink()
+            ring.kill("a")  # its part in the metadata ended with its disk, until it starts anew
+            judge(ring, load, name)
+
+
+def _fill(path: Path) -> None:
+    """Leave no byte of a file system."""
+    with path.open("wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
+            file.flush()

@@ -116,7 +116,9 @@ class ClusterEngine:
             f"stream {place.stream}, partition {place.partition}: {problem}"
             for place, problem in sorted(self._replicas.problems.items())
         ]
-        if not self._node.member.membership.members:
+        if halted := self._node.member.halted:
+            found.append(f"this node takes no part until it is started again: {halted}")
+        elif not self._node.member.membership.members:
             found.append("this node waits for the cluster to let it in")
         elif self._node.group.leader is None:
             found.append("no node leads the cluster: a majority cannot be reached")

@@ -60,8 +60,7 @@ class HostedReplica:
         epochs: Of the log; they are made to fit it.
 
     Attributes:
-        place, key: Which partition.
-        log, epochs: As given.
+        place, key, log, epochs: As given.
         epoch: The leader epoch it knows; 0 before the first.
         high_watermark: Offset of the last record that is committed and held here.
         leads: False, as it opens; see `leading`.
@@ -341,9 +340,10 @@ class HostedReplica:
         where = {"stream": self.place.stream, "partition": self.place.partition}
         match effect:
             case do.Resign(epoch, reason):
-                self._resigned_epoch = max(self._resigned_epoch, epoch)
-                _log.warning("resigns", **where, epoch=epoch, reason=reason)
-                self._host.look()
+                if epoch > self._resigned_epoch:  # the core says so again and again
+                    self._resigned_epoch = epoch
+                    _log.warning("resigns", **where, epoch=epoch, reason=reason)
+                    self._host.look()
             case do.Electable(electable, reason):
                 failed = isinstance(self._replica.state, Failed)
                 self._unfit = "" if electable else kind_of_unfit(reason, failed=failed)
