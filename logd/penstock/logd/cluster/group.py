@@ -41,6 +41,8 @@ _AGAIN_S: Final = 0.05
 """Seconds until the next try, while nobody leads."""
 _INSIST_S: Final = 10.0
 """Seconds one try may take of what is tried until it is done."""
+_PAUSE_S: Final = 0.5
+"""Seconds between two of those: a node that takes no part is refused at once, and for long."""
 
 _log = structlog.get_logger()
 
@@ -134,6 +136,7 @@ class MetadataGroup:
         while True:
             with contextlib.suppress(UnavailableError):
                 return await self.change(command, timeout_s=_INSIST_S)
+            await asyncio.sleep(_PAUSE_S)
 
     async def catch_up(self) -> None:
         """Wait, however long it takes, until the state has all that was committed when asked."""
@@ -142,6 +145,7 @@ class MetadataGroup:
                 await self.read(timeout_s=_INSIST_S)
             except UnavailableError as error:
                 _log.warning("the cluster's state is not known", reason=str(error))
+                await asyncio.sleep(_PAUSE_S)
             else:
                 return
 

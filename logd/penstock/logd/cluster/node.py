@@ -53,6 +53,8 @@ from penstock.service.clock import Clock
 
 _REGISTER_S: Final = 10.0
 """Seconds one try to register may take; it is repeated."""
+_AGAIN_S: Final = 0.5
+"""Seconds until it is tried again."""
 _FAREWELL_S: Final = 1.0
 """Seconds in which a node that was removed answers what it was asked, above all to be removed."""
 
@@ -293,6 +295,7 @@ class ClusterNode:
                 result = await self.group.change(command, timeout_s=_REGISTER_S, anyone=True)
             except UnavailableError as error:
                 _log.warning("node not registered yet", reason=str(error))
+                await asyncio.sleep(_AGAIN_S)
                 continue
             if isinstance(result, Refused):
                 await asyncio.sleep(_FAREWELL_S)
