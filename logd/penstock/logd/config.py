@@ -188,6 +188,16 @@ class LogdConfig(_Settings):
         )
 
     @model_validator(mode="after")
+    def _check_reachable(self) -> Self:
+        if self.cluster is not None:
+            reached = self.cluster.reached(self.node, self.fetch)
+            for key, address in reached.items():
+                if address.rpartition(":")[0] in ("0.0.0.0", "[::]"):  # noqa: S104 - looked for
+                    msg = f"nobody can connect to {address}: name this host in advertise.{key}"
+                    raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
     def _check_names(self) -> Self:
         counts = Counter(stream.name for stream in self.streams)
         repeated = [name for name, count in counts.items() if count > 1]

@@ -84,6 +84,11 @@ class ClusterSection(_Settings):
             raise ValueError(msg)
         return self
 
+    def reached(self, node: str, fetch: str) -> dict[str, str]:
+        """How nodes and readers reach a node of this name that listens for readers at `fetch`."""
+        own = self.founders.get(node, self.peer)
+        return {"peer": self.advertise.peer or own, "fetch": self.advertise.fetch or fetch}
+
     def timing(self) -> Timing:
         """Of heartbeats and leases."""
         return Timing(heartbeat_interval_ms=self.heartbeat_ms, lease_ms=self.lease_ms)

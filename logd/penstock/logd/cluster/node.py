@@ -2,6 +2,7 @@
 
     <directory>/raft/   its part in the group (`penstock.logd.consensus.storage`)
     <directory>/node    who it is (a checkpoint): cluster, node, and the id of this storage
+    <directory>/peers   where the others are (a checkpoint)
 
 It founds the group together with the other founders, or returns to it; one that is no founder
 joins. It registers: where it is reached, which storage it has, and that its process is a new one.
@@ -19,6 +20,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from penstock.logd.cluster.addresses import AddressBook
 from penstock.logd.cluster.controlling import HEARTBEAT, Controlling, Process
 from penstock.logd.cluster.group import JOIN, PROPOSE, MetadataGroup
 from penstock.logd.cluster.joining import Joining
@@ -177,6 +179,7 @@ class ClusterNode:
         self._settings = settings
         self.advertised = settings.advertised
         self._storage_id = _identify(settings, rng)
+        self._addresses = AddressBook(settings.directory / "peers", settings.founders)
         self._storage = _open_storage(settings)
         self._machine = ClusterMachine(self._on_applied, self._on_restored)
         config = settings.raft or RaftConfig(node=settings.node, group=settings.cluster)
@@ -242,6 +245,7 @@ class ClusterNode:
                 tasks.create_task(self.member.run(), name="metadata group")
                 tasks.create_task(self._register(), name="registration")
                 tasks.create_task(self._joining.run(), name="members")
+                tasks.create_task(self._addresses.run(), name="addresses")
         finally:
             await self.controlling.close()
             await self.replication.close()
@@ -359,13 +363,10 @@ class ClusterNode:
         self._joining.look()
 
     def _update_mesh(self) -> None:
-        """Links to founders and registered nodes; to one that was removed until it is no member."""
-        nodes, members = self._machine.state.nodes, self.member.membership.members
-        gone = {node.id for node in nodes.values() if node.state is NodeState.REMOVED}
-        known = {node.id: node.addresses.peer for node in nodes.values()}
-        wanted = {**self._settings.founders, **known}
-        self.mesh.update({name: at for name, at in wanted.items() if name not in gone - members})
-        self.replication.update({name: at for name, at in known.items() if name not in gone})
+        nodes = self._machine.state.nodes
+        self.mesh.update(self._addresses.update(nodes, self.member.membership.members))
+        there = (node for node in nodes.values() if node.state is not NodeState.REMOVED)
+        self.replication.update({node.id: node.addresses.peer for node in there})
 
 
 def _identify(settings: ClusterSettings, rng: random.Random) -> str:

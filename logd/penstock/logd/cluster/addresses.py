@@ -1,0 +1,58 @@
+"""Where the other nodes are, remembered over restarts.
+
+A node that starts knows nothing of the state until a leader tells it what is committed. Before that
+it must reach a majority to have a leader, and nodes that joined are no founders.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from penstock.logd.core.cluster.records import Node, NodeState
+from penstock.logd.store import Checkpoint
+
+
+class AddressBook:
+    """Used on the event loop.
+
+    Args:
+        path: Where it is kept.
+        founders: The nodes that founded the cluster.
+
+    Raises:
+        OSError: The disk failed.
+    """
+
+    def __init__(self, path: Path, founders: Mapping[str, str]) -> None:
+        self._checkpoint = Checkpoint(path)
+        self._founders = founders
+        self._known: dict[str, str] = self._checkpoint.load() or {}
+        self._changed = asyncio.Event()
+
+    def update(self, nodes: Mapping[str, Node], members: Collection[str]) -> dict[str, str]:
+        """Take in the nodes of the state, which at first is an old one: it may lack some.
+
+        Returns:
+            Whom to reach, where: the founders and every node, but for those that were removed and
+            are no members of the metadata group any more.
+        """
+        gone = {node.id for node in nodes.values() if node.state is NodeState.REMOVED}
+        gone -= set(members)
+        told = {node.id: node.addresses.peer for node in nodes.values()}
+        known = {name: at for name, at in (self._known | told).items() if name not in gone}
+        if known != self._known:
+            self._known = known
+            self._changed.set()
+        founders = {name: at for name, at in self._founders.items() if name not in gone}
+        return founders | self._known
+
+    async def run(self) -> None:
+        """Keep it on disk until cancelled.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await asyncio.to_thread(self._checkpoint.save, dict(self._known))
