@@ -70,13 +70,10 @@ class NotWantedError(ConfigError):
     """The cluster does not let this node take part, or no more."""
 
     def __init__(self, refused: Refused) -> None:
-        removed = refused.code == "NODE_REMOVED"
-        super().__init__(
-            f"the cluster refuses this node: {refused.message}",
-            fix="let it join as a new node: another name, and an empty data_dir"
-            if removed
-            else "correct node, or the section cluster",
-        )
+        fix = "correct node, or the section cluster"
+        if refused.code == "NODE_REMOVED":
+            fix = "let it join as a new node: another name, and an empty data_dir"
+        super().__init__(f"the cluster refuses this node: {refused.message}", fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
