@@ -107,7 +107,7 @@ def _show(console: Console, course: Course) -> None:
         rates = [kill.rate for kill in course.kills]
         console.print(
             f"  {course.acked:,} messages acked at {number_text(percentile(rates, 50))}/s (wanted"
-            f" {number_text(course.rate)}/s), {course.checked:,} looked up, none lost",
+            f" {number_text(course.rate)}/s), {course.checked:,} of them looked up and found",
             markup=False,
         )
         for measure in ("publisher_s", "reader_s"):

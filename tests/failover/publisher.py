@@ -26,9 +26,6 @@ _TICK_NS: Final = 5_000_000
 _RETRY_NS: Final = 500_000_000
 """After this without an ack a message is sent again."""
 
-_AGAIN_MAX: Final = 1000
-"""Messages sent again at a time; what piled up must not bury what answers."""
-
 _INBOX: Final = b"_INBOX.failover"
 _ACK: Final = re.compile(rb'MSG _INBOX\.failover\.(\d+) 1 \d+\r\n\{[^\r]*?"offset": ?(\d+)')
 
@@ -60,24 +57,24 @@ class Publisher:
             if now_ns >= due_ns:
                 ticks = min(1 + (now_ns - due_ns) // _TICK_NS, 100)
                 due_ns = max(due_ns + ticks * _TICK_NS, now_ns)
-                count = 0 if stopping else int(self._rate * ticks * _TICK_NS / 1e9)
-                self._send(min(count, int(2 * self._rate) - len(self._waiting)), now_ns)
+                self._send(int(self._rate * ticks * _TICK_NS / 1e9), now_ns, new=not stopping)
 
-    def _send(self, count: int, now_ns: int) -> None:
-        """So many new messages, and again those that have waited."""
+    def _send(self, count: int, now_ns: int, *, new: bool) -> None:
+        """So many messages: first again those that have waited, then new ones."""
         again: list[int] = []
         for number, (_, sent_ns) in self._waiting.items():
-            if now_ns - sent_ns < _RETRY_NS or len(again) == _AGAIN_MAX:
+            if now_ns - sent_ns < _RETRY_NS or len(again) == count:
                 break
             again.append(number)
         for number in again:  # to the end: the waiting ones are in the order of their last sending
             first_ns, _ = self._waiting.pop(number)
             self._waiting[number] = first_ns, now_ns
-        new = range(self._next, self._next + max(0, count))
-        self._next = new.stop
-        self._waiting.update(dict.fromkeys(new, (now_ns, now_ns)))
-        if again or new:
-            self._connection.send(b"".join(map(self._message, (*again, *new))))
+        room = min(count - len(again), int(2 * self._rate) - len(self._waiting))
+        first = range(self._next, self._next + (max(0, room) if new else 0))
+        self._next = first.stop
+        self._waiting.update(dict.fromkeys(first, (now_ns, now_ns)))
+        if again or first:
+            self._connection.send(b"".join(map(self._message, (*again, *first))))
 
     def _message(self, number: int) -> bytes:
         headers = b"NATS/1.0\r\nNats-Msg-Id: f%d\r\n\r\n" % number
