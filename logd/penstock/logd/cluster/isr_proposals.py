@@ -27,6 +27,7 @@ _OUTCOMES: Final = {
     "UNKNOWN_STREAM": Outcome.DEPOSED,
     "UNKNOWN_PARTITION": Outcome.DEPOSED,
     "NO_LEADER": Outcome.DEPOSED,
+    "NOT_CONTROLLER": Outcome.LOST,
 }
 
 _Wish = tuple[HostedReplica, ProposeIsr]

@@ -72,6 +72,22 @@ class Isr:
             if node == self._node or (node in peers and not peers[node].is_late(now_ns, lag_ns))
         )
 
+    def try_again(self, peers: Peers, now_ns: int) -> None:
+        """Take a replica into account again that the controller took out some time ago.
+
+        One that lives and has nothing to fetch would else stay out until the next record.
+        """
+        until_ns = now_ns - self._settings.replica_lag_ns
+        for node, peer in peers.items():
+            if peer.lost and node not in self._view.isr and peer.lost_ns <= until_ns:
+                peer.lost = False
+
+    def _waits_since(self, node: NodeId, peer: Peer) -> int | None:
+        """Since when time runs for a peer: behind as a member, or lost and outside."""
+        if node in self._view.isr:
+            return peer.behind_ns
+        return peer.lost_ns if peer.lost else None
+
     def target(self, peers: Peers, log: LogState, now_ns: int) -> frozenset[NodeId]:
         """What the ISR should be."""
         view, lag_ns = self._view, self._settings.replica_lag_ns
@@ -141,16 +157,13 @@ class Isr:
         """When a member will be late, or a proposal may be repeated."""
         lag_ns = self._settings.replica_lag_ns
         times = [
-            peer.behind_ns + lag_ns
+            since_ns + lag_ns
             for node, peer in peers.items()
-            if node in self._view.isr
-            and peer.behind_ns is not None
-            and peer.behind_ns + lag_ns > now_ns
+            if (since_ns := self._waits_since(node, peer)) is not None
+            and since_ns + lag_ns > now_ns
         ]
         waiting_ns = self._not_before_ns
-        if (
-            waiting_ns is None or waiting_ns <= now_ns
-        ):  # nearly always: the target need not be known
+        if waiting_ns is None or waiting_ns <= now_ns:  # nearly always: the target is not needed
             return min(times, default=None)
         if self._added or self.target(peers, log, now_ns) != self._view.isr:
             times.append(waiting_ns)

@@ -149,7 +149,7 @@ class Leader:
                 self._isr_answered(event, now_ns, effects)
             case NodeLost(node):
                 if node in self._peers:
-                    self._peers[node].lost = True
+                    self._peers[node].lose(now_ns)
             case StepDown():
                 self._resign("asked to", StopReason.RESIGNED, effects)
             case _:  # what is about the log, or about time, or a follower's and late
@@ -322,6 +322,10 @@ class Leader:
     def _isr_answered(self, event: IsrAnswered, now_ns: int, effects: list[Effect]) -> None:
         if not self._isr.answered(event, now_ns):
             return
+        if event.outcome is Outcome.REFUSED:  # whoever was to be added is taken back, for a while
+            for node, peer in self._peers.items():
+                if self._isr.is_pending(node):
+                    peer.lose(now_ns)
         if event.outcome is Outcome.DEPOSED:
             self._become(Stage.RESIGNED, effects, StopReason.DEPOSED)
         if event.outcome in (Outcome.DEPOSED, Outcome.COMMITTED, Outcome.STALE):
@@ -331,6 +335,7 @@ class Leader:
         """Draw the conclusions: watch followers, commit, propose, refuse or take writes."""
         for peer in self._peers.values():
             peer.watch(self._log.written, now_ns)
+        self._isr.try_again(self._peers, now_ns)
         if self.stage is not Stage.LEADING:
             return
         self._raise_high_watermark(effects)

@@ -19,7 +19,8 @@ class Peer:
         synced: Everything below is durable there.
         wish: Number of the fetch that wants frames; answers carry it.
         whole: It has no damaged range.
-        lost: The controller took it for dead, and it has not fetched since.
+        lost: The controller took it for dead, or out of the ISR, and it has not fetched since.
+        lost_ns: When.
         behind_ns: Since when it is behind; None: it has everything.
     """
 
@@ -31,6 +32,7 @@ class Peer:
     wish: int = -1
     whole: bool = True
     lost: bool = False
+    lost_ns: int = 0
     behind_ns: int | None = None
     goal: int = 0
     goal_ns: int = 0
@@ -56,6 +58,10 @@ class Peer:
             self.behind_ns, self.goal, self.goal_ns = now_ns, log_end, now_ns
         elif self.agreed and self.synced >= self.goal:
             self.behind_ns, self.goal, self.goal_ns = self.goal_ns, log_end, now_ns
+
+    def lose(self, now_ns: int) -> None:
+        """The controller does not want it in the ISR."""
+        self.lost, self.lost_ns = True, now_ns
 
     def forgive(self, now_ns: int) -> None:
         """Begin to wait for it anew: it was the leader that did not listen."""
