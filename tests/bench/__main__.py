@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     effort = Effort.SMOKE if options.smoke else Effort.QUICK if options.quick else Effort.FULL
     console, terminal = make_console(), make_console(error=True)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for wanted in (signal.SIGINT, signal.SIGTERM):  # a shell may have had the first one ignored
+        signal.signal(wanted, _interrupt)
     options.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="bench-") as name:
         head: dict[str, Any] = {

@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it, and show what was found, also of a part."""
     options = _parse(arguments)
     console, terminal = make_console(), make_console(error=True)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for wanted in (signal.SIGINT, signal.SIGTERM):  # a shell may have had the first one ignored
+        signal.signal(wanted, _interrupt)
     options.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="failover-") as name:
         head: dict[str, Any] = {
