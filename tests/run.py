@@ -1,8 +1,12 @@
 """What `make check`, `make test` and `make sim` run: every step, timed, the first failure last.
 
+Live tests share the machine with others of their kind, and it may be a slow one. A few that fail
+run once more, alone; what passes then is named at the end as unsteady. No other test gets that.
+
 `check` runs all its steps even when one fails, so that one run shows every finding.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -31,6 +35,15 @@ SUITES = {
 }
 
 
+TESTS_FAILED = 1
+"""pytest's exit code, and no other."""
+
+UNSTEADY_MAX = 5
+"""So many failures may be those of a busy machine; more are not looked at twice."""
+
+LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run what is named; further arguments go to pytest."""
     os.chdir(ROOT)
@@ -40,10 +53,25 @@ def main(arguments: Sequence[str]) -> int:
         case ["check", *_]:
             return _check()
         case [suite, *extra] if suite in SUITES:
-            return _step(suite, ("pytest", *_parallel(suite), *SUITES[suite], *extra))
+            return _suite(suite, extra)
         case _:
             sys.stderr.write(f"usage: python -m tests.run check|{'|'.join(SUITES)} [pytest args]\n")
             return 64
+
+
+def _suite(suite: str, extra: Sequence[str]) -> int:
+    """Run a suite; a few tests that failed beside others run once more, alone, and are named."""
+    code = _step(suite, ("pytest", *_parallel(suite), *SUITES[suite], *extra))
+    if code != TESTS_FAILED or not _parallel(suite):
+        return code
+    failed = sorted(json.loads(LAST_FAILED.read_text()))
+    if len(failed) > UNSTEADY_MAX or not all(name.startswith("tests/live/") for name in failed):
+        return code
+    again = _step("again, alone", ("pytest", "--last-failed", *SUITES[suite], *extra))
+    if again == 0:
+        names = "".join(f"  {name}\n" for name in failed)
+        sys.stdout.write(f"UNSTEADY: failed beside others, passed alone; see to them:\n{names}")
+    return again
 
 
 def _check() -> int:
