@@ -34,7 +34,8 @@ class AddressBook:
 
         Returns:
             Whom to reach, where: the founders and every node, but for those that were removed and
-            are no members of the metadata group any more.
+            are no members of the metadata group any more. Founders are where the configuration
+            says: when all of them have moved, nobody else could tell.
         """
         gone = {node.id for node in nodes.values() if node.state is NodeState.REMOVED}
         gone -= set(members)
@@ -44,7 +45,7 @@ class AddressBook:
             self._known = known
             self._changed.set()
         founders = {name: at for name, at in self._founders.items() if name not in gone}
-        return founders | self._known
+        return self._known | founders
 
     async def run(self) -> None:
         """Keep it on disk until cancelled.
