@@ -5,6 +5,7 @@ from penstock.specs.audit import Actor, Audit, Target
 from penstock.specs.bound import bind
 from penstock.specs.codec import decode, encode
 from penstock.specs.columns import Column, fields
+from penstock.specs.dimensions import Dimension
 from penstock.specs.emit import Counters, Emitter, EmitterLimits
 from penstock.specs.envelope import Context, Record
 from penstock.specs.errors import (
@@ -20,6 +21,8 @@ from penstock.specs.json_schema import json_schema
 from penstock.specs.log_record import LogRecord
 from penstock.specs.metric_point import MetricPoint
 from penstock.specs.resource import Resource
+from penstock.specs.scrub import Scrubber
+from penstock.specs.sensitive import HashKey, Sensitive
 from penstock.specs.span import Span
 from penstock.specs.subjects import KINDS, subject_of, subject_token
 
@@ -31,9 +34,11 @@ __all__ = [
     "Column",
     "Context",
     "Counters",
+    "Dimension",
     "Emitter",
     "EmitterLimits",
     "Event",
+    "HashKey",
     "LogRecord",
     "MetricPoint",
     "MissingExtraError",
@@ -42,6 +47,8 @@ __all__ = [
     "RefusedSpecError",
     "Rejected",
     "Resource",
+    "Scrubber",
+    "Sensitive",
     "Span",
     "SpecError",
     "Target",

@@ -36,6 +36,7 @@ def setup(
 
     Raises:
         MissingExtraError: structlog is not installed.
+        SpecError: PENSTOCK_HASH_KEY is malformed.
     """
     from penstock.specs.handler import SpecHandler
     from penstock.specs.processor import configure_structlog

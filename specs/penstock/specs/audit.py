@@ -9,20 +9,21 @@ from penstock.specs.current import emit_here
 from penstock.specs.envelope import CONFIG, Record
 from penstock.specs.event import EventName
 from penstock.specs.scalars import Count, RecordId, Text
+from penstock.specs.sensitive import Sensitive
 
 Identifier = Annotated[str, Field(min_length=1, max_length=255)]
 ChangedFields = Annotated[list[Identifier] | None, Field(max_length=128)]
 
 
 class Actor(BaseModel):
-    """Who acted."""
+    """Who acted. Kept as it is: an audit record that does not say who is none."""
 
     model_config = CONFIG
 
     type: Identifier
     id: Identifier
-    address: Annotated[str | None, Field(max_length=64)] = None
-    session: Annotated[str | None, Field(max_length=64)] = None
+    address: Annotated[str | None, Field(max_length=64), Sensitive("pii", "keep")] = None
+    session: Annotated[str | None, Field(max_length=64), Sensitive("pseudonym", "keep")] = None
 
 
 class Target(BaseModel):

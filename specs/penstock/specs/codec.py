@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from penstock.specs.envelope import Record
+from penstock.specs.detectors import redact_text
+from penstock.specs.envelope import AT_EDGE, Record
 from penstock.specs.errors import RefusedRecordError, RefusedSpecError
 from penstock.specs.versions import resolve
 from penstock.specs.wire import encode_json
@@ -53,7 +54,7 @@ def decode(line: bytes) -> Record:
     if model is None:
         raise RefusedRecordError("unknown_major")
     try:
-        return model.model_validate(lift(model, fields))
+        return model.model_validate(lift(model, fields), context=AT_EDGE)
     except ValidationError as error:
         raise RefusedRecordError("invalid", explain(error)) from None
 
@@ -72,7 +73,10 @@ def lift(model: type[Record], fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def explain(error: ValidationError) -> str:
-    """The first broken rule and its field, without the offending value."""
+    """The first broken rule and its field, without the offending value.
+
+    A name in an open map may be a value itself; the detectors look at it.
+    """
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    path = ".".join(str(part) for part in first["loc"][:2])
+    path = redact_text(".".join(str(part) for part in first["loc"][:2]))
     return f"{path or 'record'}: {first['type']}"

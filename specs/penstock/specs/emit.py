@@ -19,17 +19,20 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from penstock.specs import clock, limits
-from penstock.specs.codec import encode
+from penstock.specs.codec import to_wire
 from penstock.specs.core.delivery import Delivery, DeliveryLimits
 from penstock.specs.core.queue import RecordQueue, rank_of
 from penstock.specs.envelope import Record
 from penstock.specs.flusher import Flusher
 from penstock.specs.links import Link, SocketLink, StreamLink
 from penstock.specs.resource import fit_resource
+from penstock.specs.scrub import Scrubber
+from penstock.specs.sensitive import HashKey
 from penstock.specs.subjects import KINDS
 from penstock.specs.wire import encode_json
 
 MS: Final = 1_000_000
+HASH_KEY_VARIABLE: Final = "PENSTOCK_HASH_KEY"
 _JOIN_S: Final = 1.0
 _EMITTERS: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
 
@@ -106,6 +109,11 @@ class Emitter:
         socket_path: The collector's Unix socket. It need not exist yet.
         descriptor: Where lines go without a socket; 1 is standard output.
         limits: Bounds and times.
+        scrubber: What becomes of sensitive values. By default the specs' actions, with the key of
+            PENSTOCK_HASH_KEY; without one, the collector hashes.
+
+    Raises:
+        SpecError: PENSTOCK_HASH_KEY is malformed.
     """
 
     def __init__(
@@ -115,7 +123,9 @@ class Emitter:
         socket_path: str | None = None,
         descriptor: int = 1,
         limits: EmitterLimits | None = None,
+        scrubber: Scrubber | None = None,
     ) -> None:
+        self.scrubber: Final = scrubber or _usual_scrubber()
         self._socket_path = socket_path
         self._descriptor = descriptor
         self._limits = limits or EmitterLimits()
@@ -150,7 +160,7 @@ class Emitter:
     def emit_record(self, record: Record) -> bool:
         """Offer a record; False when it was dropped at once."""
         try:
-            line = encode(record)
+            line = encode_json(self.scrubber.scrub(to_wire(record)))
         except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
             self.lose(record.kind, "not_encodable")
             return False
@@ -236,6 +246,11 @@ class Emitter:
         if "process.pid" in resource:
             resource["process.pid"] = os.getpid()
         self._state = self._new_state(resource)
+
+
+def _usual_scrubber() -> Scrubber:
+    key = os.environ.get(HASH_KEY_VARIABLE)
+    return Scrubber(HashKey.parse(key) if key else None, keyless="keep", values=False)
 
 
 def _dropped(state: _State) -> dict[str, dict[str, int]]:

@@ -5,14 +5,14 @@ A record is one JSON object on one line of UTF-8 (NDJSON). Its first keys are `s
 of each line and stand once in the batch's header.
 """
 
-import inspect
-from typing import Annotated, Any, ClassVar, Self
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 from typing_extensions import override
 
 from penstock.specs import clock
-from penstock.specs.errors import RefusedSpecError
+from penstock.specs.definition import refuse_lost_markers, refuse_undeclared, specialise
 from penstock.specs.limits import SCOPE_CHARACTERS_MAX
 from penstock.specs.resource import Resource
 from penstock.specs.scalars import (
@@ -25,7 +25,8 @@ from penstock.specs.scalars import (
     SpanId,
     TraceId,
 )
-from penstock.specs.versions import SchemaName, register
+from penstock.specs.sensitive import Sensitive
+from penstock.specs.versions import register
 
 CONFIG = ConfigDict(
     frozen=True,
@@ -40,8 +41,26 @@ CONFIG = ConfigDict(
 """For every model of a record: typos fail where records are made. The gate tolerates unknown
 fields by itself, because there they come from a newer minor version."""
 
-ZERO_TRACE = "0" * 32
-ZERO_SPAN = "0" * 16
+AT_EDGE: Final = {"edge": True}
+"""Validation context of records that come from elsewhere, perhaps with a newer minor version's
+attributes in their spec's namespace. Where a record is made those must be declared."""
+
+ZERO_TRACE: Final = "0" * 32
+ZERO_SPAN: Final = "0" * 16
+
+Rule = Callable[[Any], None]
+"""A rule between fields: takes anything that has the fields, raises ValueError. Its text names
+fields, never values."""
+
+
+def trace_is_whole(record: Any) -> None:
+    """The ids of a trace."""
+    if record.span_id is not None and record.trace_id is None:
+        raise ValueError("span_id needs trace_id")
+    if record.trace_id == ZERO_TRACE:
+        raise ValueError("trace_id is all zero")
+    if record.span_id == ZERO_SPAN:
+        raise ValueError("span_id is all zero")
 
 
 class Context(BaseModel):
@@ -49,25 +68,40 @@ class Context(BaseModel):
 
     model_config = CONFIG
 
-    user_id: Annotated[str | None, Field(alias="user.id", max_length=128)] = None
-    account_id: Annotated[str | None, Field(alias="account.id", max_length=128)] = None
-    account_license: Annotated[str | None, Field(alias="account.license", max_length=64)] = None
+    user_id: Annotated[
+        str | None, Field(alias="user.id", max_length=128), Sensitive("pseudonym")
+    ] = None
+    account_id: Annotated[
+        str | None, Field(alias="account.id", max_length=128), Sensitive("internal")
+    ] = None
+    account_license: Annotated[
+        str | None, Field(alias="account.license", max_length=64), Sensitive("internal")
+    ] = None
     request_id: Annotated[str | None, Field(alias="request.id", max_length=64)] = None
     request_parent_id: Annotated[str | None, Field(alias="request.parent_id", max_length=64)] = None
-    session_id: Annotated[str | None, Field(alias="session.id", max_length=64)] = None
-    client_address: Annotated[str | None, Field(alias="client.address", max_length=64)] = None
-    user_agent_original: Annotated[
-        str | None, Field(alias="user_agent.original", max_length=512)
+    session_id: Annotated[
+        str | None, Field(alias="session.id", max_length=64), Sensitive("pseudonym")
     ] = None
-    user_email: Annotated[str | None, Field(alias="user.email", max_length=254)] = None
-    user_name: Annotated[str | None, Field(alias="user.name", max_length=128)] = None
+    client_address: Annotated[
+        str | None, Field(alias="client.address", max_length=64), Sensitive("pii", "truncate")
+    ] = None
+    user_agent_original: Annotated[
+        str | None, Field(alias="user_agent.original", max_length=512), Sensitive("pii")
+    ] = None
+    user_email: Annotated[
+        str | None, Field(alias="user.email", max_length=254), Sensitive("pii")
+    ] = None
+    user_name: Annotated[str | None, Field(alias="user.name", max_length=128), Sensitive("pii")] = (
+        None
+    )
 
 
 class Record(BaseModel):
     """The fields of every kind.
 
     A subclass with `spec="namespace.name/MAJOR.MINOR"` is a specialised spec: its own fields travel
-    as attributes named ``namespace.field``, so that the columns of its kind never change.
+    as attributes named ``namespace.field``, so that the columns of its kind never change. What such
+    a class may look like: `penstock.specs.definition`.
 
     Where a record is made, `schema_id` is the class's and the time is now, unless given; on the
     wire both must be there (`penstock.specs.kinds.WIRE_REQUIRED`).
@@ -79,6 +113,8 @@ class Record(BaseModel):
     """The schema id of this class."""
     own_fields: ClassVar[dict[str, str]] = {}
     """A specialised spec's own fields: field name to attribute key."""
+    rules: ClassVar[tuple[Rule, ...]] = (trace_is_whole,)
+    """What must hold between fields; a subclass adds to its parent's."""
 
     schema_id: Annotated[SchemaId, Field(alias="schema")] = ""
     kind: Kind
@@ -104,38 +140,15 @@ class Record(BaseModel):
     @override
     def __pydantic_init_subclass__(cls, *, spec: str | None = None, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
+        refuse_lost_markers(cls)
         if spec is not None:
-            _specialise(cls, spec)
+            specialise(cls, spec)
+            register(cls)
 
     @model_validator(mode="after")
-    def _trace_is_whole(self) -> Self:
-        if self.span_id is not None and self.trace_id is None:
-            raise ValueError("span_id needs trace_id")
-        if self.trace_id == ZERO_TRACE:
-            raise ValueError("trace_id is all zero")
-        if self.span_id == ZERO_SPAN:
-            raise ValueError("span_id is all zero")
+    def _obeys_its_rules(self, info: ValidationInfo) -> Self:
+        for rule in self.rules:
+            rule(self)
+        if self.own_fields and self.attributes and info.context is not AT_EDGE:
+            refuse_undeclared(self.own_fields.values(), self.attributes, self.kind)
         return self
-
-
-def _specialise(cls: type[Record], spec: str) -> None:
-    """Turn a subclass into a named spec and register it.
-
-    Raises:
-        RefusedSpecError: The name is no schema id, is taken, or a field changes an inherited one.
-    """
-    cls.spec = spec
-    schema = SchemaName.parse(spec)
-    parent = next(base for base in cls.__mro__[1:] if issubclass(base, Record))
-    fields = cls.__pydantic_fields__
-    fields["schema_id"].default = spec
-    if parent is not Record:
-        if redefined := set(parent.model_fields) & set(inspect.get_annotations(cls)):
-            raise RefusedSpecError(f"{spec}: {', '.join(sorted(redefined))} is already defined")
-        namespace = schema.name.rpartition(".")[0] or schema.name
-        own = [name for name in cls.model_fields if name not in parent.model_fields]
-        cls.own_fields = parent.own_fields | {name: f"{namespace}.{name}" for name in own}
-        if "event_name" in fields:
-            fields["event_name"].default = schema.name
-    cls.model_rebuild(force=True)
-    register(cls)

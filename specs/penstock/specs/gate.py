@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from penstock.specs.codec import explain, lift
-from penstock.specs.envelope import Record
+from penstock.specs.envelope import AT_EDGE, Record
 from penstock.specs.errors import RefusedRecordError, RefusedSpecError
 from penstock.specs.kinds import BASE_MODELS, WIRE_REQUIRED
 from penstock.specs.limits import DEPTH_MAX, RECORD_BYTES_MAX
@@ -189,7 +189,7 @@ def _judge(model: type[Record], fields: dict[str, Any]) -> None:
     Raises:
         ValidationError: A field breaks its rule.
     """
-    _adapter(model).validate_python(fields, by_alias=True, by_name=False)
+    _adapter(model).validate_python(fields, by_alias=True, by_name=False, context=AT_EDGE)
 
 
 @lru_cache(maxsize=1024)

@@ -44,6 +44,7 @@ class SpecHandler(logging.Handler):
                 scope=record.name,
                 error=record.exc_info[1] if record.exc_info else None,
                 time_unix_nano=int(record.created * 1e9),
+                scrubber=self._emitter.scrubber,
             )
         except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
             self._emitter.lose("log", "not_encodable")

@@ -27,6 +27,7 @@ WIRE_REQUIRED: Final = {
         {key for key, required in _requirements(model).items() if required}
         | {"schema", "kind", "time_unix_nano", "resource"}
         | ({"record_id", "event_name"} if issubclass(model, (Event, Audit)) else set())
+        | ({"name"} if issubclass(model, MetricPoint) else set())
     )
     for kind, model in BASE_MODELS.items()
 }

@@ -66,6 +66,17 @@ IDENTITY_CHARACTERS_MAX: Final = 255
 RESOURCE_BYTES_SOFT: Final = 8 * KIB
 """Soft. A resource's other attributes; escaped sixfold they still fit a batch's header, 64 KiB."""
 
+HASH_KEY_ID_CHARACTERS_MAX: Final = 16
+HASH_KEY_BYTES_MIN: Final = 16
+"""Of the key that pseudonyms are made with; 128 bits cannot be searched."""
+
+HASHED_CHARACTERS_MAX: Final = 64
+"""A hashed value: its key's id, the rotation's period and 32 hex digits take 58 at most."""
+
+DIMENSION_CARDINALITY_MAX: Final = 1_000
+"""Values that one dimension of a metric may declare; OpenTelemetry's SDK folds a metric's series
+beyond 2,000 into one."""
+
 SUBJECT_TOKEN_CHARACTERS_MAX: Final = 64
 
 FRAME_BYTES_MAX: Final = 8 * MIB

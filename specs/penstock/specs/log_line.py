@@ -13,6 +13,7 @@ from penstock.specs.bound import bound
 from penstock.specs.exceptions import exception_attributes
 from penstock.specs.limits import RECORD_BYTES_SOFT, SCOPE_CHARACTERS_MAX
 from penstock.specs.log_record import severity_text
+from penstock.specs.scrub import Scrubber
 from penstock.specs.traces import trace_fields
 from penstock.specs.wire import encode_json
 
@@ -21,7 +22,7 @@ _CUT_CHARACTERS: Final = (1024, 128)
 """What counts as long when a record is too large; the second only if the first does not help."""
 
 
-def log_line(
+def log_line(  # noqa: PLR0913 - most are optional and named
     body: Any,
     severity_number: int,
     fields: Mapping[str, Any],
@@ -29,6 +30,7 @@ def log_line(
     scope: Any = None,
     error: BaseException | None = None,
     time_unix_nano: int | None = None,
+    scrubber: Scrubber | None = None,
 ) -> bytes:
     """One log record, without its resource.
 
@@ -39,6 +41,7 @@ def log_line(
         scope: The logger's name; whatever it is, its text.
         error: Added as ``exception.*``.
         time_unix_nano: When it was said; now, if None.
+        scrubber: Takes sensitive values out; the emitter's.
     """
     here = bound()
     given: Mapping[str, Any] = {**here.attributes, **fields} if here.attributes else fields
@@ -62,7 +65,7 @@ def log_line(
         record["attributes"] = attributes
     if dropped:
         record["dropped_attributes_count"] = dropped
-    return _encode(record)
+    return _encode(record if scrubber is None else scrubber.scrub(record))
 
 
 def _encode(record: dict[str, Any]) -> bytes:

@@ -1,9 +1,9 @@
 """Metric points: a measurement of one of four types."""
 
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from penstock.specs.envelope import CONFIG, Record
 from penstock.specs.limits import BUCKETS_MAX, EXEMPLARS_MAX, EXPLICIT_BOUNDS_MAX
@@ -35,11 +35,33 @@ class Buckets(BaseModel):
     bucket_counts: Annotated[list[Count], Field(max_length=BUCKETS_MAX)]
 
 
+def fits_its_type(point: Any) -> None:
+    """A point has the fields of its type, and they agree with one another."""
+    if point.start_time_unix_nano is not None and point.start_time_unix_nano > point.time_unix_nano:
+        raise ValueError("start_time_unix_nano is after time_unix_nano")
+    needed, allowed = _SHAPES[point.metric_type]
+    if (point.flags or 0) & NO_RECORDED_VALUE:
+        needed = frozenset()
+    given = {name for name in _TYPED if getattr(point, name) is not None}
+    if missing := needed - given:
+        raise ValueError(f"{point.metric_type} needs {', '.join(sorted(missing))}")
+    if foreign := given - allowed:
+        raise ValueError(f"{point.metric_type} has no {', '.join(sorted(foreign))}")
+    if given:
+        _check(point)
+
+
 class MetricPoint(Record, spec="metric/1.0"):
-    """One point of a gauge, sum, histogram or exponential histogram; `metric_type` says which."""
+    """One point of a gauge, sum, histogram or exponential histogram; `metric_type` says which.
+
+    A specialised spec's `name` is its own name, and its own fields are the metric's dimensions
+    (`penstock.specs.dimensions`).
+    """
+
+    rules = (*Record.rules, fits_its_type)
 
     kind: Literal["metric"] = "metric"
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.]{0,254}$")]
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.]{0,254}$", validate_default=True)] = ""
     unit: Annotated[str, Field(min_length=1, max_length=63)]
     metric_type: Literal["gauge", "sum", "histogram", "exponential_histogram"]
     start_time_unix_nano: Nanoseconds | None = None
@@ -59,25 +81,6 @@ class MetricPoint(Record, spec="metric/1.0"):
     negative: Buckets | None = None
     exemplars: Annotated[list[Exemplar] | None, Field(max_length=EXEMPLARS_MAX)] = None
     flags: Annotated[Int64 | None, Field(ge=0, le=0xFFFF_FFFF)] = None
-
-    @model_validator(mode="after")
-    def _fits_its_type(self) -> Self:
-        if (
-            self.start_time_unix_nano is not None
-            and self.start_time_unix_nano > self.time_unix_nano
-        ):
-            raise ValueError("start_time_unix_nano is after time_unix_nano")
-        needed, allowed = _SHAPES[self.metric_type]
-        if (self.flags or 0) & NO_RECORDED_VALUE:
-            needed = frozenset()
-        given = {name for name in _TYPED if getattr(self, name) is not None}
-        if missing := needed - given:
-            raise ValueError(f"{self.metric_type} needs {', '.join(sorted(missing))}")
-        if foreign := given - allowed:
-            raise ValueError(f"{self.metric_type} has no {', '.join(sorted(foreign))}")
-        if given:
-            _check(self)
-        return self
 
 
 _TYPED = (
@@ -109,7 +112,7 @@ _SHAPES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 """For each metric type: the fields it needs, and those it may have."""
 
 
-def _check(point: MetricPoint) -> None:
+def _check(point: Any) -> None:
     """The rules between the fields of one type.
 
     Raises:
@@ -134,7 +137,7 @@ def _check_histogram(count: int | None, counts: list[int], bounds: list[float]) 
         raise ValueError("bucket_counts must add up to count")
 
 
-def _check_exponential(point: MetricPoint) -> None:
+def _check_exponential(point: Any) -> None:
     total = point.zero_count or 0
     for buckets in (point.positive, point.negative):
         total += sum(buckets.bucket_counts) if buckets is not None else 0

@@ -63,7 +63,7 @@ class _Outlet:
         """Emit one record; counted, never raised, when it cannot be."""
         emitter = self._emitter or process_emitter()
         try:
-            line = _encode(record)
+            line = _encode(emitter.scrubber.scrub(record))
             extra = self._resource_json(emitter, resource)
             if extra is not None:
                 line = line[:-1] + b',"resource":' + extra + b"}"

@@ -42,7 +42,14 @@ class SpecProcessor:
             body = event_dict.pop("event", "")
             scope = event_dict.pop("scope", None)
             error = _error(event_dict.pop("exc_info", None))
-            line = log_line(body, severity_number, event_dict, scope=scope, error=error)
+            line = log_line(
+                body,
+                severity_number,
+                event_dict,
+                scope=scope,
+                error=error,
+                scrubber=self._emitter.scrubber,
+            )
         except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
             self._emitter.lose("log", "not_encodable")
             line = b""

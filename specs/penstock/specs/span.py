@@ -1,8 +1,8 @@
 """Spans: a piece of work with a beginning and an end, part of a trace."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from penstock.specs.envelope import CONFIG, Record
 from penstock.specs.limits import LINKS_MAX, SPAN_EVENTS_MAX, TRACE_STATE_CHARACTERS_MAX
@@ -29,8 +29,16 @@ class SpanEvent(BaseModel):
     attributes: Attributes | None = None
 
 
+def ends_after_start(span: Any) -> None:
+    """Time runs forwards."""
+    if span.end_time_unix_nano < span.time_unix_nano:
+        raise ValueError("end_time_unix_nano is before time_unix_nano")
+
+
 class Span(Record, spec="span/1.0"):
     """One finished span; `time_unix_nano` is its start."""
+
+    rules = (*Record.rules, ends_after_start)
 
     kind: Literal["span"] = "span"
     trace_id: TraceId
@@ -46,9 +54,3 @@ class Span(Record, spec="span/1.0"):
     events: Annotated[list[SpanEvent] | None, Field(max_length=SPAN_EVENTS_MAX)] = None
     dropped_links_count: Count | None = None
     dropped_events_count: Count | None = None
-
-    @model_validator(mode="after")
-    def _ends_after_start(self) -> Self:
-        if self.end_time_unix_nano < self.time_unix_nano:
-            raise ValueError("end_time_unix_nano is before time_unix_nano")
-        return self

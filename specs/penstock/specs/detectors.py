@@ -1,0 +1,109 @@
+"""Sensitive values that nobody declared: by their attributes' names, and by what they look like.
+
+Names are looked at where a record is made, which costs little. Values are looked at by the
+collector: card numbers (with their check digit), e-mail addresses, tokens, keys and passwords in
+URLs. Only the sensitive part of a text is replaced.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from penstock.specs.limits import NAME_CHARACTERS_MAX
+from penstock.specs.sensitive import Sensitivity, redacted
+
+_NAMES: Final[dict[str, Sensitivity]] = {
+    **dict.fromkeys(
+        (
+            "password", "passwd", "pwd", "passphrase", "secret", "client_secret", "token",
+            "api_key", "apikey", "access_key", "secret_key", "private_key", "authorization",
+            "credential", "credentials", "cookie", "set_cookie", "otp", "pin_code",
+        ),
+        "secret",
+    ),
+    **dict.fromkeys(
+        ("card_number", "cardnumber", "credit_card", "pan", "cvv", "cvc", "iban"), "pci"
+    ),
+    **dict.fromkeys(
+        (
+            "email", "e_mail", "email_address", "phone", "phone_number", "ssn", "date_of_birth",
+            "birth_date", "passport_number", "first_name", "last_name", "full_name",
+        ),
+        "pii",
+    ),
+    **dict.fromkeys(("diagnosis", "medical_record_number"), "phi"),
+}  # fmt: skip
+"""What the end of a name says, in snake case: `db.password` and `userPassword` end alike."""
+
+_NAME_WORDS_MAX: Final = max(name.count("_") + 1 for name in _NAMES)
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WORD: Final = re.compile(r"[a-z0-9]+")
+
+_TEXT_CHARACTERS_MIN: Final = 6
+"""Shorter text matches none of the patterns."""
+_PATTERN: Final = re.compile(
+    r"(?P<key>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
+    r"(?:.*?-----END [A-Z ]{0,40}PRIVATE KEY-----|.*))"
+    r"|(?P<token>\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
+    r"|\bgh[pousr]_[A-Za-z0-9]{36,}"
+    r"|\bxox[abeoprs]-[A-Za-z0-9-]{10,}"
+    r"|\bsk_(?:live|test)_[A-Za-z0-9]{16,}"
+    r"|(?i:\bbearer )[A-Za-z0-9._~+/-]{16,}=*)"
+    r"|(?P<login>(?<=://)[^\s/:@]{1,64}:[^\s/@]{1,128}(?=@))"
+    r"|(?P<email>[A-Za-z0-9_%+][A-Za-z0-9._%+-]{0,63}"
+    r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+)"
+    r"|(?<![0-9.])(?P<card>[2-6](?:[ -]?[0-9]){12,18})(?![0-9])",
+    re.DOTALL,
+)
+_CLASSES: Final[dict[str, Sensitivity]] = {
+    "key": "secret",
+    "token": "secret",
+    "login": "secret",
+    "email": "pii",
+    "card": "pci",
+}
+
+
+@lru_cache(maxsize=4096)
+def sensitivity_of_name(name: str) -> Sensitivity | None:
+    """What the name of an attribute says of its value; None when nothing."""
+    words = _WORD.findall(_HUMP.sub("_", name).lower())
+    for count in range(min(_NAME_WORDS_MAX, len(words)), 0, -1):
+        if found := _NAMES.get("_".join(words[-count:])):
+            return found
+    return None
+
+
+@lru_cache(maxsize=4096)
+def suspect_names(names: tuple[str, ...]) -> Mapping[str, Sensitivity]:
+    """Those of a record's attributes whose names say something."""
+    found = {name: sensitivity_of_name(name) for name in names}
+    return {name: sensitivity for name, sensitivity in found.items() if sensitivity is not None}
+
+
+def redact_text(text: str) -> str:
+    """The text with a mark in the place of each sensitive part; the same object without one.
+
+    It becomes no longer than it was, or than a name may be, so that it still fits its field.
+    """
+    if len(text) < _TEXT_CHARACTERS_MIN or _PATTERN.search(text) is None:
+        return text
+    judged = _PATTERN.sub(_replacement, text)
+    return text if judged == text else judged[: max(len(text), NAME_CHARACTERS_MAX)]
+
+
+def _replacement(match: re.Match[str]) -> str:
+    name = match.lastgroup
+    assert name is not None, "every alternative is a named group"
+    if name == "card" and not _is_card(match.group()):
+        return match.group()
+    return redacted(_CLASSES[name])
+
+
+def _is_card(text: str) -> bool:
+    """Length and Luhn's check digit (ISO/IEC 7812-1)."""
+    digits = [int(character) for character in text if character.isdecimal()]
+    doubled = [2 * digit - 9 * (digit > 4) for digit in digits[-2::-2]]
+    return 13 <= len(digits) <= 19 and (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0

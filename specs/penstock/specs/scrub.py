@@ -1,0 +1,246 @@
+"""Sensitive values taken out of records, by their fields' markers and by the detectors.
+
+Where a record is emitted and at the collector alike. A plan is compiled for each spec once; a
+record without anything to do comes back as the very object that was given.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel
+from pydantic_core import from_json
+
+from penstock.specs.detectors import redact_text, suspect_names
+from penstock.specs.envelope import Context, Record
+from penstock.specs.errors import RefusedSpecError
+from penstock.specs.sensitive import (
+    Action,
+    HashKey,
+    Sensitive,
+    Sensitivity,
+    is_hashed,
+    marker_of,
+    redacted,
+    truncated,
+)
+from penstock.specs.versions import base_model, resolve
+from penstock.specs.wire import encode_json
+
+Path = tuple[str, ...]
+"""Keys from the record's root to a value on the wire."""
+
+_TEXTS: Final = ("body", "status_message", "reason", "name", "subject")
+"""Free text at the root of records."""
+_NESTED: Final = ("links", "events", "exemplars")
+"""Lists of objects with attributes of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a spec declares.
+
+    Attributes:
+        steps: For each group of fields that the record holds (``context``, ``attributes``,
+            ``actor``, …; empty for the root): key to marker, without those that are kept.
+        declared: Attributes that the spec has; the detectors leave them alone.
+    """
+
+    steps: dict[str, dict[str, Sensitive]]
+    declared: frozenset[str]
+
+
+class Scrubber:
+    """Applies the actions to records in their wire form.
+
+    Args:
+        key: What pseudonyms are made with.
+        keyless: What is done with a value to hash when there is no `key`: ``redact`` it, or
+            ``keep`` it for the collector to hash.
+        values: Whether undeclared attributes and free text are searched for sensitive values, too;
+            undeclared attributes are always judged by their names.
+        actions: Other actions than the specs' for some fields: path with dots to action, as in
+            ``{"context.user.email": "hash"}``.
+    """
+
+    def __init__(
+        self,
+        key: HashKey | None = None,
+        *,
+        keyless: Literal["keep", "redact"] = "redact",
+        values: bool = True,
+        actions: Mapping[str, Action] | None = None,
+    ) -> None:
+        self._key = key
+        self._keyless = keyless
+        self._values = values
+        self._actions = dict(actions or {})
+        self._plan = lru_cache(maxsize=1024)(self._compiled)
+
+    def scrub_line(self, line: bytes) -> bytes:
+        """A line that the gate accepted, scrubbed; the very bytes when there was nothing to do."""
+        fields = from_json(line)
+        scrubbed = self.scrub(fields)
+        return line if scrubbed is fields else encode_json(scrubbed)
+
+    def scrub(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """A record's JSON object, scrubbed; the object itself is not changed.
+
+        Attributes and fields of the context that are dropped are counted in
+        ``dropped_attributes_count``.
+        """
+        plan = self._plan(str(fields.get("schema")), str(fields.get("kind")))
+        changes: dict[str, Any] = {}
+        dropped = 0
+        for group, markers in plan.steps.items():
+            found = fields.get(group) if group else fields
+            if isinstance(found, dict) and not markers.keys().isdisjoint(found):
+                kept = self._apply(found, markers, fields.get("time_unix_nano"))
+                dropped += len(found) - len(kept)
+                if kept is not found:
+                    changes |= {group: kept} if group else _difference(found, kept)
+        attributes = changes.get("attributes", fields.get("attributes"))
+        if attributes:
+            judged = self._detect(attributes, plan.declared)
+            if judged is not attributes:
+                changes["attributes"] = judged
+        if self._values:
+            changes |= self._search(fields, changes)
+        if dropped:
+            changes["dropped_attributes_count"] = (
+                fields.get("dropped_attributes_count") or 0
+            ) + dropped
+        if not changes:
+            return fields
+        merged = {**fields, **changes}
+        return {name: value for name, value in merged.items() if value is not _GONE}
+
+    def _compiled(self, schema_id: str, kind: str) -> Plan:
+        try:
+            model = resolve(schema_id, kind).model or base_model(kind)
+        except (RefusedSpecError, KeyError):
+            return Plan({}, frozenset())
+        steps: dict[str, dict[str, Sensitive]] = {}
+        for path, marker in _declared(model):
+            action = self._actions.get(".".join(path), marker.action)
+            if action != "keep":
+                group = path[0] if len(path) == 2 else ""
+                steps.setdefault(group, {})[path[-1]] = Sensitive(marker.sensitivity, action)
+        return Plan(steps, frozenset(model.own_fields.values()))
+
+    def _apply(
+        self, found: dict[str, Any], markers: Mapping[str, Sensitive], time: Any
+    ) -> dict[str, Any]:
+        kept, time_ns = dict(found), time if isinstance(time, int) else 0
+        for name in markers.keys() & found.keys():
+            value = self._acted(found[name], markers[name], time_ns)
+            if value is _GONE:
+                del kept[name]
+            else:
+                kept[name] = value
+        return found if kept == found else kept
+
+    def _acted(self, value: Any, marker: Sensitive, time_ns: int) -> Any:
+        if marker.action == "drop":
+            return _GONE
+        if isinstance(value, list):
+            return [self._acted(item, marker, time_ns) for item in value]
+        if value is None:
+            return None
+        text = value if isinstance(value, str) else str(value)
+        match marker.action:
+            case "truncate":
+                return truncated(text)
+            case "hash":
+                return self._hashed(text, marker, time_ns)
+            case _:
+                return redacted(marker.sensitivity)
+
+    def _hashed(self, text: str, marker: Sensitive, time_ns: int) -> str:
+        if self._key is not None:
+            return text if is_hashed(text) else self._key.hashed(text, time_ns)
+        keep = self._keyless == "keep" or is_hashed(text)
+        return text if keep else redacted(marker.sensitivity)
+
+    def _detect(self, attributes: dict[str, Any], declared: frozenset[str]) -> dict[str, Any]:
+        """Undeclared attributes, judged by name and value."""
+        suspects = suspect_names(tuple(attributes))
+        if not (suspects or self._values):
+            return attributes
+        changes = {}
+        for name in attributes if self._values else suspects:
+            value = attributes[name]
+            if value is None or value.__class__ is bool or name in declared:
+                continue
+            judged = _judged(value, suspects.get(name))
+            if judged is not value:
+                changes[name] = judged
+        return {**attributes, **changes} if changes else attributes
+
+    def _search(self, fields: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+        """Free text, and the attributes of what lies inside a record."""
+        found: dict[str, Any] = {}
+        for name in _TEXTS:
+            value = changes.get(name, fields.get(name))
+            if isinstance(value, str) and (text := redact_text(value)) is not value:
+                found[name] = text
+        for name in _NESTED:
+            members = fields.get(name)
+            if isinstance(members, list):
+                judged = [self._member(member) for member in members]
+                if any(new is not old for new, old in zip(judged, members, strict=True)):
+                    found[name] = judged
+        return found
+
+    def _member(self, member: Any) -> Any:
+        attributes = member.get("attributes") if isinstance(member, dict) else None
+        if not attributes:
+            return member
+        judged = self._detect(attributes, frozenset())
+        return member if judged is attributes else {**member, "attributes": judged}
+
+
+class _Gone:
+    """In the place of a field that was dropped."""
+
+
+_GONE: Final = _Gone()
+
+
+def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What of the root has another value, or none."""
+    return {
+        name: after.get(name, _GONE)
+        for name, value in before.items()
+        if after.get(name, _GONE) is not value
+    }
+
+
+def _declared(model: type[Record]) -> Iterator[tuple[Path, Sensitive]]:
+    """Every marker of a spec, with where its field lies on the wire."""
+    for name, field in model.model_fields.items():
+        marker = marker_of(field)
+        if marker is not None:
+            own = model.own_fields.get(name)
+            yield (("attributes", own) if own else (field.alias or name,)), marker
+        nested = Context if name == "context" else field.annotation
+        if isinstance(nested, type) and issubclass(nested, BaseModel):
+            for inner, found in nested.model_fields.items():
+                if (mark := marker_of(found)) is not None:
+                    yield (field.alias or name, found.alias or inner), mark
+
+
+def _is_scrubbed(value: Any) -> bool:
+    return isinstance(value, str) and (value.startswith("[redacted:") or is_hashed(value))
+
+
+def _judged(value: Any, sensitivity: Sensitivity | None) -> Any:
+    if sensitivity is not None:
+        return value if _is_scrubbed(value) else redacted(sensitivity)
+    if value.__class__ is str:
+        return redact_text(value)
+    if value.__class__ is list:
+        judged = [redact_text(item) if item.__class__ is str else item for item in value]
+        return judged if any(a is not b for a, b in zip(judged, value, strict=True)) else value
+    return value
