@@ -41,6 +41,27 @@ async def test_a_lone_logds_streams_are_taken_over_and_get_more_replicas(tmp_pat
         assert not (tmp_path / "a" / "data" / "metadata").exists()
 
 
+async def test_a_stream_whose_name_is_taken_stays_where_it_is_until_it_is_free(
+    tmp_path: Path,
+) -> None:
+    with nats_server(tmp_path / "nats") as server:
+        with Logd(tmp_path / "b", server.url, [{"name": "s", "subject": "s.>"}]) as alone:
+            await publish(server.url, "s.a", [b"1", b"2"])
+            assert alone.daemon.stop() == 0
+        with LogdCluster(tmp_path, server.url, size=1) as cluster:
+            cluster.create("s", "t.>")
+            cluster.join("b", health="degraded")
+            refused = "stream s of the lone logd is not in the cluster: stream 's' exists"
+            node = cluster.nodes["b"].daemon
+            wait_until(lambda: any(refused in reason for reason in node.status()["reasons"]))
+            with cluster.client() as log:
+                log.delete_stream("s")
+            assert node.stop() == 0
+            cluster.start("b")
+            assert cluster.leader("s") == "b"
+            assert cluster.values("s") == [b"1", b"2"]
+
+
 async def test_a_nodes_directory_is_not_taken_for_a_lone_logds(tmp_path: Path) -> None:
     with nats_server(tmp_path / "nats") as server:
         cluster = LogdCluster(tmp_path, server.url, size=1)

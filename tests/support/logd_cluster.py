@@ -71,14 +71,14 @@ class LogdCluster:
         for name in names:
             wait_until(self.nodes[name].daemon.answers, within_s=30, what=f"node {name} answers")
 
-    def join(self, name: str) -> None:
-        """Start a node that is no founder, and wait until it takes part."""
+    def join(self, name: str, *, health: str = "ready") -> None:
+        """Start a node that is no founder, and wait until it takes part and says how it is."""
         self.nodes[name] = self._make(name, f"127.0.0.1:{free_port()}")
         self.names.append(name)
         self.start(name)
         wait_until(self._complete, within_s=30, what=f"node {name} registered")
         status = self.nodes[name].daemon.status
-        wait_until(lambda: status()["health"] == "ready", within_s=30, what=f"{name} takes part")
+        wait_until(lambda: status()["health"] == health, within_s=30, what=f"{name} is {health}")
 
     def client(self, *names: str, timeout_s: float = 20.0) -> LogClient:
         """A client that is told of these nodes; of none: of all."""
@@ -139,8 +139,11 @@ class LogdCluster:
             node.daemon.close()
 
     def _complete(self) -> bool:
-        with self.client() as log:
-            info = log.cluster()
+        try:
+            with self.client() as log:
+                info = log.cluster()
+        except (LogdError, OSError):  # it answers operators before it answers readers
+            return False
         return info.controller is not None and len(info.nodes) == len(self.names)
 
 

@@ -1,7 +1,10 @@
 """Takes the streams of a lone logd into the cluster that its node has become a part of.
 
 Each keeps its data, its incarnation and its offsets, and has one replica until its options are
-altered. The file that named them is renamed at last, so that this is done once.
+altered. Until that is done the node says so (`Node.adopting`), and nobody makes streams from a
+configuration, or the stream of cursors, that could have their names. What the cluster refuses stays
+in the file that names them, and is tried again at the next start; when none is left, the file is
+renamed.
 """
 
 import asyncio
@@ -13,47 +16,95 @@ from penstock.logd.cluster.holdings import Holdings
 from penstock.logd.cluster.node import ClusterNode
 from penstock.logd.core.cluster.commands import AdoptStream
 from penstock.logd.core.cluster.records import ReplicationOptions
-from penstock.logd.core.cluster.state import Refused
-from penstock.logd.core.metadata import Metadata, Stream
+from penstock.logd.core.cluster.state import ClusterState, Refused
+from penstock.logd.core.metadata import Metadata, Stream, is_internal
+from penstock.logd.errors import UnavailableError
 from penstock.logd.store import Checkpoint, EpochFile
 
 _ADOPTED: Final = "metadata.adopted"
+_AGAIN_S: Final = 0.2
+"""Seconds until the next try, while this node is not registered."""
 
 _log = structlog.get_logger()
 
 
-async def adopt_streams(holdings: Holdings, node: ClusterNode) -> None:
-    """Take them over, if there are any; what the cluster refuses is left as it is, and said.
+def check_adopted(state: ClusterState) -> None:
+    """Check that no node is about to bring streams of its own.
 
     Raises:
-        CorruptError: The file that names them is damaged.
-        OSError: The disk failed.
+        UnavailableError: One is.
     """
-    path = holdings.data_dir / "metadata"
-    document = await asyncio.to_thread(Checkpoint(path).load)
-    if document is None:
-        return
-    streams = list(Metadata.restore(document).streams())
-    for stream in streams:
-        await _adopt(stream, holdings, node)
-    await asyncio.to_thread(path.rename, holdings.data_dir / _ADOPTED)
+    adopting = sorted(name for name, node in state.nodes.items() if node.adopting)
+    if adopting:
+        raise UnavailableError(f"streams of before are still taken over from {', '.join(adopting)}")
 
 
-async def _adopt(stream: Stream, holdings: Holdings, node: ClusterNode) -> None:
-    directory = await asyncio.to_thread(holdings.claim, stream.config.name, stream.incarnation)
-    if directory is None:
-        _log.error("stream not adopted", stream=stream.config.name, reason="its data is missing")
-        return
-    epochs = await asyncio.to_thread(EpochFile, directory / "epochs")
-    command = AdoptStream(
-        config=stream.config,
-        options=ReplicationOptions(replication_factor=1),
-        incarnation=stream.incarnation,
-        node=node.name,
-        leader_epoch=epochs.latest + 1,
-    )
-    result = await node.group.insist(command)
-    if isinstance(result, Refused):
-        _log.error("stream not adopted", stream=stream.config.name, reason=result.message)
-    else:
-        _log.info("stream adopted", stream=stream.config.name)
+class Adoption:
+    """Of one node. Used on the event loop.
+
+    Args:
+        holdings: What is on its disk.
+
+    Attributes:
+        pending: Whether there is something to take over.
+        problems: Why which streams were not taken over.
+    """
+
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
+        self._file = holdings.data_dir / "metadata"
+        self.pending = self._file.exists()
+        self.problems: dict[str, str] = {}
+
+    async def run(self, node: ClusterNode) -> None:
+        """Take over what there is.
+
+        Raises:
+            CorruptError: The file that names the streams is damaged.
+            OSError: The disk failed.
+        """
+        if not self.pending:
+            return
+        document = await asyncio.to_thread(Checkpoint(self._file).load)
+        assert document is not None, self._file
+        streams = Metadata.restore(document).streams()
+        # A consumer that finds its stream finds its cursor, too: logd's own streams go first.
+        refused = [
+            stream.incarnation
+            for stream in sorted(streams, key=lambda stream: not is_internal(stream.config.name))
+            if not await self._adopt(stream, node)
+        ]
+        if refused:
+            left = [item for item in document["streams"] if item["incarnation"] in refused]
+            await asyncio.to_thread(Checkpoint(self._file).save, document | {"streams": left})
+        else:
+            await asyncio.to_thread(self._file.rename, self._holdings.data_dir / _ADOPTED)
+        self.pending = False
+        node.adopted()
+
+    async def _adopt(self, stream: Stream, node: ClusterNode) -> bool:
+        name = stream.config.name
+        directory = await asyncio.to_thread(self._holdings.claim, name, stream.incarnation)
+        if directory is None:
+            return self._refuse(name, "its data is missing")
+        epochs = await asyncio.to_thread(EpochFile, directory / "epochs")
+        command = AdoptStream(
+            config=stream.config,
+            options=ReplicationOptions(replication_factor=1),
+            incarnation=stream.incarnation,
+            node=node.name,
+            leader_epoch=epochs.latest + 1,
+        )
+        while True:
+            result = await node.group.insist(command)
+            if not isinstance(result, Refused):
+                _log.info("stream adopted", stream=name)
+                return True
+            if result.code != "UNKNOWN_NODE":  # it is being registered
+                return self._refuse(name, result.message)
+            await asyncio.sleep(_AGAIN_S)
+
+    def _refuse(self, stream: str, reason: str) -> bool:
+        self.problems[stream] = reason
+        _log.error("stream not adopted", stream=stream, reason=reason)
+        return False

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from penstock.logd.cluster.adoption import check_adopted
 from penstock.logd.cluster.decisions import Decisions
 from penstock.logd.cluster.hosting import HostedReplica
 from penstock.logd.cluster.replicas import NodeReplicas
@@ -52,6 +53,7 @@ class ClusterCursors:
         """As `Cursors`; what they are kept in is made when it is asked for first."""
         state = self._replicas.cluster.group.state
         if CURSORS_STREAM.name not in state.streams:
+            check_adopted(state)
             await self._make()
         found = state.partition(_PLACE)
         replica = self._replicas.at(_PLACE)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import structlog
 from prometheus_client.core import Metric
 
+from penstock.logd.cluster.adoption import check_adopted
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.cluster.cursors import ClusterCursors
 from penstock.logd.cluster.decisions import Decisions
@@ -122,6 +123,8 @@ class ClusterEngine:
             found.append("this node waits for the cluster to let it in")
         elif self._node.group.leader is None:
             found.append("no node leads the cluster: a majority cannot be reached")
+        for stream, problem in sorted(self._replicas.adoption.problems.items()):
+            found.append(f"stream {stream} of the lone logd is not in the cluster: {problem}")
         if self._waiting:
             found.append(self._waiting)
         return found
@@ -184,7 +187,7 @@ class ClusterEngine:
 
         Raises:
             UnavailableError: Not yet. How many replicas a stream gets that does not say is seen
-                only when every founder has come once.
+                only when every founder has come once; and a node may bring one of its name.
         """
         state = await self._node.group.read(timeout_s=10)
         if settings.name in state.streams:
@@ -193,6 +196,7 @@ class ClusterEngine:
         absent = sorted(self._section.founders.keys() - state.nodes.keys())
         if absent and replication.replication_factor in (None, "all"):
             raise UnavailableError(f"no word yet of {', '.join(absent)}")
+        check_adopted(state)
         try:
             await self.streams.create(settings.stream_config(), replication)
         except RefusedError as error:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -26,6 +26,7 @@ from penstock.logd.cluster.group import JOIN, PROPOSE, MetadataGroup
 from penstock.logd.cluster.joining import Joining
 from penstock.logd.cluster.machine import ClusterMachine
 from penstock.logd.cluster.mesh import Mesh
+from penstock.logd.cluster.registration import Registration
 from penstock.logd.cluster.replication import RANGE_API, FeedSettings, Hosted, Replication
 from penstock.logd.consensus import RaftStorage
 from penstock.logd.consensus.member import Member
@@ -33,7 +34,7 @@ from penstock.logd.consensus.needs import Hooks
 from penstock.logd.core.cluster.commands import Command, Drain, RegisterNode, RemoveNode
 from penstock.logd.core.cluster.heartbeats import PartitionReport, Timing
 from penstock.logd.core.cluster.records import Addresses, NodeState
-from penstock.logd.core.cluster.state import Refused, Result
+from penstock.logd.core.cluster.state import Result
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
     BusyError,
@@ -45,35 +46,17 @@ from penstock.logd.core.raft import (
     founders,
 )
 from penstock.logd.core.replication.session import PartitionKey
-from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.errors import RefusedError
 from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.server import PeerServer
 from penstock.logd.store import Checkpoint
 from penstock.logd.tcp.channel import Channel
-from penstock.service import ConfigError
 from penstock.service.clock import Clock
-
-_REGISTER_S: Final = 10.0
-"""Seconds one try to register may take; it is repeated."""
-_AGAIN_S: Final = 0.5
-"""Seconds until it is tried again."""
-_FAREWELL_S: Final = 1.0
-"""Seconds in which a node that was removed answers what it was asked, above all to be removed."""
 
 _log = structlog.get_logger()
 
 Handler = Callable[[str, bytes], Awaitable[bytes]]
 """Answers a request: the asking node and the body; raises LogdError."""
-
-
-class NotWantedError(ConfigError):
-    """The cluster does not let this node take part, or no more."""
-
-    def __init__(self, refused: Refused) -> None:
-        fix = "correct node, or the section cluster"
-        if refused.code == "NODE_REMOVED":
-            fix = "let it join as a new node: another name, and an empty data_dir"
-        super().__init__(f"the cluster refuses this node: {refused.message}", fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +138,7 @@ class ClusterNode:
         advertised: The own addresses as others are told them.
         controlling: Heartbeats, the lease, and the controller where it is.
         replication: What replicas here and on other nodes say to each other.
+        adopting: Whether it has streams from before the cluster that are still to be taken over.
 
     Raises:
         CorruptError: The group's log is damaged: the node must not take part.
@@ -203,7 +187,8 @@ class ClusterNode:
             RANGE_API: self.replication.answer_range,
         }
         self._replicas = replicas
-        self._registering = asyncio.Event()
+        self.adopting = False
+        self._registration = Registration(self.group, self._registered, self.controlling.look)
         self._led_elsewhere = asyncio.Event()
         self._server = PeerServer(me, self, server_tls)
         self._address = ""
@@ -240,7 +225,7 @@ class ClusterNode:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._server.run(), name="peer endpoint")
                 tasks.create_task(self.member.run(), name="metadata group")
-                tasks.create_task(self._register(), name="registration")
+                tasks.create_task(self._registration.run(), name="registration")
                 tasks.create_task(self._joining.run(), name="members")
                 tasks.create_task(self._addresses.run(), name="addresses")
         finally:
@@ -277,33 +262,23 @@ class ClusterNode:
         """As `penstock.logd.peers.server.Service`."""
         await self.replication.serve(node, channel)
 
-    async def _register(self) -> None:
-        settings = self._settings
-        addresses = self.advertised
+    def adopted(self) -> None:
+        """What it had from before the cluster is taken over, or refused."""
+        self.adopting = False
+        self._registration.again()
+
+    def _registered(self) -> RegisterNode:
+        settings, addresses = self._settings, self.advertised
         if not addresses.peer:
             addresses = Addresses(peer=self._address, fetch=addresses.fetch, admin=addresses.admin)
-        command = RegisterNode(
+        return RegisterNode(
             node=settings.node,
             addresses=addresses,
             rack=settings.rack,
             storage=self._storage_id,
             boot=settings.boot,
+            adopting=self.adopting,
         )
-        self._registering.set()
-        while True:
-            await self._registering.wait()
-            try:
-                result = await self.group.change(command, timeout_s=_REGISTER_S, anyone=True)
-            except UnavailableError as error:
-                _log.warning("node not registered yet", reason=str(error))
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            if isinstance(result, Refused):
-                await asyncio.sleep(_FAREWELL_S)
-                raise NotWantedError(result)
-            _log.info("node registered", node=settings.node, cluster=settings.cluster)
-            self._registering.clear()
-            self.controlling.look()
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         """As `penstock.logd.cluster.controlling.Standing`."""
@@ -324,7 +299,7 @@ class ClusterNode:
 
     def on_unregistered(self) -> None:
         """As `penstock.logd.cluster.controlling.Standing`."""
-        self._registering.set()
+        self._registration.again()
 
     async def _hear(self, _node: str, body: bytes) -> bytes:
         return await self.controlling.answer(body)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from penstock.logd.cluster.adoption import adopt_streams
+from penstock.logd.cluster.adoption import Adoption
 from penstock.logd.cluster.finishing import finish, finish_all
 from penstock.logd.cluster.hearing import Hearing
 from penstock.logd.cluster.holdings import Holdings
@@ -58,6 +58,7 @@ class NodeReplicas:
 
     Attributes:
         listening: Which partitions are on their subjects.
+        adoption: Of what a lone logd left here.
         problems: Why replicas are not open, by place.
         revived: Logs opened again since the start.
         ready: Whether it has the state as it was when the node started, or later.
@@ -81,8 +82,9 @@ class NodeReplicas:
         self.node = around.node
         self.listening = Listening(link, around.budget, around.clock, around.admission)
         self._holdings = Holdings(data_dir)
+        self.adoption = Adoption(self._holdings)
         self._cluster: ClusterNode | None = None
-        self.ready = False
+        self.ready, self.revived = False, 0
         self._hosted: dict[PartitionKey, HostedReplica] = {}
         self._places: dict[Place, HostedReplica] = {}
         self._subscribing = Subscribing(self.listening, self._options, self.spawn, clock)
@@ -93,13 +95,13 @@ class NodeReplicas:
         self._isr = IsrProposals(self)
         self._closing = False
         self._applied = asyncio.Event()
-        self.revived = 0
 
     # Made known to each other.
 
     def attach(self, cluster: ClusterNode) -> None:
         """The node's part in the cluster; before it runs."""
         self._cluster = cluster
+        cluster.adopting = self.adoption.pending
 
     @property
     def cluster(self) -> ClusterNode:
@@ -139,7 +141,7 @@ class NodeReplicas:
     async def run(self) -> None:
         """Look after the replicas until cancelled."""
         await self.cluster.group.catch_up()
-        await adopt_streams(self._holdings, self.cluster)
+        await self.adoption.run(self.cluster)
         self.ready = True
         self._look_at(self.cluster.group.state.streams)
         reviving = Reviving(self)

@@ -5,28 +5,22 @@ from dataclasses import replace
 import pytest
 
 from penstock.logd.core.cluster.commands import (
-    AdoptStream,
     AlterStream,
     ChangeObservers,
     ChangeReplicas,
     DataGone,
     DeleteStream,
-    Drain,
-    RegisterNode,
-    RemoveNode,
     SetStreamMode,
     SetTarget,
 )
 from penstock.logd.core.cluster.records import (
-    Addresses,
-    NodeState,
     PartitionKey,
     ReplicationOptions,
 )
 from penstock.logd.core.cluster.state import ClusterState, Each, Refused
 from penstock.logd.core.cluster.tables import Done
 from penstock.logd.core.metadata import StreamConfig
-from tests.support.cluster_state import Cluster, create, register
+from tests.support.cluster_state import Cluster, create
 
 
 @pytest.fixture
@@ -185,35 +179,6 @@ def test_each_part_of_a_command_is_judged_on_its_own(cluster: Cluster) -> None:
     assert (cluster.partition().leader, cluster.partition("t").leader) == ("b", "c")
 
 
-def test_a_node_that_was_started_again_leads_in_a_new_epoch_only(cluster: Cluster) -> None:
-    assert cluster.apply(register("a")) == Done(changed=False)
-    moved = RegisterNode(
-        node="a", addresses=Addresses(peer="other:1"), storage="storage-a", boot="boot-1"
-    )
-    assert cluster.apply(moved) == Done()
-    assert cluster.partition().leader == "a"
-    cluster.apply(register("a", boot="boot-2"))
-    assert (cluster.partition().leader, cluster.partition().leader_epoch) == (None, 2)
-    assert cluster.partition().isr == ("a", "b", "c")
-    assert cluster.state.nodes["a"].deposed_at == cluster.state.index
-
-
-def test_a_node_with_another_disk_is_in_no_isr(cluster: Cluster) -> None:
-    cluster.create("t", ("b", "a", "d"))
-    cluster.apply(register("a", storage="new"))
-    assert (cluster.partition().leader, cluster.partition().isr) == (None, ("b", "c"))
-    assert (cluster.partition("t").leader, cluster.partition("t").isr) == ("b", ("b", "d"))
-
-
-def test_the_only_replica_with_another_disk_may_lead_only_if_told() -> None:
-    cluster = Cluster("a")
-    cluster.create("s", ("a",), options=ReplicationOptions(replication_factor=1))
-    cluster.apply(register("a", storage="new"))
-    assert cluster.partition().isr == ()
-    assert cluster.code(cluster.election("a", "a")) == "LEADER_NOT_IN_ISR"
-    assert cluster.code(cluster.election("a", "a", unclean="operator")) == ""
-
-
 def test_a_stream_is_forgotten_when_every_node_has_removed_its_data(cluster: Cluster) -> None:
     incarnation = cluster.stream().incarnation
     cluster.apply(ChangeObservers(basis=cluster.basis(), observers=("d",)))
@@ -315,51 +280,6 @@ def test_observers_are_not_replicas(cluster: Cluster) -> None:
     assert cluster.partition().observers == ()
 
 
-def test_a_node_leaves_when_it_has_nothing_left(cluster: Cluster) -> None:
-    assert cluster.code(RemoveNode(node="x")) == "UNKNOWN_NODE"
-    assert cluster.code(RemoveNode(node="d")) == "NOT_DRAINED"
-    cluster.drain("d")
-    cluster.drain("c")
-    assert cluster.code(RemoveNode(node="c")) == "NOT_DRAINED"
-    assert cluster.code(RemoveNode(node="d")) == ""
-    assert cluster.apply(RemoveNode(node="d")) == Done(changed=False)
-    assert cluster.code(Drain(node="d", undo=True)) == "UNKNOWN_NODE"
-    assert cluster.code(register("d", boot="boot-2")) == "NODE_REMOVED"
-    assert cluster.code(register("d", storage="new", boot="boot-2")) == ""
-    assert cluster.state.nodes["d"].state is NodeState.ACTIVE
-    assert cluster.code(Drain(node="c", undo=True)) == ""
-    assert cluster.state.active() == ["a", "b", "c", "d"]
-
-
-def test_a_removed_node_holds_up_no_deletion(cluster: Cluster) -> None:
-    incarnation = cluster.stream().incarnation
-    cluster.drain("c")
-    cluster.apply(DeleteStream(stream="s", incarnation=incarnation))
-    for node in ("a", "b"):
-        cluster.apply(DataGone(node=node, stream="s", incarnation=incarnation, partitions=(0,)))
-    assert "s" in cluster.state.streams
-    assert cluster.code(RemoveNode(node="c")) == ""
-    assert "s" not in cluster.state.streams
-
-
-def test_a_stream_from_before_is_taken_over_with_its_incarnation() -> None:
-    cluster = Cluster("a", "b")
-    adopt = AdoptStream(
-        config=StreamConfig(name="__cursors", subject=""),
-        options=ReplicationOptions(),
-        incarnation="0123456789abcdef",
-        node="a",
-        leader_epoch=7,
-    )
-    assert cluster.code(adopt) == ""
-    assert cluster.apply(adopt) == Done(changed=False, incarnation="0123456789abcdef")
-    assert cluster.code(replace(adopt, incarnation="fedc")) == "STREAM_DIFFERS"
-    assert (cluster.partition("__cursors").leader, cluster.basis("__cursors").leader_epoch) == (
-        "a",
-        7,
-    )
-
-
 def test_modes_and_options_are_changed(cluster: Cluster) -> None:
     stream = cluster.stream()
     mode = SetStreamMode(stream="s", incarnation=stream.incarnation, paused=True)
@@ -380,14 +300,6 @@ def test_modes_and_options_are_changed(cluster: Cluster) -> None:
     assert not cluster.stream().options.paused
     bound = replace(alter, config=replace(alter.config, subject="other"))
     assert cluster.code(bound) == "STREAM_DIFFERS"
-
-
-def test_a_node_is_named_and_told_properly() -> None:
-    cluster = Cluster()
-    assert cluster.code(register("a b")) == "BAD_NODE"
-    assert cluster.code(register("")) == "BAD_NODE"
-    assert cluster.code(register("a", boot="b" * 65)) == "BAD_NODE"
-    assert cluster.code(register("a", rack="r" * 301)) == "BAD_NODE"
 
 
 def test_the_digest_tells_states_apart(cluster: Cluster) -> None:

@@ -54,6 +54,7 @@ class RegisterNode:
     rack: str = ""
     storage: str
     boot: str
+    adopting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ def register_node(tables: Tables, index: int, command: RegisterNode) -> Done:
         boot=command.boot,
         state=NodeState.ACTIVE if before is None else before.state,
         deposed_at=0 if before is None else before.deposed_at,
+        adopting=command.adopting,
     )
     if before == node:
         return Done(changed=False)

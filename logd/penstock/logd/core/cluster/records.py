@@ -46,6 +46,8 @@ class Node:
         boot: Id of its process. Another one means that it has been started again.
         deposed_at: Index of the last command that took a leadership from it. Before it has applied
             that, it may believe that it leads, and gets no lease.
+        adopting: Whether it has streams from before that are still to be taken over: what others
+            make meanwhile could have their names.
     """
 
     id: NodeId
@@ -55,6 +57,7 @@ class Node:
     boot: str
     state: NodeState = NodeState.ACTIVE
     deposed_at: int = 0
+    adopting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
