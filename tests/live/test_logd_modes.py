@@ -27,6 +27,12 @@ async def test_a_stream_is_partitioned_paused_and_made_read_only(tmp_path: Path)
             assert [len(cluster.values("s", number)) for number in (0, 1)] == [1, 2]
 
             log.set_stream_mode("s", paused=True)
+            assert log.stream("s").options["paused"]
+            assert await offset(client, "s.a.1") == 2, "it is stored, and acked"
+            wait_until(lambda: not log.stream("s").options["paused"], what="it is awake")
+            assert await offset(client, "s.a.1") == 3
+
+            log.set_stream_mode("s", paused=True, held=True)
             while await listens(client, "s.a"):
                 continue
             log.set_stream_mode("s", paused=False)

@@ -100,9 +100,14 @@ class Node(LoneStreams):
 
     @override
     async def set_mode(
-        self, stream: str, *, paused: bool | None, read_only: bool | None
+        self,
+        stream: str,
+        *,
+        paused: bool | None,
+        read_only: bool | None,
+        held: bool | None = None,
     ) -> dict[str, Any]:
-        self._in.changes.append(("set_mode", stream, paused, read_only))
+        self._in.changes.append(("set_mode", stream, paused, read_only, held))
         return self.describe(stream)[0]  # type: ignore[no-any-return]
 
     @override

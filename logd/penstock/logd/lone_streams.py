@@ -81,10 +81,15 @@ class LoneStreams:
         self._refuse("options of a stream follow its configuration file")
 
     async def set_mode(
-        self, stream: str, *, paused: bool | None, read_only: bool | None
+        self,
+        stream: str,
+        *,
+        paused: bool | None,
+        read_only: bool | None,
+        held: bool | None = None,
     ) -> Document:
         """Refused."""
-        del stream, paused, read_only
+        del stream, paused, read_only, held
         self._refuse("its streams are neither paused nor read-only")
 
     async def drain(self, node: str, *, undo: bool) -> None:

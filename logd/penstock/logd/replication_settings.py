@@ -26,6 +26,7 @@ class ReplicationSettings(BaseModel):
     queue_group: str | None = None
     read_only: bool = False
     paused: bool = False
+    held: bool = False
 
     def options(self, *, factor: int) -> ReplicationOptions:
         """As the cluster's state holds it; `factor` is for where no replication factor is given."""

@@ -81,6 +81,9 @@ class Upkeep:
         high_watermark: What is committed by now.
         wants: What the log's writer is asked for; `remembered` is one answer.
         clock: For the interval, and for tombstones.
+
+    Attributes:
+        resting: Whether nothing is rewritten now.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Upkeep:
         clock: Clock,
     ) -> None:
         self.counts = CompactionCounts()
+        self.resting = False
         self.stream = config.name
         self._log = log
         self._config = config
@@ -140,7 +144,7 @@ class Upkeep:
         """
         begun_ns = self._clock.monotonic_ns()
         self._due_ns = begun_ns + int(self._settings.interval_s * _NS_PER_S)
-        if self._log.failure:
+        if self._log.failure or self.resting:
             return
         read, written = pace.bytes_read, pace.bytes_written
         try:

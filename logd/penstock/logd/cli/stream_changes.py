@@ -35,12 +35,16 @@ def alter(name: str, unset: tuple[str, ...], server: str, **options: Any) -> Non
 
 @click.command(epilog="Example: penstock logd streams pause logs")
 @click.argument("name")
+@click.option("--hold", is_flag=True, help="Off its subject, until it is resumed.")
 @server_option
-def pause(name: str, server: str) -> None:
-    """End the subscription of the stream NAME, until it is resumed; it can be read."""
+def pause(name: str, hold: bool, server: str) -> None:
+    """Let the stream NAME rest until a message comes for it; it can be read.
+
+    The message is stored, and ends the pause. With --hold nothing is stored until it is resumed.
+    """
     with asking(server) as log:
-        log.set_stream_mode(name, paused=True)
-    click.echo(f"stream {name} is paused")
+        log.set_stream_mode(name, paused=True, held=hold)
+    click.echo(f"stream {name} is {'held' if hold else 'paused'}")
 
 
 @click.command(epilog="Example: penstock logd streams resume logs")

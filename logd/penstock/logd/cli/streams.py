@@ -42,7 +42,7 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
     """List the streams, with a line for each partition.
 
     STATE is ok; degraded: not every replica is in sync; leaderless: nothing is stored, and nothing
-    can be read, until one leads; failed: see what is said below; paused or read-only.
+    can be read, until one leads; failed: see what is said below; paused, held or read-only.
     """
     with asking(server) as log:
         found = log.streams(internal=internal)
@@ -169,5 +169,5 @@ def _state(stream: StreamInfo, part: PartitionInfo) -> str:
     if len(part.isr) < len(part.replicas):
         return "degraded"
     if stream.options.get("paused"):
-        return "paused"
+        return "held" if stream.options.get("held") else "paused"
     return "read-only" if stream.options.get("read_only") else "ok"

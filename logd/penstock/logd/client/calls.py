@@ -94,10 +94,13 @@ def alter_stream(name: str, options: dict[str, Any]) -> Call[StreamInfo]:
     return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S)
 
 
-def set_mode(name: str, *, paused: bool | None, read_only: bool | None) -> Call[StreamInfo]:
+def set_mode(
+    name: str, *, paused: bool | None, read_only: bool | None, held: bool = False
+) -> Call[StreamInfo]:
     """Pause or resume a stream, make it read-only or writable."""
     request: Document = {"api": "set_mode", "stream": name}
     request |= {} if paused is None else {"paused": paused}
+    request |= {"held": True} if held else {}
     request |= {} if read_only is None else {"read_only": read_only}
     return Call(request, lambda header, _: stream_info(header["stream"]), wait_s=_CHANGE_S)
 

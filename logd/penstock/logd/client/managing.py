@@ -61,14 +61,22 @@ class Managing(ABC):
         return self._call(calls.alter_stream(name, options))
 
     def set_stream_mode(
-        self, name: str, *, paused: bool | None = None, read_only: bool | None = None
+        self,
+        name: str,
+        *,
+        paused: bool | None = None,
+        read_only: bool | None = None,
+        held: bool = False,
     ) -> StreamInfo:
         """Pause or resume a cluster's stream, make it read-only or writable; None: as it is.
+
+        A message ends a pause; with `held` the stream is off its subject until it is resumed.
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `NOT_CLUSTERED`.
         """
-        return self._call(calls.set_mode(name, paused=paused, read_only=read_only))
+        call = calls.set_mode(name, paused=paused, read_only=read_only, held=held)
+        return self._call(call)
 
     def open_stream(self, name: str, *, node: str | None = None) -> StreamInfo:
         """Open a stream that failed, or could not be opened, as a restart would.

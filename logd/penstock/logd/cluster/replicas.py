@@ -87,7 +87,7 @@ class NodeReplicas:
         self.ready, self.revived = False, 0
         self._hosted: dict[PartitionKey, HostedReplica] = {}
         self._places: dict[Place, HostedReplica] = {}
-        self._subscribing = Subscribing(self.listening, self._options, self.spawn, clock)
+        self._subscribing = Subscribing(self, self._options, clock)
         self._settling = Settling(self._bring_about)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionKey, PartitionReport] = {}
@@ -375,6 +375,7 @@ class NodeReplicas:
         now = self._record(place)
         if now is not None and _is_of(replica, now[0]):
             replica.view(view_of(*now))
+            self._subscribing.look(replica)
 
     async def _remove(self, place: Place, record: StreamRecord) -> None:
         """Move data out of the way that the state says is to go, and say that it is gone."""
@@ -392,7 +393,7 @@ class NodeReplicas:
         self._hosted.pop(replica.key, None)
         self._reported.pop(replica.key, None)
         self._places.pop(replica.place, None)
-        self._subscribing.end(replica)
+        self._subscribing.forget(replica)
         replica.detach()
 
 

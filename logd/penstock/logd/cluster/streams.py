@@ -146,13 +146,22 @@ class ClusterStreams:
         return self._describe(self._record(stream))
 
     async def set_mode(
-        self, stream: str, *, paused: bool | None, read_only: bool | None
+        self,
+        stream: str,
+        *,
+        paused: bool | None,
+        read_only: bool | None,
+        held: bool | None = None,
     ) -> Document:
         """As `Streams`."""
         check_not_internal(stream)
         incarnation = self._record(stream).incarnation
         mode = SetStreamMode(
-            stream=stream, incarnation=incarnation, paused=paused, read_only=read_only
+            stream=stream,
+            incarnation=incarnation,
+            paused=paused,
+            read_only=read_only,
+            held=held,
         )
         await self._change(mode)
         return self._describe(self._record(stream))

@@ -27,7 +27,7 @@ class MessageIds:
 
     def offset(self, message_id: bytes, now_ns: int) -> int | None:
         """Where a message of this id was stored within the window; None when it was not."""
-        self._expire(now_ns)
+        self.expire(now_ns)
         found = self._ids.get(message_id)
         if found is None or found[1] < now_ns - self._window_ns:  # the clock may have gone back
             return None
@@ -57,10 +57,13 @@ class MessageIds:
         for message_id, offset, seen_ns in rows:
             self.record(message_id, offset, seen_ns)
 
-    def _expire(self, now_ns: int) -> None:
+    def expire(self, now_ns: int, count_max: int | None = None) -> None:
+        """Forget ids that are out of the window, the oldest first, no more than so many."""
         limit = now_ns - self._window_ns
-        while self._ids:
+        left = len(self._ids) if count_max is None else count_max
+        while self._ids and left > 0:
             oldest = next(iter(self._ids))
             if self._ids[oldest][1] >= limit:
                 return
             del self._ids[oldest]
+            left -= 1

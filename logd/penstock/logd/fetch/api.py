@@ -61,6 +61,7 @@ class _AlterStream(_OneStream):
 
 class _SetMode(_OneStream):
     paused: bool | None = None
+    held: bool | None = None
     read_only: bool | None = None
 
 
@@ -230,7 +231,10 @@ class FetchApi:
     async def _set_mode(self, document: Document, _: SendingTurn) -> Response:
         request = parse(_SetMode, document)
         stream = await self._streams.set_mode(
-            request.stream, paused=request.paused, read_only=request.read_only
+            request.stream,
+            paused=request.paused,
+            read_only=request.read_only,
+            held=request.held,
         )
         return Response({"stream": stream})
 

@@ -112,9 +112,16 @@ class Streams(Protocol):
         """
 
     async def set_mode(
-        self, stream: str, *, paused: bool | None, read_only: bool | None
+        self,
+        stream: str,
+        *,
+        paused: bool | None,
+        read_only: bool | None,
+        held: bool | None = None,
     ) -> Document:
         """Pause or resume a stream, make it read-only or writable; None: as it is.
+
+        With a pause `held` takes it off its subject, so that no message ends the pause.
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`.

@@ -28,7 +28,7 @@ has asked for.
 | delete_cursor | consumer, stream, partition | deleted: bool |
 | cluster | | cluster: its name, or null; controller: a node, or null; node: who answers; nodes: a list |
 | alter_stream | stream, options: those to change | stream: its description |
-| set_mode | stream, paused?, read_only? | stream: its description |
+| set_mode | stream, paused?, held?, read_only? | stream: its description |
 | drain | node, undo? | |
 | remove_node | node | |
 | move | stream, partition, replicas: names of nodes, or null to give up a move | |

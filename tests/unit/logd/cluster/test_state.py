@@ -10,11 +10,9 @@ from penstock.logd.core.cluster.commands import (
     ChangeReplicas,
     DataGone,
     DeleteStream,
-    SetStreamMode,
     SetTarget,
 )
 from penstock.logd.core.cluster.records import (
-    PartitionKey,
     ReplicationOptions,
 )
 from penstock.logd.core.cluster.state import ClusterState, Each, Refused
@@ -278,28 +276,6 @@ def test_observers_are_not_replicas(cluster: Cluster) -> None:
     promoted = ChangeReplicas(basis=cluster.basis(), replicas=("a", "b", "c", "d"))
     assert cluster.code(promoted) == ""
     assert cluster.partition().observers == ()
-
-
-def test_modes_and_options_are_changed(cluster: Cluster) -> None:
-    stream = cluster.stream()
-    mode = SetStreamMode(stream="s", incarnation=stream.incarnation, paused=True)
-    keys = tuple(PartitionKey("s", number) for number in range(len(stream.partitions)))
-    assert cluster.apply(mode) == Done(incarnation=stream.incarnation, partitions=keys)
-    assert cluster.apply(mode) == Done(changed=False, incarnation=stream.incarnation)
-    later = cluster.stream().partitions[0].version
-    assert later == stream.partitions[0].version + 1, "its replicas are to see it"
-    assert cluster.code(replace(mode, paused=None, read_only=True)) == ""
-    assert (cluster.stream().options.paused, cluster.stream().options.read_only) == (True, True)
-    alter = AlterStream(
-        config=replace(stream.config, compact=True),
-        options=replace(stream.options, unclean_election=True),
-        incarnation=stream.incarnation,
-    )
-    assert cluster.code(alter) == ""
-    assert cluster.stream().config.compact
-    assert not cluster.stream().options.paused
-    bound = replace(alter, config=replace(alter.config, subject="other"))
-    assert cluster.code(bound) == "STREAM_DIFFERS"
 
 
 def test_the_digest_tells_states_apart(cluster: Cluster) -> None:

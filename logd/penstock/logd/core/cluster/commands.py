@@ -121,12 +121,25 @@ class AlterStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetStreamMode:
-    """Pause or resume a stream, make it read-only or writable; None: as it is."""
+    """Pause or resume a stream, make it read-only or writable; None: as it is.
+
+    Attributes:
+        held: With a pause, off its subject; a resume ends that, too.
+    """
 
     stream: str
     incarnation: str
     paused: bool | None = None
     read_only: bool | None = None
+    held: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeStream:
+    """A message has come for a stream that was paused: it is no more, unless it is held."""
+
+    stream: str
+    incarnation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +270,7 @@ Command: TypeAlias = (
     | AdoptStream
     | AlterStream
     | SetStreamMode
+    | WakeStream
     | DeleteStream
     | DataGone
     | ChangeIsr

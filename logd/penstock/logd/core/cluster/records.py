@@ -71,7 +71,8 @@ class ReplicationOptions:
             left.
         queue_group: NATS queue group with which its subject is shared; None: with nobody.
         read_only: Whether publishers are refused.
-        paused: Whether it is on no subject, until it is resumed.
+        paused: Whether it rests, until a message comes for it or somebody resumes it.
+        held: Whether a pause takes it off its subject, so that nothing ends it but a resume.
     """
 
     replication_factor: int = 1
@@ -80,6 +81,12 @@ class ReplicationOptions:
     queue_group: str | None = None
     read_only: bool = False
     paused: bool = False
+    held: bool = False
+
+    @property
+    def listens(self) -> bool:
+        """Whether its leaders are on its subject."""
+        return not (self.paused and self.held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

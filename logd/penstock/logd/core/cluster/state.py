@@ -36,6 +36,7 @@ from penstock.logd.core.cluster.commands import (
     RemoveNode,
     SetStreamMode,
     SetTarget,
+    WakeStream,
 )
 from penstock.logd.core.cluster.group_rules import put_group
 from penstock.logd.core.cluster.node_rules import drain, register_node, remove_node
@@ -62,6 +63,7 @@ from penstock.logd.core.cluster.stream_rules import (
     data_gone,
     delete_stream,
     set_stream_mode,
+    wake_stream,
 )
 from penstock.logd.core.cluster.tables import Done, Tables
 from penstock.logd.core.metadata import Metadata
@@ -100,6 +102,7 @@ _RULES: Final[dict[type, _Rule]] = {
     AdoptStream: adopt_stream,
     AlterStream: alter_stream,
     SetStreamMode: set_stream_mode,
+    WakeStream: wake_stream,
     DeleteStream: delete_stream,
     DataGone: data_gone,
     SetTarget: set_target,

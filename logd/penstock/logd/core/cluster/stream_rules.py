@@ -17,6 +17,7 @@ from penstock.logd.core.cluster.commands import (
     DeleteStream,
     Placement,
     SetStreamMode,
+    WakeStream,
 )
 from penstock.logd.core.cluster.records import (
     NodeId,
@@ -84,11 +85,20 @@ def set_stream_mode(tables: Tables, index: int, command: SetStreamMode) -> Done:
     stream = tables.stream(command.stream, command.incarnation)
     options = stream.options
     if command.paused is not None:
-        options = replace(options, paused=command.paused)
+        options = replace(options, paused=command.paused, held=command.held or False)
     if command.read_only is not None:
         options = replace(options, read_only=command.read_only)
     changed = options != stream.options
     return _replace_options(tables, replace(stream, options=options), changed=changed)
+
+
+def wake_stream(tables: Tables, index: int, command: WakeStream) -> Done:
+    """End a pause that a message may end."""
+    del index
+    stream = tables.stream(command.stream, command.incarnation)
+    wakes = stream.options.paused and stream.options.listens
+    options = replace(stream.options, paused=stream.options.paused and not wakes)
+    return _replace_options(tables, replace(stream, options=options), changed=wakes)
 
 
 def _replace_options(tables: Tables, stream: StreamRecord, *, changed: bool) -> Done:
@@ -169,6 +179,8 @@ def check_options(options: ReplicationOptions) -> None:
     if least is not None and not 1 <= least <= (factor or REPLICAS_MAX):
         message = f"min_isr {least}: 1 to replication_factor {factor}"
         raise RefusedError("BAD_OPTIONS", message)
+    if options.held and not options.paused:
+        raise RefusedError("BAD_OPTIONS", "held is for a stream that is paused")
     if options.queue_group is not None:
         check_filter(options.queue_group)
 
