@@ -73,6 +73,8 @@ CHANGES: list[tuple[str, Any]] = [
     ("streams writable logs", ("set_mode", "logs", None, False, None)),
     ("streams move logs --to b,c", ("move", "logs", 0, ("b", "c"))),
     ("streams move logs --cancel", ("move", "logs", 0, None)),
+    ("streams observers logs --on b,c", ("observe", "logs", 0, ("b", "c"))),
+    ("streams observers logs --partition 1 --none", ("observe", "logs", 1, ())),
     (
         "streams alter logs --retention-bytes 1048576 --replication-factor all --min-isr 2",
         (
@@ -102,6 +104,21 @@ async def test_changes_reach_the_cluster(cluster: StandIn) -> None:
     assert orjson.loads((await command(cluster, "rebalance", "--json"))[1]) == {"moves": 7}
 
 
+async def test_an_election_that_loses_records_is_confirmed_and_says_what_is_lost(
+    cluster: StandIn,
+) -> None:
+    for partition, lost in enumerate(
+        ("at most 4 records are lost, from offset 5 on", "no record is lost", "is not known here")
+    ):
+        words = ("streams", "elect", "logs", "--partition", str(partition))
+        code, out, error = await command(cluster, *words)  # nobody says yes
+        assert (code != 0, out, cluster.changes) == (True, "", []), error
+        code, out, _ = await command(cluster, *words, "--lose-records")
+        assert code == 0
+        assert lost in out
+        assert cluster.changes.pop() == ("elect", "logs", partition)
+
+
 async def test_what_cannot_be_done_has_an_exit_code_and_a_fix(cluster: StandIn) -> None:
     code, _, error = await command(cluster, "nodes", "drain", "x")
     assert (code, "fix: list the nodes" in error) == (1, True)
@@ -112,6 +129,7 @@ async def test_what_cannot_be_done_has_an_exit_code_and_a_fix(cluster: StandIn) 
         "streams alter logs",
         "streams move logs",
         "streams move logs --to a --cancel",
+        "streams observers logs",
         "streams create x --subject x --replication-factor none",
         "nodes --server x:1 drain b",
     ):

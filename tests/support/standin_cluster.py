@@ -125,6 +125,16 @@ class Node(LoneStreams):
         self._in.changes.append(("move", stream, partition, replicas))
 
     @override
+    async def observe(self, stream: str, partition: int, observers: tuple[str, ...]) -> None:
+        self._in.changes.append(("observe", stream, partition, observers))
+
+    @override
+    async def elect(self, stream: str, partition: int) -> dict[str, Any]:
+        self._in.changes.append(("elect", stream, partition))
+        ends = {"end_offset": 5, "known_end": (9, 5, None)[partition]}
+        return {"leader": "b", "unclean_elections": 1} | ends
+
+    @override
     async def rebalance(self) -> int:
         return 7
 

@@ -107,6 +107,16 @@ class LoneStreams:
         del stream, partition, replicas
         self._refuse("there is nowhere to move its streams")
 
+    async def observe(self, stream: str, partition: int, observers: tuple[str, ...]) -> None:
+        """Refused."""
+        del stream, partition, observers
+        self._refuse("there is no other node to copy its streams to")
+
+    async def elect(self, stream: str, partition: int) -> Document:
+        """Refused."""
+        del stream, partition
+        self._refuse("it leads whatever it has")
+
     async def rebalance(self) -> int:
         """Refused."""
         self._refuse("there is nowhere to move its streams")

@@ -29,6 +29,9 @@ _FIXES = {
     "NODE_REMOVED": "list the nodes: penstock logd nodes",
     "NOT_ACTIVE": "choose other nodes, or: penstock logd nodes undrain NODE",
     "NOT_DRAINED": "penstock logd nodes drain NODE, and wait until it has no replicas",
+    "HAS_LEADER": "nothing needs to be lost: it is led",
+    "IN_SYNC_ALIVE": "wait a second: it is about to be led, and nothing is lost",
+    "NO_REPLICA": "start one of these nodes",
     "NOT_ENOUGH_NODES": "ask for fewer replicas, or start more nodes",
     "BAD_SUBJECT": "choose a subject such as telemetry.logs.>",
 }

@@ -1,4 +1,4 @@
-"""`penstock logd streams alter`, `pause`, `resume`, `read-only`, `writable` and `move`."""
+"""What `penstock logd streams` changes: options, modes, replicas, observers, leaders."""
 
 from typing import Any
 
@@ -92,3 +92,51 @@ def move(name: str, partition: int, nodes: str | None, cancel: bool, server: str
         log.move_partition(name, partition, replicas)
     where = f"moves to {', '.join(replicas)}" if replicas else "stays where it is"
     click.echo(f"{name}/{partition} {where}")
+
+
+@click.command(epilog="Example: penstock logd streams observers logs --on logd-4,logd-5")
+@click.argument("name")
+@click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--on", "nodes", metavar="NODE,...", help="Its observers from now on.")
+@click.option("--none", is_flag=True, help="It has none from now on.")
+@server_option
+def observers(name: str, partition: int, nodes: str | None, none: bool, server: str) -> None:
+    """Have other nodes hold a copy of a partition of the stream NAME, for readers.
+
+    An observer is fed like a replica, but nothing waits for it and it never leads.
+    """
+    if none == (nodes is not None):
+        raise click.UsageError("give either --on or --none")
+    wanted = [] if nodes is None else [node.strip() for node in nodes.split(",")]
+    with asking(server) as log:
+        log.set_observers(name, partition, wanted)
+    click.echo(f"{name}/{partition} is observed by {', '.join(wanted) or 'nobody'}")
+
+
+@click.command(epilog="Example: penstock logd streams elect logs --partition 2 --lose-records")
+@click.argument("name")
+@click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--lose-records", is_flag=True, help="Do not ask.")
+@server_option
+def elect(name: str, partition: int, lose_records: bool, server: str) -> None:
+    """Have a replica of the stream NAME lead that lacks acked records.
+
+    For a partition that has no leader, because every replica that was in sync is lost. Whatever
+    only those have is lost for ever, also if they come back. It is refused while one of them is
+    there.
+    """
+    where = f"{name}/{partition}"
+    with asking(server) as log:
+        if not lose_records:
+            part = log.stream(name).partitions[partition : partition + 1]
+            in_sync = ", ".join(part[0].isr) if part else "nobody"
+            click.echo(f"Every acked record of {where} is on: {in_sync}.", err=True)
+            click.confirm("Lose what is only there, for ever?", abort=True, err=True)
+        found = log.elect_and_lose_records(name, partition)
+    if found.lost_max is None:
+        lost = "how many records are lost is not known here"
+    elif found.lost_max:
+        lost = f"at most {found.lost_max} records are lost, from offset {found.end_offset} on"
+    else:
+        lost = "no record is lost that is known of"
+    click.echo(f"{where} is led by {found.leader}; {lost}")

@@ -7,7 +7,16 @@ import click
 import orjson
 
 from penstock.logd.cli.server import asking, server_option, table
-from penstock.logd.cli.stream_changes import alter, move, pause, read_only, resume, writable
+from penstock.logd.cli.stream_changes import (
+    alter,
+    elect,
+    move,
+    observers,
+    pause,
+    read_only,
+    resume,
+    writable,
+)
 from penstock.logd.cli.stream_options import chosen_options, stream_options
 from penstock.logd.client import PartitionInfo, StreamInfo
 
@@ -30,7 +39,7 @@ def streams() -> None:
     """List, show, create, change, move, open and delete streams."""
 
 
-for _command in (alter, pause, resume, read_only, writable, move):
+for _command in (alter, pause, resume, read_only, writable, move, observers, elect):
     streams.add_command(_command)
 
 

@@ -33,6 +33,7 @@ class PartitionInfo:
         replicas: The nodes that have it; the first one leads if it can.
         isr: Those of them that have every record that can be read.
         observers: Further nodes with a copy.
+        unclean_elections: How often a replica was elected that lacked acked records.
     """
 
     partition: int
@@ -46,11 +47,37 @@ class PartitionInfo:
     replicas: tuple[str, ...] = ()
     isr: tuple[str, ...] = ()
     observers: tuple[str, ...] = ()
+    unclean_elections: int = 0
 
     @property
     def is_known(self) -> bool:
         """Whether a node that has it was asked; if not, what only that node knows is -1."""
         return self.start_offset >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elected:
+    """What an operator's election came to.
+
+    Attributes:
+        leader: Who was elected.
+        end_offset: Where its log ended; None: not known.
+        known_end: Where the longest log of those that were in sync ended when they were last heard;
+            None: the controller has not heard them.
+        unclean_elections: Of the partition, so far.
+    """
+
+    leader: str
+    end_offset: int | None
+    known_end: int | None
+    unclean_elections: int
+
+    @property
+    def lost_max(self) -> int | None:
+        """How many records are lost, at most; None: nobody here knows."""
+        if self.end_offset is None or self.known_end is None:
+            return None
+        return max(0, self.known_end - self.end_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from penstock.logd.client import calls, group_calls
 from penstock.logd.client.answers import (
     ClusterInfo,
     Described,
+    Elected,
     GroupInfo,
     StreamInfo,
     leaders_elsewhere,
@@ -127,6 +128,24 @@ class AsyncManaging(ABC):
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`, `NOT_CLUSTERED`.
         """
         await self._call(calls.move(stream, partition, replicas))
+
+    async def set_observers(self, stream: str, partition: int, observers: Sequence[str]) -> None:
+        """Have just these nodes hold a copy of a partition that never counts, for readers.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`, `NOT_CLUSTERED`;
+                `BAD_REPLICAS`: one is a replica.
+        """
+        await self._call(calls.observe(stream, partition, observers))
+
+    async def elect_and_lose_records(self, stream: str, partition: int = 0) -> Elected:
+        """Have the best replica lead that is there, though it lacks acked records.
+
+        Raises:
+            RefusedError: `HAS_LEADER`, `IN_SYNC_ALIVE`: nothing need be lost; `NO_REPLICA`: none is
+                there; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_CLUSTERED`.
+        """
+        return await self._call(calls.elect(stream, partition))
 
     async def rebalance(self) -> int:
         """Spread replicas and leaderships evenly; how many moves begin.

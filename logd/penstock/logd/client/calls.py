@@ -11,6 +11,7 @@ from penstock.logd.client.answers import (
     ClusterInfo,
     Cursor,
     Described,
+    Elected,
     Fetched,
     OffsetRange,
     StreamInfo,
@@ -125,6 +126,26 @@ def move(stream: str, partition: int, replicas: Sequence[str] | None) -> Call[No
         "replicas": None if replicas is None else list(replicas),
     }
     return Call(request, lambda *_: None, wait_s=_CHANGE_S)
+
+
+def observe(stream: str, partition: int, observers: Sequence[str]) -> Call[None]:
+    """Have just these nodes hold a copy that never counts."""
+    request = {
+        "api": "observe", "stream": stream, "partition": partition, "observers": list(observers),
+    }  # fmt: skip
+    return Call(request, lambda *_: None, wait_s=_CHANGE_S)
+
+
+def elect(stream: str, partition: int) -> Call[Elected]:
+    """Have a replica lead that lacks acked records."""
+    request = {"api": "elect", "stream": stream, "partition": partition, "lose_records": True}
+    names = ("leader", "end_offset", "known_end", "unclean_elections")
+    return Call(
+        request,
+        lambda header, _: Elected(**{name: header[name] for name in names}),
+        repeatable=False,
+        wait_s=_CHANGE_S,
+    )
 
 
 def rebalance() -> Call[int]:

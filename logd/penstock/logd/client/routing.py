@@ -19,7 +19,8 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.wire import Document
 
 Prefer = Literal["leader", "replica"]
-"""Who is to answer fetches: a partition's leader, or another replica in sync if there is one."""
+"""Who is to answer fetches: a partition's leader, or another node with a copy if there is one: a
+replica in sync, or an observer."""
 
 CONNECT_S: Final = 2.0
 """Seconds to wait for a connection where there are other nodes to go to."""
@@ -166,7 +167,8 @@ class Router:
                     self._leaders[place] = leader
                 else:
                     self._leaders.pop(place, None)
-                others = [node for node in part.isr if node != part.leader]
+                copies = (*part.isr, *part.observers)
+                others = [node for node in copies if node != part.leader]
                 self._replicas[place] = (self._choose(place, others), now_ns)
 
     def redirect(self, place: ToPartition, leader: str, asked: str) -> bool:

@@ -27,6 +27,7 @@ from penstock.logd.core.cluster.controller_events import (
     ProposalDropped,
     Propose,
     RebalanceAsked,
+    UncleanElectionAsked,
 )
 from penstock.logd.core.cluster.controller_events import Tick as ControllerTick
 from penstock.logd.core.cluster.heartbeats import (
@@ -46,7 +47,8 @@ from penstock.logd.core.cluster.lease import (
     SendHeartbeat,
 )
 from penstock.logd.core.cluster.lease import Tick as LeaseTick
-from penstock.logd.core.cluster.state import Result
+from penstock.logd.core.cluster.records import PartitionKey
+from penstock.logd.core.cluster.state import Refused, Result
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import BusyError, NotLeaderError
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError
@@ -189,6 +191,13 @@ class Controlling:
     def rebalance(self) -> None:
         """Even out leaderships and replicas now, if this node decides."""
         self._decide(RebalanceAsked())
+
+    def force(self, key: PartitionKey) -> Refused | None:
+        """Elect what is there, whatever it lacks; a refusal: why not, or not now."""
+        objection = self.controller.objection(key, self._clock.monotonic_ns())
+        if objection is None:
+            self._decide(UncleanElectionAsked(key))
+        return objection
 
     async def _take_over(self, elected_ns: int) -> None:
         """Be the controller once everything from before the election is applied."""

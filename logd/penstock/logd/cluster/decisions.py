@@ -12,15 +12,20 @@ from penstock.logd.cluster.node import ClusterNode
 from penstock.logd.core.cluster.codec import read_as, read_document, write_document
 from penstock.logd.core.cluster.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.core.cluster.placement import place_stream
-from penstock.logd.core.cluster.records import ReplicationOptions
+from penstock.logd.core.cluster.records import PartitionKey, ReplicationOptions
 from penstock.logd.core.cluster.state import Refused
 from penstock.logd.core.cluster.tables import Done
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.peers.link import UnreachableError
 
+_AGAIN: Final = ("NOT_CONTROLLER", "NOT_YET")
+"""Refusals after which it is asked again."""
+
 _AGAIN_S: Final = 0.05
 _APPLY_S: Final = 10.0
+_ELECT_S: Final = 2.0
+"""Seconds until an election that was proposed is asked for again."""
 
 _Document = dict[str, Any]
 _Decide = Callable[[_Document], Awaitable[_Document]]
@@ -34,6 +39,7 @@ class Decisions:
         self._decide: dict[str, _Decide] = {
             "create_stream": self._create,
             "rebalance": self._rebalance,
+            "elect_unclean": self._elect,
             "group_beat": self._beat,
             "group_leave": self._leave,
         }
@@ -72,6 +78,20 @@ class Decisions:
         """
         await self._ask("rebalance", {}, timeout_s)
 
+    async def elect(self, key: PartitionKey, *, timeout_s: float) -> _Document:
+        """Elect the best replica that is there, though it lacks acked records.
+
+        Returns:
+            `leader`; `end_offset`, where its log ended; `known_end`, where those in sync before it
+            ended when they were last heard. The latter two are None where nobody knows.
+
+        Raises:
+            RefusedError: `HAS_LEADER`, `IN_SYNC_ALIVE`, `NO_REPLICA`.
+            UnavailableError: Not in time; it may still be done.
+        """
+        wish = {"stream": key.stream, "partition": key.partition}
+        return await self._ask("elect_unclean", wish, timeout_s)
+
     async def beat(self, beat: MemberBeat, *, timeout_s: float) -> MemberAnswer:
         """Tell the coordinator of groups that a member is there.
 
@@ -102,7 +122,7 @@ class Decisions:
                     except UnreachableError as error:
                         problem = error
                     except RefusedError as error:
-                        if error.code != "NOT_CONTROLLER":
+                        if error.code not in _AGAIN:
                             raise
                         problem = error
                     await asyncio.sleep(_AGAIN_S)
@@ -151,6 +171,25 @@ class Decisions:
         del wish
         self._node.controlling.rebalance()
         return {}
+
+    async def _elect(self, wish: _Document) -> _Document:
+        key = PartitionKey(str(wish["stream"]), int(wish["partition"]))
+        controller, state = self._node.controlling.controller, self._node.group.state
+        before = state.partition(key)
+        refused = self._node.controlling.force(key)
+        if refused is not None or before is None:
+            assert refused is not None, key
+            raise RefusedError(refused.code, refused.message)
+        known_end = controller.known_end(key, before[1].isr)
+        until = asyncio.get_running_loop().time() + _ELECT_S
+        while asyncio.get_running_loop().time() < until:
+            now = state.partition(key)
+            if now is not None and now[1].unclean_elections > before[1].unclean_elections:
+                leader = now[1].last_leader or ""
+                end = controller.known_end(key, [leader])
+                return {"leader": leader, "end_offset": end, "known_end": known_end}
+            await asyncio.sleep(_AGAIN_S / 5)
+        raise RefusedError("NOT_YET", f"{key.stream}/{key.partition}: nothing was decided")
 
     async def _beat(self, wish: _Document) -> _Document:
         beat = read_as(MemberBeat, wish.get("beat"), where="group_beat")

@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+import structlog
+
 from penstock.logd.cluster.decisions import Decisions
 from penstock.logd.cluster.hosting import HostedReplica
 from penstock.logd.cluster.replicas import NodeReplicas
 from penstock.logd.core.cluster.commands import (
     AlterStream,
+    ChangeObservers,
     Command,
     DeleteStream,
     Drain,
@@ -18,6 +21,7 @@ from penstock.logd.core.cluster.commands import (
     SetTarget,
 )
 from penstock.logd.core.cluster.records import Node, NodeState, PartitionKey, StreamRecord
+from penstock.logd.core.cluster.records import Partition as PartitionRecord
 from penstock.logd.core.cluster.state import ClusterState, Refused
 from penstock.logd.core.cluster.tables import basis_of
 from penstock.logd.core.metadata import StreamConfig, check_not_internal, is_internal
@@ -28,6 +32,8 @@ from penstock.logd.fetch.streams import not_here
 from penstock.logd.fetch.wire import Document
 from penstock.logd.partition import Partition
 from penstock.logd.replication_settings import ReplicationSettings
+
+_log = structlog.get_logger()
 
 _CHANGE_S: Final = 10.0
 """Seconds a change may take; whoever asked may ask again."""
@@ -91,12 +97,9 @@ class ClusterStreams:
     def partition(self, stream: str, number: int, *, replica: bool = False) -> Partition:
         """As `Streams`."""
         record = self._record(stream)
-        if not 0 <= number < len(record.partitions):
-            message = f"stream {stream!r} has no partition {number}"
-            raise RefusedError("UNKNOWN_PARTITION", message, stream=stream, partition=number)
+        found = _part(record, number)
         hosted = self._here(record, number)
         if hosted is None or not (hosted.leading or replica):
-            found = record.partitions[number]
             raise not_here(stream, number, found.leader, found.replicas)
         return hosted.partition
 
@@ -177,12 +180,24 @@ class ClusterStreams:
     async def move(self, stream: str, partition: int, replicas: tuple[str, ...] | None) -> None:
         """As `Streams`."""
         record = self._record(stream)
-        if not 0 <= partition < len(record.partitions):
-            message = f"stream {stream!r} has no partition {partition}"
-            raise RefusedError("UNKNOWN_PARTITION", message, stream=stream, partition=partition)
-        key = PartitionKey(stream, partition)
-        basis = basis_of(key, record, record.partitions[partition])
+        basis = basis_of(PartitionKey(stream, partition), record, _part(record, partition))
         await self._change(SetTarget(basis=basis, target=replicas))
+
+    async def observe(self, stream: str, partition: int, observers: tuple[str, ...]) -> None:
+        """As `Streams`."""
+        record = self._record(stream)
+        key, found = PartitionKey(stream, partition), _part(record, partition)
+        await self._change(ChangeObservers(basis=basis_of(key, record, found), observers=observers))
+
+    async def elect(self, stream: str, partition: int) -> Document:
+        """As `Streams`."""
+        record = self._record(stream)
+        key, before = PartitionKey(stream, partition), _part(record, partition)
+        found = await self._decisions.elect(key, timeout_s=_CHANGE_S)
+        _log.error("unclean election", stream=stream, partition=partition, **found)
+        await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
+        now = _part(self._record(stream), partition)
+        return found | {"unclean_elections": max(now.unclean_elections, before.unclean_elections)}
 
     async def rebalance(self) -> int:
         """As `Streams`."""
@@ -253,6 +268,7 @@ class ClusterStreams:
                     partition.isr,
                     partition.observers,
                 )
+                | {"unclean_elections": partition.unclean_elections}
             )
         return {
             "name": name,
@@ -262,6 +278,14 @@ class ClusterStreams:
             "options": options,
             "problem": "; ".join(problems),
         }
+
+
+def _part(record: StreamRecord, number: int) -> PartitionRecord:
+    if not 0 <= number < len(record.partitions):
+        name = record.config.name
+        message = f"stream {name!r} has no partition {number}"
+        raise RefusedError("UNKNOWN_PARTITION", message, stream=name, partition=number)
+    return record.partitions[number]
 
 
 def _describe_node(node: Node, *, live: bool) -> Document:

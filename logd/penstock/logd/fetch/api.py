@@ -77,6 +77,14 @@ class _Move(_OnPartition):
     replicas: Annotated[list[str], Field(min_length=1, max_length=REPLICAS_MAX)] | None
 
 
+class _Observe(_OnPartition):
+    observers: Annotated[list[str], Field(max_length=REPLICAS_MAX)]
+
+
+class _Elect(_OnPartition):
+    lose_records: Literal[True]
+
+
 class _Cursor(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -152,6 +160,8 @@ class FetchApi:
             "drain": self._drain,
             "remove_node": self._remove_node,
             "move": self._move,
+            "observe": self._observe,
+            "elect": self._elect,
             "rebalance": self._rebalance,
             "group_beat": self._group_beat,
             "group_leave": self._group_leave,
@@ -252,6 +262,16 @@ class FetchApi:
         replicas = None if request.replicas is None else tuple(request.replicas)
         await self._streams.move(request.stream, request.partition, replicas)
         return Response({})
+
+    async def _observe(self, document: Document, _: SendingTurn) -> Response:
+        request = parse(_Observe, document)
+        observers = tuple(request.observers)
+        await self._streams.observe(request.stream, request.partition, observers)
+        return Response({})
+
+    async def _elect(self, document: Document, _: SendingTurn) -> Response:
+        request = parse(_Elect, document)
+        return Response(await self._streams.elect(request.stream, request.partition))
 
     async def _rebalance(self, document: Document, _: SendingTurn) -> Response:
         parse(_Request, document)

@@ -148,6 +148,21 @@ class Streams(Protocol):
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE` and others.
         """
 
+    async def observe(self, stream: str, partition: int, observers: tuple[str, ...]) -> None:
+        """Have just these nodes hold a copy of a partition that never counts.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `UNKNOWN_NODE`, `BAD_REPLICAS`.
+        """
+
+    async def elect(self, stream: str, partition: int) -> Document:
+        """Have a replica lead that lacks acked records; `penstock.logd.fetch.wire` has the answer.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`; `HAS_LEADER`, `IN_SYNC_ALIVE`:
+                nothing need be lost; `NO_REPLICA`: none is there.
+        """
+
     async def rebalance(self) -> int:
         """Have leaderships spread evenly now, not when the nodes are calm; how many are to move."""
 

@@ -32,6 +32,8 @@ has asked for.
 | drain | node, undo? | |
 | remove_node | node | |
 | move | stream, partition, replicas: names of nodes, or null to give up a move | |
+| observe | stream, partition, observers: names of nodes | |
+| elect | stream, partition, lose_records: true | leader; end_offset: where its log ends; known_end: where those in sync ended when last heard; both null where not known; unclean_elections: how many there were |
 | rebalance | | moves: how many have begun |
 | group_beat | group, member, streams, session_ms, sequence, joining, epoch, held: a list of stream, incarnation, partitions | answer: group, member, sequence, epoch, granted: a list of stream, incarnation, partition, epoch; error, message |
 | group_leave | group, member | |
@@ -51,7 +53,7 @@ Of a request that is not there any more, or does not wait, nothing is said.
 
 A stream's description has `problem`, why it takes no writes, empty while it does; it has no
 `partitions` while its log cannot be opened. Each of those has `leader` (null: none), `leader_epoch`,
-`replicas` (the first one leads if it can), `isr`, `observers`, and where it stands at the node that
+`replicas` (the first one leads if it can), `isr`, `observers`, `unclean_elections`, and where it stands at the node that
 answers: start_offset, high_watermark, end_offset, epoch, size_bytes, all null where that node has no
 replica. In a lone logd all of these names are its own.
 

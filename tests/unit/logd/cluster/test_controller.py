@@ -204,33 +204,6 @@ def test_an_unclean_election_waits_and_needs_the_option(office: Office) -> None:
     assert office.controller.counts["unclean elections"] == 1
 
 
-def test_an_operator_gets_an_unclean_election_at_once(office: Office) -> None:
-    office.do(office.cluster.isr_change("a"))
-    office.begin()
-    assert office.tell(UncleanElectionAsked(KEY)) == []
-    office.pass_time(700, "b", "c")
-    office.apply()
-    office.tell(UncleanElectionAsked(KEY))
-    office.apply()
-    assert office.cluster.partition().leader == "b"
-    assert office.cluster.partition().unclean_elections == 1
-
-
-def test_an_operator_may_have_a_damaged_log_rather_than_a_short_one(office: Office) -> None:
-    office.do(office.cluster.isr_change("a"))
-    office.begin()
-    office.beat("a", reports=(report(office.cluster, unfit="hole", resigned=True),), full=True)
-    office.pass_time(300, "a", "b", "c")
-    assert office.apply() == []
-    office.tell(UncleanElectionAsked(KEY))
-    office.apply()
-    partition = office.cluster.partition()
-    assert (partition.leader, partition.isr) == ("a", ("a",))
-    assert (partition.unclean_elections, partition.unclean_epoch) == (1, 2)
-    office.tell(UncleanElectionAsked(KEY))  # somebody leads
-    assert office.apply() == []
-
-
 def test_damaged_logs_are_better_than_none(office: Office) -> None:
     office.do(office.cluster.isr_change("a"))
     office.begin()

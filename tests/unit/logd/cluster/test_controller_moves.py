@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.logd.core.cluster.commands import (
+    ChangeObservers,
     Drain,
     SetTarget,
 )
@@ -43,6 +44,17 @@ def settle(office: Office, done: Callable[[], bool]) -> None:
         office.beat(*office.cluster.state.nodes)
         office.tell(Tick())
         office.apply()
+
+
+def test_a_drained_node_observes_nothing() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.create("s", ("a",), options=ReplicationOptions(replication_factor=1))
+    cluster.apply(ChangeObservers(basis=cluster.basis(), observers=("b", "c")))
+    cluster.apply(Drain(node="c"))
+    office = Office(cluster)
+    office.begin()
+    settle(office, lambda: office.now >= 2500)
+    assert (cluster.partition().observers, cluster.partition().former) == (("b",), ("c",))
 
 
 def test_a_drained_node_is_emptied_step_by_step() -> None:

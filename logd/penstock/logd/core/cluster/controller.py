@@ -134,6 +134,18 @@ class Controller:
                 return Refused(code="NODE_NOT_LIVE", message=f"node {node} sends no heartbeats")
         return None
 
+    def objection(self, key: PartitionKey, now_ns: int) -> Refused | None:
+        """Why `UncleanElectionAsked` would do nothing now; None: it is held."""
+        if self._state is None or not self._liveness.is_whole():
+            return Refused(code="NOT_YET", message="it is not known which nodes are there")
+        if key in self._locked():
+            return Refused(code="NOT_YET", message="a change of the partition is under way")
+        return self._elections.objection(key, now_ns)
+
+    def known_end(self, key: PartitionKey, nodes: Iterable[NodeId]) -> int | None:
+        """Where the longest log of these nodes ended when they were last heard; None: not known."""
+        return self._elections.known_end(key, nodes)
+
     def handle(self, event: ControllerEvent, now_ns: int) -> list[ControllerEffect]:
         """Take in what happened; what is to be done."""
         if isinstance(event, BecameController):

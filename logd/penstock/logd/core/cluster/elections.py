@@ -15,6 +15,7 @@
   a damaged range, before a whole log from outside, before one that is not even that.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -28,7 +29,7 @@ from penstock.logd.core.cluster.records import (
     PartitionKey,
     StreamRecord,
 )
-from penstock.logd.core.cluster.state import ClusterState
+from penstock.logd.core.cluster.state import ClusterState, Refused
 from penstock.logd.core.cluster.tables import basis_of
 
 
@@ -70,12 +71,40 @@ class Elections:
     def force(self, key: PartitionKey, now_ns: int) -> Election | None:
         """An operator's election of what is there, whatever it lacks; None: not now."""
         found = self._state.partition(key)
-        if found is None:
+        if found is None or self.objection(key, now_ns) is not None:
             return None
+        return self._unclean(_Case(key, *found), "operator")
+
+    def objection(self, key: PartitionKey, now_ns: int) -> Refused | None:
+        """Why an operator's election is not held now: nothing need be lost, or nobody is there."""
+        found = self._state.partition(key)
+        if found is None:
+            name = f"partition {key.partition} of stream {key.stream!r}"
+            return Refused(code="UNKNOWN_PARTITION", message=f"there is no {name}")
         case = _Case(key, *found)
-        if self._is_led(case) or self._unfenced(case, now_ns) or self._choose(case):
-            return None  # nothing need be lost
-        return self._unclean(case, "operator")
+        name, leader = f"{key.stream}/{key.partition}", case.partition.leader
+        if self._is_led(case):
+            dead = leader is None or self._liveness.standing(leader) is not Standing.LIVE
+            message = f"{name} is led by {leader}"
+            return Refused(code="NOT_YET" if dead else "HAS_LEADER", message=message)
+        if last := self._unfenced(case, now_ns):
+            return Refused(code="NOT_YET", message=f"{last} may still lead {name}")
+        if chosen := self._choose(case):
+            message = f"{chosen} has every acked record of {name} and is about to lead it"
+            return Refused(code="IN_SYNC_ALIVE", message=message)
+        if self._unclean(case, "operator") is None:
+            nodes = ", ".join(case.partition.replicas)
+            message = f"no replica of {name} is there that could write: {nodes}"
+            return Refused(code="NO_REPLICA", message=message)
+        return None
+
+    def known_end(self, key: PartitionKey, nodes: Iterable[NodeId]) -> int | None:
+        """Where the longest log of these ended when they were last heard; None: not known."""
+        found = self._state.partition(key)
+        reports = [
+            self._liveness.report(node, key, found[0].incarnation) for node in nodes if found
+        ]
+        return max((report.end_offset for report in reports if report), default=None)
 
     def is_fit(self, node: NodeId, key: PartitionKey, stream: StreamRecord) -> bool:
         """Whether a replica's node is there, and nothing is known against it."""

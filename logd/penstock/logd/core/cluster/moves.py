@@ -8,6 +8,8 @@ A partition whose replicas are not where they should be gets a target. Then, one
     it is in sync                                       remove a surplus one
     replicas and target differ in order only            take the target's order, which ends the move
 
+Observers on nodes that are to have nothing are dropped before.
+
 So there are never fewer replicas than there are to be, and whoever looks at the state can go on.
 Draining a node, a replication factor that was changed, and a new node for a stream that is on every
 node are all partitions with a new target; `move` sets one by hand.
@@ -18,7 +20,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.logd.core.cluster.commands import ChangeReplicas, Election, SetTarget
+from penstock.logd.core.cluster.commands import (
+    ChangeObservers,
+    ChangeReplicas,
+    Election,
+    SetTarget,
+)
 from penstock.logd.core.cluster.placement import Load, new_target
 from penstock.logd.core.cluster.records import (
     NodeId,
@@ -43,7 +50,7 @@ class Step:
     """The next command of a move."""
 
     key: PartitionKey
-    command: SetTarget | ChangeReplicas
+    command: SetTarget | ChangeReplicas | ChangeObservers
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,9 @@ def plan_moves(
     active = set(state.active())
     for key, stream, partition in state.partitions():
         count = stream.options.replication_factor or len(active)
+        if not active.issuperset(partition.observers):
+            steps.append(_fewer_observers(key, stream, partition, active))
+            continue
         if _is_settled(partition, active, count):
             continue
         election = _off_draining(state, fitness, key, stream, partition)
@@ -214,6 +224,14 @@ def _step(
     if set(replicas) == set(in_target_order):
         replicas = in_target_order
     return Step(key, ChangeReplicas(basis=basis, replicas=replicas))
+
+
+def _fewer_observers(
+    key: PartitionKey, stream: StreamRecord, partition: Partition, active: set[NodeId]
+) -> Step:
+    """What nothing waits for need not be anywhere else before it goes."""
+    left = tuple(node for node in partition.observers if node in active)
+    return Step(key, ChangeObservers(basis=basis_of(key, stream, partition), observers=left))
 
 
 def _handover(
