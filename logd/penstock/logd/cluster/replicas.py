@@ -372,10 +372,7 @@ class NodeReplicas:
         assert isinstance(replica, HostedReplica)
         self._hosted[replica.key] = self._places[place] = replica
         replica.attach(partition)
-        now = self._record(place)
-        if now is not None and _is_of(replica, now[0]):
-            replica.view(view_of(*now))
-            self._subscribing.look(replica)
+        self._touch(place)
 
     async def _remove(self, place: Place, record: StreamRecord) -> None:
         """Move data out of the way that the state says is to go, and say that it is gone."""
