@@ -14,7 +14,7 @@ from penstock.service.errors import UnavailableError
 
 # What `penstock --help` says of each part; the text stands here so that help imports none of them.
 PARTS: Mapping[str, str] = {
-    "specs": "Telemetry specs: list them, export JSON Schema, validate records.",
+    "specs": "Telemetry specs: list and export them, validate records, check what a change breaks.",
     "collector": "The collector: run it, check its configuration, look into its spool.",
     "logd": "The log: streams, tail, fetch; run the daemon.",
     "router": "Router jobs: run one, check it, see its progress.",

@@ -5,6 +5,7 @@ from penstock.specs.audit import Actor, Audit, Target
 from penstock.specs.bound import bind
 from penstock.specs.codec import decode, encode
 from penstock.specs.columns import Column, fields
+from penstock.specs.contracts import View
 from penstock.specs.dimensions import Dimension
 from penstock.specs.emit import Counters, Emitter, EmitterLimits
 from penstock.specs.envelope import Context, Record
@@ -25,6 +26,7 @@ from penstock.specs.scrub import Scrubber
 from penstock.specs.sensitive import HashKey, Sensitive
 from penstock.specs.span import Span
 from penstock.specs.subjects import KINDS, subject_of, subject_token
+from penstock.specs.upcasts import upcast, upcast_record
 
 __all__ = [
     "KINDS",
@@ -53,6 +55,7 @@ __all__ = [
     "SpecError",
     "Target",
     "UnknownSpecError",
+    "View",
     "attach",
     "bind",
     "check_line",
@@ -65,4 +68,6 @@ __all__ = [
     "setup",
     "subject_of",
     "subject_token",
+    "upcast",
+    "upcast_record",
 ]

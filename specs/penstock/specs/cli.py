@@ -7,20 +7,32 @@ from typing import BinaryIO, Final
 
 import click
 
+from penstock.specs import cli_versions
 from penstock.specs.columns import fields as columns
+from penstock.specs.discovery import discover
 from penstock.specs.errors import UnknownSpecError
 from penstock.specs.gate import Rejected, check_line
 from penstock.specs.json_schema import json_schema
 from penstock.specs.kinds import BASE_MODELS
 from penstock.specs.versions import model_for, specs
 
-EX_DATAERR: Final = 65
-"""sysexits.h: the input data was incorrect."""
+EX_DATAERR: Final = cli_versions.EX_DATAERR
 
 
 @click.group(name="specs", epilog="Example: penstock specs validate records.ndjson")
 def cli() -> None:
-    """Telemetry specs: list them, export JSON Schema, validate records."""
+    """Telemetry specs: list and export them, validate records, check what a change breaks."""
+    discover()
+
+
+for _command in (
+    cli_versions.check_command,
+    cli_versions.publish,
+    cli_versions.diff,
+    cli_versions.new,
+    cli_versions.contract,
+):
+    cli.add_command(_command)
 
 
 @cli.command("list", epilog="Example: penstock specs list")

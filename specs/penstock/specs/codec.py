@@ -12,6 +12,7 @@ from pydantic_core import from_json
 from penstock.specs.detectors import redact_text
 from penstock.specs.envelope import AT_EDGE, Record
 from penstock.specs.errors import RefusedRecordError, RefusedSpecError
+from penstock.specs.upcasts import upcast_record
 from penstock.specs.versions import resolve
 from penstock.specs.wire import encode_json
 
@@ -36,7 +37,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(line: bytes) -> Record:
-    """The record of a line, as the newest model known for it.
+    """The record of a line, as the newest model known for it; an older major version is upcast.
 
     Raises:
         RefusedRecordError: It is not JSON, or breaks its spec.
@@ -52,11 +53,21 @@ def decode(line: bytes) -> Record:
     except (RefusedSpecError, KeyError):
         raise RefusedRecordError("bad_schema") from None
     if model is None:
-        raise RefusedRecordError("unknown_major")
+        fields, model = _upcast(fields)
     try:
         return model.model_validate(lift(model, fields), context=AT_EDGE)
     except ValidationError as error:
         raise RefusedRecordError("invalid", explain(error)) from None
+
+
+def _upcast(fields: dict[str, Any]) -> tuple[dict[str, Any], type[Record]]:
+    try:
+        record = upcast_record(fields)
+    except RefusedSpecError:
+        raise RefusedRecordError("unknown_major") from None
+    model = resolve(str(record["schema"]), str(record.get("kind"))).model
+    assert model is not None, "the nearest known version is known"
+    return record, model
 
 
 def lift(model: type[Record], fields: dict[str, Any]) -> dict[str, Any]:

@@ -121,15 +121,20 @@ def _refuse_odd_fields(cls: "type[Record]") -> None:
                     f"{place} is of type {leaf['type']}; an own field is text, a number, a boolean,"
                     " Literal values or a list of these (times are integers, enums Literals)"
                 )
+        required = cls.model_fields[name].is_required()
+        if required and any(leaf["type"] == "none" for leaf in leaves):
+            raise RefusedSpecError(f"{place}: None is not written; give it None as default")
         marker = marker_of(cls.model_fields[name])
         if marker is not None:
-            _refuse_action(place, marker, leaves, required=cls.model_fields[name].is_required())
+            _refuse_action(place, marker, leaves, required=required)
         if cls.model_fields["kind"].default == "metric":
             refuse_dimension(place, name, cls.model_fields[name], leaves)
 
 
 def _leaves(schema: Schema, *, in_list: bool = False) -> Iterator[Schema]:
     kind = schema["type"]
+    if kind == "nullable":
+        yield {"type": "none"}
     if kind in _WRAPPERS:
         yield from _leaves(schema["schema"], in_list=in_list)
     elif kind == "union":

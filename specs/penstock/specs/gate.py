@@ -15,10 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from penstock.specs.codec import explain, lift
+from penstock.specs.discovery import discover
 from penstock.specs.envelope import AT_EDGE, Record
 from penstock.specs.errors import RefusedRecordError, RefusedSpecError
 from penstock.specs.kinds import BASE_MODELS, WIRE_REQUIRED
 from penstock.specs.limits import DEPTH_MAX, RECORD_BYTES_MAX
+from penstock.specs.upcasts import upcast_record
 from penstock.specs.versions import resolve
 
 _DEFAULT_SEVERITY: Final = 9
@@ -132,7 +134,7 @@ def _check_fields(fields: dict[str, Any]) -> Accepted:
     model, exact = _choose(kind, schema)
     if missing := WIRE_REQUIRED[str(kind)] - fields.keys():
         raise RefusedRecordError("missing_field", ", ".join(sorted(missing)))
-    unknown_fields = _validate(model, fields)
+    unknown_fields = _judge_older(fields) if model is None else judge(model, fields)
     return Accepted(
         kind=str(kind),
         schema=str(schema),
@@ -144,8 +146,9 @@ def _check_fields(fields: dict[str, Any]) -> Accepted:
     )
 
 
-def _choose(kind: Any, schema: Any) -> tuple[type[Record], bool]:
-    """The model to judge by, and whether it is the record's very spec."""
+def _choose(kind: Any, schema: Any) -> tuple[type[Record] | None, bool]:
+    """The model to judge by, and whether it is the record's very spec; None: of another major."""
+    discover()
     if not isinstance(kind, str) or kind not in BASE_MODELS:
         raise RefusedRecordError("bad_kind")
     if not isinstance(schema, str):
@@ -154,19 +157,36 @@ def _choose(kind: Any, schema: Any) -> tuple[type[Record], bool]:
         resolution = resolve(schema, kind)
     except RefusedSpecError:
         raise RefusedRecordError("bad_schema") from None
-    if resolution.model is None:
-        raise RefusedRecordError("unknown_major")
-    if resolution.model.model_fields["kind"].default != kind:
+    if resolution.model is not None and resolution.model.model_fields["kind"].default != kind:
         raise RefusedRecordError("kind_mismatch")
     return resolution.model, resolution.exact
 
 
-def _validate(model: type[Record], fields: dict[str, Any]) -> int:
-    """Apply the model; returns the number of unknown fields, which are tolerated."""
+def _judge_older(fields: dict[str, Any]) -> int:
+    """Judge a record of an older major version as what its upcasters make of it."""
+    try:
+        record = upcast_record(fields)
+    except RefusedSpecError:
+        raise RefusedRecordError("unknown_major") from None
+    model, _ = _choose(record.get("kind"), record.get("schema"))
+    if model is None:
+        raise RefusedRecordError("unknown_major")
+    return judge(model, record)
+
+
+def judge(model: type[Record], fields: dict[str, Any]) -> int:
+    """Apply a model to a record's JSON object.
+
+    Returns:
+        The number of unknown fields, which are tolerated.
+
+    Raises:
+        RefusedRecordError: It breaks a rule.
+    """
     lifted = lift(model, fields)
     unknown: list[tuple[int | str, ...]] = []
     try:
-        _judge(model, lifted)
+        _apply(model, lifted)
     except ValidationError as error:
         broken = error.errors(include_input=False, include_url=False, include_context=False)
         if any(item["type"] != "extra_forbidden" for item in broken):
@@ -177,13 +197,13 @@ def _validate(model: type[Record], fields: dict[str, Any]) -> int:
             lifted = _without(lifted, path)
         try:
             # The rules between fields are applied only when each field by itself is right.
-            _judge(model, lifted)
+            _apply(model, lifted)
         except ValidationError as error:
             raise RefusedRecordError("invalid", explain(error)) from None
     return len(unknown)
 
 
-def _judge(model: type[Record], fields: dict[str, Any]) -> None:
+def _apply(model: type[Record], fields: dict[str, Any]) -> None:
     """Apply the model; on the wire a field has one name, not also that of its attribute here.
 
     Raises:

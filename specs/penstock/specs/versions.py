@@ -109,3 +109,8 @@ def resolve(schema_id: str, kind: str) -> Resolution:
         return Resolution(model, exact=True)
     minors = [version for version in versions if version[0] == schema.major]
     return Resolution(versions[max(minors)] if minors else None, exact=False)
+
+
+def newest_minors(name: str) -> dict[int, int]:
+    """For each known major version of a spec its newest minor."""
+    return dict(sorted(_MODELS.get(name, {})))
