@@ -173,11 +173,6 @@ class Arena:
 
         return str(wait_until(found, within_s=30, what="a controller"))
 
-    def uncommitted(self, node: str, stream: str) -> bool:
-        """Whether a leader has records that are not committed yet."""
-        part = self.knows(node, stream)
-        return part.end_offset > part.high_watermark + 1
-
     def replica(self, node: str, stream: str, number: int = 0) -> Log:
         """A node's log of a partition, as it lies on its disk."""
         return read_log(self.directory(node, stream, number))
