@@ -1,16 +1,19 @@
 """Real servers that come, go, say so beforehand, or change what they permit."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import nats
 import pytest
 
+from penstock.logd.nats import loopback
 from penstock.logd.nats.subscriptions import LinkState
 from tests.support.links import LinkUnderTest, running_link
 from tests.support.nats_server import NatsServer, nats_server
 from tests.support.processes import free_port
+from tests.support.relay import Relay, relaying
 from tests.support.waiting import wait_until_async
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
@@ -80,6 +83,61 @@ async def test_of_several_urls_any_that_works_is_used(tmp_path: Path) -> None:
         for order in (urls, urls[::-1]):
             async with running_link({"url": ",".join(order)}, "t.>") as link:
                 assert link.shown() == f"127.0.0.1:{server.port}"
+
+
+@asynccontextmanager
+async def held_route(directory: Path) -> AsyncIterator[tuple[NatsServer, NatsServer, Relay]]:
+    """Two servers; what the first tells the second can be held back."""
+    own = ("--cluster", "nats://127.0.0.1:-1", "--cluster_name", "c")
+    with nats_server(directory / "a", *own) as first:
+        async with relaying(first.routes.removeprefix("nats://")) as relay:
+            route = ("--routes", f"nats://{relay.address}")
+            second = await asyncio.to_thread(NatsServer, directory / "b", *own, *route)
+            try:
+                yield first, second, relay
+            finally:
+                second.close()
+
+
+async def test_a_subscription_is_confirmed_when_other_servers_route_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loopback, "PROOF_S", 30)
+    async with held_route(tmp_path) as (first, second, relay):  # noqa: SIM117 - it needs `first`
+        async with running_link({"url": first.url}, "t.first") as link:
+            await wait_until_async(lambda: len(link.servers) == 2, what="the second is learned")
+            relay.flowing.clear()
+            waiting = asyncio.create_task(link.confirmed(link.subscribe("t.>")))
+            await link.flush(20)  # its own server has it
+            await publish(second.url, b"early")
+            assert not waiting.done(), "the other one routes nothing to it"
+            relay.flowing.set()
+            await waiting
+            await publish(second.url, b"late")
+            await wait_until_async(lambda: link.payloads == [b"late"], what="what came after")
+            assert link.unproven == 0
+
+            monkeypatch.setattr(loopback, "PROOF_S", 0.1)
+            relay.flowing.clear()
+            await link.confirmed(link.subscribe("t.other"))
+            assert link.unproven == 1, "it is told, and nobody waits for ever"
+            relay.flowing.set()
+
+
+async def test_a_link_that_may_not_be_probed_says_so_and_works(tmp_path: Path) -> None:
+    own = "cluster {name: c, listen: '127.0.0.1:-1', ROUTES}\n"
+    config = permit(tmp_path / "nats.conf", '"t.>"')
+    users = config.read_text()
+    config.write_text(users + own.replace(", ROUTES", ""))
+    with nats_server(tmp_path / "a", config=config) as first:
+        config.write_text(users + own.replace("ROUTES", f"routes: ['{first.routes}']"))
+        with nats_server(tmp_path / "b", config=config):
+            settings = {"url": first.url, "user": "u", "password": "p"}
+            async with running_link(settings, "t.>") as link:
+                await wait_until_async(lambda: len(link.servers) == 2, what="the second is learned")
+                await link.confirmed(link.subscribe("t.a"))
+                assert link.unproven
+                assert link.denials() == {}
 
 
 def permit(path: Path, subjects: str) -> Path:

@@ -65,6 +65,7 @@ class Telemetry:
             info={
                 "nats": self.data_link.shown(),
                 "nats_reconnects": self.data_link.reconnects,
+                "nats_unproven": self.data_link.unproven,
                 "intake_bytes_held": self.budget.held,
                 "ingest_gaps": describe_gaps(listening.gaps, listening.now()),
                 "acks_sent": self.acks.sent,
@@ -306,6 +307,7 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
         ("fetch_readers_stalled", "Readers cut off", telemetry.server.counts.stalled),
         ("cursor_commits", "Cursors committed or deleted", telemetry.engine.cursors.commits),
         ("nats_reconnects", "Times the data link came back", telemetry.data_link.reconnects),
+        ("nats_unproven", "NATS servers not proven to be heard", telemetry.data_link.unproven),
     ):
         counter = _counter(name, text, [])
         counter.add_metric([], value)

@@ -21,6 +21,7 @@ from penstock.logd.core.servers import NatsServer, ServerPool
 from penstock.logd.errors import LogdError
 from penstock.logd.nats.dial import NatsAccess, dial
 from penstock.logd.nats.errors import ErrorKind, NatsRefusedError, NatsSetupError, ServerError
+from penstock.logd.nats.loopback import Loopback
 from penstock.logd.nats.probe import INTERVAL_S, Probe
 from penstock.logd.nats.subscriptions import LinkEvent, LinkState, Subscriptions
 from penstock.logd.nats.wire import Answer, OnMessages, Wire
@@ -74,7 +75,10 @@ class NatsLink:
         self.publishes_denied = 0
         self.info: dict[str, Any] = {}
         self._access = access
-        self._on_messages = on_messages
+        self._loopback = Loopback(
+            lambda: self._wire, self._others, access=access, name=name, rng=rng, clock=clock
+        )
+        self._on_messages = lambda messages: on_messages(self._loopback.take(messages))
         self._on_event = on_event
         self._rng = rng
         self._clock = clock
@@ -85,7 +89,13 @@ class NatsLink:
         self._adopted_ns = 0
         self._probe: Probe | None = None
         self._moving = asyncio.Event()
+        self._restoring: asyncio.Task[None] | None = None
         self._closing = False
+
+    @property
+    def unproven(self) -> int:
+        """How often it was not proven in time that a server routes to this connection."""
+        return self._loopback.unproven
 
     @property
     def connected(self) -> bool:
@@ -129,6 +139,7 @@ class NatsLink:
                 continue
             self._pool.connected()
             await self._confirm(self._adopt(server, wire))
+            await self._prove()
             return
         unreachable = [error for error in failures if isinstance(error, OSError)]
         if unreachable and len(failures) > 1:
@@ -161,9 +172,10 @@ class NatsLink:
         return self._subscriptions.add(subject, queue)
 
     async def confirmed(self, sid: bytes) -> None:
-        """Wait until the server has a new subscription; returns at once while there is no server.
+        """Wait until the servers have a new subscription; returns at once while there is none.
 
-        While one server is left for another, that is the other one.
+        While one server is left for another, that is the other one. That the others of the cluster
+        route to it is waited for, too, but not for long (`penstock.logd.nats.loopback`).
 
         Raises:
             NatsRefusedError: The server does not permit it; it is forgotten.
@@ -176,6 +188,7 @@ class NatsLink:
         except TimeoutError:  # a reconnect will subscribe
             _log.warning("nats subscription delayed", sid=sid.decode(), link=self.name)
         self._subscriptions.check(sid)
+        await self._prove()
 
     def unsubscribe(self, sid: bytes) -> None:
         """End a subscription; messages under way may still come."""
@@ -207,8 +220,22 @@ class NatsLink:
     def close(self) -> None:
         """Disconnect for good."""
         self._closing = True
+        self._loopback.close()
+        if self._restoring is not None:
+            self._restoring.cancel()
         if self._wire is not None:
             self._wire.abort()
+
+    async def _prove(self) -> None:
+        """Wait until the other servers route to every subscription there is, or the time is over.
+
+        Who only publishes has none.
+        """
+        if self._subscriptions.some:
+            await self._loopback.prove()
+
+    def _others(self) -> list[NatsServer]:
+        return [server for server in self._pool.servers if server.place != self._server.place]
 
     async def _dial(self, server: NatsServer) -> Wire:
         return await dial(
@@ -348,6 +375,11 @@ class NatsLink:
     def _note_restored(self, wire: Wire, answer: Answer) -> None:
         """The last subscription was answered, so every one was."""
         if wire is self._wire and not answer.cancelled() and answer.exception() is None:
+            self._restoring = asyncio.create_task(self._restore(wire))
+
+    async def _restore(self, wire: Wire) -> None:
+        await self._prove()
+        if wire is self._wire and not wire.closed.done():
             self._on_event(LinkEvent(LinkState.RESTORED))
 
     def _note_loss(self, wire: Wire) -> None:

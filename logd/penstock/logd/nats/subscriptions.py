@@ -65,6 +65,11 @@ class Subscriptions:
         self._found: dict[bytes, _Subscription] = {}
         self._last_sid = 0
 
+    @property
+    def some(self) -> bool:
+        """Whether there is one."""
+        return bool(self._found)
+
     def denials(self) -> dict[bytes, str]:
         """Why which of them are refused."""
         return {sid: found.denial for sid, found in self._found.items() if found.denial}
