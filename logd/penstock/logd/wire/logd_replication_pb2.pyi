@@ -45,7 +45,7 @@ class Request(_message.Message):
     def __init__(self, session: _Optional[int] = ..., number: _Optional[int] = ..., taken: _Optional[int] = ..., fetches: _Optional[_Iterable[_Union[Fetch, _Mapping]]] = ..., forgotten: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
 
 class Fetch(_message.Message):
-    __slots__ = ("partition", "boot", "number", "leader_epoch", "offset", "last_epoch", "synced", "whole", "wants")
+    __slots__ = ("partition", "boot", "number", "leader_epoch", "offset", "last_epoch", "synced", "whole", "wants", "known")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class Fetch(_message.Message):
     SYNCED_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     WANTS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
     partition: Partition
     boot: str
     number: int
@@ -64,7 +65,8 @@ class Fetch(_message.Message):
     synced: int
     whole: bool
     wants: bool
-    def __init__(self, partition: _Optional[_Union[Partition, _Mapping]] = ..., boot: _Optional[str] = ..., number: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., synced: _Optional[int] = ..., whole: _Optional[bool] = ..., wants: _Optional[bool] = ...) -> None: ...
+    known: int
+    def __init__(self, partition: _Optional[_Union[Partition, _Mapping]] = ..., boot: _Optional[str] = ..., number: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., synced: _Optional[int] = ..., whole: _Optional[bool] = ..., wants: _Optional[bool] = ..., known: _Optional[int] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("session", "number", "parts")

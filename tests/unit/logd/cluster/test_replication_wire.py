@@ -66,6 +66,7 @@ def fetches(draw: st.DrawFn) -> tuple[PartitionKey, Fetch]:
         synced=draw(offsets),
         whole=draw(st.booleans()),
         wants=draw(st.booleans()),
+        known=draw(st.none() | st.integers(-1, 2**63 - 1)),
     )
     return key, fetch
 
@@ -154,7 +155,7 @@ def test_the_greatest_messages_are_within_their_bounds() -> None:
     most = 2**63 - 1
     fetch = Fetch(
         node=NODE, boot="b" * 64, number=2**64 - 1, incarnation=key.incarnation, leader_epoch=most,
-        offset=most, last_epoch=most, synced=most,
+        offset=most, last_epoch=most, synced=most, known=most,
     )  # fmt: skip
     count = FETCHES_PER_REQUEST_MAX
     request = Request(most, most, most, ((key, fetch),) * count, (key,) * count)
@@ -198,9 +199,16 @@ def test_an_answer_that_cannot_be_is_refused(part: wire.Part, problem: str) -> N
         decode_response(body, 8)
 
 
-def test_an_offset_beyond_all_is_refused() -> None:
-    body = wire.Request(fetches=[wire.Fetch(offset=2**63)]).SerializeToString()
-    with pytest.raises(CorruptError, match="offset or epoch"):
+@pytest.mark.parametrize(
+    ("fetch", "problem"),
+    [
+        (wire.Fetch(offset=2**63), "offset or epoch"),
+        (wire.Fetch(known=-2), "high watermark"),
+    ],
+)
+def test_a_fetch_that_cannot_be_is_refused(fetch: wire.Fetch, problem: str) -> None:
+    body = wire.Request(fetches=[fetch]).SerializeToString()
+    with pytest.raises(CorruptError, match=problem):
         decode_request(NODE, body)
 
 

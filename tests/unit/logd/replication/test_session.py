@@ -12,6 +12,7 @@ from penstock.logd.core.replication.messages import Answer, Fetch, Frames, OutOf
 from penstock.logd.core.replication.pacing import CatchUpPace
 from penstock.logd.core.replication.session import (
     FETCHES_PER_REQUEST_MAX,
+    MARK_WAIT_NS,
     RESPONSES_UNDER_WAY_MAX,
     RESPONSES_UNTOLD_MAX,
     Asking,
@@ -30,7 +31,9 @@ def key(number: int) -> PartitionKey:
     return PartitionKey("i", number)
 
 
-def fetch(number: int, offset: int, *, synced: int = 0, wants: bool = True) -> Fetch:
+def fetch(
+    number: int, offset: int, *, synced: int = 0, wants: bool = True, known: int | None = None
+) -> Fetch:
     return Fetch(
         node=NODE,
         boot="b",
@@ -41,6 +44,20 @@ def fetch(number: int, offset: int, *, synced: int = 0, wants: bool = True) -> F
         last_epoch=1,
         synced=synced,
         wants=wants,
+        known=known,
+    )
+
+
+def frames(number: int, *, offset: int = 0, upto: int = 0, mark: int = -1) -> Frames:
+    return Frames(
+        boot="b",
+        number=number,
+        incarnation="i",
+        leader_epoch=1,
+        offset=offset,
+        upto=upto,
+        high_watermark=mark,
+        log_start=0,
     )
 
 
@@ -52,6 +69,7 @@ class Pair:
         ends: Of the leader's logs.
         copied: Ends of the follower's.
         looked: How often a core was asked for an answer.
+        responses: Made.
         sent: Keys in the order in which frames were sent.
     """
 
@@ -65,9 +83,9 @@ class Pair:
         self.ends = dict.fromkeys(self.keys, 0)
         self.marks = dict.fromkeys(self.keys, -1)
         self.copied = dict.fromkeys(self.keys, 0)
-        self.known = dict.fromkeys(self.keys, -1)
+        self.known: dict[PartitionKey, int] = {}
         self.wishes: dict[PartitionKey, Fetch] = {}
-        self.looked = 0
+        self.looked = self.responses = 0
         self.sent: list[PartitionKey] = []
         self.session, self.numbers, self.now_ns = 1, 0, 0
         self.asking = Asking(1)
@@ -80,7 +98,8 @@ class Pair:
 
     def wish(self, each: PartitionKey) -> None:
         self.numbers += 1
-        self.asking.update(each, fetch(self.numbers, self.copied[each]))
+        known = self.known.get(each)
+        self.asking.update(each, fetch(self.numbers, self.copied[each], known=known))
 
     def grow(self, each: PartitionKey, count: int) -> None:
         self.ends[each] += count
@@ -128,9 +147,10 @@ class Pair:
             taken.append((part.key, part.answer, count))
         assert total <= self.bytes_max + RECORD
         if parts:
+            self.responses += 1
             self.asking.took(*self.serving.end())
         for each, answer, count in taken:
-            self.known[each] = max(self.known[each], answer.high_watermark)
+            self.known[each] = max(self.known.get(each, -1), answer.high_watermark)
             if count:
                 assert answer.offset == self.copied[each], "sent twice"
                 self.copied[each] += count
@@ -142,7 +162,7 @@ class Pair:
         self.session += 1
         self.asking.restart(self.session)
         self.serving = self.serve()
-        self.wishes = {}
+        self.wishes, self.known = {}, {}
         for each in self.keys:
             self.wish(each)
 
@@ -188,6 +208,86 @@ def test_idle_partitions_cost_nothing() -> None:
         pair.grow(pair.keys[7], 1)
         pair.settle()
     assert pair.looked <= 50 * 4
+
+
+def commit(pair: Pair, each: PartitionKey, count: int) -> None:
+    """Records come, are copied, and are committed then."""
+    pair.ends[each] += count
+    pair.serving.touch(each)
+    while pair.copied[each] < pair.ends[each]:
+        pair.ask()
+        pair.respond()
+    pair.ask()
+    pair.marks[each] = pair.ends[each] - 1
+    pair.serving.touch(each)
+
+
+def test_records_that_come_one_after_another_cost_a_response_each() -> None:
+    pair = Pair(1)
+    pair.settle()
+    pair.responses = 0
+    for _ in range(50):
+        commit(pair, key(0), 1)
+        assert not pair.respond(), "the high watermark goes with the next record"
+    assert pair.responses == 50
+    assert pair.known == {key(0): 48}
+    pair.settle()
+    assert pair.known == pair.marks
+
+
+def test_high_watermarks_go_together_when_the_first_has_waited() -> None:
+    pair = Pair(100)
+    pair.settle()
+    for each in pair.keys[:50]:
+        pair.ends[each] += 1
+        pair.serving.touch(each)
+    while pair.copied != pair.ends:
+        pair.ask()
+        pair.respond()
+    pair.ask()
+    for each in pair.keys[:50]:
+        pair.marks[each] = 0
+        pair.serving.touch(each)
+        assert not pair.respond()
+        pair.now_ns += 1
+    deadline_ns = pair.serving.next_deadline_ns(pair.now_ns)
+    assert deadline_ns is not None
+    pair.now_ns = deadline_ns
+    assert pair.respond()
+    assert pair.known == pair.marks
+    assert pair.serving.next_deadline_ns(pair.now_ns) is None
+
+
+def test_a_follower_that_was_not_answered_yet_is_answered_at_once() -> None:
+    serving = Serving(1, response_bytes_max=100, pace=CatchUpPace(None))
+    for number, (known, answered) in enumerate([(None, True), (5, False), (None, True)], 1):
+        wish = fetch(number, 6, synced=6, known=known)
+        serving.took(Request(1, number, 0, ((key(1), wish),), ()))
+        answer = frames(number, offset=6, upto=6, mark=5)
+        serving.answer(key(1), answer)
+        assert serving.begin(0)
+        assert (serving.next_part(lambda _: answer, 0) is not None) is answered  # noqa: B023
+
+
+def test_what_the_follower_would_pass_over_is_told_after_its_next_wish() -> None:
+    serving = Serving(1, response_bytes_max=100, pace=CatchUpPace(None))
+    serving.took(Request(1, 1, 0, ((key(1), fetch(1, 0)),), ()))
+    serving.touch(key(1))
+    assert serving.begin(0)
+    part = serving.next_part(lambda _: frames(1, upto=2), 0)
+    assert part is not None
+    serving.filled(part, 2 * RECORD, 0)
+    serving.end()
+    serving.touch(key(1))
+    assert serving.begin(0)
+    assert serving.next_part(lambda _: frames(1, upto=2, mark=1), 0) is None
+    assert serving.next_deadline_ns(0) is None
+    serving.took(Request(1, 2, 1, ((key(1), fetch(2, 2, synced=2, known=-1)),), ()))
+    serving.touch(key(1))
+    assert serving.begin(0)
+    assert serving.next_part(lambda _: frames(2, offset=2, upto=2, mark=1), 0) is None
+    assert serving.begin(MARK_WAIT_NS)
+    assert serving.next_part(lambda _: frames(2, offset=2, upto=2, mark=1), MARK_WAIT_NS)
 
 
 def test_each_partition_with_news_has_its_turn_before_any_has_its_next() -> None:

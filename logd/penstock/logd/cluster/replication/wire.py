@@ -203,6 +203,11 @@ def _check_bounds(*numbers: int) -> None:
         raise CorruptError(f"a peer names an offset or epoch of {max(numbers)}")
 
 
+def _check_high_watermark(offset: int) -> None:
+    if offset < -1:
+        raise CorruptError(f"a peer names a high watermark of {offset}")
+
+
 def _encode_key(key: PartitionKey) -> wire.Partition:
     return wire.Partition(incarnation=key.incarnation, number=key.number)
 
@@ -222,12 +227,16 @@ def _encode_fetch(key: PartitionKey, fetch: Fetch) -> wire.Fetch:
         synced=fetch.synced,
         whole=fetch.whole,
         wants=fetch.wants,
+        known=fetch.known,
     )
 
 
 def _decode_fetch(node: NodeId, encoded: wire.Fetch) -> tuple[PartitionKey, Fetch]:
     key = _decode_key(encoded.partition)
     _check_bounds(encoded.leader_epoch, encoded.offset, encoded.last_epoch, encoded.synced)
+    known = encoded.known if encoded.HasField("known") else None
+    if known is not None:
+        _check_high_watermark(known)
     fetch = Fetch(
         node=node,
         boot=encoded.boot,
@@ -239,6 +248,7 @@ def _decode_fetch(node: NodeId, encoded: wire.Fetch) -> tuple[PartitionKey, Fetc
         synced=encoded.synced,
         whole=encoded.whole,
         wants=encoded.wants,
+        known=known,
     )
     return key, fetch
 
@@ -292,8 +302,7 @@ def _decode_part(encoded: wire.Part) -> ResponsePart:
 
 def _decode_frames(encoded: wire.Frames, common: dict[str, Any]) -> Frames:
     _check_bounds(encoded.offset, encoded.upto, encoded.log_start)
-    if encoded.high_watermark < -1:
-        raise CorruptError(f"a peer names a high watermark of {encoded.high_watermark}")
+    _check_high_watermark(encoded.high_watermark)
     return Frames(
         offset=encoded.offset,
         upto=encoded.upto,

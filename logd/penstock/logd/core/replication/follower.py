@@ -127,7 +127,8 @@ class Follower:
         self._wish = -1
         self._reported = -1
         self._known = log.high_watermark
-        self._deleting = log.start
+        self._heard = False
+        self._leader_start = self._deleting = log.start
         self._retry_ns: int | None = None
 
     def begin(self) -> list[Effect]:
@@ -200,12 +201,14 @@ class Follower:
             synced=log.synced if self.hole is None else min(log.synced, self.hole),
             whole=self.hole is None,
             wants=wants,
+            known=self._known if self._heard else None,
         )
 
     def _progressed(self) -> list[Effect]:
         """The log has grown, or more of it is durable."""
         effects: list[Effect] = []
         self._raise_high_watermark(effects)
+        self._follow_start(effects)
         if self.stage is Stage.APPENDING and not self._log.busy:
             effects.append(self._ask())
         elif self.stage in (Stage.APPENDING, Stage.ASKING) and self._log.synced > self._reported:
@@ -247,6 +250,7 @@ class Follower:
         if log.is_short and self.view.unclean_epoch > log.agreed_epoch:
             self._give_up(log.written, effects)  # what it has yet to get is not what was committed
         self._known = max(self._known, answer.high_watermark)
+        self._heard = True
         log.agreed_epoch = self.view.leader_epoch
         self._raise_high_watermark(effects)
         if spans and spans[0].base_offset < log.written < spans[0].next_offset:
@@ -254,7 +258,8 @@ class Follower:
         if not self._fits(spans):
             self._wait(now_ns)
             return [*effects, Tell(Finding.MISFIT, log.written, spans[-1].next_offset)]
-        self._follow_start(answer.log_start, effects)
+        self._leader_start = max(self._leader_start, answer.log_start)
+        self._follow_start(effects)
         if not spans:
             return effects
         for span in spans:
@@ -353,12 +358,13 @@ class Follower:
     def _begin_cut(self) -> None:
         assert not self._log.busy
         self._become(Stage.CUTTING)
+        self._heard = False
         self._log.cuts += 1
         self._log.cutting = True
 
-    def _follow_start(self, log_start: int, effects: list[Effect]) -> None:
+    def _follow_start(self, effects: list[Effect]) -> None:
         """Delete what the leader has deleted, below what is committed here."""
-        upto = min(log_start, self._log.high_watermark + 1)
+        upto = min(self._leader_start, self._log.high_watermark + 1)
         if upto > max(self._deleting, self._log.start):
             self._deleting = upto
             effects.append(DeleteBefore(upto))

@@ -34,6 +34,8 @@ class Fetch:
         synced: Everything below is durable there.
         whole: No range of its log is damaged.
         wants: False: only a report of `synced`; the last wish stands.
+        known: The high watermark that an answer has told since it follows this leader (KIP-1166):
+            one with nothing else need not be sent. None: no answer has come yet.
     """
 
     node: NodeId
@@ -46,6 +48,7 @@ class Fetch:
     synced: int
     whole: bool = True
     wants: bool = True
+    known: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,11 +27,14 @@ FETCHES_PER_REQUEST_MAX: Final = 1000
 
 RESPONSES_UNTOLD_MAX: Final = 2
 """Responses that were taken, for which alone no request is made: the next one says it, too. There
-soon is one when frames came. A record costs three responses: its frames, the answer to the wish
-for the next one, and the high watermark."""
+soon is one when frames came."""
 
 RESPONSES_UNDER_WAY_MAX: Final = RESPONSES_UNTOLD_MAX + 2
 """One is being taken while the next one is being sent; the others may have been taken untold."""
+
+MARK_WAIT_NS: Final = 25_000_000
+"""How long a high watermark waits for frames to go with. No publisher waits for it, only who reads
+from a replica; telling it at once would wake both nodes once more for a record alone in flight."""
 
 
 class PartitionKey(NamedTuple):
@@ -150,13 +153,23 @@ class _Told:
 
     Attributes:
         wish: Number of the fetch that wants frames, of which process; it may be gone from the core.
-        framed: Frames were sent for it.
+        framed: Frames were sent for it. Until its next wish the follower passes over what comes.
+        mark_ns: Until when a high watermark waits, if one does.
     """
 
     wish: tuple[str, int] = ("", -1)
     framed: bool = False
     high_watermark: int = -2
     log_start: int = -1
+    mark_ns: int | None = None
+
+    def wished(self, fetch: Fetch) -> None:
+        """It wants frames, and says what it knows."""
+        self.wish, self.framed = (fetch.boot, fetch.number), False
+        if fetch.known is None:
+            self.high_watermark, self.log_start = -2, -1
+        else:
+            self.high_watermark = fetch.known
 
 
 class Serving:
@@ -179,6 +192,8 @@ class Serving:
         self._ready: dict[PartitionKey, None] = {}
         self._once: dict[PartitionKey, Answer] = {}
         self._paced: dict[PartitionKey, None] = {}
+        self._marks: dict[PartitionKey, int] = {}
+        self._begun = False
         self._requests = 0
         self._number = 0
         self._taken = 0
@@ -202,8 +217,11 @@ class Serving:
             self._once.pop(key, None)
             self._ready.pop(key, None)
             self._paced.pop(key, None)
-        for key, _ in request.fetches:
-            self._told.setdefault(key, _Told())
+            self._marks.pop(key, None)
+        for key, fetch in request.fetches:
+            told = self._told.setdefault(key, _Told())
+            if fetch.wants:
+                told.wished(fetch)
         return request.fetches
 
     def answer(self, key: PartitionKey, answer: Answer) -> None:
@@ -224,7 +242,9 @@ class Serving:
         if self._paced and self._pace.free_ns(now_ns) <= now_ns:
             self._ready.update(self._paced)
             self._paced.clear()
-        self._left = self._bytes_max
+        if self._marks and next(iter(self._marks.values())) <= now_ns:
+            self._release_marks(now_ns)
+        self._left, self._begun = self._bytes_max, False
         return bool(self._ready) and self._number - self._taken < RESPONSES_UNDER_WAY_MAX
 
     def next_part(self, look: Callable[[PartitionKey], Answer | None], now_ns: int) -> Part | None:
@@ -234,17 +254,21 @@ class Serving:
             look: Asks the core: `Replica.answer_for`.
             now_ns: The node's monotonic clock.
         """
-        while self._ready and self._left > 0:
+        while self._left > 0:
+            if not self._ready and self._begun:  # what waits for others to go with
+                self._release_marks(now_ns)
+            if not self._ready:
+                break
             key = next(iter(self._ready))
             del self._ready[key]
             once = self._once.pop(key, None)
+            part = None
             if once is not None:
-                return Part(key, once, 0)
-            answer = look(key)
-            if not isinstance(answer, Frames):
-                continue
-            part = self._frames(key, answer, now_ns)
+                part = Part(key, once, 0)
+            elif isinstance(answer := look(key), Frames):
+                part = self._frames(key, answer, now_ns)
             if part is not None:
+                self._begun = True
                 return part
         return None
 
@@ -262,26 +286,51 @@ class Serving:
         return self._session, self._number
 
     def next_deadline_ns(self, now_ns: int) -> int | None:
-        """When `begin` may find what has to wait for the pace; None: nothing waits for it."""
-        return self._pace.free_ns(now_ns) if self._paced else None
+        """When `begin` may find what has to wait for a time; None: nothing waits for one."""
+        times = [self._pace.free_ns(now_ns)] if self._paced else []
+        if self._marks:
+            times.append(next(iter(self._marks.values())))
+        return min(times, default=None)
 
     def _frames(self, key: PartitionKey, answer: Frames, now_ns: int) -> Part | None:
         told = self._told[key]
-        wish = (answer.boot, answer.number)
-        if told.wish != wish:  # it gets an answer, for it may have passed over those before
-            told.wish, told.framed, told.high_watermark = wish, False, -2
-        bytes_max = self._left if answer.upto > answer.offset and not told.framed else 0
+        if told.framed or told.wish != (answer.boot, answer.number):
+            self._unmark(key, told)
+            return None
+        bytes_max = self._left if answer.upto > answer.offset else 0
         if bytes_max and answer.catching_up:
             room = self._pace.room(now_ns)
             if room is not None:
                 bytes_max = min(bytes_max, room)
                 if not room:
                     self._paced[key] = None
-        news = (answer.high_watermark, answer.log_start) != (told.high_watermark, told.log_start)
-        if not bytes_max and not news:
-            return None
+        if not bytes_max and answer.log_start == told.log_start:
+            risen = answer.high_watermark != told.high_watermark
+            if risen and self._is_waiting(key, told, now_ns):
+                return None
+            if not risen:
+                self._unmark(key, told)
+                return None
+        self._unmark(key, told)
         told.high_watermark, told.log_start = answer.high_watermark, answer.log_start
         return Part(key, answer, bytes_max)
+
+    def _is_waiting(self, key: PartitionKey, told: _Told, now_ns: int) -> bool:
+        """Whether there are no other news of a partition than its high watermark, and not long."""
+        if told.mark_ns is None:
+            told.mark_ns = self._marks[key] = now_ns + MARK_WAIT_NS
+        return now_ns < told.mark_ns
+
+    def _unmark(self, key: PartitionKey, told: _Told) -> None:
+        told.mark_ns = None
+        self._marks.pop(key, None)
+
+    def _release_marks(self, now_ns: int) -> None:
+        """All high watermarks that wait go now: one response carries many as easily as one."""
+        for key in self._marks:
+            self._told[key].mark_ns = now_ns
+            self._ready[key] = None
+        self._marks.clear()
 
 
 def _some(keys: dict[PartitionKey, None]) -> list[PartitionKey]:
