@@ -46,9 +46,6 @@ class Held:
     def on_lease(self, *, held: bool) -> None:
         self.lease = held
 
-    def on_renewed(self) -> None:
-        pass
-
     def on_applied(self, command: Command, result: Result) -> None:
         pass
 

@@ -42,9 +42,6 @@ class NoReplicas:
     def on_lease(self, *, held: bool) -> None:
         pass
 
-    def on_renewed(self) -> None:
-        pass
-
     def on_applied(self, command: Command, result: Result) -> None:
         pass
 

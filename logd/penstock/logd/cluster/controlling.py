@@ -76,10 +76,6 @@ class Standing(Protocol):
         """The lease has begun, or has ended."""
         ...
 
-    def on_renewed(self) -> None:
-        """The lease is longer than it was."""
-        ...
-
     def on_unregistered(self) -> None:
         """The controller does not know this process: register again."""
         ...
@@ -301,7 +297,6 @@ class Controlling:
         match answer:
             case HeartbeatAnswer():
                 self._beat(Answered(answer.sequence, answer.lease_ms))
-                self._standing.on_renewed()
             case HeartbeatRefusal(reason="register"):
                 self._standing.on_unregistered()
             case HeartbeatRefusal():

@@ -8,6 +8,7 @@ as events, in order.
 import asyncio
 import secrets
 from collections import Counter
+from collections.abc import Sequence
 
 import structlog
 
@@ -148,17 +149,12 @@ class HostedReplica:
         return self.leading and self.heard
 
     def tick(self) -> None:
-        """The lease has begun or ended, or something is due."""
+        """The lease has begun, or something is due."""
         self.handle(on.Ticked())
 
-    def renew(self, until_ns: int, now_ns: int) -> None:
-        """The node's lease has been renewed."""
-        if until_ns <= self._lease_told_ns or not self._replica.is_led:
-            return
-        if self._replica.renew(until_ns, now_ns):
-            self._lease_told_ns = until_ns
-        else:
-            self.tick()
+    def fence(self) -> None:
+        """The lease has ended, if there is another by now or not."""
+        self._run(on.Ticked(), ())
 
     def report(self) -> PartitionReport:
         """What the controller is told of it."""
@@ -227,9 +223,11 @@ class HostedReplica:
 
     def handle(self, event: on.Event) -> None:
         """Run the core, and execute its effects."""
+        self._run(event, self._renew_lease())
+
+    def _run(self, event: on.Event, before: Sequence[do.Effect]) -> None:
         now_ns = self._host.clock.monotonic_ns()
-        effects = self._renew_lease(now_ns)
-        effects += self._replica.handle(event, now_ns)
+        effects = [*before, *self._replica.handle(event, now_ns)]
         for effect in effects:
             self._do(effect)
         self.high_watermark = self._replica.high_watermark
@@ -254,14 +252,15 @@ class HostedReplica:
         self.handle(on.RangeCame(NodeId(node), first, upto, _spans(frames)))
         self._patching = []
 
-    # Parts.
-
-    def _renew_lease(self, now_ns: int) -> list[do.Effect]:
+    def _renew_lease(self) -> Sequence[do.Effect]:
+        """Tell of a longer lease, if there is one. Of its end the node tells at once: `fence`."""
         until_ns = self._host.lease_until_ns()
         if until_ns <= self._lease_told_ns:
-            return []
+            return ()
         self._lease_told_ns = until_ns
-        return self._replica.handle(on.LeaseRenewed(until_ns), now_ns)
+        if self._replica.renew(until_ns):
+            return ()
+        return self._replica.handle(on.LeaseRenewed(until_ns), self._host.clock.monotonic_ns())
 
     def _do(self, effect: do.Effect) -> None:
         match effect:

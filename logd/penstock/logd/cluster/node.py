@@ -107,10 +107,6 @@ class Replicas(Protocol):
         """What the state says that this node leads, it leads from now on, or no more."""
         ...
 
-    def on_renewed(self) -> None:
-        """The lease is longer than it was."""
-        ...
-
     def on_applied(self, command: Command, result: Result) -> None:
         """A command was applied to the state."""
         ...
@@ -292,10 +288,6 @@ class ClusterNode:
         """As `penstock.logd.cluster.controlling.Standing`."""
         _log.info("lease begun" if held else "lease ended", node=self._settings.node)
         self._replicas.on_lease(held=held)
-
-    def on_renewed(self) -> None:
-        """As `penstock.logd.cluster.controlling.Standing`."""
-        self._replicas.on_renewed()
 
     def on_unregistered(self) -> None:
         """As `penstock.logd.cluster.controlling.Standing`."""

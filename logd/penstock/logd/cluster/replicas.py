@@ -214,15 +214,11 @@ class NodeReplicas:
 
     def on_lease(self, *, held: bool) -> None:
         """As `Replicas`."""
-        del held
         for replica in self.hosted():
-            replica.tick()
-
-    def on_renewed(self) -> None:
-        """As `Replicas`."""
-        until_ns, now_ns = self.lease_until_ns(), self.clock.monotonic_ns()
-        for replica in list(self._hosted.values()):
-            replica.renew(until_ns, now_ns)
+            if held:
+                replica.tick()
+            else:
+                replica.fence()
 
     def on_applied(self, command: Command, result: Result) -> None:
         """As `Replicas`."""

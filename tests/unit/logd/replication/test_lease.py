@@ -10,41 +10,44 @@ HALF_NS = LEASE_NS // 2
 
 def test_a_renewed_leader_leads_as_long_as_the_last_lease_says() -> None:
     leader, *_ = cluster()
-    assert leader.replica.renew(LEASE_NS + HALF_NS, HALF_NS)
+    assert leader.replica.renew(LEASE_NS + HALF_NS)
     leader.take(ev.Ticked(), LEASE_NS)
     assert not leader.has(fx.Stop)
     leader.take(ev.Ticked(), LEASE_NS + HALF_NS)
     assert leader.has(fx.Stop) == [fx.Stop(fx.StopReason.LEASE_ENDED)]
 
 
+def test_a_lease_that_was_renewed_long_ago_is_told_with_the_next_event() -> None:
+    leader, *_ = cluster()
+    assert leader.replica.renew(9 * LEASE_NS)
+    leader.take(ev.Ticked(), 8 * LEASE_NS)
+    assert not leader.has(fx.Stop)
+
+
 def test_a_lease_that_has_ended_is_begun_by_an_event_only() -> None:
     leader, *_ = cluster()
-    assert not leader.replica.renew(3 * LEASE_NS, LEASE_NS)
     leader.take(ev.Ticked(), LEASE_NS)
     assert leader.has(fx.Stop)
-    assert not leader.replica.renew(3 * LEASE_NS, LEASE_NS)
-    assert leader.replica.is_led
+    assert not leader.replica.renew(3 * LEASE_NS)
     leader.take(ev.LeaseRenewed(3 * LEASE_NS), LEASE_NS)
     assert len(leader.has(fx.Lead)) == 2
 
 
 def test_a_lease_told_earlier_does_not_shorten_a_later_one() -> None:
     leader, *_ = cluster()
-    assert leader.replica.renew(HALF_NS, 0)
+    assert leader.replica.renew(HALF_NS)
     leader.take(ev.Ticked(), HALF_NS)
     assert not leader.has(fx.Stop)
 
 
 def test_who_does_not_lead_takes_the_lease_with_the_event() -> None:
-    leader, follower, _ = cluster()
-    assert not follower.replica.is_led
-    assert not follower.replica.renew(2 * LEASE_NS, 0)
-    assert leader.replica.is_led
+    _, follower, _ = cluster()
+    assert not follower.replica.renew(2 * LEASE_NS)
 
 
 def test_the_next_epoch_of_the_same_leader_begins_under_the_renewed_lease() -> None:
     leader, *_ = cluster()
-    assert leader.replica.renew(3 * LEASE_NS, HALF_NS)
+    assert leader.replica.renew(3 * LEASE_NS)
     view = View(
         incarnation="i",
         version=2,

@@ -157,9 +157,9 @@ class Leader:
         self._settle(now_ns, effects)
         return effects
 
-    def renew(self, until_ns: int, now_ns: int) -> bool:
+    def renew(self, until_ns: int) -> bool:
         """As `LeaseRenewed`, where nothing follows from that; False: it is to be handled."""
-        if self.stage is not Stage.LEADING or now_ns >= self._lease_until_ns:
+        if self.stage is not Stage.LEADING:
             return False
         self._lease_until_ns = max(self._lease_until_ns, until_ns)
         return True

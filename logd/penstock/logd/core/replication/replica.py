@@ -50,7 +50,6 @@ from penstock.logd.core.replication.follower import Follower, Numbers
 from penstock.logd.core.replication.follower import Stage as FollowerStage
 from penstock.logd.core.replication.holes import Holes
 from penstock.logd.core.replication.leader import Leader
-from penstock.logd.core.replication.leader import Stage as LeaderStage
 from penstock.logd.core.replication.log_state import LogState
 from penstock.logd.core.replication.messages import Answer, Fetch, Refusal, Refused
 from penstock.logd.core.replication.settings import ReplicationSettings
@@ -126,17 +125,14 @@ class Replica:
         self._insist(now_ns, effects)
         return effects
 
-    @property
-    def is_led(self) -> bool:
-        """Whether it leads, or would with a lease."""
-        return isinstance(self.state, Leader) and self.state.stage is not LeaderStage.RESIGNED
-
-    def renew(self, until_ns: int, now_ns: int) -> bool:
+    def renew(self, until_ns: int) -> bool:
         """As `LeaseRenewed`, where nothing follows from that; False: it is to be handled.
 
-        A node that leads a thousand partitions renews its lease several times a second.
+        For a lease that has not ended since it was told last, however long ago that is: a node that
+        leads a thousand partitions renews its lease several times a second, and tells each of them
+        when it has something for it. An end it tells at once (`Ticked`).
         """
-        if not isinstance(self.state, Leader) or not self.state.renew(until_ns, now_ns):
+        if not isinstance(self.state, Leader) or not self.state.renew(until_ns):
             return False
         self._lease_until_ns = max(self._lease_until_ns, until_ns)
         return True
