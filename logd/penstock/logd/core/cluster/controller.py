@@ -62,6 +62,10 @@ Change = TypeVar("Change", Election, IsrChange)
 CHANGES_PER_COMMAND_MAX: Final = 500
 """Elections or ISR changes in one command: about 200 KiB with the longest names."""
 
+_IDLE_INTERVALS: Final = 30
+"""Intervals until it is looked again at what is to be moved, when nothing was and nothing has
+changed: with a thousand partitions that look is most of what an idle cluster does."""
+
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
@@ -252,8 +256,13 @@ class Controller:
                 self._dirty.update(one.partitions)
         if isinstance(command, RegisterNode) and command.node in state.nodes:
             self._liveness.meet(state.nodes[command.node], now_ns)
+        self._plan_soon(now_ns)
         if isinstance(command, RegisterNode | Drain | AlterStream):
             self._plan_ns = now_ns
+
+    def _plan_soon(self, now_ns: int) -> None:
+        """Something has changed: look at what is to be moved in an interval at the latest."""
+        self._plan_ns = min(self._plan_ns, now_ns + self._timing.plan_interval_ms * NS_PER_MS)
 
     def _settle(self, proposal: int) -> None:
         under_way = self._under_way.pop(proposal, None)
@@ -267,6 +276,8 @@ class Controller:
         if self._liveness.turn(now_ns):
             self._all_dirty = True
             self._calm_since_ns = now_ns
+        if self._all_dirty or self._dirty:
+            self._plan_soon(now_ns)
         if self._all_dirty:
             self._all_dirty = False
             self._dirty = {key for key, _, _ in self._state.partitions()}
@@ -276,7 +287,6 @@ class Controller:
             effects += self._look_at(sorted(self._dirty | due), now_ns)
             self._dirty = set()
         if now_ns >= self._plan_ns:
-            self._plan_ns = now_ns + self._timing.plan_interval_ms * NS_PER_MS
             effects += self._plan(self._state, now_ns)
         return effects
 
@@ -327,7 +337,18 @@ class Controller:
         if not handovers and not self._under_way and self._may_rebalance(now_ns):
             handovers = plan_transfers(state, live, self._elections, self._timing.transfers_max)
             self._rebalancing = self._rebalancing and bool(handovers)
-        return effects + self._elect(handovers[: self._timing.transfers_max])
+        effects += self._elect(handovers[: self._timing.transfers_max])
+        self._plan_ns = self._next_plan_ns(now_ns, idle=not (plan.moving or self._under_way))
+        return effects
+
+    def _next_plan_ns(self, now_ns: int, *, idle: bool) -> int:
+        """When to look again at what is to be moved, if nothing changes until then."""
+        interval_ns = self._timing.plan_interval_ms * NS_PER_MS
+        if not idle:
+            return now_ns + interval_ns
+        calm_ns = self._calm_since_ns + self._timing.rebalance_after_ms * NS_PER_MS
+        later_ns = now_ns + _IDLE_INTERVALS * interval_ns
+        return min(later_ns, calm_ns) if calm_ns > now_ns else later_ns
 
     def _may_rebalance(self, now_ns: int) -> bool:
         calm_ns = now_ns - self._calm_since_ns

@@ -59,10 +59,12 @@ class Plan:
 
     Attributes:
         handovers: Depositions in favour of another node.
+        moving: Whether any move is under way.
     """
 
     steps: tuple[Step, ...]
     handovers: tuple[Election, ...]
+    moving: bool
 
 
 def plan_moves(
@@ -95,7 +97,7 @@ def plan_moves(
             steps.append(Step(key, SetTarget(basis=basis, target=target)))
         else:
             _next_step(fitness, key, stream, partition, steps, handovers)
-    return Plan(tuple(steps), tuple(handovers))
+    return Plan(tuple(steps), tuple(handovers), moving > 0)
 
 
 def plan_transfers(
