@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.logd.core.turn import Message
 from penstock.logd.errors import CorruptError
-from penstock.logd.nats.parser import BUFFER_SIZE, NatsParser, Parsed
+from penstock.logd.nats.parser import BUFFER_SIZE, READ_SIZE, NatsParser, Parsed
 
 WORDS = st.binary(min_size=1, max_size=12).map(lambda raw: raw.hex().encode())
 MESSAGES = st.builds(
@@ -84,6 +84,15 @@ def test_a_message_larger_than_the_buffer_is_taken_and_the_buffer_given_back() -
     parsed = feed(parser, wire(b"1", message) + wire(b"1", message._replace(payload=b"small")))
     assert [len(m.payload) for m in parsed.messages[b"1"]] == [3 * BUFFER_SIZE, 5]
     assert len(parser.writable()) <= BUFFER_SIZE
+
+
+def test_one_read_takes_little_but_for_the_rest_of_a_message() -> None:
+    parser = NatsParser()
+    assert len(parser.writable()) == READ_SIZE
+    data = wire(b"1", Message(b"a", b"", b"", bytes(3 * READ_SIZE)))
+    parser.writable()[:READ_SIZE] = data[:READ_SIZE]
+    parser.written(READ_SIZE)
+    assert len(parser.writable()) == len(data) - READ_SIZE
 
 
 @pytest.mark.parametrize(

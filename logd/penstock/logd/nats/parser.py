@@ -29,6 +29,10 @@ from penstock.logd.limits import (
 )
 
 BUFFER_SIZE: Final = 256 * 1024
+
+READ_SIZE: Final = 64 * 1024
+"""Bytes taken in one turn of the event loop, but for the rest of a message: what hundreds of small
+messages amount to is soon done. A node's heartbeats wait for it, and its lease with them."""
 """Bytes; what one read of the socket can bring, so also what one turn is."""
 
 _WORD: Final = rb"([^ \t\r\n]{1,%d})" % MESSAGE_WORD_MAX
@@ -100,7 +104,7 @@ class NatsParser:
             grown = bytearray(max(2 * len(self._buffer), self._end + self._missing))
             grown[: self._end] = self._view[: self._end]
             self._buffer, self._view = grown, memoryview(grown)
-        return self._view[self._end :]
+        return self._view[self._end : self._end + max(READ_SIZE, self._missing)]
 
     def written(self, count: int) -> Parsed:
         """Parse, `count` bytes having been put into `writable()`."""
