@@ -54,6 +54,9 @@ class Recorder:
             case _:
                 raise KeyError(api)
 
+    def answer_at_once(self, node: str, api: str, body: bytes) -> bytes | None:
+        return None
+
     async def replicate(self, node: str, channel: Channel) -> None:
         await channel.send(b"frames for " + node.encode(), stall_s=20)
 
@@ -256,7 +259,8 @@ async def test_one_that_listens_but_takes_nothing_is_bounded() -> None:
                 for _ in range(64):
                     link.post(bytes(1024 * 1024))
                 assert link._unsent_bytes <= PEER_UNSENT_BYTES_MAX + 1024
-                assert link.counts.dropped >= 64 - PEER_UNSENT_BYTES_MAX // (1024 * 1024)
+                gone = link.counts.dropped + link.counts.sent  # the kernel takes some
+                assert gone >= 64 - PEER_UNSENT_BYTES_MAX // (1024 * 1024)
                 with pytest.raises(UnavailableError, match="too slowly"):
                     await link.ask("echo", bytes(1024 * 1024), timeout_s=1)
 

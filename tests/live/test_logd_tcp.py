@@ -256,3 +256,78 @@ async def greeted(port: int, tls: ssl.SSLContext | None) -> bytes:
 async def never(channel: Channel) -> None:
     """Serve, but say nothing."""
     await channel.receive(1)
+
+
+async def test_what_comes_is_handed_on_as_far_as_there_is_room(tls: MutualTls | None) -> None:
+    sent = bytes(range(256)) * 4096
+    taken, room = bytearray(), [1000]
+
+    def take(ahead: bytearray) -> int:
+        count = min(room[0] - len(taken), len(ahead))
+        taken.extend(ahead[:count])
+        return count
+
+    async def serve(channel: Channel) -> None:
+        assert await channel.receive(10) == sent[:10], "what was received ahead is not lost"
+        with pytest.raises(EOFError):
+            await channel.consume(take, ahead_max=2000)
+        ended.set()
+
+    async def serving(channel: Channel) -> None:
+        channels.append(channel)
+        await serve(channel)
+
+    channels: list[Channel] = []
+    ended = asyncio.Event()
+    async with listening(serving, tls) as port:
+        channel = await dial_local(port, tls)
+        await channel.send(sent, stall_s=20)
+        channel.close()
+        await wait_until_async(lambda: len(taken) == room[0])
+        assert not ended.is_set()
+        room[0] = len(sent)
+        channels[0].again()
+        async with asyncio.timeout(20):
+            await ended.wait()
+    assert taken == sent[10:]
+
+
+async def test_what_is_wrong_with_what_came_ends_it(tls: MutualTls | None) -> None:
+    told: list[str] = []
+
+    def take(ahead: bytearray) -> int:
+        if b"bad" in ahead:
+            raise RefusedError("BAD", "no")
+        return 0
+
+    async def serve(channel: Channel) -> None:
+        try:
+            await channel.consume(take, ahead_max=100)
+        except RefusedError as error:
+            told.append(error.code)
+
+    async with listening(serve, tls) as port:
+        channel = await dial_local(port, tls)
+        await channel.send(b"good ", stall_s=20)
+        await channel.send(b"bad", stall_s=20)
+        await wait_until_async(lambda: told == ["BAD"])
+        channel.close()
+
+
+async def test_an_offer_never_comes_into_the_midst_of_what_is_being_sent(
+    tls: MutualTls | None,
+) -> None:
+    large = bytes(32 * CHUNK_BYTES)
+
+    async def serve(channel: Channel) -> None:
+        assert channel.offer(b"first") == 5
+        sending = asyncio.create_task(channel.send(large, stall_s=20))
+        await asyncio.sleep(0)
+        assert channel.offer(b"between") == 0
+        await sending
+
+    async with listening(serve, tls) as port:
+        channel = await dial_local(port, tls)
+        assert await channel.receive(5) == b"first"
+        assert await channel.receive(len(large)) == large
+        channel.close()

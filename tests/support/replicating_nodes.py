@@ -214,6 +214,9 @@ class Node:
         assert api == RANGE_API
         return await self.replication.answer_range(node, body)
 
+    def answer_at_once(self, node: str, api: str, body: bytes) -> bytes | None:
+        return None
+
     async def replicate(self, node: str, channel: Channel) -> None:
         await self.replication.serve(node, channel)
 

@@ -5,8 +5,9 @@ answers. On that node the controller decides who leads which partition, and prop
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, assert_never
 
 import structlog
@@ -31,6 +32,7 @@ from penstock.logd.core.cluster.controller_events import (
 )
 from penstock.logd.core.cluster.controller_events import Tick as ControllerTick
 from penstock.logd.core.cluster.heartbeats import (
+    NS_PER_MS,
     Heartbeat,
     HeartbeatAnswer,
     HeartbeatRefusal,
@@ -51,7 +53,7 @@ from penstock.logd.core.cluster.records import PartitionKey
 from penstock.logd.core.cluster.state import Refused, Result
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import BusyError, NotLeaderError
-from penstock.logd.errors import LogdError, RefusedError, UnavailableError
+from penstock.logd.errors import LogdError, UnavailableError
 from penstock.service.clock import Clock
 
 HEARTBEAT: Final = "heartbeat"
@@ -90,6 +92,15 @@ class Process:
     boot: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Unanswered:
+    """A heartbeat under way."""
+
+    heartbeat: Heartbeat
+    ns: int
+    forget: Callable[[], None]
+
+
 class Controlling:
     """One node's heartbeats and, where it leads the metadata group, the controller.
 
@@ -117,13 +128,14 @@ class Controlling:
         self.lease = NodeLease(timing)
         self.coordinating = Coordinating(group, timing.drift_percent, clock)
         self._me = me
-        self._timeout_s = timing.lease_ms / 1000
+        self._lease_ns = timing.lease_ms * NS_PER_MS
         self._group = group
         self._standing = standing
         self._clock = clock
         self._full = True
         self._proposed: dict[int, Command] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unanswered: dict[int, _Unanswered] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._elected_ns: int | None = None
         self._closed = False
@@ -142,6 +154,8 @@ class Controlling:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        for sent in self._unanswered.values():
+            sent.forget()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -159,7 +173,7 @@ class Controlling:
             self._proposed.clear()
             self._decide(LostController())
         if leader is not None:
-            self._beat(BeatNow())
+            self.look()
 
     def on_applied(self, command: Command, result: Result) -> None:
         """A command was applied to the state."""
@@ -174,7 +188,7 @@ class Controlling:
         self._decide(LostController())
         self.coordinating.end()
 
-    async def answer(self, body: bytes) -> bytes:
+    def answer(self, body: bytes) -> bytes:
         """Answer another node's heartbeat."""
         where = "heartbeat"
         heartbeat = read_as(Heartbeat, read_document(body, where=where), where=where)
@@ -182,7 +196,7 @@ class Controlling:
 
     def look(self) -> None:
         """Something that heartbeats tell has changed in a way that cannot wait."""
-        self._beat(BeatNow())
+        asyncio.get_running_loop().call_soon(self._beat_now)
 
     def rebalance(self) -> None:
         """Even out leaderships and replicas now, if this node decides."""
@@ -201,7 +215,7 @@ class Controlling:
             try:
                 await self._group.member.read()
             except UnavailableError:
-                await asyncio.sleep(self._timeout_s / 10)
+                await asyncio.sleep(self._lease_ns / 1e10)
                 continue
             if self._elected_ns == elected_ns:
                 _log.info("this node is the controller", node=self._me.node)
@@ -240,12 +254,16 @@ class Controlling:
         except LogdError as error:  # nobody knows: a new controller will see
             _log.warning("decision lost", kind=type(command).__name__, reason=str(error))
 
+    def _beat_now(self) -> None:
+        if not self._closed:
+            self._beat(BeatNow())
+
     def _beat(self, event: LeaseEvent) -> None:
         """Hand an event to the lease, and do what follows."""
         for effect in self.lease.handle(event, self._clock.monotonic_ns()):
             match effect:
                 case SendHeartbeat(sequence):
-                    self._spawn(self._send(self._heartbeat(sequence)))
+                    self._send(self._heartbeat(sequence))
                 case LeaseBegun():
                     self._standing.on_lease(held=True)
                 case LeaseEnded():
@@ -267,28 +285,44 @@ class Controlling:
             deaf=self._standing.deaf(),
         )
 
-    async def _send(self, heartbeat: Heartbeat) -> None:
-        leader = self._group.leader
-        try:
-            answer = await self._ask(leader, heartbeat)
-        except (RefusedError, UnavailableError) as error:
-            self._full = self._full or heartbeat.full or bool(heartbeat.reports)
-            _log.debug("heartbeat not answered", leader=leader, reason=str(error))
-            return
-        self._take_answer(answer)
-
-    async def _ask(
-        self, leader: NodeId | None, heartbeat: Heartbeat
-    ) -> HeartbeatAnswer | HeartbeatRefusal:
+    def _send(self, heartbeat: Heartbeat) -> None:
+        """Send it at once: of an event loop that is busy each turn costs a part of the lease."""
+        leader, now_ns = self._group.leader, self._clock.monotonic_ns()
+        for sequence, sent in list(self._unanswered.items()):
+            if now_ns - sent.ns >= self._lease_ns:  # there is no lease left in it
+                del self._unanswered[sequence]
+                sent.forget()
+                self._note_unheard(sent.heartbeat, "no answer in time")
         if leader is None:
-            raise UnavailableError("no node leads the metadata group")
-        if leader == self._me.node:
-            return self._hear(heartbeat)
-        data = write_document(heartbeat)
-        timeout_s = self._timeout_s
-        return _decode_answer(
-            await self._group.mesh.ask(leader, HEARTBEAT, data, timeout_s=timeout_s)
-        )
+            self._note_unheard(heartbeat, "no node leads the metadata group")
+        elif leader == self._me.node:
+            self._take_answer(self._hear(heartbeat))
+        else:
+            then = partial(self._answered, heartbeat)
+            try:
+                forget = self._group.mesh.call(leader, HEARTBEAT, write_document(heartbeat), then)
+            except LogdError as error:
+                self._note_unheard(heartbeat, str(error))
+            else:
+                self._unanswered[heartbeat.sequence] = _Unanswered(heartbeat, now_ns, forget)
+
+    def _answered(self, heartbeat: Heartbeat, answer: bytes | LogdError) -> None:
+        self._unanswered.pop(heartbeat.sequence, None)
+        if self._closed:
+            return
+        try:
+            if isinstance(answer, LogdError):
+                raise answer
+            found = _decode_answer(answer)
+        except LogdError as error:
+            self._note_unheard(heartbeat, str(error))
+        else:
+            self._take_answer(found)
+
+    def _note_unheard(self, heartbeat: Heartbeat, reason: str) -> None:
+        """What it reported is reported again."""
+        self._full = self._full or heartbeat.full or bool(heartbeat.reports)
+        _log.debug("heartbeat not answered", sequence=heartbeat.sequence, reason=reason)
 
     def _take_answer(self, answer: HeartbeatAnswer | HeartbeatRefusal) -> None:
         self._full = self._full or answer.send_full

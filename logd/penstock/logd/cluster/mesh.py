@@ -3,10 +3,11 @@
 import asyncio
 import random
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from penstock.logd.peers.identity import Identity
-from penstock.logd.peers.link import PeerLink, UnreachableError
+from penstock.logd.peers.link import PeerLink, Then, UnreachableError
 
 
 class Mesh:
@@ -58,6 +59,21 @@ class Mesh:
         if found is None:
             raise UnreachableError(f"node {node!r} is not known here")
         return await found[0].ask(api, body, timeout_s=timeout_s)
+
+    def call(self, node: str, api: str, body: bytes, then: Then) -> Callable[[], None]:
+        """Ask a node for something, now; as `PeerLink.call`.
+
+        Returns:
+            What ends the waiting.
+
+        Raises:
+            RefusedError, UnreachableError: As `PeerLink.call`.
+        """
+        found = self._links.get(node)
+        if found is None:
+            raise UnreachableError(f"node {node!r} is not known here")
+        link = found[0]
+        return partial(link.forget, link.call(api, body, then))
 
     async def close(self) -> None:
         """End every link."""

@@ -179,7 +179,6 @@ class ClusterNode:
         self.handlers: dict[str, Handler] = {
             PROPOSE: self._propose,
             JOIN: self._pass_on,
-            HEARTBEAT: self._hear,
             RANGE_API: self.replication.answer_range,
         }
         self._replicas = replicas
@@ -247,6 +246,11 @@ class ClusterNode:
         """As `penstock.logd.peers.server.Service`."""
         self.group.receive(node, message)
 
+    def answer_at_once(self, node: str, api: str, body: bytes) -> bytes | None:
+        """As `penstock.logd.peers.server.Service`."""
+        del node
+        return self.controlling.answer(body) if api == HEARTBEAT else None
+
     async def answer(self, node: str, api: str, body: bytes) -> bytes:
         """As `penstock.logd.peers.server.Service`."""
         handler = self.handlers.get(api)
@@ -292,9 +296,6 @@ class ClusterNode:
     def on_unregistered(self) -> None:
         """As `penstock.logd.cluster.controlling.Standing`."""
         self._registration.again()
-
-    async def _hear(self, _node: str, body: bytes) -> bytes:
-        return await self.controlling.answer(body)
 
     async def _propose(self, _node: str, body: bytes) -> bytes:
         return await self.group.answer(body)

@@ -9,16 +9,18 @@ import asyncio
 import random
 import ssl
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
 
-from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.errors import CorruptError, LogdError, RefusedError, UnavailableError
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX, PEER_UNSENT_BYTES_MAX
 from penstock.logd.peers.dialing import dial_peer
 from penstock.logd.peers.identity import Identity, refusal
-from penstock.logd.peers.wire import Kind, decode, encode_frame, receive_frame
+from penstock.logd.peers.wire import AHEAD_MAX, Kind, decode, encode_frame, next_frame
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.wire.logd_peer_pb2 import Answer, Purpose, Request
 
@@ -31,6 +33,9 @@ that returns is wanted back, and a dial within a site costs nothing."""
 
 _REQUEST_HEADROOM: Final = 1024
 """Bytes of a frame that are not the request's body."""
+
+Then = Callable[[bytes | LogdError], None]
+"""Called with the answer, or why there is none; in the turn of the event loop in which it came."""
 
 _log = structlog.get_logger()
 
@@ -86,7 +91,8 @@ class PeerLink:
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._wanted = asyncio.Event()
-        self._asked: dict[int, asyncio.Future[bytes]] = {}
+        self._channel: Channel | None = None
+        self._asked: dict[int, Then] = {}
         self._next_id = 1
 
     @property
@@ -109,18 +115,8 @@ class PeerLink:
             UnreachableError: It was not asked.
             UnavailableError: There is no answer; the peer may have done it.
         """
-        if len(body) > PEER_FRAME_SIZE_MAX - _REQUEST_HEADROOM:
-            raise RefusedError("TOO_LARGE", f"a request of {len(body)} bytes to {self.peer}")
-        if not self.up:
-            raise UnreachableError(f"node {self.peer} cannot be reached: {self.problem}")
-        if self._unsent_bytes + len(body) > PEER_UNSENT_BYTES_MAX:
-            raise UnreachableError(f"node {self.peer} takes what it is sent too slowly")
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        number = self._next_id
-        self._next_id += 1
-        self._asked[number] = answer
-        request = Request(id=number, api=api, body=body)
-        self._enqueue(encode_frame(Kind.REQUEST, request.SerializeToString()))
+        number = self.call(api, body, partial(_settle, answer))
         try:
             async with asyncio.timeout(timeout_s):
                 return await answer
@@ -128,7 +124,38 @@ class PeerLink:
             message = f"node {self.peer} has not answered {api} within {timeout_s:g} s"
             raise UnavailableError(message) from None
         finally:
-            del self._asked[number]
+            self.forget(number)
+
+    def call(self, api: str, body: bytes, then: Then) -> int:
+        """Ask for something, now; whoever asks looks after the time.
+
+        Args:
+            api: What for.
+            body: Of the request.
+            then: Called once, unless `forget` is called before.
+
+        Returns:
+            What `forget` is to be called with.
+
+        Raises:
+            RefusedError, UnreachableError: As `ask`.
+        """
+        if len(body) > PEER_FRAME_SIZE_MAX - _REQUEST_HEADROOM:
+            raise RefusedError("TOO_LARGE", f"a request of {len(body)} bytes to {self.peer}")
+        if not self.up:
+            raise UnreachableError(f"node {self.peer} cannot be reached: {self.problem}")
+        if self._unsent_bytes + len(body) > PEER_UNSENT_BYTES_MAX:
+            raise UnreachableError(f"node {self.peer} takes what it is sent too slowly")
+        number = self._next_id
+        self._next_id += 1
+        self._asked[number] = then
+        request = Request(id=number, api=api, body=body)
+        self._enqueue(encode_frame(Kind.REQUEST, request.SerializeToString()))
+        return number
+
+    def forget(self, number: int) -> None:
+        """An answer is not waited for any more."""
+        self._asked.pop(number, None)
 
     async def run(self) -> None:
         """Keep a connection until cancelled."""
@@ -156,30 +183,30 @@ class PeerLink:
         self.problem = ""
         self.counts.connected += 1
         _log.info("peer connected", peer=self.peer, address=self.address)
-        hearing = asyncio.create_task(self._hear(channel))
+        self._channel = channel
+        hearing = asyncio.create_task(channel.consume(self._hear, ahead_max=AHEAD_MAX))
         sending = asyncio.create_task(self._send(channel))
         try:
             done, _ = await asyncio.wait({hearing, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._channel = None
             hearing.cancel()
             sending.cancel()
             await asyncio.gather(hearing, sending, return_exceptions=True)
         for task in done:
             task.result()
 
-    async def _hear(self, channel: Channel) -> None:
-        while True:
-            kind, body = await receive_frame(channel)
+    def _hear(self, data: bytearray) -> int:
+        position = 0
+        while (frame := next_frame(data, position)) is not None:
+            kind, body, position = frame
             if kind is not Kind.ANSWER:
                 raise CorruptError(f"node {self.peer} sends {kind.name}, which is not its turn")
             answer = decode(Answer, body)
-            waiting = self._asked.get(answer.id)
-            if waiting is None or waiting.done():  # given up meanwhile
-                continue
-            if answer.HasField("refused"):
-                waiting.set_exception(_mapped(answer))
-            else:
-                waiting.set_result(answer.body)
+            then = self._asked.pop(answer.id, None)
+            if then is not None:  # not given up meanwhile
+                then(_mapped(answer) if answer.HasField("refused") else answer.body)
+        return position
 
     async def _send(self, channel: Channel) -> None:
         while True:
@@ -192,6 +219,16 @@ class PeerLink:
             await self._wanted.wait()
 
     def _enqueue(self, data: bytes) -> None:
+        """Send it now, as far as it goes; the rest in its turn."""
+        if not self._unsent and self._channel is not None:
+            try:
+                count = self._channel.offer(data)
+            except OSError:  # whoever sends next hears of it, too
+                count = 0
+            if count == len(data):
+                self.counts.sent += 1
+                return
+            data = data[count:]
         self._unsent.append(data)
         self._unsent_bytes += len(data)
         self._wanted.set()
@@ -203,10 +240,19 @@ class PeerLink:
         self.counts.dropped += len(self._unsent)
         self._unsent.clear()
         self._unsent_bytes = 0
-        for waiting in self._asked.values():
-            if not waiting.done():
-                message = f"the connection to node {self.peer} broke before it answered: {reason}"
-                waiting.set_exception(UnavailableError(message))
+        asked, self._asked = self._asked, {}
+        for then in asked.values():
+            message = f"the connection to node {self.peer} broke before it answered: {reason}"
+            then(UnavailableError(message))
+
+
+def _settle(waiting: "asyncio.Future[bytes]", answer: bytes | LogdError) -> None:
+    if waiting.done():
+        return
+    if isinstance(answer, LogdError):
+        waiting.set_exception(answer)
+    else:
+        waiting.set_result(answer)
 
 
 def _mapped(answer: Answer) -> RefusedError | UnavailableError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -10,7 +11,15 @@ import structlog
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.limits import PEER_REQUESTS_MAX
 from penstock.logd.peers.identity import Identity, check_hello, encode_refusal, welcome
-from penstock.logd.peers.wire import UNACKED_S, Kind, decode, encode_frame, receive_frame
+from penstock.logd.peers.wire import (
+    AHEAD_MAX,
+    UNACKED_S,
+    Kind,
+    decode,
+    encode_frame,
+    next_frame,
+    receive_frame,
+)
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.tcp.listener import Listener
 from penstock.logd.wire.logd_peer_pb2 import Answer, Hello, Purpose, Refused, Request
@@ -29,6 +38,14 @@ class Service(Protocol):
 
     def on_raft(self, node: str, message: bytes) -> None:
         """Take one of Raft's messages."""
+        ...
+
+    def answer_at_once(self, node: str, api: str, body: bytes) -> bytes | None:
+        """Do what a node asks that nothing has to be waited for; None: ask `answer`.
+
+        Raises:
+            LogdError: Not now, or not at all.
+        """
         ...
 
     async def answer(self, node: str, api: str, body: bytes) -> bytes:
@@ -128,8 +145,9 @@ class _Conversation:
         self._channel = channel
         self._node = node
         self._service = service
-        self._sending = asyncio.Lock()
-        self._room = asyncio.Semaphore(PEER_REQUESTS_MAX)
+        self._group: asyncio.TaskGroup | None = None
+        self._asked = 0
+        self._unsent: deque[bytes] = deque()
 
     async def hold(self) -> None:
         """Take what comes until the connection ends.
@@ -139,37 +157,81 @@ class _Conversation:
         """
         try:
             async with asyncio.TaskGroup() as group:
-                while True:
-                    await self._take(group)
+                self._group = group
+                await self._channel.consume(self._take, ahead_max=AHEAD_MAX)
         except* (OSError, EOFError):
             pass
         except* CorruptError as errors:
             raise errors.exceptions[0] from None
 
-    async def _take(self, group: asyncio.TaskGroup) -> None:
-        kind, body = await receive_frame(self._channel)
-        match kind:
-            case Kind.RAFT:
-                self._service.on_raft(self._node, body)
-            case Kind.REQUEST:
-                await self._room.acquire()
-                task = group.create_task(self._answer(decode(Request, body)))
-                task.add_done_callback(lambda _: self._room.release())
-            case _:
-                raise CorruptError(f"peer {self._node} sends {kind.name}, which is not its turn")
+    def _take(self, data: bytearray) -> int:
+        position = 0
+        while (frame := next_frame(data, position)) is not None:
+            kind, body, end = frame
+            match kind:
+                case Kind.RAFT:
+                    self._service.on_raft(self._node, body)
+                case Kind.REQUEST if self._asked >= PEER_REQUESTS_MAX:
+                    break
+                case Kind.REQUEST:
+                    self._ask(decode(Request, body))
+                case _:
+                    message = f"peer {self._node} sends {kind.name}, which is not its turn"
+                    raise CorruptError(message)
+            position = end
+        return position
+
+    def _ask(self, request: Request) -> None:
+        try:
+            body = self._service.answer_at_once(self._node, request.api, request.body)
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the node
+            self._put(self._problem(request, error))
+            return
+        if body is not None:
+            self._put(Answer(id=request.id, body=body))
+            return
+        assert self._group is not None
+        self._asked += 1
+        self._group.create_task(self._answer(request)).add_done_callback(self._answered)
+
+    def _answered(self, _: "asyncio.Task[None]") -> None:
+        self._asked -= 1
+        self._channel.again()
 
     async def _answer(self, request: Request) -> None:
-        answer = Answer(id=request.id)
         try:
-            answer.body = await self._service.answer(self._node, request.api, request.body)
-        except RefusedError as error:
-            answer.refused.CopyFrom(encode_refusal(error))
-        except (LogdError, OSError) as error:
-            answer.refused.CopyFrom(Refused(code="UNAVAILABLE", message=str(error)))
+            body = await self._service.answer(self._node, request.api, request.body)
         except Exception as error:  # noqa: BLE001 - one bad request must not end the node
-            _log.exception("peer's request failed", node=self._node, api=request.api)
-            message = f"{type(error).__name__}: {error}"
-            answer.refused.CopyFrom(Refused(code="INTERNAL", message=message))
+            self._put(self._problem(request, error))
+        else:
+            self._put(Answer(id=request.id, body=body))
+
+    def _problem(self, request: Request, error: Exception) -> Answer:
+        match error:
+            case RefusedError():
+                return Answer(id=request.id, refused=encode_refusal(error))
+            case LogdError() | OSError():
+                refused = Refused(code="UNAVAILABLE", message=str(error))
+            case _:
+                _log.error(
+                    "peer's request failed", node=self._node, api=request.api, exc_info=error
+                )
+                refused = Refused(code="INTERNAL", message=f"{type(error).__name__}: {error}")
+        return Answer(id=request.id, refused=refused)
+
+    def _put(self, answer: Answer) -> None:
+        """Send it now, as far as it goes; the rest in its turn."""
         data = encode_frame(Kind.ANSWER, answer.SerializeToString())
-        async with self._sending:
-            await self._channel.send(data, stall_s=_STALL_S)
+        if not self._unsent:
+            data = data[self._channel.offer(data) :]
+        if not data:
+            return
+        self._unsent.append(data)
+        if len(self._unsent) == 1:
+            assert self._group is not None
+            self._group.create_task(self._send())
+
+    async def _send(self) -> None:
+        while self._unsent:  # what is being sent stays there: nothing may come between
+            await self._channel.send(self._unsent[0], stall_s=_STALL_S)
+            self._unsent.popleft()

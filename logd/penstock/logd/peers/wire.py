@@ -37,6 +37,9 @@ UNACKED_S: Final = 5.0
 """Seconds a node's kernel may leave what was sent unacknowledged before the connection is given up.
 Without, one that was cut off comes back only with TCP's next try, which may be minutes away."""
 
+AHEAD_MAX: Final = PEER_FRAME_SIZE_MAX + 64 * 1024
+"""Bytes of a connection that may have been received and not taken: the greatest frame, and more."""
+
 _HEAD: Final = struct.Struct("<IB")
 
 Decoded = TypeVar("Decoded", bound=Message)
@@ -66,7 +69,25 @@ async def receive_frame(channel: Channel) -> tuple[Kind, bytes]:
         CorruptError: The other side does not speak this protocol.
         EOFError, OSError: As `Channel.receive`.
     """
-    length, kind = _HEAD.unpack(await channel.receive(_HEAD.size))
+    kind, length = _check_head(*_HEAD.unpack(await channel.receive(_HEAD.size)))
+    return kind, await channel.receive(length)
+
+
+def next_frame(data: bytearray, position: int) -> tuple[Kind, bytes, int] | None:
+    """The frame that begins there, and where it ends; None: it has not come whole yet.
+
+    Raises:
+        CorruptError: The other side does not speak this protocol.
+    """
+    begin = position + _HEAD.size
+    if begin > len(data):
+        return None
+    kind, length = _check_head(*_HEAD.unpack_from(data, position))
+    end = begin + length
+    return None if end > len(data) else (kind, bytes(data[begin:end]), end)
+
+
+def _check_head(length: int, kind: int) -> tuple[Kind, int]:
     try:
         known = Kind(kind)
     except ValueError:
@@ -75,7 +96,7 @@ async def receive_frame(channel: Channel) -> tuple[Kind, bytes]:
         raise CorruptError(
             f"a peer announces {length} bytes; at most {PEER_FRAME_SIZE_MAX} are taken"
         )
-    return known, await channel.receive(length)
+    return known, length
 
 
 def decode(message: type[Decoded], body: bytes) -> Decoded:

@@ -1,12 +1,16 @@
 """A channel: bytes to and from one other side, which may stall or go away at any moment."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from penstock.logd.store import FileRange
 
 CHUNK_BYTES: Final = 1024 * 1024
 """Bytes sent in one go before other channels get their turn."""
+
+Take = Callable[[bytearray], int]
+"""Given what came and was not taken yet; returns how many bytes of it are."""
 
 
 class Channel(Protocol):
@@ -27,6 +31,35 @@ class Channel(Protocol):
         Raises:
             EOFError: The other side closed the connection.
             OSError: It broke.
+        """
+        ...
+
+    async def consume(self, take: Take, *, ahead_max: int) -> None:
+        """Hand on what comes, in the turn of the event loop in which it does, until the end.
+
+        A task that waits for it would have it two turns later; of a loop that is busy each turn may
+        take as long as other nodes have patience.
+
+        Args:
+            take: Takes all that is complete.
+            ahead_max: Bytes that may be left; with more, no more is received.
+
+        Raises:
+            EOFError, OSError: As `receive`; and whatever `take` raises.
+        """
+        ...
+
+    def again(self) -> None:
+        """`take` may take more of what it left."""
+        ...
+
+    def offer(self, data: bytes) -> int:
+        """Send what can be sent without waiting; returns how many bytes of it.
+
+        None while `send` is under way.
+
+        Raises:
+            OSError: The connection broke.
         """
         ...
 

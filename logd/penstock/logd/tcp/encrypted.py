@@ -7,7 +7,7 @@ import asyncio
 from typing import Final
 
 from penstock.logd.store import FileRange
-from penstock.logd.tcp.channel import CHUNK_BYTES, send_copy
+from penstock.logd.tcp.channel import CHUNK_BYTES, Take, send_copy
 
 SHUTDOWN_S: Final = 5.0
 """Seconds a connection has to say goodbye, before it is cut off."""
@@ -27,6 +27,10 @@ class EncryptedChannel:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._take: Take | None = None
+        self._ahead = bytearray()
+        self._room = asyncio.Event()
+        self._sending = False
         writer.transport.set_write_buffer_limits(high=_UNSENT_BYTES_MAX)
 
     async def receive(self, size: int) -> bytes:
@@ -43,14 +47,51 @@ class EncryptedChannel:
             buffer[filled : filled + len(data)] = data
             filled += len(data)
 
+    async def consume(self, take: Take, *, ahead_max: int) -> None:
+        """Hand on what comes, until the connection ends; here a task has to do it."""
+        self._take = take
+        try:
+            while True:
+                self.again()
+                while len(self._ahead) > ahead_max:
+                    self._room.clear()
+                    await self._room.wait()
+                data = await self._reader.read(CHUNK_BYTES)
+                if not data:
+                    raise EOFError
+                self._ahead += data
+        finally:
+            self._take = None
+
+    def again(self) -> None:
+        """`take` may take more of what it left."""
+        if self._take is None:
+            return
+        try:
+            del self._ahead[: self._take(self._ahead)]
+        except Exception as error:  # noqa: BLE001 - raised by the next read
+            self._reader.set_exception(error)
+        self._room.set()
+
+    def offer(self, data: bytes) -> int:
+        """Send what can be sent without waiting: all, if nothing waits in the transport."""
+        if self._sending or self._writer.transport.get_write_buffer_size():
+            return 0
+        self._writer.write(data)
+        return len(data)
+
     async def send(self, data: bytes | memoryview, *, stall_s: float) -> None:
         """Send all of `data`; on return up to `_UNSENT_BYTES_MAX` may not be on their way yet."""
         view = memoryview(data)
-        while view:
-            self._writer.write(view[:CHUNK_BYTES])
-            view = view[CHUNK_BYTES:]
-            async with asyncio.timeout(stall_s):
-                await self._writer.drain()
+        self._sending = True
+        try:
+            while view:
+                self._writer.write(view[:CHUNK_BYTES])
+                view = view[CHUNK_BYTES:]
+                async with asyncio.timeout(stall_s):
+                    await self._writer.drain()
+        finally:
+            self._sending = False
 
     async def send_range(self, part: FileRange, *, stall_s: float) -> None:
         """Send a file's range."""

@@ -11,11 +11,14 @@ import socket
 from typing import Final
 
 from penstock.logd.store import FileRange
-from penstock.logd.tcp.channel import CHUNK_BYTES, file_too_short, send_copy
+from penstock.logd.tcp.channel import CHUNK_BYTES, Take, file_too_short, send_copy
 
 _AHEAD_BYTES: Final = 16 * 1024
 """Bytes received in one go when fewer are asked for: small messages come together with what says
 how long they are."""
+
+_CONSUMED_BYTES: Final = 256 * 1024
+"""Bytes received in one turn of the event loop and handed on in it."""
 
 _NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSOCK})
 """What sendfile fails with when it is not for this file or this socket (sendfile(2))."""
@@ -31,6 +34,8 @@ class PlainChannel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._ahead = b""
+        self._consumer: _Consumer | None = None
+        self._sending = False
 
     async def receive(self, size: int) -> bytes:
         """Receive exactly `size` bytes."""
@@ -58,17 +63,44 @@ class PlainChannel:
                 raise EOFError
             filled += count
 
+    async def consume(self, take: Take, *, ahead_max: int) -> None:
+        """Hand on what comes, until the connection ends."""
+        ahead, self._ahead = bytearray(self._ahead), b""
+        self._consumer = _Consumer(self._connection, take, ahead, ahead_max)
+        try:
+            await self._consumer.run()
+        finally:
+            self._consumer = None
+
+    def again(self) -> None:
+        """`take` may take more of what it left."""
+        if self._consumer is not None:
+            self._consumer.hand_on()
+
+    def offer(self, data: bytes) -> int:
+        """Send what can be sent without waiting."""
+        if self._sending:
+            return 0
+        try:
+            return self._connection.send(data)
+        except BlockingIOError:
+            return 0
+
     async def send(self, data: bytes | memoryview, *, stall_s: float) -> None:
         """Send all of `data`."""
         view = memoryview(data)
-        while view:
-            try:
-                view = view[self._connection.send(view[:CHUNK_BYTES]) :]
-            except BlockingIOError:
-                await self._writable(stall_s)
-                continue
-            if view:
-                await asyncio.sleep(0)
+        self._sending = True
+        try:
+            while view:
+                try:
+                    view = view[self._connection.send(view[:CHUNK_BYTES]) :]
+                except BlockingIOError:
+                    await self._writable(stall_s)
+                    continue
+                if view:
+                    await asyncio.sleep(0)
+        finally:
+            self._sending = False
 
     async def send_range(self, part: FileRange, *, stall_s: float) -> None:
         """Send a file's range."""
@@ -104,6 +136,68 @@ class PlainChannel:
                 await ready
         finally:
             loop.remove_writer(self._connection.fileno())
+
+
+class _Consumer:
+    """Receives from a socket and hands on what came, until either fails."""
+
+    def __init__(
+        self, connection: socket.socket, take: Take, ahead: bytearray, ahead_max: int
+    ) -> None:
+        self._connection = connection
+        self._take = take
+        self._ahead = ahead
+        self._ahead_max = ahead_max
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._watching = False
+
+    async def run(self) -> None:
+        try:
+            self.hand_on()
+            await self._ended
+        finally:
+            self._ended.cancel()
+            self._watch(wanted=False)
+
+    def hand_on(self) -> None:
+        """Have what came taken, and receive more if there is room for it."""
+        if self._ended.done():
+            return
+        try:
+            taken = self._take(self._ahead)
+        except Exception as error:  # noqa: BLE001 - raised where the connection is served
+            self._end(error)
+            return
+        del self._ahead[:taken]
+        self._watch(wanted=len(self._ahead) <= self._ahead_max)
+
+    def _watch(self, *, wanted: bool) -> None:
+        if wanted is not self._watching:
+            self._watching = wanted
+            if wanted:
+                self._loop.add_reader(self._connection.fileno(), self._receive)
+            else:
+                self._loop.remove_reader(self._connection.fileno())
+
+    def _receive(self) -> None:
+        try:
+            data = self._connection.recv(_CONSUMED_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        if not data:
+            self._end(EOFError())
+            return
+        self._ahead += data
+        self.hand_on()
+
+    def _end(self, error: Exception) -> None:
+        self._watch(wanted=False)
+        if not self._ended.done():
+            self._ended.set_exception(error)
 
 
 def _set(ready: asyncio.Future[None]) -> None:
