@@ -23,6 +23,7 @@ from penstock.logd.fetch.connection import FetchLimits
 from penstock.logd.limits import STREAMS_MAX
 from penstock.logd.nats.config import NatsSettings
 from penstock.logd.replication_settings import ReplicationSettings
+from penstock.logd.standby import StandbySettings
 from penstock.service import HostPort
 
 _MIB = 1024 * 1024
@@ -178,6 +179,10 @@ class LogdConfig(_Settings):
             outstanding_total_max=self.fetches_outstanding_total_max,
             stall_s=self.fetch_stall_s,
         )
+
+    def standby(self) -> StandbySettings:
+        """What replicas of a cluster may keep while other nodes lead."""
+        return StandbySettings() if self.cluster is None else self.cluster.standby()
 
     def admission_policy(self) -> AdmissionPolicy:
         """When a stream without room leaves its subject."""

@@ -293,6 +293,7 @@ class _Daemon:
             retention_interval_s=self._config.retention_interval_s,
             admission=self._config.admission_policy(),
             compactor=self._compactor,
+            standby=self._config.standby(),
         )
 
     def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:

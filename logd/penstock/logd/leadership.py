@@ -25,6 +25,9 @@ from penstock.logd.core.turn import (
     Refuse,
     ack_count,
 )
+from penstock.logd.log_orders import Frame
+from penstock.logd.rebuild import recall_frames
+from penstock.logd.standby import Standby
 from penstock.logd.store import CommitLog
 from penstock.logd.surroundings import Surroundings
 
@@ -44,6 +47,8 @@ class Leadership:
         stream, intake: As given.
         budget: Bytes it may hold, and does.
         leads: Whether messages are taken.
+        declines: Whether they are refused nevertheless.
+        standby: Keeps what comes while another node leads; None: nothing is kept.
         pending_acks: Acks that wait.
         passed_over: Messages on reserved subjects that the stream's filter matched.
         ignored: Messages that came while it did not lead; nobody is told.
@@ -65,7 +70,9 @@ class Leadership:
         self.number = number
         self.budget = around.budget.share(stream.config.intake_bytes_max)
         self.stream = stream
-        self.leads = False
+        self.leads = self.declines = False
+        self.standby: Standby | None = None
+        self._on_subject = False
         self.pending_acks = 0
         self.passed_over = self.ignored = 0
         self.lost = self.undecided = 0
@@ -121,17 +128,38 @@ class Leadership:
         self.leads = True
         self.intake.handle(Led(epoch, next_offset), self._clock.unix_ns())
 
+    @property
+    def stands_by(self) -> bool:
+        """Whether what comes is kept, and not taken: another node may lead."""
+        return self.standby is not None and not self.leads
+
+    def stand_by(self, standby: Standby | None) -> None:
+        """Keep what comes while this node does not lead, from now on; None: no more."""
+        if self.standby is not None:
+            self.standby.close()
+        self.standby = standby
+        self.on_subject(here=self._on_subject)
+
+    def on_subject(self, *, here: bool) -> None:
+        """Everything published comes here from now on, or does no more."""
+        self._on_subject = here
+        if self.standby is not None:
+            self.standby.present(here=here)
+
     def decline(self, refusal: Refusal | None) -> None:
         """Refuse everything with this, or (None) refuse nothing any more."""
+        self.declines = refusal is not None
         self.intake.handle(Declined(refusal), self._clock.unix_ns())
 
     def pause(self) -> None:
         """Take no messages; what waits for an ack goes on to wait, for it may yet be committed."""
         self.leads = False
+        if self.standby is not None:
+            self.standby.stopped()
 
     def stop(self) -> None:
         """Take no messages, and answer none of those that wait: others decide about them."""
-        self.leads = False
+        self.pause()
         if self._open:
             self.undecided += self.uncommitted
             self._committed_before = self.committed
@@ -145,11 +173,27 @@ class Leadership:
         or the publisher sends it again.
         """
         if not self.leads:
-            self.ignored += len(messages)
+            if self.standby is None:
+                self.ignored += len(messages)
+            else:
+                self.standby.arrived(messages)
             return
+        if self.standby is not None:
+            messages = self.standby.screened(messages)
         arrived = Arrived(messages, self.budget.room, *self._stream_room())
         self._execute(self.intake.handle(arrived, self._clock.unix_ns()))
         self._send_acks(self._pending, self._high_watermark)
+
+    def follow(self, frames: list[Frame]) -> None:
+        """Keep in mind what a leader has to know of frames that the log gets next."""
+        recall_frames(self.intake, frames, self._clock.unix_ns())
+        if self.standby is not None:
+            self.standby.appended(frames)
+
+    def was_cut(self) -> None:
+        """The log has been cut."""
+        if self.standby is not None:
+            self.standby.cut(self._log.end_offset)
 
     def inherited(self, acks: Iterable[PendingAck]) -> None:
         """Answer publishers of records that came from leaders before, as they are committed.
@@ -169,6 +213,8 @@ class Leadership:
     def committed_upto(self, high_watermark: int) -> None:
         """Everything up to the high watermark is committed: acks are due."""
         self._high_watermark = high_watermark
+        if self.standby is not None:
+            self.standby.committed(high_watermark)
         while self._held and self._held[0][0] <= high_watermark + 1:
             self.budget.release(self._held.popleft()[1])
         self._send_acks(self._pending, high_watermark)
@@ -228,6 +274,8 @@ class Leadership:
                 case Append():
                     self.budget.take(effect.size_bytes)
                     self._held.append((effect.items[-1].next_offset, effect.size_bytes))
+                    if self.standby is not None:
+                        self.standby.took(effect)
                     self._submit(effect)
                 case AckLater():
                     for ack in effect.acks:

@@ -72,6 +72,15 @@ class Taker(Protocol):
         """What it takes."""
         ...
 
+    @property
+    def stands_by(self) -> bool:
+        """Whether it only keeps what comes, for another node may take it: it misses nothing."""
+        ...
+
+    def on_subject(self, *, here: bool) -> None:
+        """Everything published comes here from now on, or does no more."""
+        ...
+
     def take(self, messages: list[Message]) -> None:
         """Take what arrived in one turn."""
         ...
@@ -139,18 +148,31 @@ class Listening:
             self.remove(partition.label)
             raise
 
-    def missed(self, stream: str, duration_ns: int) -> None:
-        """Nobody was on a stream's subject for so long, until now; other nodes may have been."""
+    def missed(self, stream: str, begin_ns: int, end_ns: int = 0) -> None:
+        """Nobody was on a stream's subject for a time; other nodes may have been.
+
+        Args:
+            stream: Or one of its partitions.
+            begin_ns: How long ago that began.
+            end_ns: How long ago it ended.
+        """
         now = self.now()
-        start = now.back_to(now.monotonic_ns - duration_ns)
+        start, end = (now.back_to(now.monotonic_ns - ago_ns) for ago_ns in (begin_ns, end_ns))
         self._began(self.gaps.begin((stream,), GapReason.NO_LEADER, start))
-        self._ended(self.gaps.end(GapReason.NO_LEADER, now, stream=stream), now)
+        self._ended(self.gaps.end(GapReason.NO_LEADER, end, stream=stream), end)
+
+    def lost(self, stream: str, count: int, ago_ns: int) -> None:
+        """So many messages came while nobody led and were not kept, the last one so long ago."""
+        now = self.now()
+        last = now.back_to(now.monotonic_ns - ago_ns)
+        self._began(self.gaps.drop(stream, GapReason.NO_LEADER, count, last))
 
     def remove(self, stream: str) -> None:
         """Take a stream off its subject for good."""
         listener = self._listeners.pop(stream, None)
         if listener is not None:
             self._link.unsubscribe(listener.sid)
+            listener.partition.on_subject(here=False)
             self._by_sid.pop(listener.sid, None)
             self._restless.pop(stream, None)
             self.gaps.forget(stream)
@@ -197,6 +219,8 @@ class Listening:
         match event.state:
             case LinkState.LOST if not self.stopped:
                 present = tuple(name for name, found in self._listeners.items() if _on(found))
+                for listener in self._listeners.values():
+                    listener.partition.on_subject(here=False)
                 start = now if event.since_ns is None else now.back_to(event.since_ns)
                 self._began(
                     self.gaps.begin(present, GapReason.RECONNECTING, start, detail=event.reason)
@@ -238,6 +262,7 @@ class Listening:
         match listener.admission.observe(load, now.monotonic_ns):
             case Move.LEAVE:
                 self._link.pause(listener.sid)
+                partition.on_subject(here=False)
                 detail = "refused messages for lack of room for too long"
                 stream = (partition.label,)
                 self._began(
@@ -255,6 +280,7 @@ class Listening:
         """The server permits a subscription, or (with a reason) does not."""
         name = listener.partition.label
         listener.denial = denial
+        listener.partition.on_subject(here=not denial)
         self._ended(self.gaps.end(GapReason.UNSUBSCRIBED, now, stream=name), now)
         if denial:
             listener.denied_ns = now.monotonic_ns
@@ -286,8 +312,9 @@ class Listening:
 
 
 def _on(listener: _Listener) -> bool:
-    """Whether messages would come if the connection stood."""
-    return not listener.admission.away and not listener.denial
+    """Whether it would take messages if the connection stood."""
+    absent = listener.admission.away or bool(listener.denial)
+    return not absent and not listener.partition.stands_by
 
 
 def _without_reserved(partition: Taker, messages: list[Message]) -> list[Message]:

@@ -338,6 +338,7 @@ class Partition:
             LogdError, OSError: It cannot be read.
         """
         self._remembering.forget()
+        self.leadership.was_cut()
         now_ns = self._around.clock.unix_ns()
         await asyncio.to_thread(self._remembering.discard, self.log.end_offset)
         await asyncio.to_thread(remember_anew, self.intake, self.log, now_ns)

@@ -1,8 +1,8 @@
 """How a stream is to be replicated, as configuration files and requests say it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.logd.core.cluster.records import ReplicationOptions
 from penstock.logd.limits import PARTITIONS_PER_STREAM_MAX, REPLICAS_MAX
@@ -24,9 +24,17 @@ class ReplicationSettings(BaseModel):
     min_isr: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None
     unclean_election: bool = False
     queue_group: str | None = None
+    warm_standby: bool = False
     read_only: bool = False
     paused: bool = False
     held: bool = False
+
+    @model_validator(mode="after")
+    def _check_standby(self) -> Self:
+        if self.warm_standby and self.queue_group is not None:
+            msg = "warm_standby goes with no queue_group: replicas would take each other's share"
+            raise ValueError(msg)
+        return self
 
     def options(self, *, factor: int) -> ReplicationOptions:
         """As the cluster's state holds it; `factor` is for where no replication factor is given."""

@@ -1,7 +1,7 @@
 """What every partition of a daemon shares."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
@@ -9,6 +9,7 @@ from penstock.logd.compactor import Compactor
 from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
 from penstock.logd.core.node import NodeId
 from penstock.logd.postbox import Postbox
+from penstock.logd.standby import StandbySettings
 from penstock.service.clock import Clock
 
 
@@ -25,3 +26,4 @@ class Surroundings:
     retention_interval_s: float = 30.0
     admission: AdmissionPolicy = NEVER_LEAVE
     compactor: Compactor | None = None
+    standby: StandbySettings = field(default_factory=StandbySettings)

@@ -24,7 +24,10 @@ class Unopened:
         intake: For its counters; it takes nothing.
         budget: Holds nothing.
         passed_over: As of a partition.
+        stands_by: False.
     """
+
+    stands_by = False
 
     def __init__(self, stream: Stream, error: Exception, around: Surroundings) -> None:
         self.stream = stream
@@ -55,6 +58,9 @@ class Unopened:
     def subject(self) -> str:
         """As of a leadership."""
         return self.stream.config.subject
+
+    def on_subject(self, *, here: bool) -> None:
+        """As of a leadership."""
 
     def take(self, messages: list[Message]) -> None:
         """Refuse what arrived in one turn."""

@@ -60,6 +60,11 @@ _OPTIONS: Final = (
         help="Let a replica lead that lacks acked records, when no other is left.",
     ),
     click.option("--queue-group", help="NATS queue group that its subject is shared with."),
+    click.option(
+        "--warm-standby/--no-warm-standby",
+        default=None,
+        help="Let replicas keep what comes while nobody leads.",
+    ),
 )
 
 

@@ -10,6 +10,7 @@ from penstock.logd.core.cluster.heartbeats import NS_PER_MS, Timing
 from penstock.logd.core.cluster.records import check_node_id
 from penstock.logd.core.replication.settings import ReplicationSettings
 from penstock.logd.errors import RefusedError
+from penstock.logd.standby import StandbySettings
 from penstock.logd.tcp.mutual_tls import MutualTls
 from penstock.service import HostPort
 
@@ -54,6 +55,9 @@ class ClusterSection(_Settings):
         heartbeat_ms: Between two heartbeats of a node.
         replica_lag_ms: How long a replica may be behind before it counts as out of sync.
         catch_up_bytes_per_s_max: For replicas that return, from each node; none: no limit.
+        standby_bytes_max: Bytes of messages that replicas of streams with `warm_standby` hold while
+            other nodes lead, over all streams.
+        standby_age_s: How long they hold one.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -66,6 +70,8 @@ class ClusterSection(_Settings):
     heartbeat_ms: Annotated[int, Field(ge=20, le=20_000)] = 150
     replica_lag_ms: Annotated[int, Field(ge=100, le=600_000)] = 1500
     catch_up_bytes_per_s_max: Annotated[int, Field(ge=64 * 1024, le=1 << 40)] | None = None
+    standby_bytes_max: Annotated[int, Field(ge=64 * 1024, le=1 << 36)] = 64 * 1024 * 1024
+    standby_age_s: Annotated[float, Field(ge=1, le=3600)] = 10.0
 
     @field_validator("founders")
     @classmethod
@@ -82,6 +88,9 @@ class ClusterSection(_Settings):
         if self.lease_ms < 2 * self.heartbeat_ms:
             msg = "lease_ms must be at least twice heartbeat_ms"
             raise ValueError(msg)
+        if self.standby_age_s * 1000 < 4 * self.lease_ms:
+            msg = "standby_age_s must be at least four times lease_ms: so long nobody may lead"
+            raise ValueError(msg)
         return self
 
     def reached(self, node: str, fetch: str) -> dict[str, str]:
@@ -96,6 +105,11 @@ class ClusterSection(_Settings):
     def replication(self) -> ReplicationSettings:
         """Of the replicas."""
         return ReplicationSettings(replica_lag_ns=self.replica_lag_ms * NS_PER_MS)
+
+    def standby(self) -> StandbySettings:
+        """Of the replicas that do not lead."""
+        age_ns = int(self.standby_age_s * 1e9)
+        return StandbySettings(bytes_max=self.standby_bytes_max, age_ns=age_ns)
 
     def feeding(self) -> FeedSettings:
         """Of the leaders."""

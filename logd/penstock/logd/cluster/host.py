@@ -42,7 +42,7 @@ class Host(Protocol):
         """What is reported of it may be something else now."""
 
     def on_lead(self, replica: "HostedReplica") -> None:
-        """It takes messages from now on: bring them."""
+        """It takes messages from now on, or takes them again: bring them."""
 
     def on_stop(self, replica: "HostedReplica") -> None:
         """It takes no more."""

@@ -38,7 +38,6 @@ from penstock.logd.log_orders import (
     Written,
 )
 from penstock.logd.partition import Partition
-from penstock.logd.rebuild import recall_frames
 from penstock.logd.store import CommitLog, EpochFile, ReplicaFile
 
 _LogChange = (
@@ -82,7 +81,7 @@ class HostedReplica:
         self.place, self.key = identified.place, identified.key
         self.log = log
         self.epochs = epochs
-        self.leads = self.leading = self.heard = self.has_led = False
+        self.leads = self.leading = self.heard = self.has_led = self._takes = False
         self.findings: Counter[do.Finding] = Counter()
         self.led_ns = host.clock.monotonic_ns()
         self._host = host
@@ -230,6 +229,9 @@ class HostedReplica:
         effects = [*before, *self._replica.handle(event, now_ns)]
         for effect in effects:
             self._do(effect)
+        if self._takes:  # all that it is to know before it takes anything has been done
+            self._takes = False
+            self._host.on_lead(self)
         self.high_watermark = self._replica.high_watermark
         if effects or not isinstance(event, on.Ticked):
             self._host.stirred(self)
@@ -304,7 +306,7 @@ class HostedReplica:
                 _log.info("leads", stream=name, partition=self.place.partition, epoch=epoch)
                 self.leading = True
                 partition.lead(epoch, next_offset)
-                self._host.on_lead(self)
+                self._takes = True
             case do.Stop(reason):
                 _log.info("leads no more", stream=name, partition=self.place.partition,
                           epoch=self.epoch, reason=reason.value)  # fmt: skip
@@ -314,6 +316,7 @@ class HostedReplica:
                 self._host.on_stop(self)
             case do.Refuse(reason):
                 partition.leadership.decline(REFUSALS[reason])
+                self._takes = True
             case do.Inherited(first, upto):
                 self._host.spawn(self._answer_inherited(first, upto, self.epoch))
 
@@ -323,7 +326,8 @@ class HostedReplica:
             case do.BeginEpoch(epoch, start_offset):
                 writer.begin_epoch(epoch, start_offset)
             case do.AppendFetched():
-                self._append_fetched()
+                self.partition.leadership.follow(self._fetched)
+                writer.append_fetched(self._fetched)
             case do.Truncate(upto, cuts):
                 writer.truncate(upto, cuts)
             case do.Reset(start, cuts):
@@ -352,10 +356,6 @@ class HostedReplica:
             case do.Tell(finding, first, upto):
                 self.findings[finding] += 1
                 _log.error(finding.value, **where, first=first, upto=upto)
-
-    def _append_fetched(self) -> None:
-        recall_frames(self.partition.intake, self._fetched, self._host.clock.unix_ns())
-        self.partition.writer.append_fetched(self._fetched)
 
     async def _remember_anew(self, event: on.Truncated | on.WasReset) -> None:
         try:

@@ -26,7 +26,7 @@ from penstock.logd.core.cluster.commands import Command, DataGone
 from penstock.logd.core.cluster.heartbeats import PartitionReport
 from penstock.logd.core.cluster.records import Partition as PartitionRecord
 from penstock.logd.core.cluster.records import PartitionKey as Place
-from penstock.logd.core.cluster.records import ReplicationOptions, StreamRecord
+from penstock.logd.core.cluster.records import StreamRecord
 from penstock.logd.core.cluster.state import Result
 from penstock.logd.core.metadata import Stream
 from penstock.logd.core.replication import effects as do
@@ -87,13 +87,12 @@ class NodeReplicas:
         self.ready, self.revived = False, 0
         self._hosted: dict[PartitionKey, HostedReplica] = {}
         self._places: dict[Place, HostedReplica] = {}
-        self._subscribing = Subscribing(self, self._options, clock)
+        self._subscribing = Subscribing(self, self._record, around.standby)
         self._settling = Settling(self._bring_about)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionKey, PartitionReport] = {}
         self._stirred: dict[PartitionKey, None] = {}
         self._isr = IsrProposals(self)
-        self._closing = False
         self._applied = asyncio.Event()
 
     # Made known to each other.
@@ -165,7 +164,7 @@ class NodeReplicas:
         Returns:
             Streams of which something could not be written or synced at last, by name.
         """
-        self._closing = True
+        self._subscribing.closing = True
         await self._settling.close()
         for task in list(self._tasks):
             task.cancel()
@@ -244,12 +243,11 @@ class NodeReplicas:
 
     def on_lead(self, replica: HostedReplica) -> None:
         """As `Host`."""
-        if not self._closing:
-            self._subscribing.look(replica)
+        self._subscribing.look(replica)
 
     def on_stop(self, replica: HostedReplica) -> None:
         """As `Host`."""
-        self._subscribing.end(replica)
+        self._subscribing.look(replica)
 
     def propose_isr(self, replica: HostedReplica, proposal: do.ProposeIsr) -> None:
         """As `Host`."""
@@ -281,10 +279,6 @@ class NodeReplicas:
     def _is_led_here(self, replica: HostedReplica) -> bool:
         found = self.cluster.group.state.partition(replica.place)
         return found is not None and found[1].leader == self.node
-
-    def _options(self, place: Place) -> ReplicationOptions | None:
-        record = self._record(place)
-        return None if record is None else record[0].options
 
     def _look_at(self, names: Iterable[str]) -> None:
         """Streams whose records may have changed: tell their replicas, open and close."""

@@ -74,6 +74,15 @@ class Sleeper:
         """As `Leadership`."""
         return self._leadership.subject
 
+    @property
+    def stands_by(self) -> bool:
+        """As `Leadership`."""
+        return self._leadership.stands_by
+
+    def on_subject(self, *, here: bool) -> None:
+        """As `Leadership`."""
+        self._leadership.on_subject(here=here)
+
     def take(self, messages: list[Message]) -> None:
         """As `Leadership`; a message that is taken here ends the pause."""
         if messages and self._leadership.leads:

@@ -70,6 +70,7 @@ class ReplicationOptions:
         unclean_election: Whether a replica may lead that lacks acked records, when no other is
             left.
         queue_group: NATS queue group with which its subject is shared; None: with nobody.
+        warm_standby: Whether replicas in sync keep what comes while another one leads.
         read_only: Whether publishers are refused.
         paused: Whether it rests, until a message comes for it or somebody resumes it.
         held: Whether a pause takes it off its subject, so that nothing ends it but a resume.
@@ -79,6 +80,7 @@ class ReplicationOptions:
     min_isr: int | None = None
     unclean_election: bool = False
     queue_group: str | None = None
+    warm_standby: bool = False
     read_only: bool = False
     paused: bool = False
     held: bool = False
