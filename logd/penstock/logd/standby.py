@@ -132,6 +132,7 @@ class Standby:
                     for offset, message in enumerate(run.messages, run.base_offset):
                         identity = identify(message, config)
                         if identity is not None:
+                            window.counts.arrived += 1
                             window.took(offset, message, identity, now_ns)
         self._taken.clear()
         self._charge()
@@ -168,4 +169,4 @@ class Standby:
     def _is_paid(self, message: Message, now_ns: int) -> bool:
         identity = identify(message, self._intake.config)
         exact = identity is None or is_exact(identity)
-        return not exact and identity is not None and self.window.pay(identity, now_ns)
+        return not exact and identity is not None and self.window.pay(message, identity, now_ns)

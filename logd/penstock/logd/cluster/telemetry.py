@@ -4,6 +4,7 @@ The admin thread calls these; it goes over copies of what grows.
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -35,6 +36,7 @@ def cluster_metrics(node: ClusterNode, replicas: list[HostedReplica]) -> Iterabl
     yield from _node_metrics(node)
     yield from _peer_metrics(node)
     yield from _replica_metrics(node, replicas)
+    yield from _standby_metrics(replicas)
 
 
 def _node_metrics(node: ClusterNode) -> Iterable[Metric]:
@@ -90,6 +92,24 @@ def _replica_metrics(node: ClusterNode, replicas: list[HostedReplica]) -> Iterab
     yield _counter("messages_ignored", "Came while it did not lead", label, ignored)
     yield _counter("records_undecided", "Accepted, and left to later leaders", label, undecided)
     yield _counter("findings", "What an operator should look at", [*label, "finding"], findings)
+
+
+def _standby_metrics(replicas: list[HostedReplica]) -> Iterable[Metric]:
+    held, size, counted = _Samples(), _Samples(), _Samples()
+    for replica in replicas:
+        standby, name = replica.partition.leadership.standby, [replica.partition.label]
+        if standby is None:
+            continue
+        window = standby.window
+        held.append((name, len(window)))
+        size.append((name, window.held_bytes))
+        counts = asdict(window.counts)
+        counted += [([*name, what], count) for what, count in counts.items()]
+    label = ["stream"]
+    yield _gauge("standby_messages", "Heard, and not known to be stored", label, held)
+    yield _gauge("standby_bytes", "Held for what was heard", label, size)
+    text = "What became of messages that a standby heard"
+    yield _counter("standby", text, [*label, "what"], counted)
 
 
 def _gauge(name: str, text: str, labels: list[str], samples: _Samples) -> Metric:

@@ -33,23 +33,27 @@ DEBT_BYTES: Final = 320
 
 @dataclass(slots=True)
 class StandbyCounts:
-    """Messages, since the process started.
+    """Messages since the stream stands by here.
+
+    arrived + returned = cancelled + released + expired + lost + those that are held.
 
     Attributes:
-        held: Were not known to be in the log when they arrived.
-        returned: Were in the log and cut off again.
-        cancelled: Were found in the log.
+        arrived: Came, and nobody will send them again.
+        returned: Were cancelled by records that were cut off again.
+        cancelled: Were found in the log, or are held already.
         released: Were handed to the intake as this node became the leader.
         expired: Were held for too long: as a rule since a leader had refused them.
-        overflowed: Had no room: only that they came is known still, until they are cancelled.
+        lost: Had no room.
+        overflowed: Had no room: that they came is known still, until they are cancelled or lost.
         debts_expired: Records whose messages never came.
     """
 
-    held: int = 0
+    arrived: int = 0
     returned: int = 0
     cancelled: int = 0
     released: int = 0
     expired: int = 0
+    lost: int = 0
     overflowed: int = 0
     debts_expired: int = 0
 
@@ -122,8 +126,8 @@ class Window:
     _let_go_upto: int = -1
 
     def __len__(self) -> int:
-        """Messages held."""
-        return len(self._held)
+        """Messages held, and those that had no room and are not cancelled yet."""
+        return len(self._held) + len(self._shells)
 
     @property
     def owing(self) -> bool:
@@ -147,26 +151,30 @@ class Window:
             known: Offset of an exact one that is in the log; -1: it was committed long ago.
         """
         exact = is_exact(identity)
+        self.counts.arrived += 1
         if exact and identity in self._orders:
-            return  # a leader would take it for a repeat
+            self.counts.cancelled += 1  # a leader would take it for a repeat
+            return
         if known is not None and known >= self._end:
             known = None  # it has been cut off since
         heard = _Heard(identity, now_ns, message, ENTRY_BYTES + message.size_bytes())
         offset = known if exact else self._pay(identity, now_ns)
         self._arrivals += 1
         if offset is None:
-            self.counts.held += 1
             self._hold(self._arrivals, heard)
         else:
             self.counts.cancelled += 1
             self._match(offset, self._arrivals, heard)
         self._make_room()
 
-    def pay(self, identity: bytes, now_ns: int) -> bool:
+    def pay(self, message: Message, identity: bytes, now_ns: int) -> bool:
         """Whether a message that comes to a leader here is one that the log has already."""
-        paid = self._pay(identity, now_ns) is not None
-        self.counts.cancelled += paid
-        return paid
+        offset = self._pay(identity, now_ns)
+        if offset is None:
+            return False
+        self.counts.arrived += 1
+        self.took(offset, message, identity, now_ns)
+        return True
 
     def append(self, offset: int, identity: bytes, now_ns: int, *, recorded_ns: int) -> None:
         """Take a record that the log gets from its leader.
@@ -198,7 +206,8 @@ class Window:
             self._make_room()
 
     def took(self, offset: int, message: Message, identity: bytes, now_ns: int) -> None:
-        """Take what this node stored as a leader that it is no more; it is not committed yet."""
+        """Take what came to this node as the leader, and is in its log."""
+        self.counts.cancelled += 1
         self._arrivals += 1
         heard = _Heard(identity, now_ns, message, ENTRY_BYTES + message.size_bytes())
         self._match(offset, self._arrivals, heard)
@@ -268,6 +277,7 @@ class Window:
         """
         self.expire(now_ns, led_ns)
         for heard in self._shells.values():
+            self.counts.lost += 1
             self._lapse(heard)
         messages = [heard.message for heard in self._held.values() if heard.message is not None]
         found = [*self._shells.values(), *self._held.values()]
@@ -325,6 +335,7 @@ class Window:
             if debt.offset is not None:
                 self._drop_debt(debt)
         while self.held_bytes > self.held_bytes_max and self._shells:
+            self.counts.lost += 1
             self._lapse(self._take_out(next(iter(self._shells))))
 
     def _lapse(self, heard: _Heard) -> None:
