@@ -7,58 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import nats
 import pytest
 
 from tests.support.logd_cluster import LogdCluster
 from tests.support.nats_server import nats_server
-from tests.support.waiting import wait_until, wait_until_async
+from tests.support.steady_publisher import LAST, SteadyPublisher
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
-
-RATE = 1200
-SLICES = 40
-"""A second; in each the messages of that slice go out together."""
-
-LAST = b"last"
-
-
-class Publisher:
-    """Sends numbered messages at a steady rate to several subjects, and asks for no answer.
-
-    Every other message has a `Nats-Msg-Id`.
-
-    Attributes:
-        sent: How many, to each subject.
-    """
-
-    def __init__(self, url: str, *subjects: str) -> None:
-        self.sent = 0
-        self._url, self._subjects = url, subjects
-        self._stopping = asyncio.Event()
-
-    async def run(self) -> None:
-        client = await nats.connect(self._url)
-        while not self._stopping.is_set():
-            for _ in range(RATE // SLICES):
-                headers = {"Nats-Msg-Id": f"m{self.sent}"} if self.sent % 2 else None
-                for subject in self._subjects:
-                    await client.publish(subject, b"%d" % self.sent, headers=headers)
-                self.sent += 1
-            await client.flush()
-            await asyncio.sleep(1 / SLICES)
-        for subject in self._subjects:
-            await client.publish(subject, LAST)
-        await client.flush()
-        await client.close()
-
-    def stop(self) -> None:
-        self._stopping.set()
-
-    async def goes_on(self) -> None:
-        """Wait until as many more are sent as in half a second."""
-        wanted = self.sent + RATE // 2
-        await wait_until_async(lambda: self.sent >= wanted)
 
 
 def kill(cluster: LogdCluster, leader: str) -> None:
@@ -96,7 +52,7 @@ def wait_led(cluster: LogdCluster, before: str) -> None:
 
 async def fail(
     cluster: LogdCluster,
-    publisher: Publisher,
+    publisher: SteadyPublisher,
     stream: str,
     fault: Callable[[LogdCluster, str], None],
 ) -> None:
@@ -132,7 +88,7 @@ async def test_nothing_is_missing_and_nothing_comes_twice(tmp_path: Path) -> Non
         cluster.create("s", "s.>", warm_standby=True)
         cluster.create("t", "t.>")
         cluster.wait_in_sync("s")
-        publisher = Publisher(server.url, "s.a", "t.a")
+        publisher = SteadyPublisher(server.url, "s.a", "t.a")
         running = asyncio.create_task(publisher.run())
         for fault in (freeze, retire, kill):
             await fail(cluster, publisher, "s", fault)
