@@ -76,9 +76,9 @@ def test_what_was_stored_before_everything_came_leaves_no_debt_and_cancels_nothi
     append(window, b"c1")
     arrive(window, b"c1", now_ns=S)
     window.present(Instant(2 * S, LATER))
-    append(window, b"c1", b"c1", recorded_ns=LATER - 1)
+    append(window, b"c1", b"c1", recorded_ns=LATER - DEBT - 1)
     arrive(window, b"c1", now_ns=3 * S)
-    append(window, b"c1", recorded_ns=LATER - 1)
+    append(window, b"c1", recorded_ns=LATER - DEBT - 1)
     assert release(window, 3 * S) == [b"c1"]
 
 

@@ -12,7 +12,8 @@ leader takes what is left, first come first served, and then what arrives.
 For messages with an id, and batches, there are no debts: what is remembered of the log says whether
 it has them, and a leader stores none twice. Equal messages without an id are counted. Where the
 count cannot be right, one too many is preferred to one too few: a debt lives for a short time, and
-what was in the log before this replica heard everything leaves none.
+what the leader took before this replica heard everything leaves none. By how much before is said
+with `debt_ns`, too: clocks differ, and what is under way just then may come both ways.
 """
 
 from collections import OrderedDict, deque
@@ -188,7 +189,7 @@ class Window:
         if self._end != OFFSET_MAX:
             self._end = max(self._end, offset + 1)
         covered = self.covered
-        early = covered is None or recorded_ns < covered.unix_ns
+        early = covered is None or recorded_ns < covered.unix_ns - self.debt_ns
         orders = self._orders.get(identity)
         if orders:
             # What was taken before says nothing of an equal message that has come since.
