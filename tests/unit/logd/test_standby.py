@@ -244,3 +244,12 @@ def test_debts_count_too() -> None:
     window = make_window(10 * DEBT_BYTES)
     append(window, *[b"c%d" % n for n in range(20)])
     assert window.held_bytes == 10 * DEBT_BYTES
+
+
+def test_what_is_under_way_as_it_begins_is_cancelled() -> None:
+    window = Window(AGE, DEBT, held_bytes_max=1 << 20)
+    window.present(Instant(S, LATER))
+    arrive(window, b"c1", now_ns=S + 1)
+    append(window, b"c1", b"c2", recorded_ns=LATER - S)
+    arrive(window, b"c2", now_ns=S + 2)
+    assert release(window) == []
