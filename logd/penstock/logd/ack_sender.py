@@ -8,9 +8,11 @@ enough they are dropped and counted: the publisher asks again and is told of the
 import asyncio
 
 from penstock.logd.acks import PubAck, encode_ack
-from penstock.logd.core.turn import Ack, AckRun, Refuse
+from penstock.logd.core.turn import Ack, AckRun, PendingAck, Refuse
 from penstock.logd.envelope import TYPE_BATCH_ACK, encode_envelope
 from penstock.logd.nats.link import NatsLink
+from penstock.logd.publish_envelope import refused_ack, stored_ack
+from penstock.service.clock import Clock, SystemClock
 
 
 class AckSender:
@@ -18,14 +20,16 @@ class AckSender:
 
     Args:
         link: The connection for acks.
+        clock: Whose time an ack of a publish envelope says; by default the system's.
 
     Attributes:
         sent: Answers handed to the connection.
         dropped: Answers that could not be sent.
     """
 
-    def __init__(self, link: NatsLink) -> None:
+    def __init__(self, link: NatsLink, clock: Clock | None = None) -> None:
         self._link = link
+        self._clock = clock or SystemClock()
         self._out: list[bytes] = []
         self._gathering = False
         self.sent = 0
@@ -36,6 +40,9 @@ class AckSender:
         for ack in acks:
             if isinstance(ack, AckRun):
                 self._put_lines(stored_lines(stream, epoch, ack))
+                continue
+            if ack.form:
+                self._put(ack.reply, self._published(stream, epoch, ack))
                 continue
             body = encode_ack(
                 PubAck(
@@ -50,7 +57,14 @@ class AckSender:
 
     def send_refusal(self, refusal: Refuse) -> None:
         """Tell a publisher that its message is not stored."""
-        body = encode_ack(refusal.ack)
+        ack = refusal.ack
+        if refusal.form:
+            assert ack.nack is not None
+            body = refused_ack(
+                refusal.form, stream=ack.stream, nack=ack.nack, description=ack.description
+            )
+        else:
+            body = encode_ack(ack)
         if refusal.enveloped:
             body = encode_envelope(TYPE_BATCH_ACK, body)
         self._put(refusal.reply, body)
@@ -69,6 +83,16 @@ class AckSender:
             self.sent += len(out)
         else:
             self.dropped += len(out)
+
+    def _published(self, stream: str, epoch: int, ack: PendingAck) -> bytes:
+        return stored_ack(
+            ack.form,
+            stream=stream,
+            offset=ack.offset,
+            epoch=epoch,
+            duplicate=ack.duplicate,
+            now_ns=self._clock.unix_ns(),
+        )
 
     def _put(self, reply: bytes, body: bytes) -> None:
         if len(body) > self._link.max_payload:  # the server would hang up

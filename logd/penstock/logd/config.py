@@ -20,6 +20,7 @@ from penstock.logd.core.retention import Discard, Retention
 from penstock.logd.core.subjects import check_stream_subject
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.connection import FetchLimits
+from penstock.logd.liftbridge.config import GrpcSection
 from penstock.logd.limits import STREAMS_MAX
 from penstock.logd.nats.config import NatsSettings
 from penstock.logd.replication_settings import ReplicationSettings
@@ -66,6 +67,7 @@ class StreamSettings(_Settings):
     discard: Discard = "old"
     compact: bool = False
     tombstone_retention_s: Annotated[int, Field(ge=0, le=10 * 365 * 86_400)] = 86_400
+    expected_offset: bool = False
 
     @field_validator("name")
     @classmethod
@@ -125,6 +127,7 @@ class LogdConfig(_Settings):
         data_dir: Everything logd keeps; one process at a time.
         fetch: Where readers and the command line connect.
         admin: Where `/healthz`, `/metrics` and `/status` are served.
+        grpc: Liftbridge's API; none: it is not served.
         cluster: The cluster that it is a node of; none: it is alone.
         streams: Made at start when missing; their options follow the file, their subject cannot.
         intake_bytes_max: Bytes of accepted messages that may wait for the disk, over all streams.
@@ -151,6 +154,7 @@ class LogdConfig(_Settings):
     nats: NatsSettings = NatsSettings()
     fetch: HostPort = "127.0.0.1:9293"
     admin: HostPort = "127.0.0.1:9294"
+    grpc: GrpcSection | None = None
     cluster: ClusterSection | None = None
     streams: tuple[ConfiguredStream, ...] = ()
     intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 256 * _MIB
@@ -196,6 +200,8 @@ class LogdConfig(_Settings):
     def _check_reachable(self) -> Self:
         if self.cluster is not None:
             reached = self.cluster.reached(self.node, self.fetch)
+            if self.grpc is not None:
+                reached["grpc"] = self.cluster.advertise.grpc or self.grpc.listen
             for key, address in reached.items():
                 if address.rpartition(":")[0] in ("0.0.0.0", "[::]"):  # noqa: S104 - looked for
                     msg = f"nobody can connect to {address}: name this host in advertise.{key}"

@@ -30,8 +30,10 @@ from penstock.logd.engine import Engine
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.server import FetchServer
+from penstock.logd.liftbridge.server import GrpcServer
 from penstock.logd.limits import WORKERS_MAX
 from penstock.logd.lone_engine import LoneEngine
+from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.errors import NatsRefusedError, NatsSetupError
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.subscriptions import LinkEvent
@@ -108,6 +110,7 @@ class _Daemon:
         self._engine = self._make_engine()
         api = FetchApi(self._engine.streams, self._engine.cursors, self._engine.groups)
         self._server = FetchServer(api, config.fetch_limits())
+        self._grpc = self._make_grpc(access)
         self._telemetry = Telemetry(
             node=config.node,
             engine=self._engine,
@@ -116,6 +119,7 @@ class _Daemon:
             data_link=self._data_link,
             ack_link=self._ack_link,
             server=self._server,
+            grpc=self._grpc,
         )
 
     async def start(self, stack: ExitStack) -> None:
@@ -128,6 +132,8 @@ class _Daemon:
         asyncio.get_running_loop().set_default_executor(workers)
         fetch_address = self._server.listen(config.fetch)
         endpoints = {"fetch": fetch_address, "admin": admin_address}
+        if self._grpc is not None:
+            endpoints["grpc"] = self._grpc.listen()
         for part in (self._server, self._ack_link, self._data_link):
             stack.callback(part.close)
         await self._open_streams(endpoints)
@@ -137,6 +143,10 @@ class _Daemon:
             await self._connect(self._ack_link)
             await self._connect(self._data_link)
             self._check_permitted()
+            if self._grpc is not None:
+                stack.callback(self._grpc.relay.link.close)
+                await self._connect(self._grpc.relay.link)
+                await self._grpc.start()
         except BaseException:
             await self._engine.close()
             raise
@@ -168,9 +178,14 @@ class _Daemon:
                 tasks.create_task(self._ack_link.run()),
                 tasks.create_task(self._server.run()),
             ]
+            if self._grpc is not None:
+                background.append(tasks.create_task(self._grpc.relay.link.run()))
             await stop.wait()
             try:
                 await self._engine.retire()
+                if self._grpc is not None:
+                    await self._grpc.stop()
+                    self._grpc.relay.link.close()
                 await self._drain()
             finally:
                 working.cancel()
@@ -220,6 +235,12 @@ class _Daemon:
         clock = BootClock()
         hearing = Hearing(self._is_connected, clock)
         return ClusterEngine(config, self._data_link, self._surroundings, clock, hearing)
+
+    def _make_grpc(self, access: NatsAccess) -> GrpcServer | None:
+        section, node = self._config.grpc, self._config.node
+        if section is None:
+            return None
+        return GrpcServer(section, self._engine, access, node=node, clock=SystemClock())
 
     def _is_connected(self) -> bool:
         return self._data_link.connected and self._ack_link.connected

@@ -8,7 +8,8 @@ recognised by the same cookie:
          4    1 version        0
          5    1 header length  offset of the payload: 8, or 12 with a CRC
          6    1 flags          bit 0: CRC present
-         7    1 type           0-14 are Liftbridge's; 64 = batch, 65 = batch ack
+         7    1 type           0-14 are Liftbridge's, of which logd speaks 0 and 1
+                               (`penstock.logd.publish_envelope`); 64 = batch, 65 = batch ack
          8    4 CRC-32C        of the payload, when flag bit 0 is set
     header length ... payload
 

@@ -231,8 +231,9 @@ class Leadership:
         for pending in (*self._pending_here, *self._pending):
             replies = pending.replies if isinstance(pending, AckRun) else [pending.reply]
             enveloped = not isinstance(pending, AckRun) and pending.enveloped
+            form = b"" if isinstance(pending, AckRun) else pending.form
             for reply in filter(None, replies):
-                self._acks.send_refusal(Refuse(reply, ack, enveloped))
+                self._acks.send_refusal(Refuse(reply, ack, enveloped, form))
         self._forget_waiting()
 
     def count_on(self, before: "Leadership") -> None:

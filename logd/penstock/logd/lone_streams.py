@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from penstock.logd.core.cluster.records import ReplicationOptions
 from penstock.logd.core.metadata import StreamConfig, is_internal
 from penstock.logd.cursors import CursorStore
 from penstock.logd.description import describe_stream
 from penstock.logd.errors import RefusedError
+from penstock.logd.fetch.streams import StreamOutline
 from penstock.logd.fetch.wire import Document
 from penstock.logd.partition import Partition
 from penstock.logd.replication_settings import ReplicationSettings
@@ -48,6 +50,11 @@ class LoneStreams:
         found = self._streams.all()
         shown = (one for one in found if internal or not is_internal(one.name))
         return [describe_stream(one, self.node) for one in shown]
+
+    def outline(self, stream: str) -> StreamOutline:
+        """As `Streams`."""
+        found = self._streams.find(stream)
+        return StreamOutline(found.stream, 1, ReplicationOptions(replication_factor=1))
 
     def match(self, subject: str) -> tuple[str, ...]:
         """As `Streams`."""

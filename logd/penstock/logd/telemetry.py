@@ -26,6 +26,7 @@ from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.engine import Engine
 from penstock.logd.fetch.server import FetchServer
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
+from penstock.logd.liftbridge.server import GrpcServer
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition import Partition
 from penstock.logd.unopened import Unopened
@@ -43,6 +44,7 @@ class Telemetry:
     data_link: NatsLink
     ack_link: NatsLink
     server: FetchServer
+    grpc: GrpcServer | None = None
     health: Health = Health.STARTING
 
     def status(self) -> Status:
@@ -79,6 +81,7 @@ class Telemetry:
                 "readers_stalled": self.server.counts.stalled,
                 "requests": self.server.counts.requests,
                 "fetched_bytes": self.server.counts.bytes_sent,
+                **({} if self.grpc is None else {"grpc": self.grpc.info()}),
                 **self.engine.info(),
             },
         )
@@ -90,7 +93,10 @@ class Telemetry:
         return registry
 
     def _reasons(self) -> Iterable[str]:
-        for what, link in (("data", self.data_link), ("acks", self.ack_link)):
+        links = [("data", self.data_link), ("acks", self.ack_link)]
+        if self.grpc is not None:
+            links.append(("grpc", self.grpc.relay.link))
+        for what, link in links:
             if not link.connected or link.problem:
                 yield f"nats ({what}): {link.problem or 'not connected'}"
         for name, denial in sorted(self.engine.listening.denied().items()):
@@ -208,6 +214,8 @@ class _Scrape(Collector):
         listening = self._telemetry.engine.listening
         yield from gap_metrics(listening.gaps, listening.now())
         yield from self._telemetry.engine.metrics()
+        if self._telemetry.grpc is not None:
+            yield from self._telemetry.grpc.metrics()
 
 
 def _stream_metrics(partitions: list[Partition], unopened: list[Unopened]) -> Iterable[Metric]:

@@ -37,6 +37,7 @@ class AdvertiseSettings(_Settings):
     peer: HostPort | None = None
     fetch: HostPort | None = None
     admin: HostPort | None = None
+    grpc: HostPort | None = None
 
 
 class ClusterSection(_Settings):

@@ -147,6 +147,7 @@ class ClusterEngine:
             peer=other.peer or section.founders.get(self._node.name, section.peer),
             fetch=other.fetch or addresses["fetch"],
             admin=other.admin or addresses["admin"],
+            grpc="" if "grpc" not in addresses else other.grpc or addresses["grpc"],
         )
         self._node.listen()
 

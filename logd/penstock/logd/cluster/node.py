@@ -14,7 +14,7 @@ import random
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -270,7 +270,7 @@ class ClusterNode:
     def _registered(self) -> RegisterNode:
         settings, addresses = self._settings, self.advertised
         if not addresses.peer:
-            addresses = Addresses(peer=self._address, fetch=addresses.fetch, admin=addresses.admin)
+            addresses = replace(addresses, peer=self._address)
         return RegisterNode(
             node=settings.node,
             addresses=addresses,

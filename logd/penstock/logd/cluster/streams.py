@@ -24,11 +24,11 @@ from penstock.logd.core.cluster.records import Node, NodeState, PartitionKey, St
 from penstock.logd.core.cluster.records import Partition as PartitionRecord
 from penstock.logd.core.cluster.state import ClusterState, Refused
 from penstock.logd.core.cluster.tables import basis_of
-from penstock.logd.core.metadata import StreamConfig, check_not_internal, is_internal
+from penstock.logd.core.metadata import Stream, StreamConfig, check_not_internal, is_internal
 from penstock.logd.description import describe_roles, describe_standing
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.fetch.stream_settings import altered
-from penstock.logd.fetch.streams import not_here
+from penstock.logd.fetch.streams import StreamOutline, not_here
 from penstock.logd.fetch.wire import Document
 from penstock.logd.partition import Partition
 from penstock.logd.replication_settings import ReplicationSettings
@@ -89,6 +89,12 @@ class ClusterStreams:
             for record in found
             if internal or not is_internal(record.config.name)
         ]
+
+    def outline(self, stream: str) -> StreamOutline:
+        """As `Streams`."""
+        record = self._record(stream)
+        found = Stream(config=record.config, incarnation=record.incarnation)
+        return StreamOutline(found, len(record.partitions), record.options)
 
     def match(self, subject: str) -> tuple[str, ...]:
         """As `Streams`."""
@@ -293,6 +299,7 @@ def _describe_node(node: Node, *, live: bool) -> Document:
         "node": node.id,
         "fetch": node.addresses.fetch,
         "admin": node.addresses.admin,
+        "grpc": node.addresses.grpc,
         "rack": node.rack,
         "state": str(node.state),
         "live": live,

@@ -19,13 +19,11 @@ from penstock.logd.core.intake_counts import IntakeCounts
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.producers import Accept, Duplicate, Gap
 from penstock.logd.core.publish_options import (
-    NO_OPTIONS,
     TOMBSTONE,
     PublishOptions,
     Refusal,
-    read_options,
-    stored_pairs,
 )
+from penstock.logd.core.single import BUSY, Single, open_published, published_fault, read_message
 from penstock.logd.core.turn import (
     FRAME_OVERHEAD,
     OFFSET_MAX,
@@ -34,13 +32,19 @@ from penstock.logd.core.turn import (
     Message,
     PendingAck,
     Refuse,
-    RowExtras,
     Turn,
     Whole,
 )
-from penstock.logd.envelope import COOKIE, TYPE_BATCH, BatchPayload, decode_batch, decode_envelope
+from penstock.logd.envelope import (
+    COOKIE,
+    TYPE_BATCH,
+    BatchPayload,
+    Envelope,
+    decode_batch,
+    decode_envelope,
+)
 from penstock.logd.errors import CorruptError
-from penstock.logd.nats.headers import Pairs, parse_headers
+from penstock.logd.publish_envelope import TYPE_PUBLISH, Published, decode_publish, published_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,58 +193,46 @@ class Intake:
 
     def _inspect(self, message: Message, now_ns: int) -> None:
         """Take or refuse a message that is not simply plain."""
-        size = message.size_bytes()
-        refusal = self._refuse_unread(message, size)
-        if refusal is not None:
-            self._refuse(message, refusal)
+        size, room = message.size_bytes(), self._turn.room + self._turn.spare
+        found = self._refusal or read_message(
+            message, size, self.config, size_max=self.size_max, room=room
+        )
+        if isinstance(found, Refusal):
+            self._refuse(message, found)
             return
-        pairs: Pairs = ()
-        options = NO_OPTIONS
-        if message.headers:
-            try:
-                pairs = parse_headers(message.headers, self.config.header_pairs_max)
-            except CorruptError as error:
-                self._refuse(message, Refusal(Nack.BAD_HEADER, str(error)))
-                return
-            found = read_options(pairs, key_bytes_max=self.config.key_bytes_max)
-            if isinstance(found, Refusal):
-                self._refuse(message, found)
-                return
-            options = found
-        if options.stream not in (None, self.config.name):
+        pairs, options = found
+        asked = options.stream in (None, self.config.name)
+        if not asked:
             if not self._stores_elsewhere(message, str(options.stream)):
                 self._refuse(message, Refusal(Nack.WRONG_STREAM, "expected stream does not match"))
                 return
             # The named stream answers; this one stores its own copy and stays silent.
             message = message._replace(reply=b"")
             options = options.without_expectations()
-        payload = message.payload
-        batch_payload = self._batch_payload(payload) if payload.startswith(COOKIE) else None
-        if batch_payload is None:
-            self._take_plain(message, size, pairs, options, now_ns)
-        elif options.for_one_record:
-            text = "a batch's records have their own keys, and its producer's sequence is its id"
-            self._refuse(message, Refusal(Nack.BAD_HEADER, text))
-        else:
-            # Only its own header silences a batch: its producer goes on from the answer.
-            acked = bool(message.reply) and options.ack_policy != "none"
-            self._take_batch(message, batch_payload, size, acked=acked)
-
-    def _refuse_unread(self, message: Message, size: int) -> Refusal | None:
-        if self._refusal is not None:
-            return self._refusal
-        if len(message.payload) + len(message.headers) > self.config.message_bytes_max:
-            limit = self.config.message_bytes_max
-            return Refusal(Nack.MESSAGE_TOO_LARGE, f"message size exceeds maximum of {limit} bytes")
-        if len(message.headers) > self.config.header_bytes_max:
-            limit = self.config.header_bytes_max
-            return Refusal(Nack.BAD_HEADER, f"headers of more than {limit} bytes")
-        if size > self.size_max:
-            text = f"message takes {size} bytes while it waits; there is room for {self.size_max}"
-            return Refusal(Nack.MESSAGE_TOO_LARGE, text)
-        if size > self._turn.room + self._turn.spare:
-            return Refusal(Nack.BUSY, "too many bytes wait to be stored; try again later")
-        return None
+        reply = message.reply if self.config.ack_on_reply else b""
+        single = Single(message, size, pairs, options, reply)
+        envelope = self._unwrap(message) if message.payload.startswith(COOKIE) else None
+        match envelope:
+            case None:
+                self._take_plain(single, now_ns)
+            case Published():
+                opened = open_published(single, envelope, self.config, asked=asked)
+                fault = published_fault(options, envelope, self.config)
+                if fault is None and opened.size > room:
+                    fault = Refusal(Nack.BUSY, BUSY)
+                if fault is None:
+                    self._take_plain(opened, now_ns)
+                else:
+                    self._refuse_single(opened, fault)
+            case _ if options.for_one_record:
+                text = (
+                    "a batch's records have their own keys, and its producer's sequence is its id"
+                )
+                self._refuse(message, Refusal(Nack.BAD_HEADER, text))
+            case _:
+                # Only its own header silences a batch: its producer goes on from the answer.
+                acked = bool(message.reply) and options.ack_policy != "none"
+                self._take_batch(message, envelope.payload, size, acked=acked)
 
     def _refuse_full(self, size: int, records: int = 1) -> Refusal | None:
         """Refuse what the stream itself has no room for; never a duplicate."""
@@ -253,48 +245,49 @@ class Intake:
     def _stores_elsewhere(self, message: Message, stream: str) -> bool:
         return stream in self._streams_for(message.subject.decode("utf-8", "replace"))
 
-    def _batch_payload(self, payload: bytes) -> memoryview | None:
-        """The payload of a batch envelope; None when what begins like one is a plain message."""
+    def _unwrap(self, message: Message) -> Envelope | Published | None:
+        """What is in an envelope; None when what begins like one is a plain message."""
         try:
-            envelope = decode_envelope(payload)
+            envelope = decode_envelope(message.payload)
+            assert envelope is not None
+            if envelope.type == TYPE_PUBLISH:
+                return decode_publish(envelope.payload, message.subject, self._turn.now_ns)
         except CorruptError:
+            envelope = None
+        if envelope is None or envelope.type != TYPE_BATCH:
             self.counts.malformed_envelopes += 1
             return None
-        assert envelope is not None
-        if envelope.type != TYPE_BATCH:
-            self.counts.malformed_envelopes += 1
-            return None
-        return envelope.payload
+        return envelope
 
-    def _take_plain(
-        self, message: Message, size: int, pairs: Pairs, options: PublishOptions, now_ns: int
-    ) -> None:
-        if options.tombstone and message.payload:
+    def _take_plain(self, single: Single, now_ns: int) -> None:
+        options, form = single.options, single.form
+        if options.tombstone and single.message.payload:
             text = f"a message with {TOMBSTONE} has a payload; its value would be lost"
-            self._refuse(message, Refusal(Nack.BAD_HEADER, text))
+            self._refuse_single(single, Refusal(Nack.BAD_HEADER, text))
             return
         policy = options.ack_policy or self.config.ack_policy
-        answered = self.config.ack_on_reply and policy != "none"
+        reply = single.reply if policy != "none" else b""
         if options.message_id is not None:
             known = self.dedup.message_ids.offset(options.message_id, now_ns)
             if known is not None:
                 self._count_duplicates(1)
-                if answered and message.reply:
-                    self._ack_when_durable(PendingAck(0, message.reply, known, duplicate=True))
+                if reply:
+                    self._ack_when_durable(PendingAck(0, reply, known, duplicate=True, form=form))
                 return
         # After that: what a repeat expects has passed already, and it takes no room.
-        refusal = self._refuse_position(options) or self._refuse_full(size)
+        refusal = self._refuse_position(options) or self._refuse_full(single.size)
         if refusal is not None:
-            self._refuse(message, refusal)
+            self._refuse_single(single, refusal)
             return
         if options.message_id is not None:
             self.dedup.message_ids.record(options.message_id, self.next_offset, now_ns)
-        reply = message.reply if answered else b""
-        if reply and (here := policy == "leader") is not self._acks_here:  # unlike its run's others
-            self._turn.acks.append(PendingAck(self.next_offset, reply, self.next_offset, here=here))
+        here = policy == "leader"
+        if reply and (form or here is not self._acks_here):  # unlike its run's others
+            offset = self.next_offset
+            self._turn.acks.append(PendingAck(offset, reply, offset, here=here, form=form))
             reply = b""
-        extras = _extras(pairs, options)
-        self._turn.put([message], [reply], size, self.next_offset, extras)
+        extras = single.extras()
+        self._turn.put([single.message], [reply], single.size, self.next_offset, extras)
         self._count_stored(1)
         self.dedup.last_message_id = options.message_id or b""
 
@@ -369,28 +362,34 @@ class Intake:
 
     def _refuse(self, message: Message, refusal: Refusal, *, count: int = 1) -> None:
         """Refuse a message; a batch counts as many as it says and may; one refused unread, one."""
-        count = min(count, self.config.batch_rows_max)
         enveloped = message.payload.startswith(COOKIE) and message.payload[7:8] == _BATCH_TYPE
-        self.counts.received += count
-        self.counts.refused[refusal.nack] += count
-        if not message.reply or not (self.config.ack_on_reply or enveloped):
-            self.counts.untold[refusal.nack] += count
-            return
-        ack = PubAck(
+        reply = message.reply if self.config.ack_on_reply or enveloped else b""
+        form = b""
+        if message.payload.startswith(COOKIE):
+            published = published_in(message.payload, message.subject, self._turn.now_ns)
+            if published is not None:
+                reply, form = published.ack_inbox, published.form
+        self._tell(refusal, Refuse(reply, self._nack(refusal), enveloped, form), count)
+
+    def _refuse_single(self, single: Single, refusal: Refusal) -> None:
+        self._tell(refusal, Refuse(single.reply, self._nack(refusal), False, single.form), 1)
+
+    def _nack(self, refusal: Refusal) -> PubAck:
+        return PubAck(
             stream=self.config.name,
             nack=refusal.nack,
             description=refusal.description,
             sequence=refusal.sequence,
         )
-        self._turn.refusals.append(Refuse(message.reply, ack, enveloped))
 
-
-def _extras(pairs: Pairs, options: PublishOptions) -> RowExtras | None:
-    if not pairs:
-        return None
-    if options.key is not None or options.ack_policy is not None:
-        pairs = stored_pairs(pairs)
-    return RowExtras(pairs or None, options.key, options.tombstone)
+    def _tell(self, refusal: Refusal, answer: Refuse, count: int) -> None:
+        count = min(count, self.config.batch_rows_max)
+        self.counts.received += count
+        self.counts.refused[refusal.nack] += count
+        if answer.reply:
+            self._turn.refusals.append(answer)
+        else:
+            self.counts.untold[refusal.nack] += count
 
 
 def _begin_turn(event: Arrived, now_ns: int, *, here: bool) -> Turn:

@@ -53,6 +53,7 @@ class StreamConfig:
             oldest records, `new` refuses new ones.
         compact: Whether of each key only the last record is kept.
         tombstone_retention_s: Seconds a tombstone is kept after what it deletes is gone.
+        expected_offset: Whether Liftbridge's publishers get the offset they expect, or a refusal.
     """
 
     name: str
@@ -77,6 +78,7 @@ class StreamConfig:
     discard: Discard = "old"
     compact: bool = False
     tombstone_retention_s: int = 86_400
+    expected_offset: bool = False
 
     @property
     def deleting(self) -> Retention:

@@ -94,6 +94,7 @@ class PendingAck(NamedTuple):
         records: Of the batch; 1 for a plain message.
         enveloped: Whether the publisher sent an envelope and is answered in one.
         here: Whether it is enough that the leader has it durable (ack policy `leader`).
+        form: Of a publish envelope: what its ack begins with.
     """
 
     release: int
@@ -103,6 +104,7 @@ class PendingAck(NamedTuple):
     duplicate: bool = False
     enveloped: bool = False
     here: bool = False
+    form: bytes = b""
 
 
 class AckRun(NamedTuple):
@@ -143,11 +145,12 @@ class AckLater:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Tell a publisher now that its message is not stored."""
+    """Tell a publisher now that its message is not stored; `form` as in `PendingAck`."""
 
     reply: bytes
     ack: PubAck
     enveloped: bool
+    form: bytes = b""
 
 
 Effect = Append | AckLater | Refuse

@@ -1,8 +1,9 @@
 """What the api needs of the streams: those of a lone logd, or of a cluster as a node has them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from penstock.logd.core.cluster.records import ReplicationOptions
 from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.wire import Document
@@ -45,6 +46,19 @@ class Readable(Protocol):
         """Wait until the high watermark is at or above an offset, or the partition is closed."""
 
 
+class StreamOutline(NamedTuple):
+    """What a publisher has to know of a stream.
+
+    Attributes:
+        partitions: How many.
+        replication: Whether it is paused or read-only, and more.
+    """
+
+    stream: Stream
+    partitions: int
+    replication: ReplicationOptions
+
+
 class Streams(Protocol):
     """Called on the event loop. Descriptions and answers are as `penstock.logd.fetch.wire` says.
 
@@ -61,6 +75,13 @@ class Streams(Protocol):
 
     def describe(self, stream: str | None = None, *, internal: bool = False) -> list[Document]:
         """One stream, or all by name; logd's own only if named or asked for.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`.
+        """
+
+    def outline(self, stream: str) -> StreamOutline:
+        """One stream, in short.
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`.

@@ -34,6 +34,7 @@ class Addresses:
     peer: str
     fetch: str = ""
     admin: str = ""
+    grpc: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

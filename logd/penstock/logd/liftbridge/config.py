@@ -1,0 +1,35 @@
+"""The section `grpc` of logd's configuration."""
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from penstock.service import HostPort
+
+_MIB: Final = 1024 * 1024
+
+
+class GrpcSection(BaseModel):
+    """Liftbridge's API; it is served where this section is there.
+
+    Attributes:
+        listen: Where its clients connect.
+        message_bytes_max: Of one request; what NATS takes (`max_payload`) bounds publishes, too.
+        calls_max: Calls under way, over all clients, subscriptions included.
+        calls_per_connection_max: Of them on one connection; HTTP/2 holds further ones up.
+        subscriptions_max: Subscriptions at a time.
+        publish_bytes_max: Bytes of publishes that wait for their ack; further ones wait.
+        publish_timeout_s: How long a publish may wait where its client sets no deadline.
+        keepalive_s: After how long without a word a client is asked whether it is there.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    listen: HostPort = "127.0.0.1:9292"
+    message_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * _MIB)] = 8 * _MIB
+    calls_max: Annotated[int, Field(ge=1, le=65_536)] = 1024
+    calls_per_connection_max: Annotated[int, Field(ge=1, le=65_536)] = 256
+    subscriptions_max: Annotated[int, Field(ge=1, le=65_536)] = 256
+    publish_bytes_max: Annotated[int, Field(ge=_MIB, le=1024 * _MIB)] = 64 * _MIB
+    publish_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
+    keepalive_s: Annotated[float, Field(ge=1, le=3600)] = 30.0

@@ -1,0 +1,76 @@
+"""What a call is refused with: gRPC's status codes, chosen as Liftbridge's clients read them.
+
+A client takes RESOURCE_EXHAUSTED in a subscription for the end of what there is to read, and
+FAILED_PRECONDITION at its beginning for another node's leadership. So a limit of this server is
+UNAVAILABLE, which clients try again.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import grpc
+import structlog
+
+from penstock.logd.errors import CorruptError, LogdError, RefusedError
+from penstock.logd.nats.errors import NatsRefusedError
+
+_CODES: Final[Mapping[str, grpc.StatusCode]] = {
+    "UNKNOWN_STREAM": grpc.StatusCode.NOT_FOUND,
+    "UNKNOWN_PARTITION": grpc.StatusCode.NOT_FOUND,
+    "UNKNOWN_GROUP": grpc.StatusCode.NOT_FOUND,
+    "STREAM_RECREATED": grpc.StatusCode.NOT_FOUND,
+    "STREAM_DIFFERS": grpc.StatusCode.ALREADY_EXISTS,
+    "NOT_HERE": grpc.StatusCode.FAILED_PRECONDITION,
+    "NOT_CLUSTERED": grpc.StatusCode.FAILED_PRECONDITION,
+    "GROUP_ACTIVE": grpc.StatusCode.FAILED_PRECONDITION,
+    "FENCED": grpc.StatusCode.FAILED_PRECONDITION,
+    "NATS_REFUSED": grpc.StatusCode.PERMISSION_DENIED,
+    "OUT_OF_RANGE": grpc.StatusCode.OUT_OF_RANGE,
+    "TOO_MANY_STREAMS": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "TOO_MANY_CURSORS": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
+}
+_log = structlog.get_logger()
+
+
+class CallError(Exception):
+    """A call ends with this status.
+
+    Attributes:
+        code: Of gRPC.
+        facts: For the trailing metadata, each as `penstock-<name>`.
+    """
+
+    def __init__(self, code: grpc.StatusCode, message: str, /, **facts: int | str) -> None:
+        self.code = code
+        self.facts: Mapping[str, int | str] = facts
+        super().__init__(message)
+
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """The facts as metadata; its values are ASCII."""
+        return tuple(
+            (f"penstock-{name.replace('_', '-')}", str(value).encode("ascii", "replace").decode())
+            for name, value in self.facts.items()
+        )
+
+
+def call_error(error: Exception, method: str) -> CallError:
+    """How a caller is told of what went wrong."""
+    match error:
+        case CallError():
+            return error
+        case RefusedError():
+            code = _CODES.get(error.code, grpc.StatusCode.INVALID_ARGUMENT)
+            return CallError(code, str(error), **{"refusal": error.code, **error.detail})
+        case NatsRefusedError():
+            message = f"the NATS server refuses it: {error}"
+            return CallError(grpc.StatusCode.PERMISSION_DENIED, message)
+        case CorruptError():
+            _log.error("damaged data was asked for", error=str(error))
+            return CallError(grpc.StatusCode.DATA_LOSS, str(error))
+        case LogdError() | OSError():
+            _log.warning("grpc call failed", method=method, error=str(error))
+            return CallError(grpc.StatusCode.UNAVAILABLE, str(error))
+        case _:
+            _log.exception("grpc call failed", method=method, exc_info=error)
+            return CallError(grpc.StatusCode.INTERNAL, "internal error; logd's log has it")

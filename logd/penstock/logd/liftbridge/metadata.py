@@ -1,0 +1,88 @@
+"""FetchMetadata and FetchPartitionMetadata: who is there, and who leads what."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from penstock.logd.fetch.streams import Streams
+from penstock.logd.fetch.wire import Document
+from penstock.logd.liftbridge.publishing import Context
+from penstock.logd.wire import logd_liftbridge_pb2 as wire
+from penstock.service.config import split_host_port
+
+
+class Describing:
+    """Tells clients where to go."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    async def fetch(
+        self, request: wire.FetchMetadataRequest, _: Context
+    ) -> wire.FetchMetadataResponse:
+        """The nodes that can be reached, and the streams that are named; without names, all."""
+        everything = self._streams.describe(internal=True)
+        named = {document["name"]: document for document in everything}
+        wanted = list(dict.fromkeys(request.streams)) or sorted(named)
+        return wire.FetchMetadataResponse(
+            brokers=self._brokers(everything),
+            streamMetadata=[_stream(name, named.get(name)) for name in wanted],
+        )
+
+    async def fetch_partition(
+        self, request: wire.FetchPartitionMetadataRequest, _: Context
+    ) -> wire.FetchPartitionMetadataResponse:
+        """Where a partition stands, as its leader knows."""
+        self._streams.partition(request.stream, request.partition)  # its leader answers only
+        (document,) = self._streams.describe(request.stream)
+        (found,) = [one for one in document["partitions"] if one["partition"] == request.partition]
+        metadata = _partition(found, document["options"])
+        metadata.highWatermark = found["high_watermark"]
+        metadata.newestOffset = found["end_offset"] - 1
+        return wire.FetchPartitionMetadataResponse(metadata=metadata)
+
+    def _brokers(self, streams: Iterable[Document]) -> list[wire.Broker]:
+        partitions: Counter[str] = Counter()
+        leaders: Counter[str] = Counter()
+        for stream in streams:
+            for partition in stream["partitions"]:
+                partitions.update(partition["replicas"])
+                leaders[partition["leader"]] += 1
+        brokers = []
+        for node in self._streams.cluster()["nodes"]:
+            if node["live"] and node.get("grpc"):
+                host, port = split_host_port(node["grpc"])
+                name = node["node"]
+                brokers.append(
+                    wire.Broker(
+                        id=name,
+                        host=host,
+                        port=port,
+                        partitionCount=partitions[name],
+                        leaderCount=leaders[name],
+                    )
+                )
+        return brokers
+
+
+def _stream(name: str, document: Document | None) -> wire.StreamMetadata:
+    if document is None:
+        return wire.StreamMetadata(name=name, error=wire.StreamMetadata.UNKNOWN_STREAM)
+    options = document["options"]
+    return wire.StreamMetadata(
+        name=name,
+        subject=document["subject"],
+        partitions={
+            found["partition"]: _partition(found, options) for found in document["partitions"]
+        },
+    )
+
+
+def _partition(found: Document, options: Document) -> wire.PartitionMetadata:
+    return wire.PartitionMetadata(
+        id=found["partition"],
+        leader=found["leader"] or "",
+        replicas=found["replicas"],
+        isr=found["isr"],
+        paused=options.get("paused", False),
+        readonly=options.get("read_only", False),
+    )

@@ -1,0 +1,211 @@
+"""Publish, PublishAsync and PublishToSubject: what is published is relayed, and always waited for.
+
+A publisher that asks for no ack (`NONE`) is not answered, but its message is stored as one that is
+acked by every replica in sync, and what goes wrong with it is told.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from penstock.logd.acks import Nack
+from penstock.logd.core.metadata import check_not_internal
+from penstock.logd.fetch.streams import StreamOutline, Streams
+from penstock.logd.liftbridge.errors import CallError, call_error
+from penstock.logd.liftbridge.relay import Relay
+from penstock.logd.publish_envelope import is_literal
+from penstock.logd.wire import logd_liftbridge_pb2 as wire
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+ASYNC_IN_FLIGHT_MAX: Final = 256
+"""Publishes of one PublishAsync that wait for their acks; then nothing more is read of it, and
+HTTP/2 holds its client up."""
+
+_MARGIN_S: Final = 0.05
+"""Seconds before a caller's own deadline at which a publish is given up: it is told why."""
+
+_CODES: Final = {
+    Nack.READ_ONLY: grpc.StatusCode.FAILED_PRECONDITION,
+    Nack.WRONG_LAST_SEQUENCE: grpc.StatusCode.FAILED_PRECONDITION,
+    Nack.STREAM_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+_ASYNC_CODES: Final = {
+    grpc.StatusCode.INVALID_ARGUMENT: wire.PublishAsyncError.BAD_REQUEST,
+    grpc.StatusCode.NOT_FOUND: wire.PublishAsyncError.NOT_FOUND,
+    grpc.StatusCode.INTERNAL: wire.PublishAsyncError.INTERNAL,
+    grpc.StatusCode.PERMISSION_DENIED: wire.PublishAsyncError.PERMISSION_DENIED,
+}
+_BY_NUMBER: Final = {nack.err_code: nack for nack in Nack}
+
+
+class Publishing:
+    """Answers publishers.
+
+    Args:
+        streams: Of the daemon or its cluster.
+        relay: The way to the leaders.
+        timeout_s: Of a publish whose caller sets no deadline.
+    """
+
+    def __init__(self, streams: Streams, relay: Relay, *, timeout_s: float) -> None:
+        self._streams = streams
+        self._relay = relay
+        self._timeout_s = timeout_s
+
+    async def publish(self, request: wire.PublishRequest, context: Context) -> wire.PublishResponse:
+        """Store one message in a partition."""
+        ack = await self._to_partition(request, _time_left(context, self._timeout_s))
+        if request.ackInbox:
+            self._relay.forward(request.ackInbox, ack)
+        return wire.PublishResponse(ack=ack, correlationId=request.correlationId)
+
+    async def publish_to_subject(
+        self, request: wire.PublishToSubjectRequest, context: Context
+    ) -> wire.PublishToSubjectResponse:
+        """Publish on a subject; the first ack of a stream that stores it counts."""
+        _check_subject("subject", request.subject)
+        _check_inbox(request.ackInbox)
+        message = wire.Message(
+            key=request.key,
+            value=request.value,
+            headers=request.headers,
+            correlationId=request.correlationId,
+            ackPolicy=_waited_for(request.ackPolicy),
+            offset=-1,
+        )
+        ack = await self._relay.publish(
+            request.subject,
+            message,
+            stream="",
+            repeat=True,
+            timeout_s=_time_left(context, self._timeout_s),
+        )
+        _check_stored(ack)
+        ack.ackInbox, ack.ackPolicy = request.ackInbox, request.ackPolicy
+        if request.ackInbox:
+            self._relay.forward(request.ackInbox, ack)
+        return wire.PublishToSubjectResponse(ack=ack)
+
+    async def publish_async(
+        self, requests: AsyncIterator[wire.PublishRequest], context: Context
+    ) -> None:
+        """Store messages as they come, and answer each when its ack is there."""
+        room = asyncio.Semaphore(ASYNC_IN_FLIGHT_MAX)
+        writing = asyncio.Lock()
+
+        async def one(request: wire.PublishRequest) -> None:
+            try:
+                response = await self._answer(request)
+                if response is not None:
+                    async with writing:
+                        await context.write(response)
+            finally:
+                room.release()
+
+        async with asyncio.TaskGroup() as tasks:
+            async for request in requests:
+                await room.acquire()
+                tasks.create_task(one(request))
+
+    async def _answer(self, request: wire.PublishRequest) -> wire.PublishResponse | None:
+        """Store one of many; None where its publisher wants no answer."""
+        try:
+            ack = await self._to_partition(request, self._timeout_s)
+        except Exception as error:  # noqa: BLE001 - the others go on
+            return wire.PublishResponse(
+                correlationId=request.correlationId,
+                ack=wire.Ack(),  # clients that know no asyncError look at it
+                asyncError=_async_error(error),
+            )
+        if request.ackPolicy == wire.NONE:
+            return None
+        return wire.PublishResponse(ack=ack, correlationId=request.correlationId)
+
+    async def _to_partition(self, request: wire.PublishRequest, timeout_s: float) -> wire.Ack:
+        if not request.stream:
+            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "stream: none is named")
+        check_not_internal(request.stream)
+        _check_inbox(request.ackInbox)
+        outline = self._streams.outline(request.stream)
+        config = outline.stream.config
+        _check_partition(outline, request.partition)
+        if config.expected_offset and request.ackPolicy == wire.NONE:
+            text = f"stream {config.name!r} checks expected offsets: ackPolicy must not be NONE"
+            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
+        if outline.replication.paused:
+            await self._streams.set_mode(config.name, paused=False, read_only=None)
+        subject = config.subject
+        if request.partition:
+            subject = f"{subject}.{request.partition}"
+        message = wire.Message(
+            key=request.key,
+            value=request.value,
+            stream=config.name,
+            partition=request.partition,
+            headers=request.headers,
+            correlationId=request.correlationId,
+            ackPolicy=_waited_for(request.ackPolicy),
+            offset=request.expectedOffset,
+        )
+        ack = await self._relay.publish(
+            subject,
+            message,
+            stream=config.name,
+            repeat=config.dedup_window_s > 0,
+            timeout_s=timeout_s,
+        )
+        _check_stored(ack)
+        ack.partitionSubject = subject
+        ack.ackInbox, ack.ackPolicy = request.ackInbox, request.ackPolicy
+        return ack
+
+
+def _waited_for(policy: wire.AckPolicy) -> wire.AckPolicy:
+    """What is asked of the leader: an ack in any case."""
+    return wire.ALL if policy == wire.NONE else policy
+
+
+def _time_left(context: Context, timeout_s: float) -> float:
+    remaining: float | None = context.time_remaining()
+    return timeout_s if remaining is None else max(remaining - _MARGIN_S, _MARGIN_S)
+
+
+def _check_partition(outline: StreamOutline, number: int) -> None:
+    if not 0 <= number < outline.partitions:
+        name = outline.stream.config.name
+        raise CallError(grpc.StatusCode.NOT_FOUND, f"stream {name!r} has no partition {number}")
+
+
+def _check_inbox(inbox: str) -> None:
+    if inbox:
+        _check_subject("ackInbox", inbox)
+
+
+def _check_subject(key: str, subject: str) -> None:
+    if not is_literal(subject):
+        text = f"{key}: {subject[:80]!r} is no subject to publish to"
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
+
+
+def _check_stored(ack: wire.Ack) -> None:
+    if not ack.errorNumber:
+        return
+    nack = _BY_NUMBER.get(ack.errorNumber, Nack.BUSY)
+    code = _CODES.get(nack, grpc.StatusCode.INVALID_ARGUMENT)
+    raise CallError(code, ack.errorMessage, error=ack.errorNumber)
+
+
+def _async_error(error: Exception) -> wire.PublishAsyncError:
+    found = call_error(error, "PublishAsync")
+    code = _ASYNC_CODES.get(found.code, wire.PublishAsyncError.UNKNOWN)
+    match _BY_NUMBER.get(int(found.facts.get("error", 0))):
+        case Nack.READ_ONLY:
+            code = wire.PublishAsyncError.READONLY
+        case Nack.WRONG_LAST_SEQUENCE:
+            code = wire.PublishAsyncError.INCORRECT_OFFSET
+        case _:
+            pass
+    return wire.PublishAsyncError(code=code, message=str(found))

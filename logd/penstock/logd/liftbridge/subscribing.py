@@ -1,0 +1,251 @@
+"""Subscribe: one partition, from a position on, record by record.
+
+The first message is empty: it says that the subscription stands. A client that takes messages
+slowly is held up by HTTP/2; what is read ahead for it is a chunk (`reading.CHUNK_BYTES`).
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import grpc
+
+from penstock.logd.errors import RefusedError
+from penstock.logd.fetch.streams import Readable, Streams
+from penstock.logd.liftbridge.errors import CallError
+from penstock.logd.liftbridge.publishing import Context
+from penstock.logd.liftbridge.reading import Rows, messages, read_backward, read_forward
+from penstock.logd.wire import logd_liftbridge_pb2 as wire
+
+_Read: TypeAlias = Callable[[Readable, int, int], tuple[Rows, int]]
+
+_LOOK_S: Final = 0.5
+"""Seconds after which a subscription that waits looks whether it is still at the right place."""
+
+
+class Subscribing:
+    """Answers subscribers.
+
+    Args:
+        streams: Of the daemon or its cluster.
+        subscriptions_max: At a time.
+
+    Attributes:
+        open: Subscriptions now.
+        sent: Messages sent.
+    """
+
+    def __init__(self, streams: Streams, *, subscriptions_max: int) -> None:
+        self.open = 0
+        self.sent = 0
+        self._streams = streams
+        self._subscriptions_max = subscriptions_max
+        self._members: dict[tuple[str, int, str], _Member] = {}
+
+    async def subscribe(self, request: wire.SubscribeRequest, context: Context) -> None:
+        """Send a partition's records until its caller has enough, or there are no more to come."""
+        if self.open >= self._subscriptions_max:
+            text = f"there are {self.open} subscriptions already; try again later"
+            raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._subscriptions_max)
+        self.open += 1
+        try:
+            if request.consumer.groupId:
+                await self._as_member(request, context)
+            else:
+                await self._serve(request, context)
+        finally:
+            self.open -= 1
+
+    async def _as_member(self, request: wire.SubscribeRequest, context: Context) -> None:
+        """Serve one member of a group at a time; a later epoch takes the place of an earlier."""
+        consumer = request.consumer
+        if not consumer.consumerId or request.readISRReplica:
+            text = "consumer: a member of a group has a consumerId and reads from the leader"
+            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
+        place = (request.stream, request.partition, consumer.groupId)
+        before = self._members.get(place)
+        if before is not None and before.epoch > consumer.groupEpoch:
+            text = f"consumer {consumer.consumerId!r} is not assigned this partition now"
+            raise CallError(grpc.StatusCode.FAILED_PRECONDITION, text)
+        serving = asyncio.create_task(self._serve(request, context))
+        member = self._members[place] = _Member(consumer.groupEpoch, serving)
+        if before is not None:
+            before.replaced = True
+            before.serving.cancel()
+        try:
+            await serving
+        except asyncio.CancelledError:
+            if not member.replaced:
+                raise
+        finally:
+            serving.cancel()
+            if self._members.get(place) is member:
+                del self._members[place]
+
+    async def _serve(self, request: wire.SubscribeRequest, context: Context) -> None:
+        outline = self._streams.outline(request.stream)
+        if request.resume and outline.replication.paused:
+            await self._streams.set_mode(request.stream, paused=False, read_only=None)
+        course = _Course(self._streams, request)
+        partition = course.partition()
+        position = await _start(partition, request)
+        stop = await _stop(partition, request)
+        _check_order(position, stop, reverse=request.reverse)
+        await context.write(wire.Message())
+        if request.reverse:
+            await self._backward(course, position, stop, context)
+        else:
+            await self._forward(course, position, stop, context)
+
+    async def _forward(
+        self, course: "_Course", position: int, stop: int | None, context: Context
+    ) -> None:
+        while stop is None or position <= stop:
+            partition = course.again()
+            end = partition.high_watermark + 1
+            if stop is not None:
+                end = min(end, stop + 1)
+            if position < end:
+                rows, position = await course.read(read_forward, position, end)
+                await self._send(partition, rows, context)
+            elif not await course.wait(partition, position):
+                raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "end of read-only partition")
+        raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "stop offset reached")
+
+    async def _backward(
+        self, course: "_Course", position: int, stop: int | None, context: Context
+    ) -> None:
+        partition = course.again()
+        # What is not committed yet is waited for: it has an offset already.
+        while position > partition.high_watermark:
+            await course.wait(partition, position)
+            partition = course.again()
+        while position >= max(stop or 0, partition.log.start_offset):
+            rows, position = await course.read(
+                read_backward, position, partition.high_watermark + 1
+            )
+            kept = [row for row in rows if stop is None or row[0] >= stop]
+            await self._send(partition, kept, context)
+            partition = course.again()
+        raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "stop offset reached")
+
+    async def _send(self, partition: Readable, rows: Rows, context: Context) -> None:
+        for message in messages(partition, rows):
+            await context.write(message)
+            self.sent += 1
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A member of a group that reads a partition here."""
+
+    epoch: int
+    serving: "asyncio.Task[None]"
+    replaced: bool = False
+
+
+class _Course:
+    """One subscription's way through the leaders and incarnations of a partition."""
+
+    def __init__(self, streams: Streams, request: wire.SubscribeRequest) -> None:
+        self._streams = streams
+        self._stream, self._number = request.stream, request.partition
+        self._replica = request.readISRReplica
+        self._incarnation = streams.outline(request.stream).stream.incarnation
+
+    def partition(self) -> Readable:
+        """Where it is read, as `Streams.partition`."""
+        return self._streams.partition(self._stream, self._number, replica=self._replica)
+
+    def again(self) -> Readable:
+        """The same under way: a client that has begun asks anew elsewhere on UNAVAILABLE only."""
+        try:
+            partition = self.partition()
+        except RefusedError as error:
+            if error.code == "NOT_HERE":
+                raise CallError(grpc.StatusCode.UNAVAILABLE, str(error)) from None
+            raise
+        if partition.stream.incarnation != self._incarnation:
+            text = f"stream {self._stream!r} was deleted and made again"
+            raise CallError(grpc.StatusCode.NOT_FOUND, text)
+        return partition
+
+    async def read(self, how: _Read, position: int, end: int) -> tuple[Rows, int]:
+        """Read a chunk on a worker's thread."""
+        rows, after = await asyncio.to_thread(how, self.again(), position, end)
+        if after == position:  # committed, and lost again with the disk: it will never be there
+            raise CallError(grpc.StatusCode.UNAVAILABLE, f"offset {position} cannot be read")
+        return rows, after
+
+    async def wait(self, partition: Readable, offset: int) -> bool:
+        """Wait for a record at an offset, or a while; False when none will come."""
+        if partition.closed:  # it is deleted, opened again, or logd stops
+            await asyncio.sleep(_LOOK_S / 10)
+            if self.again() is partition:
+                raise CallError(grpc.StatusCode.UNAVAILABLE, "the partition is closed")
+            return True
+        written = partition.log.end_offset
+        if offset >= written and self._streams.outline(self._stream).replication.read_only:
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                await partition.wait_until(offset)
+        return True
+
+
+async def _start(partition: Readable, request: wire.SubscribeRequest) -> int:
+    """The offset of the first record wanted; one that does not exist yet is waited for."""
+    log = partition.log
+    first, end = log.start_offset, log.end_offset
+    match request.startPosition:
+        case wire.NEW_ONLY:
+            return max(end - 1, 0) if request.reverse else end
+        case wire.EARLIEST:
+            return first
+        case wire.LATEST:
+            return max(end - 1, first)
+        case wire.TIMESTAMP:
+            found = await asyncio.to_thread(log.offset_for_timestamp, request.startTimestamp)
+            return min(found, end)
+        case wire.OFFSET:
+            if first <= request.startOffset <= end:
+                return request.startOffset
+            text = f"startOffset {request.startOffset} of {partition.name}/{partition.number}"
+            raise CallError(
+                grpc.StatusCode.OUT_OF_RANGE,
+                f"{text} is not in {first} to {end}",
+                earliest=first,
+                latest=end,
+            )
+        case _:
+            text = f"startPosition {request.startPosition} is not known"
+            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
+
+
+async def _stop(partition: Readable, request: wire.SubscribeRequest) -> int | None:
+    """The offset of the last record wanted; None: there is none."""
+    log = partition.log
+    match request.stopPosition:
+        case wire.STOP_ON_CANCEL:
+            return None
+        case wire.STOP_OFFSET:
+            return request.stopOffset
+        case wire.STOP_LATEST:
+            if log.end_offset <= log.start_offset:
+                raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "the partition is empty")
+            return log.end_offset - 1
+        case wire.STOP_TIMESTAMP:
+            # The last record that is not later: the one before the first that is.
+            later = await asyncio.to_thread(log.offset_for_timestamp, request.stopTimestamp + 1)
+            return min(later, log.end_offset) - 1
+        case _:
+            text = f"stopPosition {request.stopPosition} is not known"
+            raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
+
+
+def _check_order(start: int, stop: int | None, *, reverse: bool) -> None:
+    if stop is not None and (stop > start if reverse else stop < start):
+        text = f"the stop offset {stop} comes before the start offset {start}"
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)

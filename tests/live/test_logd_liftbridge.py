@@ -1,0 +1,320 @@
+"""Liftbridge's API of one logd: an unmodified client, and messages whose bytes are made by hand."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import nats
+import pytest
+from grpc import StatusCode
+
+from penstock.logd.envelope import encode_envelope
+from tests.support.liftbridge import (
+    ALL,
+    EARLIEST,
+    LATEST,
+    NEW_ONLY,
+    NONE,
+    OFFSET,
+    STOP_LATEST,
+    STOP_OFFSET,
+    STOP_TIMESTAMP,
+    TIMESTAMP,
+    LiftbridgeCalls,
+    run_python_liftbridge,
+    values,
+)
+from tests.support.logd import Logd
+from tests.support.nats_server import running_nats_server
+from tests.support.processes import free_port
+from tests.support.protobuf_bytes import decode, encode, entry, one
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+STREAMS: list[dict[str, Any]] = [
+    {"name": "logs", "subject": "telemetry.logs"},
+    {"name": "full", "subject": "full", "discard": "new", "retention": {"messages": 1}},
+    {"name": "strict", "subject": "strict", "expected_offset": True},
+]
+SUBSCRIPTIONS_MAX = 8
+
+
+@pytest.fixture(scope="module")
+def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_nats_server(tmp_path_factory.mktemp("nats")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, nats_url: str) -> Iterator[Logd]:
+    listen = f"127.0.0.1:{free_port()}"
+    section = {"listen": listen, "subscriptions_max": SUBSCRIPTIONS_MAX}
+    with Logd(tmp_path_factory.mktemp("logd"), nats_url, [], grpc=section) as logd:
+        yield logd
+
+
+@pytest.fixture
+def logd(running: Logd) -> Iterator[Logd]:
+    """One for all tests; each has streams of its own."""
+    with running.client() as client:
+        for settings in STREAMS:
+            client.create_stream(**settings)
+    yield running
+    with running.client() as client:
+        for stream in client.streams():
+            client.delete_stream(stream.name)
+
+
+@pytest.fixture
+def calls(logd: Logd) -> Iterator[LiftbridgeCalls]:
+    with LiftbridgeCalls(address(logd)) as opened:
+        yield opened
+
+
+def address(logd: Logd) -> str:
+    return str(logd.config["grpc"]["listen"])
+
+
+PROGRAM = """
+lift.create_stream(Stream(subject="orders", name="orders"))
+try:
+    lift.create_stream(Stream(subject="orders", name="orders"))
+except ErrStreamExists:
+    print("exists")
+for number in range(3):
+    lift.publish(Message(value=f"{number}", stream="orders", key="k"))
+ack = lift.publish(Message(value="3", stream="orders").ack_policy_all()).ack
+print(ack.stream, ack.offset)
+print(lift.publish_to_subject(Message(value="4", subject="orders")).ack.offset)
+(broker,) = lift.fetch_metadata().brokers
+print(f"{broker.host}:{broker.port}" == sys.argv[1])
+for message in lift.subscribe(Stream(subject="orders", name="orders").start_at_offset(2)):
+    print(message.offset, message.value.decode(), message.key.decode())
+    if message.offset == 4:
+        break
+try:
+    lift.publish(Message(value="x", stream="nowhere"))
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+def test_python_liftbridge_works_as_it_is(logd: Logd) -> None:
+    lines = run_python_liftbridge(PROGRAM, address(logd))
+    # It gives the empty first message of a subscription to its user: "0  ".
+    assert lines[:7] == ["exists", "orders 3", "4", "True", "0  ", "2 2 k", "3 3 "]
+    assert lines[7] == "4 4 "
+    assert lines[8:] == ["ErrNoSuchPartition"] or "Err" in lines[8]
+    # It publishes with the policy NONE and without a deadline, and all of it is there.
+    assert logd.values("orders") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_record_comes_back_as_it_was_published(calls: LiftbridgeCalls) -> None:
+    headers = [entry("bytes", bytes(range(256))), entry("none", b"")]
+    ack = calls.publish("logs", b"value", {1: b"\x00key", 5: headers, 7: "c-1", 8: ALL})
+    assert (one(ack, 1), one(ack, 2), one(ack, 3)) == (
+        b"logs",
+        b"telemetry.logs",
+        b"telemetry.logs",
+    )
+    assert (one(ack, 4, 0), one(ack, 6), one(ack, 7), one(ack, 10, 0)) == (0, b"c-1", ALL, 0)
+    assert one(ack, 9) >= one(ack, 8) > 10**18
+    subscription = calls.subscribe("logs", {3: EARLIEST, 8: STOP_LATEST})
+    assert subscription.stands
+    (message,) = subscription.rest()
+    assert (one(message, 1, 0), one(message, 2), one(message, 3)) == (0, b"\x00key", b"value")
+    assert (one(message, 5), one(message, 6, 0), one(message, 7)) == (b"logs", 0, b"telemetry.logs")
+    assert one(message, 4) == one(ack, 8)
+    found = {one(decode(item), 1): one(decode(item), 2, b"") for item in message[9]}
+    assert found == {
+        b"bytes": bytes(range(256)),
+        b"none": b"",
+        b"subject": b"telemetry.logs",
+        b"reply": b"",
+    }
+
+
+def test_every_position_begins_and_ends_where_it_should(calls: LiftbridgeCalls) -> None:
+    times = [one(calls.publish("logs", b"%d" % number), 8) for number in range(6)]
+    cases = [
+        ({3: EARLIEST, 8: STOP_LATEST}, b"012345"),
+        ({3: LATEST, 8: STOP_LATEST}, b"5"),
+        ({3: OFFSET, 4: 2, 8: STOP_OFFSET, 9: 4}, b"234"),
+        ({3: TIMESTAMP, 5: times[3], 8: STOP_LATEST}, b"345"),
+        ({3: EARLIEST, 8: STOP_TIMESTAMP, 10: times[2]}, b"012"),
+        ({3: LATEST, 12: True}, b"543210"),
+        ({3: NEW_ONLY, 12: True, 8: STOP_OFFSET, 9: 4}, b"54"),
+        ({3: OFFSET, 4: 3, 12: True, 8: STOP_OFFSET, 9: 1}, b"321"),
+    ]
+    for fields, expected in cases:
+        subscription = calls.subscribe("logs", fields)
+        assert subscription.stands, fields
+        assert b"".join(values(subscription.rest())) == expected, fields
+        assert subscription.code is StatusCode.RESOURCE_EXHAUSTED, fields
+    waiting = calls.subscribe("logs", {3: NEW_ONLY})
+    calls.publish("logs", b"new")
+    assert values(waiting.take(1)) == [b"new"]
+    waiting.cancel()
+
+
+def test_what_cannot_be_done_has_the_status_that_clients_know(calls: LiftbridgeCalls) -> None:
+    cases: list[tuple[str, dict[int, object], StatusCode]] = [
+        ("CreateStream", {1: "telemetry.logs", 2: "logs"}, StatusCode.ALREADY_EXISTS),
+        ("CreateStream", {1: "a", 2: "../logs"}, StatusCode.INVALID_ARGUMENT),
+        ("CreateStream", {1: "a..b", 2: "a"}, StatusCode.INVALID_ARGUMENT),
+        ("CreateStream", {1: "a", 2: "__cursors"}, StatusCode.INVALID_ARGUMENT),
+        ("CreateStream", {1: "a", 2: "a", 18: {1: True}}, StatusCode.INVALID_ARGUMENT),
+        ("CreateStream", {1: "a", 2: "a", 5: 3}, StatusCode.FAILED_PRECONDITION),
+        ("DeleteStream", {1: "nowhere"}, StatusCode.NOT_FOUND),
+        ("PauseStream", {1: "nowhere"}, StatusCode.NOT_FOUND),
+        ("SetStreamReadonly", {1: "logs", 2: [7], 3: True}, StatusCode.NOT_FOUND),
+        ("FetchPartitionMetadata", {1: "logs", 2: 1}, StatusCode.NOT_FOUND),
+        ("Publish", {2: b"x"}, StatusCode.INVALID_ARGUMENT),
+        ("Publish", {2: b"x", 3: "nowhere"}, StatusCode.NOT_FOUND),
+        ("Publish", {2: b"x", 3: "logs", 4: 1}, StatusCode.NOT_FOUND),
+        ("Publish", {2: b"x", 3: "__cursors"}, StatusCode.INVALID_ARGUMENT),
+        ("Publish", {2: b"x", 3: "logs", 6: "a b\r\nPUB c 0"}, StatusCode.INVALID_ARGUMENT),
+        ("Publish", {2: bytes(2 << 20), 3: "logs"}, StatusCode.INVALID_ARGUMENT),
+        ("Publish", {1: bytes(5000), 2: b"x", 3: "logs"}, StatusCode.INVALID_ARGUMENT),
+        ("PublishToSubject", {2: b"x", 3: "a.*"}, StatusCode.INVALID_ARGUMENT),
+        ("Publish", {2: bytes(9 << 20), 3: "logs"}, StatusCode.RESOURCE_EXHAUSTED),
+    ]
+    for method, fields, code in cases:
+        assert calls.status(method, fields) is code, (method, str(fields)[:80])
+
+
+def test_subscriptions_that_cannot_be_end_with_the_status_that_clients_know(
+    calls: LiftbridgeCalls,
+) -> None:
+    calls.publish("logs", b"0")
+    cases = [
+        ("nowhere", {3: EARLIEST}, StatusCode.NOT_FOUND),
+        ("logs", {2: 1}, StatusCode.NOT_FOUND),
+        ("logs", {3: OFFSET, 4: 9}, StatusCode.OUT_OF_RANGE),
+        ("logs", {3: OFFSET, 4: -1}, StatusCode.OUT_OF_RANGE),
+        ("logs", {3: 9}, StatusCode.INVALID_ARGUMENT),
+        ("logs", {8: 9}, StatusCode.INVALID_ARGUMENT),
+        ("strict", {8: STOP_LATEST}, StatusCode.RESOURCE_EXHAUSTED),
+        ("logs", {3: OFFSET, 4: 1, 8: STOP_OFFSET, 9: 0}, StatusCode.INVALID_ARGUMENT),
+        ("logs", {11: {1: "group"}}, StatusCode.INVALID_ARGUMENT),
+    ]
+    for stream, fields, code in cases:
+        subscription = calls.subscribe(stream, fields)
+        assert (subscription.stands, subscription.code) == (False, code), (stream, fields)
+
+
+def test_a_deleted_stream_ends_its_subscriptions(calls: LiftbridgeCalls) -> None:
+    subscription = calls.subscribe("logs")
+    assert subscription.stands
+    calls.call("DeleteStream", {1: "logs"})
+    assert (subscription.rest(), subscription.code) == ([], StatusCode.NOT_FOUND)
+
+
+def test_many_publishes_keep_their_order_and_each_is_answered(
+    logd: Logd, calls: LiftbridgeCalls
+) -> None:
+    requests = [{2: b"%d" % number, 3: "logs", 7: f"c{number}"} for number in range(1000)]
+    requests[500] = {2: b"500", 3: "logs", 7: "c500", 8: NONE}
+    requests += [{2: b"x", 3: "nowhere", 7: "lost"}, {2: b"x", 3: "full", 7: "kept"}]
+    requests += [{2: b"x", 3: "strict", 7: "wrong", 9: 5}]
+    answers = {one(answer, 3): answer for answer in calls.publish_async(requests)}
+    assert answers.keys() == {f"c{n}".encode() for n in range(1000)} - {b"c500"} | {
+        b"lost",
+        b"kept",
+        b"wrong",
+    }
+    offsets = [one(decode(answers[b"c%d" % n][1][0]), 4, 0) for n in range(1000) if n != 500]
+    assert offsets == [n for n in range(1000) if n != 500]
+    assert one(decode(answers[b"lost"][2][0]), 1) == 2  # NOT_FOUND
+    assert one(decode(answers[b"wrong"][2][0]), 1) == 5  # INCORRECT_OFFSET
+    assert logd.values("logs") == [b"%d" % number for number in range(1000)]
+
+
+def test_an_expected_offset_is_given_or_refused(calls: LiftbridgeCalls) -> None:
+    assert one(calls.publish("strict", b"0", {9: 0}), 4, 0) == 0
+    assert one(calls.publish("strict", b"1", {9: -1}), 4) == 1
+    wrong = {2: b"x", 3: "strict", 9: 5}
+    assert calls.status("Publish", wrong) is StatusCode.FAILED_PRECONDITION
+    silent = {2: b"x", 3: "strict", 8: NONE}
+    assert calls.status("Publish", silent) is StatusCode.INVALID_ARGUMENT
+    assert one(calls.publish("logs", b"0", {9: 5}), 4, 0) == 0  # it does not check
+
+
+def test_a_publish_that_cannot_be_stored_in_time_says_why(calls: LiftbridgeCalls) -> None:
+    calls.publish("full", b"0")
+    with pytest.raises(grpc.RpcError) as raised:
+        calls.call("Publish", {2: b"1", 3: "full"}, timeout_s=1)
+    assert raised.value.code() is StatusCode.DEADLINE_EXCEEDED
+
+
+def test_limits_are_told_apart_from_ends(calls: LiftbridgeCalls) -> None:
+    standing = [calls.subscribe("logs") for _ in range(SUBSCRIPTIONS_MAX)]
+    assert all(subscription.stands for subscription in standing)
+    refused = calls.subscribe("logs")
+    # RESOURCE_EXHAUSTED would be the end of what there is to read.
+    assert (refused.stands, refused.code) == (False, StatusCode.UNAVAILABLE)
+    standing[0].cancel()
+    wait_until(lambda: calls.subscribe("logs").stands, what="room for another subscription")
+
+
+def test_a_subscriber_that_takes_nothing_holds_nobody_up(
+    logd: Logd, calls: LiftbridgeCalls
+) -> None:
+    slow = calls.subscribe("logs", {3: EARLIEST})
+    requests = [{2: bytes(200_000) + b"%d" % n, 3: "logs", 7: str(n)} for n in range(200)]
+    assert len(calls.publish_async(requests)) == 200
+    quick = calls.subscribe("logs", {3: EARLIEST, 8: STOP_LATEST})
+    assert len(quick.rest()) == 200
+    sent = logd.daemon.status()["info"]["grpc"]["messages_sent"]
+    assert sent < 300, "what the slow one has not taken was sent all the same"
+    assert [value[200_000:] for value in values(slow.take(200))] == [b"%d" % n for n in range(200)]
+    slow.cancel()
+
+
+def test_group_members_take_a_partition_over_by_a_later_epoch(calls: LiftbridgeCalls) -> None:
+    first = calls.subscribe("logs", {11: {1: "group", 2: 1, 3: "one"}})
+    second = calls.subscribe("logs", {11: {1: "group", 2: 2, 3: "two"}})
+    assert (first.rest(), first.code) == ([], StatusCode.OK)
+    assert second.stands
+    late = calls.subscribe("logs", {11: {1: "group", 2: 1, 3: "one"}})
+    assert (late.stands, late.code) == (False, StatusCode.FAILED_PRECONDITION)
+    second.cancel()
+
+
+async def test_publish_envelopes_on_nats_are_acked_in_their_inbox(
+    logd: Logd, calls: LiftbridgeCalls, nats_url: str
+) -> None:
+    client = await nats.connect(nats_url)
+    inbox = client.new_inbox()
+    acks = await client.subscribe(inbox)
+    message = {2: b"key", 3: b"value", 9: [entry("a", b"1")], 10: inbox, 11: "c", 12: ALL, 1: -1}
+    bare = b"\xb9\x0e\x43\xb4\x00\x08\x00\x00" + encode(message)
+    for data in (bare, encode_envelope(0, encode(message))):  # without and with a CRC
+        await client.publish("telemetry.logs", data)
+        answer = (await acks.next_msg(timeout=20)).data
+        assert answer[:8] == b"\xb9\x0e\x43\xb4\x00\x08\x00\x01"
+        ack = decode(answer[8:])
+        assert (one(ack, 1), one(ack, 5), one(ack, 6)) == (b"logs", inbox.encode(), b"c")
+    damaged = encode_envelope(0, encode(message))[:-1] + b"\xff"
+    await client.publish("telemetry.logs", damaged)
+    await client.publish("full", b"taken")
+    await client.publish("full", bare)
+    refusal = decode((await acks.next_msg(timeout=20)).data[8:])
+    assert (one(refusal, 10), one(refusal, 1002)) == (1, 20005)  # UNKNOWN, and ours: STREAM_FULL
+    await client.close()
+    subscription = await asyncio.to_thread(calls.subscribe, "logs", {3: EARLIEST})
+    found = await asyncio.to_thread(subscription.take, 3)
+    assert values(found) == [b"value", b"value", damaged]
+    assert [one(item, 2, b"") for item in found] == [b"key", b"key", b""]
+    subscription.cancel()
+
+
+def test_health_is_told_by_the_standard_service(calls: LiftbridgeCalls) -> None:
+    check = calls.channel.unary_unary("/grpc.health.v1.Health/Check")
+    for service in ("", "proto.API"):
+        assert decode(check(encode({1: service}))) == {1: [1]}  # SERVING
+    with pytest.raises(grpc.RpcError) as raised:
+        check(encode({1: "other"}))
+    assert raised.value.code() is StatusCode.NOT_FOUND
