@@ -138,7 +138,7 @@ def test_a_record_comes_back_as_it_was_published(calls: LiftbridgeCalls) -> None
 
 def test_every_position_begins_and_ends_where_it_should(calls: LiftbridgeCalls) -> None:
     times = [one(calls.publish("logs", b"%d" % number), 8) for number in range(6)]
-    cases = [
+    cases: list[tuple[dict[int, Any], bytes]] = [
         ({3: EARLIEST, 8: STOP_LATEST}, b"012345"),
         ({3: LATEST, 8: STOP_LATEST}, b"5"),
         ({3: OFFSET, 4: 2, 8: STOP_OFFSET, 9: 4}, b"234"),
@@ -189,7 +189,7 @@ def test_subscriptions_that_cannot_be_end_with_the_status_that_clients_know(
     calls: LiftbridgeCalls,
 ) -> None:
     calls.publish("logs", b"0")
-    cases = [
+    cases: list[tuple[str, dict[int, Any], StatusCode]] = [
         ("nowhere", {3: EARLIEST}, StatusCode.NOT_FOUND),
         ("logs", {2: 1}, StatusCode.NOT_FOUND),
         ("logs", {3: OFFSET, 4: 9}, StatusCode.OUT_OF_RANGE),
@@ -215,7 +215,9 @@ def test_a_deleted_stream_ends_its_subscriptions(calls: LiftbridgeCalls) -> None
 def test_many_publishes_keep_their_order_and_each_is_answered(
     logd: Logd, calls: LiftbridgeCalls
 ) -> None:
-    requests = [{2: b"%d" % number, 3: "logs", 7: f"c{number}"} for number in range(1000)]
+    requests: list[dict[int, Any]] = [
+        {2: b"%d" % number, 3: "logs", 7: f"c{number}"} for number in range(1000)
+    ]
     requests[500] = {2: b"500", 3: "logs", 7: "c500", 8: NONE}
     requests += [{2: b"x", 3: "nowhere", 7: "lost"}, {2: b"x", 3: "full", 7: "kept"}]
     requests += [{2: b"x", 3: "strict", 7: "wrong", 9: 5}]
@@ -312,7 +314,7 @@ async def test_publish_envelopes_on_nats_are_acked_in_their_inbox(
 
 
 def test_health_is_told_by_the_standard_service(calls: LiftbridgeCalls) -> None:
-    check = calls.channel.unary_unary("/grpc.health.v1.Health/Check")
+    check: Any = calls.channel.unary_unary("/grpc.health.v1.Health/Check")
     for service in ("", "proto.API"):
         assert decode(check(encode({1: service}))) == {1: [1]}  # SERVING
     with pytest.raises(grpc.RpcError) as raised:

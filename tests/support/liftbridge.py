@@ -43,7 +43,7 @@ class LiftbridgeCalls(AbstractContextManager["LiftbridgeCalls"]):
         self, method: str, fields: Mapping[int, Any], *, timeout_s: float | None = 30
     ) -> Fields:
         """One answer."""
-        call = self.channel.unary_unary(f"/proto.API/{method}")
+        call: Any = self.channel.unary_unary(f"/proto.API/{method}")
         answer: bytes = call(encode(fields), timeout=timeout_s, wait_for_ready=True)
         return decode(answer)
 
@@ -62,13 +62,13 @@ class LiftbridgeCalls(AbstractContextManager["LiftbridgeCalls"]):
 
     def publish_async(self, requests: Iterable[Mapping[int, Any]]) -> list[Fields]:
         """The answers to many publishes."""
-        call = self.channel.stream_stream("/proto.API/PublishAsync")
+        call: Any = self.channel.stream_stream("/proto.API/PublishAsync")
         answers = call(map(encode, requests), timeout=60)
         return [decode(answer) for answer in answers]
 
     def subscribe(self, stream: str, fields: Mapping[int, Any] | None = None) -> "Subscription":
         """A subscription that stands, of partition 0 unless the fields say otherwise."""
-        call = self.channel.unary_stream("/proto.API/Subscribe")
+        call: Any = self.channel.unary_stream("/proto.API/Subscribe")
         return Subscription(call(encode({1: stream} | dict(fields or {})), timeout=60))
 
 

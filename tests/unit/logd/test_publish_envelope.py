@@ -1,5 +1,7 @@
 """Liftbridge's envelopes: their bytes, and what an intake makes of what is in them."""
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +34,7 @@ def make_intake(**options: object) -> Intake:
     return Intake(config, next_offset=0, epoch=3, streams_for=lambda _: ("logs", "all"))
 
 
-def envelope(fields: dict[int, object], **headers: str) -> Message:
+def envelope(fields: Mapping[int, object], **headers: str) -> Message:
     pairs = tuple((name.replace("_", "-"), value.encode()) for name, value in headers.items())
     block = format_headers(pairs) if pairs else b""
     return Message(b"t.a", b"nats-reply", block, encode_envelope(0, encode(fields)))

@@ -135,7 +135,7 @@ class Publishing:
         if config.expected_offset and request.ackPolicy == wire.NONE:
             text = f"stream {config.name!r} checks expected offsets: ackPolicy must not be NONE"
             raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
-        if outline.replication.paused:
+        if not outline.replication.listens:  # else a message wakes it
             await self._streams.set_mode(config.name, paused=False, read_only=None)
         subject = config.subject
         if request.partition:
