@@ -33,3 +33,7 @@ class CorruptError(LogdError):
 
 class UnavailableError(LogdError):
     """Cannot be done now; retrying later can succeed."""
+
+
+class NotReadyError(UnavailableError):
+    """This node has just started and does not know yet what there is; nothing was done."""

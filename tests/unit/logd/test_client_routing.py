@@ -41,6 +41,7 @@ class World:
     asked: list[tuple[str, str, bool]] = field(default_factory=list)
     refuse: dict[str, RefusedError] = field(default_factory=dict)
     cut: set[str] = field(default_factory=set)
+    unready: set[str] = field(default_factory=set)
     now_s: float = 0.0
 
     def call(self, router: Router, call: Call[Any]) -> object:
@@ -83,6 +84,8 @@ class World:
             raise ConnectionRefusedError
         if name in self.cut:
             raise ConnectionResetError
+        if name in self.unready:
+            raise RefusedError("NOT_READY", "it has just started")
         match step.call.request["api"]:
             case "cluster":
                 return self._info(name)
@@ -383,3 +386,15 @@ def test_in_a_cluster_that_changes_every_call_is_answered_or_ends_in_time(
     world.up, world.cut, world.leader, world.believed = set(NAMES), set(), "c", "c"
     world.changes = []
     assert world.fetch(found) == "c" or world.asked[-1][2]
+
+
+def test_a_node_that_does_not_know_yet_what_there_is_is_passed_over() -> None:
+    world = World(unready={"a"})
+    assert world.call(router(), calls.delete_stream("s")) == "b"
+    assert world.apis()[:2] == ["a delete_stream", "b delete_stream"]
+    world = World(unready=set(NAMES), changes=[(3.0, lambda it: it.unready.clear())])
+    assert world.fetch(router("a:1")) == "a", "it is asked again when there is no other"
+    world = World(unready=set(NAMES))
+    with pytest.raises(UnavailableError, match="just started"):
+        world.call(router(), calls.delete_stream("s"))
+    assert world.now_s < 60

@@ -17,6 +17,8 @@ _FIXES = {
     "UNKNOWN_STREAM": "list the streams: penstock logd streams list",
     "OUT_OF_RANGE": "ask for an offset in that range, or earliest or latest",
     "STREAM_DIFFERS": "use the same options, or delete the stream first",
+    "STREAM_DELETING": "start those nodes, or drain and remove them: penstock logd nodes",
+    "UNAVAILABLE": "see the nodes, penstock logd nodes, and their logs; then ask again",
     "RESERVED_NAME": "choose a name that does not begin with __",
     "CURSOR_BEHIND": "another consumer of that name has gone further; use another name",
     "GROUP_ACTIVE": "see who they are: penstock logd groups show NAME",

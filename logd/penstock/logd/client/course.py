@@ -83,6 +83,12 @@ class Course:
             self._rounds = 0
             return
         to = self._call.to
+        if error.code == "NOT_READY":  # nothing was done; another node may know more
+            if not isinstance(to, ToNode):
+                self._router.lost(step.address)
+            self._replica = False
+            self._trouble(UnavailableError(str(error)), now_ns, ask=False)
+            return
         if not isinstance(to, ToPartition):
             raise error
         if error.code in _ELSEWHERE:

@@ -49,7 +49,9 @@ class Managing(ABC):
 
         Raises:
             RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_REQUEST`; `NOT_CLUSTERED` when a
-                lone logd is asked for more than one partition or replica; `NOT_ENOUGH_NODES`.
+                lone logd is asked for more than one partition or replica; `NOT_ENOUGH_NODES`;
+                `STREAM_DELETING`: nodes still have data of one of that name that was deleted;
+                `UNAVAILABLE`: it is made, or not, and publishers do not reach all of it yet.
         """
         return self._call(calls.create_stream(name, subject, options))
 

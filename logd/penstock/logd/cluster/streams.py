@@ -10,6 +10,7 @@ import structlog
 from penstock.logd.cluster.decisions import Decisions
 from penstock.logd.cluster.hosting import HostedReplica
 from penstock.logd.cluster.replicas import NodeReplicas
+from penstock.logd.core.cluster.codec import read_document, write_document
 from penstock.logd.core.cluster.commands import (
     AlterStream,
     ChangeObservers,
@@ -26,7 +27,7 @@ from penstock.logd.core.cluster.state import ClusterState, Refused
 from penstock.logd.core.cluster.tables import basis_of
 from penstock.logd.core.metadata import Stream, StreamConfig, check_not_internal, is_internal
 from penstock.logd.description import describe_roles, describe_standing
-from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.errors import LogdError, NotReadyError, RefusedError, UnavailableError
 from penstock.logd.fetch.stream_settings import altered
 from penstock.logd.fetch.streams import StreamOutline, not_here
 from penstock.logd.fetch.wire import Document
@@ -38,6 +39,10 @@ _log = structlog.get_logger()
 _CHANGE_S: Final = 10.0
 """Seconds a change may take; whoever asked may ask again."""
 
+_LISTENING: Final = "listening"
+"""The request of one node to another for what it listens for."""
+
+_ASK_S: Final = 2.0
 _LOOK_S: Final = 0.02
 _REPLICAS: Final = 3
 """Of a stream that does not say how many; fewer in a smaller cluster."""
@@ -54,6 +59,7 @@ class ClusterStreams:
     def __init__(self, replicas: NodeReplicas, decisions: Decisions) -> None:
         self._replicas = replicas
         self._decisions = decisions
+        replicas.cluster.handlers[_LISTENING] = self._answer_listening
 
     @property
     def node(self) -> str:
@@ -64,7 +70,7 @@ class ClusterStreams:
     def _state(self) -> ClusterState:
         """What there is, unless this node has just started and cannot know."""
         if not self._replicas.ready:
-            raise UnavailableError("this node does not know yet what the cluster has")
+            raise NotReadyError("this node does not know yet what the cluster has")
         return self._replicas.cluster.group.state
 
     def cluster(self) -> Document:
@@ -112,7 +118,7 @@ class ClusterStreams:
     async def create(
         self, config: StreamConfig, replication: ReplicationSettings
     ) -> tuple[Document, bool]:
-        """As `Streams`; on return every partition has a leader, if that can be in time."""
+        """As `Streams`; on return every partition has a leader that publishers reach."""
         if replication.partitions > 1 and config.subject.endswith(">"):
             message = f"{config.subject!r}: partition n is on subject.n, which > would cover"
             raise RefusedError("BAD_SUBJECT", message, subject=config.subject)
@@ -233,24 +239,56 @@ class ClusterStreams:
         await group.read(timeout_s=_CHANGE_S)  # what this node shows next has it
 
     async def _led(self, stream: str, incarnation: str) -> StreamRecord:
-        """The stream's record, once every partition has a leader or the time is over."""
+        """The stream's record, once each partition's leader is on its subject.
+
+        Raises:
+            UnavailableError: Not in time.
+        """
         await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
         until = asyncio.get_running_loop().time() + _CHANGE_S
         while True:
             record = self._record(stream)
-            led = all(partition.leader is not None for partition in record.partitions)
-            late = asyncio.get_running_loop().time() >= until
-            if late or record.incarnation != incarnation or (led and self._all_listen(record)):
+            if record.incarnation != incarnation or not (deaf := await self._deaf(record)):
                 return record
+            if asyncio.get_running_loop().time() >= until:
+                message = f"stream {stream!r} is made, and takes no messages yet: {deaf}"
+                raise UnavailableError(message)
             await asyncio.sleep(_LOOK_S)
 
-    def _all_listen(self, record: StreamRecord) -> bool:
-        """Whether those of its leaders that are on this node take messages."""
+    async def _deaf(self, record: StreamRecord) -> str:
+        """Which of its partitions nobody listens for; empty: none."""
+        wanted: dict[str, set[int]] = {}
         for number, partition in enumerate(record.partitions):
-            hosted = self._here(record, number)
-            if partition.leader == self.node and not (hosted and hosted.listening):
-                return False
-        return True
+            if partition.leader is None:
+                return f"partition {number} has no leader"
+            wanted.setdefault(partition.leader, set()).add(number)
+        for leader, numbers in sorted(wanted.items()):
+            if missing := sorted(numbers - await self._listening_at(leader, record)):
+                return f"node {leader} does not listen for partition {missing[0]}"
+        return ""
+
+    async def _listening_at(self, node: str, record: StreamRecord) -> set[int]:
+        """The partitions that a node leads and is on the subjects of, as far as it can be asked."""
+        if node == self.node:
+            numbers = range(len(record.partitions))
+            found = {number: self._here(record, number) for number in numbers}
+            return {number for number, hosted in found.items() if hosted and hosted.listening}
+        body = write_document({"stream": record.config.name, "incarnation": record.incarnation})
+        mesh = self._replicas.cluster.mesh
+        try:
+            answer = await mesh.ask(node, _LISTENING, body, timeout_s=_ASK_S)
+        except LogdError:
+            return set()
+        return set(read_document(answer, where=_LISTENING)["partitions"])
+
+    async def _answer_listening(self, _node: str, body: bytes) -> bytes:
+        """Say which partitions of a stream are led here, and listened for."""
+        asked = read_document(body, where=_LISTENING)
+        found = self._replicas.cluster.group.state.streams.get(str(asked["stream"]))
+        numbers: set[int] = set()
+        if found is not None and found.incarnation == asked["incarnation"]:
+            numbers = await self._listening_at(self.node, found)
+        return write_document({"partitions": sorted(numbers)})
 
     def _describe(self, record: StreamRecord) -> Document:
         options = asdict(record.config) | asdict(record.options)

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import structlog
 
-from penstock.logd.errors import CorruptError, LogdError, RefusedError
+from penstock.logd.errors import CorruptError, LogdError, NotReadyError, RefusedError
 from penstock.logd.fetch.connection import (
     FetchConnection,
     FetchCounts,
@@ -84,6 +84,8 @@ class FetchServer:
         except CorruptError as error:
             _log.error("damaged data was asked for", error=str(error))
             raise _corrupt(error) from None
+        except NotReadyError as error:
+            raise RefusedError("NOT_READY", str(error)) from None
         except (LogdError, OSError) as error:
             _log.error("request failed", api=request["api"], error=str(error))
             raise RefusedError("UNAVAILABLE", str(error)) from None

@@ -60,7 +60,8 @@ replica. In a lone logd all of these names are its own.
 Of a cluster's `nodes` each has `node`, `fetch` and `admin` (addresses), `rack`, `state` ("active",
 "draining" or "removed") and `live`. Any node answers any request, but for records, offsets and
 cursors: what it does not have it refuses as `NOT_HERE`, with the `leader` to ask (empty: none) and
-the `replicas`, joined by commas; cursors are at the leader of `__cursors`. A lone logd refuses the
+the `replicas`, joined by commas. One that has just started refuses as `NOT_READY`; others know more.
+Cursors are at the leader of `__cursors`. A lone logd refuses the
 requests from `alter_stream` to `groups`, and streams that ask for more than one node, as
 `NOT_CLUSTERED`.
 

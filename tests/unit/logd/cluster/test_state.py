@@ -188,7 +188,10 @@ def test_a_stream_is_forgotten_when_every_node_has_removed_its_data(cluster: Clu
     assert cluster.state.match("s.x") == ()
     assert cluster.partition().leader is None
     for node in ("a", "b", "c", "d"):
-        assert cluster.code(create("s", ("a", "b", "c"))) == "STREAM_DIFFERS"
+        refused = cluster.apply(create("s", ("a", "b", "c")))
+        assert isinstance(refused, Refused)
+        assert refused.code == "STREAM_DELETING"
+        assert node in refused.message.split(": ")[1], "who is waited for is named"
         gone = DataGone(node=node, stream="s", incarnation=incarnation, partitions=(0,))
         assert cluster.code(gone) == ""
     assert cluster.state.streams == {}

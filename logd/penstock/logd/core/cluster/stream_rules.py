@@ -33,6 +33,7 @@ from penstock.logd.core.subjects import check_filter
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import PARTITIONS_PER_STREAM_MAX, REPLICAS_MAX
 
+_NODES_SHOWN: Final = 10
 _HEXADECIMAL: Final = re.compile(r"[0-9a-f]{1,32}")
 
 
@@ -41,6 +42,7 @@ def create_stream(tables: Tables, index: int, command: CreateStream) -> Done:
     if not _HEXADECIMAL.fullmatch(command.nonce):
         raise RefusedError("BAD_INCARNATION", "a nonce has 1 to 32 hexadecimal digits")
     check_options(command.options)
+    _check_forgotten(tables, command.config.name)
     found = _find(tables, command)
     if found is not None:
         return Done(changed=False, incarnation=found.incarnation)
@@ -203,6 +205,21 @@ def _find(tables: Tables, command: CreateStream) -> StreamRecord | None:
         message = f"stream {command.config.name!r} exists with other replication or partitions"
         raise RefusedError("STREAM_DIFFERS", message, stream=command.config.name)
     return found
+
+
+def _check_forgotten(tables: Tables, name: str) -> None:
+    """Refuse the name of a stream that was deleted while nodes hold data of it."""
+    found = tables.streams.get(name)
+    if found is None or found.is_open:
+        return
+    holders = sorted({node for partition in found.partitions for node in partition.holders})
+    nodes = ", ".join(holders[:_NODES_SHOWN])
+    raise RefusedError(
+        "STREAM_DELETING",
+        f"stream {name!r} was deleted, and its data is not yet gone from: {nodes}",
+        stream=name,
+        nodes=nodes,
+    )
 
 
 def _check_placements(
