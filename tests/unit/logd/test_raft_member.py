@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.logd.consensus.member import LostError, Member
-from penstock.logd.consensus.needs import Hooks
+from penstock.logd.consensus.needs import Hooks, OutOfSpaceError
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
     AddLearner,
@@ -39,10 +39,12 @@ NAMES = [NodeId(name) for name in "abc"]
 class Disk(ModelStorage):
     """Fails when the test says so."""
 
-    broken = False
+    broken = full = False
 
     @override
     def persist(self, effect: Persist) -> None:
+        if self.full:
+            raise OutOfSpaceError(28, "No space left on device")
         if self.broken:
             raise OSError(28, "No space left on device")
         super().persist(effect)
@@ -188,6 +190,20 @@ async def test_a_disk_that_fails_ends_one_members_part_and_nobody_elses() -> Non
         other = await world.leader()
         assert other is not leader
         await world.say("on")
+
+
+async def test_a_disk_without_space_is_tried_again_and_who_waits_is_told() -> None:
+    async with running() as world:
+        leader = await world.leader()
+        disk = world.disks[world.name(leader)]
+        disk.full = True
+        with pytest.raises(UnavailableError, match="nobody knows"):
+            await leader.propose(b"maybe")
+        assert "No space left" in leader.stalled
+        disk.full = False
+        await world.say("on")
+        await wait_until_async(lambda: all("on" in words.said for words in world.words.values()))
+        assert (leader.stalled, leader.halted) == ("", "")
 
 
 async def test_a_command_that_is_not_understood_ends_the_part_of_who_does_not() -> None:

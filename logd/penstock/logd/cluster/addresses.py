@@ -7,9 +7,16 @@ it must reach a majority to have a leader, and nodes that joined are no founders
 import asyncio
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Final
+
+import structlog
 
 from penstock.logd.core.cluster.records import Node, NodeState
 from penstock.logd.store import Checkpoint
+from penstock.logd.store.errors import NO_SPACE
+
+_AGAIN_S: Final = 5.0
+_log = structlog.get_logger()
 
 
 class AddressBook:
@@ -48,7 +55,7 @@ class AddressBook:
         return self._known | founders
 
     async def run(self) -> None:
-        """Keep it on disk until cancelled.
+        """Keep it on disk until cancelled; without space there it is tried again.
 
         Raises:
             OSError: The disk failed.
@@ -56,4 +63,11 @@ class AddressBook:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            await asyncio.to_thread(self._checkpoint.save, dict(self._known))
+            try:
+                await asyncio.to_thread(self._checkpoint.save, dict(self._known))
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                _log.warning("addresses of the nodes not saved", reason=str(error))
+                await asyncio.sleep(_AGAIN_S)
+                self._changed.set()

@@ -119,6 +119,8 @@ class ClusterEngine:
         ]
         if halted := self._node.member.halted:
             found.append(f"this node takes no part until it is started again: {halted}")
+        elif stalled := self._node.member.stalled:
+            found.append(f"no space for the cluster's metadata, which is tried again: {stalled}")
         elif not self._node.member.membership.members:
             found.append("this node waits for the cluster to let it in")
         elif self._node.group.leader is None:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -52,6 +52,9 @@ from penstock.logd.peers.server import PeerServer
 from penstock.logd.store import Checkpoint
 from penstock.logd.tcp.channel import Channel
 from penstock.service.clock import Clock
+
+_ASIDE_S: Final = 5.0
+"""Seconds another node has to lead in place of one without space."""
 
 _log = structlog.get_logger()
 
@@ -161,7 +164,7 @@ class ClusterNode:
         self._machine = ClusterMachine(self._on_applied, self._on_restored)
         config = settings.raft or RaftConfig(node=settings.node, group=settings.cluster)
         raft = Raft(config, self._storage.recovered, rng)
-        hooks = Hooks(self._send, self._on_leader, self._on_membership)
+        hooks = Hooks(self._send, self._on_leader, self._on_membership, self._on_stalled)
         self.member = Member(raft, self._storage, self._machine, hooks, clock)
         self.group = MetadataGroup(settings.node, self.member, self._machine, self.mesh)
         process = Process(node=settings.node, storage=self._storage_id, boot=settings.boot)
@@ -184,7 +187,7 @@ class ClusterNode:
         self._replicas = replicas
         self.adopting = False
         self._registration = Registration(self.group, self._registered, self.controlling.look)
-        self._led_elsewhere = asyncio.Event()
+        self._led_elsewhere, self._stalled = asyncio.Event(), asyncio.Event()
         self._server = PeerServer(me, self, server_tls)
         self._address = ""
 
@@ -223,6 +226,7 @@ class ClusterNode:
                 tasks.create_task(self._registration.run(), name="registration")
                 tasks.create_task(self._joining.run(), name="members")
                 tasks.create_task(self._addresses.run(), name="addresses")
+                tasks.create_task(self._step_aside(), name="space")
         finally:
             await self.controlling.close()
             await self.replication.close()
@@ -326,6 +330,16 @@ class ClusterNode:
     def _on_membership(self, _members: Membership, _committed: bool) -> None:
         self._update_mesh()
         self._joining.look()
+
+    def _on_stalled(self) -> None:
+        self._stalled.set()
+
+    async def _step_aside(self) -> None:
+        """Leave the metadata to a node whose disk has space, while this one's has none."""
+        while True:
+            await self._stalled.wait()
+            self._stalled.clear()
+            await self.hand_over(_ASIDE_S)
 
     def _update_mesh(self) -> None:
         nodes = self._machine.state.nodes

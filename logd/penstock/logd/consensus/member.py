@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import structlog
 
 from penstock.logd.consensus.merging import merge_steps
-from penstock.logd.consensus.needs import Hooks, StateMachine, Storage
+from penstock.logd.consensus.needs import Hooks, OutOfSpaceError, StateMachine, Storage
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import (
     Accepted,
@@ -51,6 +51,10 @@ from penstock.logd.core.raft import (
 )
 from penstock.logd.errors import LogdError, UnavailableError
 from penstock.service.clock import Clock
+
+_SPACE_WAIT_MIN_S: Final = 0.5
+_SPACE_WAIT_MAX_S: Final = 8.0
+"""Seconds between two tries to write where there was no space; they double."""
 
 _log = structlog.get_logger()
 
@@ -106,13 +110,14 @@ class Member:
     Attributes:
         counts: For telemetry.
         halted: Why it takes no part any more; empty while it does.
+        stalled: Why nothing can be made durable now; it is tried again and again.
     """
 
     def __init__(
         self, raft: Raft, storage: Storage, machine: StateMachine, hooks: Hooks, clock: Clock
     ) -> None:
         self.counts = MemberCounts()
-        self.halted = ""
+        self.halted = self.stalled = ""
         self._raft = raft
         self._storage = storage
         self._machine = machine
@@ -221,15 +226,36 @@ class Member:
         self._asked.answers.pop(tag, None)
 
     async def _write(self, batch: list[Persist], writer: ThreadPoolExecutor) -> None:
-        loop = asyncio.get_running_loop()
         try:
             for effect in merge_steps(batch):
-                await loop.run_in_executor(writer, self._storage.persist, effect)
+                await self._persist(effect, writer)
                 self.counts.syncs += 1
-        except OSError as error:
+        except (OSError, LogdError) as error:
             self._step(StorageFailed(f"the metadata's log cannot be written: {error}"))
             return
         self._step(Persisted(batch[-1].number))
+
+    async def _persist(self, effect: Persist, writer: ThreadPoolExecutor) -> None:
+        """Make a step durable, however long the disk has no space for it."""
+        wait_s = _SPACE_WAIT_MIN_S
+        while True:
+            try:
+                write = self._storage.persist
+                await asyncio.get_running_loop().run_in_executor(writer, write, effect)
+            except OutOfSpaceError as error:
+                if not self.stalled:
+                    _log.error("no space for the metadata's log; tried again", reason=str(error))
+                    self.stalled = str(error)
+                reason = f"node {self._raft.config.node} has no space for the metadata: {error}"
+                self._give_up(UnavailableError(f"{reason}; nobody knows whether it is done"))
+                self._hooks.on_stalled()
+                await asyncio.sleep(wait_s)
+                wait_s = min(_SPACE_WAIT_MAX_S, 2 * wait_s)
+                continue
+            if self.stalled:
+                _log.info("the metadata's log is written again")
+                self.stalled = ""
+            return
 
     def _step(self, event: Event) -> None:
         """Hand an event to the core and do what follows, one event after the other."""

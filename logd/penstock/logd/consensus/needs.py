@@ -8,6 +8,10 @@ from penstock.logd.core.node import NodeId
 from penstock.logd.core.raft import Membership, Message, Persist, Snapshot
 
 
+class OutOfSpaceError(OSError):
+    """There was no space, and nothing was promised: the same may be made durable again, later."""
+
+
 class Storage(Protocol):
     """A member's disk."""
 
@@ -15,6 +19,7 @@ class Storage(Protocol):
         """Make all of it durable; called on a thread.
 
         Raises:
+            OutOfSpaceError: It may be called again with the same.
             OSError: Nobody knows what is durable.
         """
         ...
@@ -52,8 +57,10 @@ class Hooks:
         send: Takes a message to another member; it may be lost.
         on_leader: Told the term and who leads, as far as known.
         on_membership: Told the members in force, committed or not.
+        on_stalled: Told that the disk has no space; the member goes on when it has some.
     """
 
     send: Callable[[Message], None]
     on_leader: Callable[[int, NodeId | None], None] = lambda _term, _leader: None
     on_membership: Callable[[Membership, bool], None] = lambda _membership, _committed: None
+    on_stalled: Callable[[], None] = lambda: None

@@ -6,12 +6,16 @@
 
 One thread at a time calls it; every call blocks until what it did is durable. After an `OSError`
 nothing is known of the last step: the member must halt (`StorageFailed`), and recovery will say.
+But for want of space in a write: what was written of the step was never synced, and the next try
+begins with what a restart would do, which cuts it off. A failed sync is not tried again, whatever
+its error: the page cache may hold what the disk will never have.
 """
 
 from pathlib import Path
 from typing import Final, Self
 
 from penstock.logd.consensus.mark import Mark, encode_mark, open_mark
+from penstock.logd.consensus.needs import OutOfSpaceError
 from penstock.logd.consensus.records import (
     Item,
     SegmentHead,
@@ -33,6 +37,7 @@ from penstock.logd.core.raft import (
 )
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.store.disk import REAL_DISK, Disk, File, make_directories, write_atomically
+from penstock.logd.store.errors import NO_SPACE
 
 SEGMENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """A segment that has reached it takes no further step; one step may pass it."""
@@ -59,11 +64,10 @@ class RaftStorage:
         self._step = recovery.step
         self._hard_state = self.recovered.hard_state
         self._mark = recovery.mark
-        entries, snapshot = self.recovered.entries, self.recovered.snapshot
-        self._last_index = entries[-1].index if entries else snapshot.index if snapshot else 0
+        self._last_index = _last_index(self.recovered)
         self._segment_bytes_max = segment_bytes_max
         self._mark_file = open_mark(self._directory, self._disk)
-        self._failed = False
+        self._failed = self._out_of_space = self._syncing = False
 
     @classmethod
     def create(
@@ -122,12 +126,26 @@ class RaftStorage:
         """Make everything in an effect durable.
 
         Raises:
+            OutOfSpaceError: It is not; the same may be tried again, and nothing else.
             OSError: It is not; nor will anything else be.
             UnavailableError: A call before this one failed.
+            CorruptError: What is found on the disk, before the next try, contradicts itself.
         """
-        if self._failed:
+        if self._failed and not self._out_of_space:
             raise UnavailableError("an earlier write of the Raft log failed; restart to recover")
-        self._failed = True
+        try:
+            if self._out_of_space:
+                self._recover()
+            self._failed, self._out_of_space = True, False
+            self._persist(effect)
+        except OSError as error:
+            self._out_of_space = error.errno in NO_SPACE and not self._syncing
+            if self._out_of_space:
+                raise OutOfSpaceError(error.errno, error.strerror) from error
+            raise
+        self._failed = False
+
+    def _persist(self, effect: Persist) -> None:
         if effect.snapshot is not None:
             write_snapshot(self._directory, effect.snapshot, self._disk)
         if self._size >= self._segment_bytes_max:
@@ -135,7 +153,17 @@ class RaftStorage:
         self._write(self._items(effect))
         if effect.snapshot is not None:
             self._clean_up(effect.snapshot)
-        self._failed = False
+
+    def _recover(self) -> None:
+        """Find out what is there, as a restart would."""
+        recovery = Recovery(self._directory, self._head, self._disk)
+        file = recovery.run()
+        self._file.close()
+        self._file, self._size = file, recovery.size
+        self._segments = recovery.segments
+        self._sequence, self._step, self._mark = recovery.sequence, recovery.step, recovery.mark
+        self._hard_state = recovery.recovered.hard_state
+        self._last_index = _last_index(recovery.recovered)
 
     def close(self) -> None:
         """Give the files back; everything is durable already."""
@@ -166,7 +194,9 @@ class RaftStorage:
     def _write(self, items: list[Item]) -> None:
         data = encode_step(items, sequence=self._sequence + 1, step=self._step + 1)
         self._file.write(self._size, [data])
+        self._syncing = True  # stays so if that fails
         self._file.sync()
+        self._syncing = False
         self._size += len(data)
         self._sequence += len(items)
         self._step += 1
@@ -194,3 +224,8 @@ class RaftStorage:
         while len(self._segments) > 1 and self._segments[0].last_index <= snapshot.index:
             self._disk.unlink(self._segments.pop(0).path)
             self._disk.sync_directory(self._directory)
+
+
+def _last_index(recovered: Recovered) -> int:
+    entries, snapshot = recovered.entries, recovered.snapshot
+    return entries[-1].index if entries else snapshot.index if snapshot else 0
