@@ -15,7 +15,7 @@ from penstock.logd.acks import PubAck, decode_ack
 from penstock.logd.client import PartitionInfo
 from penstock.logd.dump import Dump
 from penstock.logd.rows import batch_records
-from tests.nemesis.history import Log, Row, Verdict, judge
+from tests.nemesis.history import Log, Row, Verdict, judge, judge_group
 from tests.nemesis.load import Load, mixed
 from tests.nemesis.network import NATS, Network
 from tests.soak.publishers import Publisher
@@ -42,14 +42,24 @@ class Arena:
         """Of all nodes."""
         return self.cluster.names
 
+    @property
+    def replicas_wanted(self) -> int:
+        """How many each partition has in the end: the default of a stream."""
+        return min(3, len(self.names))
+
     @contextmanager
-    def load(self, *streams: str, publishers: Sequence[Publisher] | None = None) -> Iterator[Load]:
-        """Create the streams, and publish to them and read them."""
+    def load(
+        self,
+        *streams: str,
+        publishers: Sequence[Publisher] | None = None,
+        grouped: str | None = None,
+    ) -> Iterator[Load]:
+        """Create the streams, publish to them and read them, one of them by a group as well."""
         for stream in streams:
             self.cluster.create(stream, f"soak.{stream}.>")
         chosen = publishers or [p for number, s in enumerate(streams) for p in mixed(s, number)]
         fetch = ",".join(self.cluster.nodes[name].fetch for name in self.names)
-        with Load(self.nats.url, fetch, chosen) as load:
+        with Load(self.nats.url, fetch, chosen, grouped) as load:
             yield load
 
     # Faults.
@@ -206,11 +216,12 @@ class Arena:
             verdicts[stream] = judge(
                 load.acked(stream), load.publishing(stream), self.replicas(stream), reads
             )
+            if stream == load.grouped:
+                judge_group(verdicts[stream], load.given_to(end), self.replicas(stream))
         return verdicts
 
     def wait_quiet(self, stream: str) -> None:
         """Wait until every replica has everything; nobody publishes any more."""
-        self.cluster.wait_in_sync(stream)
         wait_until(lambda: self._is_quiet(stream), within_s=30, what=f"{stream} is quiet")
 
     def _is_quiet(self, stream: str) -> bool:
@@ -222,14 +233,18 @@ class Arena:
             views = [self.cluster.partition(stream, node=name) for name in self.names]
         except LookupError:
             return False
-        if len({(part.leader, part.leader_epoch, part.isr) for part in views}) > 1:
+        if len({(part.leader, part.leader_epoch, part.replicas, part.isr) for part in views}) > 1:
             return False
-        ends = {log_end(self.directory(name, stream)) for name in self.names}
-        return ends == {part.high_watermark + 1 for part in views}
+        part = views[0]
+        if len(part.replicas) != self.replicas_wanted or set(part.isr) != set(part.replicas):
+            return False
+        ends = {log_end(self.directory(name, stream)) for name in part.replicas}
+        return ends == {view.high_watermark + 1 for view in views}
 
     def replicas(self, stream: str, number: int = 0) -> dict[str, Log]:
-        """Every node's log of a partition, as it lies on its disk."""
-        return {name: self.replica(name, stream, number) for name in self.names}
+        """The log of a partition on each node that has a replica, as it lies on its disk."""
+        holders = self.cluster.partition(stream, number).replicas
+        return {name: self.replica(name, stream, number) for name in holders}
 
 
 def log_end(directory: Path) -> int:

@@ -33,12 +33,22 @@ class Kind(Enum):
     EPOCH_FELL = "leader epochs fall"
     UNKNOWN = "nobody published it"
     MISREAD = "a reader was shown something else"
+    SKIPPED = "no member of the group was given it"
 
 
 class Row(NamedTuple):
     """A record of a log, and the leader epoch it was written in."""
 
     epoch: int
+    record: Record
+
+
+class Given(NamedTuple):
+    """A record that a member of a consumer group was given, under its grant's epoch."""
+
+    member: str
+    epoch: int
+    offset: int
     record: Record
 
 
@@ -110,6 +120,29 @@ def judge(
     for reader, shown in reads.items():
         _check_read(verdict, reader, shown, log)
     return verdict
+
+
+def judge_group(verdict: Verdict, given: Iterable[Given], replicas: Mapping[str, Log]) -> None:
+    """Hold what the members of a group were given, in order, against a replica's log.
+
+    At least once: whoever goes on begins nowhere after what was given before, and under one grant
+    the offsets rise.
+    """
+    log = replicas[min(replicas)]
+    expected, lasts = log.start, dict[int, int]()
+    for one in given:
+        verdict.counts["given to the group"] += 1
+        row = log.rows.get(one.offset)
+        if row is None or row.record != one.record:
+            verdict.violated(Kind.MISREAD, f"{one}: now {row}")
+        if one.offset > expected:
+            verdict.violated(Kind.SKIPPED, f"{expected} to {one.offset}, before {one}")
+        if one.offset <= lasts.get(one.epoch, -1):
+            verdict.violated(Kind.SKIPPED, f"{one} after {lasts[one.epoch]} under the same grant")
+        lasts[one.epoch] = one.offset
+        expected = max(expected, one.offset + 1)
+    if expected < log.end:
+        verdict.violated(Kind.SKIPPED, f"{expected} to {log.end}")
 
 
 def _check_acks(verdict: Verdict, rows: Iterable[Acked], publishing: Publishing) -> None:

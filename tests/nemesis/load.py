@@ -14,15 +14,19 @@ import nats.errors
 from typing_extensions import override
 
 from penstock.logd.batch import Record
-from penstock.logd.client import AsyncLogClient, FollowOptions
+from penstock.logd.client import AsyncLogClient, FollowOptions, GroupOptions
+from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.service.clock import SystemClock
-from tests.nemesis.history import Publishing
+from tests.nemesis.history import Given, Publishing
 from tests.soak.ledger import Acked, Ledger, Rule
 from tests.soak.publishers import Batches, Publisher, WithId, WithoutId, WithoutReply
 from tests.support.waiting import wait_until
 
 _READ: Final = FollowOptions(wait_s=0.5)
 _READERS: Final = ("leader", "replica")
+_GROUP: Final = "readers"
+_MEMBERS: Final = ("one", "other")
+_SESSION_S: Final = 2.0
 
 
 def mixed(stream: str, seed: int) -> Sequence[Publisher]:
@@ -79,13 +83,19 @@ class Load:
         nats_url: The publishers' own way to the server, which no fault of a node touches.
         fetch: Where the nodes are read from, separated by commas.
         publishers: Of all streams.
+        grouped: A stream that a consumer group of two reads as well; None: none.
 
     Attributes:
         ledger: What they were told.
+        grouped: As given.
     """
 
-    def __init__(self, nats_url: str, fetch: str, publishers: Sequence[Publisher]) -> None:
+    def __init__(
+        self, nats_url: str, fetch: str, publishers: Sequence[Publisher], grouped: str | None = None
+    ) -> None:
         self.ledger = TimedLedger()
+        self.grouped = grouped
+        self._given: list[Given] = []
         self._url = nats_url
         self._fetch = fetch
         self._publishers = publishers
@@ -146,6 +156,16 @@ class Load:
         wait_until(there, within_s=30, what=f"readers of {stream} at {end}")
         return reads
 
+    def given_to(self, end: int) -> Sequence[Given]:
+        """What the group's members were given, once that is everything before an offset."""
+
+        def there() -> bool:
+            self.check()
+            return max((one.offset for one in self._given), default=-1) >= end - 1
+
+        wait_until(there, within_s=30, what=f"the group at {end}")
+        return list(self._given)
+
     def publishing(self, stream: str) -> Publishing:
         """What is known of a stream's publishers."""
         mine = [p for p in self._publishers if p.stream == stream]
@@ -177,6 +197,8 @@ class Load:
                 for seen in self._seen.values()
                 for reader in _READERS
             ]
+            if self.grouped is not None:
+                reading += [tasks.create_task(self._consume(self.grouped, m)) for m in _MEMBERS]
             await self._publish()
             self._publishing.clear()
             await self._over.wait()
@@ -200,6 +222,23 @@ class Load:
         async with AsyncLogClient(self._fetch, timeout_s=10.0, prefer=reader) as log:
             async for offset, record in log.follow(seen.stream, 0, _READ):
                 shown.append((offset, record))
+
+    async def _consume(self, stream: str, name: str) -> None:
+        """Be a member, again and again: who is fenced joins anew."""
+        options = GroupOptions(session_s=_SESSION_S, name=name)
+        while True:
+            with contextlib.suppress(UnavailableError):
+                async with AsyncLogClient(self._fetch, timeout_s=10.0) as log:
+                    await self._be_member(log, stream, options)
+
+    async def _be_member(self, log: AsyncLogClient, stream: str, options: GroupOptions) -> None:
+        try:
+            async with log.join_group(_GROUP, stream, options) as consumer:
+                async for item in consumer:
+                    self._given.append(Given(consumer.member, item.epoch, item.offset, item.record))
+        except RefusedError as error:
+            if error.code != "FENCED":
+                raise
 
 
 async def _ignore(_: Exception) -> None:

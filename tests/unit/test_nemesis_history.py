@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from penstock.logd.batch import Record
-from tests.nemesis.history import Kind, Log, Publishing, Row, Verdict, judge
+from tests.nemesis.history import Given, Kind, Log, Publishing, Row, Verdict, judge, judge_group
 from tests.soak.content import Item, Keys, rows_of, value_of
 from tests.soak.ledger import Acked, Rule
 
@@ -181,3 +181,26 @@ def test_each_kind_of_violation_is_seen(change: object, kind: Kind) -> None:
     verdict = world.judge()
     assert not verdict.sound
     assert verdict.counts[kind.name], verdict.told
+
+
+@pytest.mark.parametrize(
+    ("given", "kinds"),
+    [
+        ([(1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3)], set()),
+        ([(1, 0), (1, 2), (1, 3)], {Kind.SKIPPED}),
+        ([(1, 0), (2, 2), (2, 3)], {Kind.SKIPPED}),
+        ([(1, 0), (1, 1), (1, 2)], {Kind.SKIPPED}),
+        ([(1, 0), (1, 1), (1, 2), (1, 1), (1, 2), (1, 3)], {Kind.SKIPPED}),
+        ([(1, 0), (1, 1), (1, 2), (1, 3), (2, 4)], {Kind.MISREAD}),
+    ],
+)
+def test_a_group_is_given_everything_in_order(
+    given: list[tuple[int, int]], kinds: set[Kind]
+) -> None:
+    world = World(items=[Item("order", number) for number in range(4)])
+    wrong = record(Item("order", 9))
+    records = [wrong if at >= len(world.items) else record(world.items[at]) for _, at in given]
+    told = [Given("m", epoch, at, found) for (epoch, at), found in zip(given, records, strict=True)]
+    verdict = Verdict()
+    judge_group(verdict, told, {"a": world.log("a")})
+    assert {kind for kind in Kind if verdict.counts[kind.name]} == kinds, verdict.told
