@@ -12,7 +12,6 @@ from penstock.logd.core.cluster.commands import (
 from penstock.logd.core.cluster.controller_events import (
     HeartbeatReceived,
     LostController,
-    ProposalDropped,
     Tick,
     UncleanElectionAsked,
 )
@@ -150,15 +149,6 @@ def test_a_leader_who_comes_back_during_its_election_gets_no_lease(office: Offic
     applied = office.cluster.state.nodes["a"].deposed_at
     assert isinstance(office.beat("a", applied=applied - 1), HeartbeatRefusal)
     assert isinstance(office.beat("a", applied=applied), HeartbeatAnswer)
-
-
-def test_a_proposal_that_is_dropped_is_made_again(office: Office) -> None:
-    office.begin()
-    office.pass_time(700, "b", "c")
-    dropped = office.proposed.pop()
-    office.tell(ProposalDropped(dropped.proposal))
-    (again,) = office.proposed
-    assert again.command == dropped.command
 
 
 def test_one_election_is_under_way_for_a_partition(office: Office) -> None:

@@ -9,6 +9,7 @@ from penstock.logd.core.cluster.commands import (
     SetTarget,
 )
 from penstock.logd.core.cluster.controller_events import (
+    ProposalDropped,
     RebalanceAsked,
     Tick,
 )
@@ -78,3 +79,16 @@ def test_a_drained_node_is_emptied_step_by_step() -> None:
         assert sorted(partition.replicas) == ["b", "c", "d"]
         assert (partition.former, partition.target) == (("a",), None)
         assert partition.leader in ("b", "c", "d")
+
+
+def test_a_proposal_that_is_dropped_is_made_again_a_little_later() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.create("s", ("a", "b", "c"))
+    office = Office(cluster)
+    office.begin()
+    office.pass_time(700, "b", "c")
+    dropped = office.proposed.pop()
+    office.tell(ProposalDropped(dropped.proposal))
+    assert office.proposed == []  # not at once: that would be in vain
+    office.pass_time(office.now + 50, "b", "c")
+    assert [again.command for again in office.proposed] == [dropped.command]

@@ -1,12 +1,14 @@
 """Where replicas go, and how they and leaderships move: properties on clusters of many shapes."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.logd.core.cluster.commands import (
+    AlterStream,
     ChangeReplicas,
     DataGone,
     ElectLeaders,
@@ -228,6 +230,21 @@ def test_a_move_whose_target_is_drained_gets_another() -> None:
     cluster.apply(SetTarget(basis=cluster.basis(), target=("e", "b", "c")))
     run_plan(cluster, AllFit())
     assert cluster.partition().replicas == ("e", "b", "c")
+
+
+def test_a_move_to_fewer_replicas_than_are_wanted_by_now_gets_another_target() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.create("s", ("a", "b"), options=ReplicationOptions(replication_factor=2))
+    cluster.apply(SetTarget(basis=cluster.basis(), target=("a", "c")))
+    (step,) = plan_moves(cluster.state, set("abc"), AllFit(), 2).steps
+    cluster.apply(step.command)
+    stream = cluster.stream()
+    options = replace(stream.options, replication_factor=3)
+    alter = AlterStream(incarnation=stream.incarnation, config=stream.config, options=options)
+    assert cluster.code(alter) == ""
+    run_plan(cluster, AllFit())
+    assert sorted(cluster.partition().replicas) == ["a", "b", "c"]
+    assert cluster.partition().target is None
 
 
 @settings(max_examples=30, deadline=None)

@@ -168,7 +168,7 @@ class Controller:
         if isinstance(event, CommandApplied):
             self._take_in(self._state, event, now_ns)
         elif isinstance(event, ProposalDropped):
-            self._settle(event.proposal)
+            self._put_off(event.proposal, now_ns)
         elif isinstance(event, RebalanceAsked):
             self._rebalancing = True
             self._plan_ns = now_ns
@@ -268,6 +268,16 @@ class Controller:
         under_way = self._under_way.pop(proposal, None)
         if under_way is not None:
             self._dirty |= under_way.partitions
+
+    def _put_off(self, proposal: int, now_ns: int) -> None:
+        """Decide again a little later: what refused it would refuse it again at once.
+
+        A group whose leadership is being handed over takes nothing until that is settled.
+        """
+        under_way = self._under_way.pop(proposal, None)
+        if under_way is not None:
+            again_ns = now_ns + self._timing.heartbeat_interval_ms * NS_PER_MS // 4
+            self._waits |= dict.fromkeys(under_way.partitions, Wait(again_ns))
 
     # Decisions.
 

@@ -86,7 +86,7 @@ def plan_moves(
         election = _off_draining(state, fitness, key, stream, partition)
         if election is not None:
             handovers.append(election)
-        elif partition.target is None or not set(partition.target) <= active:
+        elif not _is_possible(partition.target, active, count):
             load = load or Load.of(state)
             target = new_target(state, partition, live, count, load)
             if target == partition.target or (partition.target is None and moving >= moves_max):
@@ -162,6 +162,11 @@ def _path(
 def _is_settled(partition: Partition, active: set[NodeId], count: int) -> bool:
     replicas = partition.replicas
     return partition.target is None and len(replicas) == count and active.issuperset(replicas)
+
+
+def _is_possible(target: tuple[NodeId, ...] | None, active: set[NodeId], count: int) -> bool:
+    """Whether there is a target, and it can be reached: the wanted number may have changed."""
+    return target is not None and len(target) == count and active.issuperset(target)
 
 
 def _off_draining(
