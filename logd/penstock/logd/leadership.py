@@ -25,6 +25,7 @@ from penstock.logd.core.turn import (
     Refuse,
     ack_count,
 )
+from penstock.logd.errors import UnavailableError
 from penstock.logd.log_orders import Frame
 from penstock.logd.rebuild import recall_frames
 from penstock.logd.standby import Standby
@@ -47,7 +48,7 @@ class Leadership:
         stream, intake: As given.
         budget: Bytes it may hold, and does.
         leads: Whether messages are taken.
-        declines: Whether they are refused nevertheless.
+        declined: Why everything is refused though it leads; None: it is not.
         standby: Keeps what comes while another node leads; None: nothing is kept.
         pending_acks: Acks that wait.
         passed_over: Messages on reserved subjects that the stream's filter matched.
@@ -70,7 +71,8 @@ class Leadership:
         self.number = number
         self.budget = around.budget.share(stream.config.intake_bytes_max)
         self.stream = stream
-        self.leads = self.declines = False
+        self.leads = False
+        self.declined: Refusal | None = None
         self.standby: Standby | None = None
         self._on_subject = False
         self.pending_acks = 0
@@ -148,7 +150,7 @@ class Leadership:
 
     def decline(self, refusal: Refusal | None) -> None:
         """Refuse everything with this, or (None) refuse nothing any more."""
-        self.declines = refusal is not None
+        self.declined = refusal
         self.intake.handle(Declined(refusal), self._clock.unix_ns())
 
     def pause(self) -> None:
@@ -165,6 +167,17 @@ class Leadership:
             self._committed_before = self.committed
             self._open = False
         self._forget_waiting()
+
+    def check_takes(self) -> None:
+        """Look whether messages are taken now.
+
+        Raises:
+            UnavailableError: They are not.
+        """
+        if not self.leads:
+            raise UnavailableError(f"stream {self.name}: it is not led here any more")
+        if self.declined is not None:
+            raise UnavailableError(f"stream {self.name}: {self.declined.description}")
 
     def take(self, messages: list[Message]) -> None:
         """Take what arrived in one turn.

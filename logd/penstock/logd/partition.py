@@ -206,6 +206,7 @@ class Partition:
             UnavailableError: None is stored.
         """
         self._check_serving()
+        self.leadership.check_takes()
         if FRAME_OVERHEAD + sum(m.size_bytes() for m in messages) > self.budget.room:
             raise UnavailableError(f"stream {self.name}: too many bytes wait for the disk")
         last = self.intake.next_offset + len(messages) - 1

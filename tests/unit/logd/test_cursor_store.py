@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.logd.acks import Nack
 from penstock.logd.core.cluster.records import Group, GroupPartition, Share
 from penstock.logd.core.cursors import CursorKey
 from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.publish_options import Refusal
 from penstock.logd.core.turn import Message
 from penstock.logd.cursors import CURSORS_STREAM, CursorStore, Extent, Granted
 from penstock.logd.errors import RefusedError, UnavailableError
@@ -218,3 +220,19 @@ async def test_commits_of_a_grant_that_is_over_are_refused_and_positions_never_g
         again = CursorStore(OnePartition(streams), cursors_max=10)
         await again.start()
         assert again.get(KEY)[0]["epoch"] == 9
+
+
+async def test_a_commit_that_its_stream_does_not_take_now_is_refused_as_unavailable(
+    tmp_path: Path,
+) -> None:
+    async with store(tmp_path) as (cursors, streams):
+        await commit(cursors)
+        leadership = streams.partition(CURSORS_STREAM.name).leadership
+        leadership.decline(Refusal(Nack.NOT_ENOUGH_REPLICAS, "too few replicas are in sync"))
+        with pytest.raises(UnavailableError, match="too few replicas are in sync"):
+            await commit(cursors)
+        leadership.decline(None)
+        leadership.pause()
+        with pytest.raises(UnavailableError, match="not led here any more"):
+            await commit(cursors)
+        assert cursors.commits == 1
