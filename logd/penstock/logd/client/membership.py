@@ -294,22 +294,25 @@ class Membership:
         )
         if found is None:
             offset = await self._insist(lambda: self._first(partition))
+        elif found.incarnation == partition.incarnation:
+            offset = found.offset
         else:  # of an earlier stream of the name: this one is new, and all of it
-            same = found.incarnation == partition.incarnation
-            offset = found.offset if same else await self._earliest(partition)
+            offset = await self._insist(lambda: self._at(partition, "earliest"))
         wanted = self._cursor(reading, offset)
-        return (await self._insist(lambda: self._store(wanted))).offset
+        try:
+            return (await self._insist(lambda: self._store(wanted))).offset
+        except RefusedError as error:
+            if error.code != "CURSOR_BEHIND":
+                raise
+            # Its own, under the same grant; it was on its way when the cursor was asked for.
+            return int(error.detail["offset"])
 
     async def _first(self, partition: GroupPartition) -> int:
-        start = self._options.start
-        if isinstance(start, int):
-            return start
-        at = position_request(start)
-        return await self._client.ask(calls.offset_at(partition.stream, partition.partition, at))
+        at = self._options.start
+        return at if isinstance(at, int) else await self._at(partition, position_request(at))
 
-    async def _earliest(self, partition: GroupPartition) -> int:
-        call = calls.offset_at(partition.stream, partition.partition, "earliest")
-        return await self._insist(lambda: self._client.ask(call))
+    async def _at(self, partition: GroupPartition, at: str | int) -> int:
+        return await self._client.ask(calls.offset_at(partition.stream, partition.partition, at))
 
     async def _let_go(self, reading: Reading) -> None:
         """Commit what is done with, and let another read on."""
