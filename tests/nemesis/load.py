@@ -113,7 +113,8 @@ class Load:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self._loop.call_soon_threadsafe(self._end)
+        with contextlib.suppress(RuntimeError):  # it has ended by itself, with an error
+            self._loop.call_soon_threadsafe(self._end)
         self._thread.join(60)
         assert not self._thread.is_alive(), "the load has not ended"
         if error is None:
