@@ -24,6 +24,7 @@ from penstock.logd.core.raft import (
     Received,
     Restore,
     Send,
+    Snapshot,
     Started,
 )
 from penstock.logd.core.raft.leading import Leader
@@ -84,10 +85,14 @@ class Checkers:
     Attributes:
         nodes: Those that run.
         storages: Of all nodes, running or not.
+        read_snapshot: Up to which entry a snapshot goes, and the chain up to there.
     """
 
     nodes: Mapping[NodeId, Member]
     storages: Callable[[], Mapping[NodeId, SimStorage]]
+    read_snapshot: Callable[[Snapshot], tuple[int, Chain]] = field(
+        default=lambda snapshot: snapshot_state(snapshot.data)
+    )
     leaders: dict[int, NodeId] = field(default_factory=dict)
     votes: dict[tuple[NodeId, int], NodeId] = field(default_factory=dict)
     acks: dict[tuple[NodeId, int], int] = field(default_factory=dict)
@@ -116,7 +121,7 @@ class Checkers:
                 case Apply(entries):
                     self._check_applied(node, entries)
                 case Restore(snapshot):
-                    index, chain = snapshot_state(snapshot.data)
+                    index, chain = self.read_snapshot(snapshot)
                     known = self.chains.get(index)
                     assert index == snapshot.index
                     assert known is None or known[1] == chain, "state-machine safety: snapshot"

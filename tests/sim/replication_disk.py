@@ -174,7 +174,7 @@ class Writer:
         end = disk.start + length
         disk.rotten = {at: record for at, record in disk.rotten.items() if at < end}
         self.node.noticed = {at for at in self.node.noticed if at < end}
-        self.node.ids = {message: at for message, at in self.node.ids.items() if at < end}
+        self.node.remember({m: at for m, at in self.node.ids.items() if at < end})
         disk.ids = {message: at for message, at in disk.ids.items() if at < end}
 
     def change(self, effect: LogEffect, patch: list[Record]) -> None:

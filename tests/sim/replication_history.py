@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.logd.core.replication.follower import Follower
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.logd.core.node import NodeId
     from tests.sim.replication_node import Node
 
@@ -142,7 +144,7 @@ class History:
         del self.committed[agreed:]
         self.acked = {offset: message for offset, message in self.acked.items() if offset < agreed}
 
-    def converged(self, nodes: list[Node]) -> str:
+    def converged(self, nodes: Sequence[Node]) -> str:
         """Why the nodes do not agree yet on one log that holds all that was acked; empty if so."""
         if any(None in node.disk.records for node in nodes):
             return "a hole is not filled"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.logd.core.node import NodeId
     from penstock.logd.core.replication.view import View
-    from tests.sim.replication_world import ReplicationWorld
+    from tests.sim.replication_surroundings import World
 
 MS: Final = 1_000_000
 SETTINGS: Final = ReplicationSettings(
@@ -42,9 +42,10 @@ class Node:
         noticed: Damaged offsets that this process knows of.
     """
 
-    def __init__(self, world: ReplicationWorld, name: NodeId) -> None:
+    def __init__(self, world: World, name: NodeId, incarnation: str = "i") -> None:
         self.world = world
         self.name = name
+        self.incarnation = incarnation
         self.disk = Disk()
         self.life = 0
         self.running = False
@@ -77,15 +78,17 @@ class Node:
             agreed_epoch=disk.checkpoint[1],
         )
         disk.epochs = Epochs(log.epochs.entries)
-        self.ids = {
-            record.message: disk.start + n for n, record in enumerate(disk.records) if record
-        }
-        self.ids |= disk.ids
+        stored = {record.message: disk.start + n for n, record in enumerate(disk.records) if record}
+        self.remember(stored | disk.ids)
         self.high_watermark, self.checked = log.high_watermark, 0
         boot = f"{self.name}{self.life}"
-        self.replica = Replica(self.name, "i", log, boot=boot, settings=SETTINGS)
+        self.replica = Replica(self.name, self.incarnation, log, boot=boot, settings=SETTINGS)
         for offset in disk.holes():
             self.will_notice(offset)
+
+    def remember(self, ids: dict[Message, int]) -> None:
+        """What it knows to be stored, and where."""
+        self.ids = ids
 
     def die(self, *, power: bool) -> None:
         """The process ends; with its machine, what was not durable may be lost, from any point."""
@@ -252,20 +255,31 @@ class Node:
         self, effect: fx.ProposeIsr | fx.Resign | fx.Electable | fx.RefreshMetadata | fx.Tell
     ) -> None:
         """What is for the controller, or for an operator."""
-        name = self.name
         match effect:
-            case fx.ProposeIsr():  # forwarded, and in a queue for the metadata log
-                propose = partial(Controller.proposed, node=name, proposal=effect)
-                for late_ns in self.world.delays():
-                    self.world.at(late_ns, partial(self.world.send, name, "controller", propose))
+            case fx.ProposeIsr():
+                self.propose(effect)
             case fx.Resign(epoch):
-                self.world.send(name, "controller", lambda c: c.resigned(name, epoch))
-            case fx.Electable(electable):
-                self.electable = electable
+                self.resign(epoch)
+            case fx.Electable():
+                self.can_lead(effect)
             case fx.Tell(finding):
                 self.world.told(finding)
             case fx.RefreshMetadata():
                 pass  # heartbeats bring it
+
+    def propose(self, proposal: fx.ProposeIsr) -> None:
+        """It is forwarded, and in a queue for the metadata log."""
+        name = self.name
+        propose = partial(Controller.proposed, node=name, proposal=proposal)
+        for late_ns in self.world.delays():
+            self.world.at(late_ns, partial(self.world.send, name, "controller", propose))
+
+    def resign(self, epoch: int) -> None:
+        name = self.name
+        self.world.send(name, "controller", lambda c: c.resigned(name, epoch))
+
+    def can_lead(self, effect: fx.Electable) -> None:
+        self.electable = effect.electable
 
     def serve(self, effect: fx.Lead | fx.Stop | fx.Refuse | fx.Inherited) -> None:
         """What is for publishers."""

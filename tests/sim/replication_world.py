@@ -8,12 +8,11 @@ the world must come to rest with every message acked and all replicas equal.
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
 from dataclasses import replace
 from functools import partial
-from random import Random
 from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
 
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.effects import Finding
@@ -21,11 +20,11 @@ from penstock.logd.core.replication.events import StepDown
 from tests.sim.replication_controller import Controller
 from tests.sim.replication_history import History, Message
 from tests.sim.replication_node import Node
+from tests.sim.stage import MS, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MS: Final = 1_000_000
 TROUBLE_NS: Final = 900 * MS
 CALM_NS: Final = 1500 * MS
 TICK_NS: Final = 10 * MS
@@ -33,7 +32,7 @@ CLIENTS: Final = 3
 LOSSES: Final = {Finding.DIVERGED, Finding.UNCLEAN_LOSS, Finding.HOLE_TAKEN}
 
 
-class ReplicationWorld:
+class ReplicationWorld(Stage):
     """One run. Call `run`.
 
     Args:
@@ -41,26 +40,18 @@ class ReplicationWorld:
         spite: Chance that an election or a change of the ISR is answered with trouble.
 
     Attributes:
-        marks: Which rare things have happened, how often.
         disk_failure: Chance of each write and sync.
     """
 
     def __init__(self, seed: int, *, spite: float = 0.4) -> None:
+        super().__init__(seed)
+        random = self.random
         self.spite = spite
-        self.random = random = Random(seed)
-        self.now_ns = 0
-        self.marks: Counter[str] = Counter()
         self.history = History()
         self.unclean = seed % 10 == 9
-        self.calm = False
         self.disk_failure = 0.0
-        self.drop, self.repeat = random.choice(((0.0, 0.0), (0.02, 0.02), (0.15, 0.1)))
-        self.slowest_ms = random.choice((2, 6, 30))
-        self.blocked: set[tuple[str, str]] = set()
         self.rotten: set[int] = set()
         self.rotting = random.choice((1, 1, 4))
-        self._heap: list[tuple[int, int, Callable[[], None]]] = []
-        self._count = 0
         names = [NodeId(f"n{n}") for n in range(random.choice((3, 3, 3, 4, 5)))]
         observers = random.choice((0, 0, 1)) if len(names) > 3 else 0
         self.nodes: dict[NodeId, Node] = {name: Node(self, name) for name in names}
@@ -92,42 +83,11 @@ class ReplicationWorld:
             return "a publisher waits"
         return self.history.converged(list(self.nodes.values()))
 
-    # Time.
-
-    def at(self, delay_ns: int, action: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (self.now_ns + max(delay_ns, 1), self._count, action))
-
-    def every(self, period_ns: int, action: Callable[[], None]) -> None:
-        def again() -> None:
-            action()
-            self.at(self.random.randrange(period_ns // 2, period_ns * 3 // 2), again)
-
-        self.at(self.random.randrange(period_ns), again)
-
-    def play_until(self, end_ns: int) -> None:
-        heap = self._heap
-        while heap and heap[0][0] <= end_ns:
-            self.now_ns, _, action = heapq.heappop(heap)
-            action()
-        self.now_ns = end_ns
-
     # The network.
 
-    def send(self, source: str, target: str, action: Callable[[Any], None]) -> None:
-        """Have something happen at another place, later, never, or twice."""
-        random = self.random
-        if (source, target) in self.blocked:
-            return
-        if not self.calm:
-            if random.random() < self.drop:
-                return
-            if random.random() < self.repeat:
-                self._deliver(target, action)
-        self._deliver(target, action)
-
+    @override
     def _deliver(self, target: str, action: Callable[[Any], None]) -> None:
-        delay_ns = self.random.randrange(MS // 4, self.slowest_ms * MS)
+        delay_ns = self.delay_ns()
         if target == "controller":
             self.at(delay_ns, lambda: action(self.controller))
         else:
@@ -222,13 +182,7 @@ class ReplicationWorld:
         """Cut some of its links, one way or both."""
         others: list[str] = ["controller", *(name for name in self.nodes if name != node.name)]
         others = self.random.choice((others, others[:1], others[1:], [self.random.choice(others)]))
-        ways = self.random.choice(("in", "out", "both"))
-        links: set[tuple[str, str]] = {(node.name, other) for other in others if ways != "in"}
-        links |= {(other, node.name) for other in others if ways != "out"}
-        self.blocked |= links
-        self.at(
-            self.random.choice((20, 60, 200)) * MS, lambda: self.blocked.difference_update(links)
-        )
+        self.block(node.name, others)
 
     def slow_down(self, node: Node) -> None:
         node.slow = self.random.choice((5, 40))
@@ -292,9 +246,6 @@ class ReplicationWorld:
                 node.start_up()
 
     # What is seen.
-
-    def mark(self, what: str) -> None:
-        self.marks[what] += 1
 
     def told(self, finding: Finding) -> None:
         self.mark(f"told {finding.name.lower()}")

@@ -1,0 +1,161 @@
+"""Ways to be wrong, of one part or another: the world where all play together must catch each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pytest
+
+from penstock.logd.core.cluster import moves, partition_rules, stream_rules
+from penstock.logd.core.cluster.commands import Election
+from penstock.logd.core.cluster.controller import Controller
+from penstock.logd.core.cluster.tables import basis_of
+from penstock.logd.core.replication.events import AnswerCame
+from penstock.logd.core.replication.isr import Isr
+from penstock.logd.core.replication.leader import Leader
+from penstock.logd.core.replication.replica import Replica
+from tests.sim.cluster_replica import Ids
+from tests.sim.cluster_server import Server
+
+if TYPE_CHECKING:
+    from penstock.logd.core.cluster.records import Partition, PartitionKey, StreamRecord
+    from penstock.logd.core.node import NodeId
+    from penstock.logd.core.replication.effects import ProposeIsr
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def _added_counts_before_it_has_caught_up(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is a replica and fetches enters the ISR."""
+
+    def may_join(isr: Isr, node: NodeId, *_: Any) -> bool:
+        return node in isr._view.replicas
+
+    patch.setattr(Isr, "may_join", may_join)
+    patch.setattr(Isr, "_may_stay", lambda *_: True)
+
+
+def _additions_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    """Who is proposed to enter counts for the high watermark only when it has."""
+    propose = Isr.propose
+
+    def uncounted(isr: Isr, *args: Any) -> ProposeIsr | None:
+        proposal = propose(isr, *args)
+        isr.counted = isr._view.isr
+        return proposal
+
+    patch.setattr(Isr, "propose", uncounted)
+
+
+def _old_replica_goes_first(patch: pytest.MonkeyPatch) -> None:
+    """A move does not wait until the new replica is in sync."""
+    next_step = moves._next_step
+
+    def hasty(
+        fitness: Any, key: PartitionKey, stream: StreamRecord, partition: Partition, *lists: Any
+    ) -> None:
+        target = partition.target or ()
+        isr = tuple(sorted({*partition.isr, *target} & set(partition.replicas)))
+        next_step(fitness, key, stream, replace(partition, isr=isr), *lists)
+
+    patch.setattr(moves, "_next_step", hasty)
+
+
+def _leader_is_removed(patch: pytest.MonkeyPatch) -> None:
+    """A replica that leads is taken away like any other."""
+    patch.setattr(partition_rules, "_check_removable", lambda *_: None)
+    next_step = moves._next_step
+
+    def blind(
+        fitness: Any, key: PartitionKey, stream: StreamRecord, partition: Partition, *lists: Any
+    ) -> None:
+        next_step(fitness, key, stream, replace(partition, leader=None), *lists)
+
+    patch.setattr(moves, "_next_step", blind)
+
+
+def _stale_incarnation_accepted(patch: pytest.MonkeyPatch) -> None:
+    """What replicas of a deleted stream say is taken for the new one's."""
+    play = Replica._play
+
+    def trusting(replica: Replica, event: Any, now_ns: int) -> Any:
+        if isinstance(event, AnswerCame):
+            answer = replace(event.answer, incarnation=replica._incarnation)
+            event = replace(event, answer=answer)
+        return play(replica, event, now_ns)
+
+    patch.setattr(Replica, "_play", trusting)
+    patch.setattr(Replica, "_serves", lambda replica, _: isinstance(replica.state, Leader))
+
+
+def _incarnation_twice(patch: pytest.MonkeyPatch) -> None:
+    """A stream that is made again is the one that there was."""
+    patch.setattr(stream_rules, "_new_incarnation", lambda _, nonce: nonce)
+
+
+def _stale_lease_ack(patch: pytest.MonkeyPatch) -> None:
+    """A leader that slept through its lease acks what it appends."""
+    patch.setattr(Leader, "_watch_lease", lambda *_: None)
+
+
+def _handed_over_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The successor is elected while the leader still holds its lease."""
+
+    def handover(
+        key: PartitionKey, stream: StreamRecord, partition: Partition, successor: str
+    ) -> Election:
+        basis = basis_of(key, stream, partition)
+        return Election(basis=basis, leader=successor, isr=partition.isr)
+
+    patch.setattr(moves, "_handover", handover)
+
+
+def _answers_who_is_behind(patch: pytest.MonkeyPatch) -> None:
+    """A node gets a lease though it does not know what it has lost."""
+    patch.setattr(Controller, "_is_behind", lambda *_: False)
+    patch.setattr(Controller, "_is_losing", lambda *_: False)
+
+
+def _ids_of_fetched_records_unknown(patch: pytest.MonkeyPatch) -> None:
+    """A follower does not remember ids, and takes a repeat for something new when it leads."""
+
+    def forget(ids: Ids, message: Any, offset: int) -> None:
+        dict.__setitem__(ids, message, offset)
+
+    patch.setattr(Ids, "__setitem__", forget)
+
+
+def _opens_before_it_knows(patch: pytest.MonkeyPatch) -> None:
+    """A process plays its replicas by a state of before its start."""
+
+    def known(server: Server) -> None:
+        server.ready = True
+        server.look_at(set(server.state.streams))
+
+    patch.setattr(Server, "catch_up", known)
+
+
+class Twin(NamedTuple):
+    """A way to be wrong, and a seed that has shown it."""
+
+    spoil: Patch
+    seed: int
+
+
+TWINS: Final = {
+    "an added replica counts before it has caught up": Twin(
+        _added_counts_before_it_has_caught_up, seed=0
+    ),
+    "additions do not count": Twin(_additions_do_not_count, seed=18),
+    "the old replica goes before the new one is in sync": Twin(_old_replica_goes_first, seed=0),
+    "a leader is removed": Twin(_leader_is_removed, seed=21),
+    "a stale incarnation is accepted": Twin(_stale_incarnation_accepted, seed=0),
+    "an incarnation comes twice": Twin(_incarnation_twice, seed=6),
+    "a stale lease acks": Twin(_stale_lease_ack, seed=24),
+    "a leadership is handed over at once": Twin(_handed_over_at_once, seed=27),
+    "a node is answered that is behind": Twin(_answers_who_is_behind, seed=8),
+    "ids of fetched records are unknown": Twin(_ids_of_fetched_records_unknown, seed=0),
+    "replicas are opened before the state is known": Twin(_opens_before_it_knows, seed=0),
+}
