@@ -128,9 +128,12 @@ class Office(GroupMember):
             match effect:
                 case leasing.SendHeartbeat(sequence):
                     self.send_heartbeat(sequence)
-                case leasing.LeaseBegun() | leasing.LeaseEnded():
-                    self.world.mark(type(effect).__name__)
-                    self.on_lease()
+                case leasing.LeaseBegun():
+                    self.world.mark("lease begun")
+                    self.on_lease(held=True)
+                case leasing.LeaseEnded():
+                    self.world.mark("lease ended")
+                    self.on_lease(held=False)
 
     def send_heartbeat(self, sequence: int) -> None:
         leader, full = self.raft.leader, self.full
@@ -173,7 +176,6 @@ class Office(GroupMember):
         self.unanswered.pop(answer.sequence, None)
         if isinstance(answer, HeartbeatAnswer):
             self.beat(leasing.Answered(answer.sequence, answer.lease_ms))
-            self.on_renewed()
         else:
             self.world.mark(f"heartbeat refused: {answer.reason}")
             if answer.reason == "register":
@@ -228,12 +230,8 @@ class Office(GroupMember):
 
     # What replicas do.
 
-    def on_lease(self) -> None:
+    def on_lease(self, *, held: bool) -> None:
         """It has begun, or ended."""
-        raise NotImplementedError
-
-    def on_renewed(self) -> None:
-        """It is longer."""
         raise NotImplementedError
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:

@@ -144,7 +144,8 @@ class Operator:
         del key, partition
         mode = SetStreamMode(stream=NAME, incarnation=stream.incarnation)
         if self.world.random.random() < 0.5:
-            begun, ended = replace(mode, paused=True), replace(mode, paused=False)
+            held = self.world.random.random() < 0.5
+            begun, ended = replace(mode, paused=True, held=held), replace(mode, paused=False)
         else:
             begun, ended = replace(mode, read_only=True), replace(mode, read_only=False)
         server.later(80 * MS, lambda: server.change(ended, within_ms=200))

@@ -126,22 +126,18 @@ class HostedNode(Node):
 
     @override
     def take(self, event: ev.Event) -> None:
+        """With the lease as it is by now; of its end the node tells at once (`fence`)."""
         until_ns = self.server.lease.until_ns
         if until_ns > self.lease_told_ns:
             self.lease_told_ns = until_ns
-            super().take(ev.LeaseRenewed(until_ns))
+            if not self.replica.renew(until_ns):
+                super().take(ev.LeaseRenewed(until_ns))
         super().take(event)
         self.stirred = True
 
-    def renew(self) -> None:
-        """The lease of the node is longer."""
-        until_ns = self.server.lease.until_ns
-        if until_ns <= self.lease_told_ns or not self.replica.is_led:
-            return
-        if self.replica.renew(until_ns, self.clock()):
-            self.lease_told_ns = until_ns
-        else:
-            self.take(ev.Ticked())
+    def fence(self) -> None:
+        """The lease has ended, if there is another by now or not."""
+        super().take(ev.Ticked())
 
     @override
     def tick(self) -> None:

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from penstock.logd.cluster.views import streams_of, view_of
 from penstock.logd.core import raft as on
-from penstock.logd.core.cluster.commands import Command, DataGone
+from penstock.logd.core.cluster.commands import Command, DataGone, WakeStream
 from penstock.logd.core.cluster.records import Partition, PartitionKey, StreamRecord
 from penstock.logd.core.replication.events import StepDown, Ticked
 from tests.sim.cluster_office import Office
@@ -218,14 +218,12 @@ class Server(Office):
     # As the office's.
 
     @override
-    def on_lease(self) -> None:
+    def on_lease(self, *, held: bool) -> None:
         for node in list(self.places.values()):
-            node.take(Ticked())
-
-    @override
-    def on_renewed(self) -> None:
-        for node in list(self.places.values()):
-            node.renew()
+            if held:
+                node.take(Ticked())
+            else:
+                node.fence()
 
     @override
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
@@ -245,9 +243,13 @@ class Server(Office):
             node.do(lambda: action(node))
 
     def hears(self, place: PartitionKey, incarnation: str, message: Message) -> None:
-        """A message on the subject; a paused stream is on none."""
+        """A message on the subject; it wakes a stream that is paused, unless that is held."""
         node, record = self.places.get(place), self.record(place)
         if node is None or node.incarnation != incarnation or record is None:
             return
-        if not record[0].options.paused:
+        options = record[0].options
+        if not options.paused:
             node.published(message)
+        elif options.listens and node.leading:
+            self.world.mark("woken")
+            self.change(WakeStream(stream=place.stream, incarnation=incarnation), within_ms=200)

@@ -63,6 +63,7 @@ MARKS = {
     "stream created again",
     "truncated",
     "unsynced lost",
+    "woken",
 }
 """What some seed must reach, or the world is not bad enough."""
 
