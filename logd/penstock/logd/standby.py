@@ -92,7 +92,7 @@ class Standby:
         if not self.window.owing:
             return messages
         now_ns = self._clock.monotonic_ns()
-        self.window.expire(now_ns, now_ns)
+        self.window.expire(now_ns, self._led_ns())
         taken = [message for message in messages if not self._is_paid(message, now_ns)]
         self._charge()
         return taken

@@ -4,12 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.core.admission import AdmissionPolicy
 from penstock.logd.core.gaps import GapReason
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.turn import Message
 from penstock.logd.listening import Listening
 from penstock.logd.nats.subscriptions import LinkEvent, LinkState
+from penstock.logd.standby import Standby
 from penstock.logd.streams import StreamSet
 from tests.support.surroundings import make_surroundings
 from tests.support.waiting import wait_until_async
@@ -191,3 +193,46 @@ async def test_draining_is_no_gap(tmp_path: Path) -> None:
         it.tell(LinkState.LOST, reason="closed")
         it.listening.tick()
         assert it.lasting() == []
+
+
+async def test_a_standby_misses_nothing_of_its_stream_and_knows_when_it_hears_all(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, LOGS) as it:
+        leadership = it.streams.partition("logs").leadership
+        standby = Standby(
+            leadership.intake, ByteBudget(BUDGET), age_ns=S, clock=it.clock, led_ns=lambda: 0
+        )
+        leadership.stand_by(standby)
+
+        def heard_all() -> int | None:
+            return standby.covered_ns
+
+        assert heard_all() is None
+        it.tell(LinkState.CONFIRMED, b"1")
+        assert heard_all() == it.clock.now_ns
+        leadership.pause()
+        it.listening.on_messages({b"1": [Message(b"t.a", b"", b"", b"x")]})
+        assert (len(standby.window), leadership.ignored) == (1, 0)
+        it.tell(LinkState.LOST)
+        assert (heard_all(), it.lasting()) == (None, [])
+        it.clock.now_ns += S
+        it.tell(LinkState.CONFIRMED, b"1")
+        assert heard_all() == it.clock.now_ns
+        leadership.stand_by(None)
+        it.listening.on_messages({b"1": [Message(b"t.a", b"", b"", b"x")]})
+        assert leadership.ignored == 1
+
+
+async def test_what_a_new_leader_misses_is_told_with_its_times(tmp_path: Path) -> None:
+    async with world(tmp_path, LOGS) as it:
+        it.clock.now_ns += 10 * S
+        it.listening.missed("logs", 3 * S, S)
+        (gap,) = it.listening.gaps.ended
+        assert gap.reason is GapReason.NO_LEADER
+        assert gap.duration_ns(it.listening.now()) == 2 * S
+        assert it.listening.now().monotonic_ns - gap.start.monotonic_ns == 3 * S
+        it.listening.lost("logs", 7, 2 * S)
+        it.listening.tick()
+        gap = it.listening.gaps.ended[-1]
+        assert (gap.reason, gap.messages) == (GapReason.NO_LEADER, 7)

@@ -98,7 +98,8 @@ class Subscribing:
             del self._subscribed[replica.place]
             self._listening.remove(replica.partition.label)
             replica.heard = False
-            replica.led_ns = self._host.clock.monotonic_ns()
+            if replica.leading:
+                replica.led_ns = self._host.clock.monotonic_ns()
         replica.partition.leadership.stand_by(None)
 
     def forget(self, replica: HostedReplica) -> None:
