@@ -105,6 +105,7 @@ class Standby:
             recorded_ns = header.max_timestamp_ns
             for offset, identity in identities(header, decode_body(body), config):
                 window.append(offset, identity, now_ns, recorded_ns=recorded_ns)
+        window.expire(now_ns, self._led_ns())
         self._charge()
 
     def took(self, append: Append) -> None:
