@@ -24,6 +24,7 @@ from tests.bench import (
     catch_up,
     cluster_footprint,
     footprint,
+    gate,
     latency,
     machine,
     plain,
@@ -59,6 +60,7 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "j": ((replicated_latency.TITLE, replicated_latency.run),),
     "k": ((catch_up.TITLE, catch_up.run),),
     "l": ((cluster_footprint.TITLE, cluster_footprint.run),),
+    "m": ((gate.TITLE, gate.run),),
 }
 
 

@@ -17,7 +17,8 @@ from penstock.specs.errors import (
     UnknownSpecError,
 )
 from penstock.specs.event import Event
-from penstock.specs.gate import Accepted, Rejected, attach, check_line
+from penstock.specs.fast_gate import Accepted, slow_specs
+from penstock.specs.gate import Rejected, attach, check_line
 from penstock.specs.json_schema import json_schema
 from penstock.specs.log_record import LogRecord
 from penstock.specs.metric_point import MetricPoint
@@ -66,6 +67,7 @@ __all__ = [
     "log",
     "process_emitter",
     "setup",
+    "slow_specs",
     "subject_of",
     "subject_token",
     "upcast",

@@ -2,7 +2,7 @@
 
 A gate, not a parser: an accepted line goes on as the bytes that came, so fields this version does
 not know survive it. What is refused is refused with a short reason that never holds the record's
-values.
+values. Most lines are right and leave by the fast path (`penstock.specs.fast_gate`).
 """
 
 import json
@@ -18,35 +18,14 @@ from penstock.specs.codec import explain, lift
 from penstock.specs.discovery import discover
 from penstock.specs.envelope import AT_EDGE, Record
 from penstock.specs.errors import RefusedRecordError, RefusedSpecError
+from penstock.specs.fast_gate import Accepted, accept
 from penstock.specs.kinds import BASE_MODELS, WIRE_REQUIRED
 from penstock.specs.limits import DEPTH_MAX, RECORD_BYTES_MAX
+from penstock.specs.log_record import DEFAULT_SEVERITY, FAILED_SEVERITY
 from penstock.specs.upcasts import upcast_record
 from penstock.specs.versions import resolve
 
-_DEFAULT_SEVERITY: Final = 9
 _SPACED_COLON: Final = re.compile(rb'"[ \t\r\n]+:')
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The line is a record; pass its bytes on.
-
-    Attributes:
-        service: The resource's ``service.name``.
-        severity_number: 1 to 24; what is not a log record counts as INFO (9), a span that failed
-            as ERROR (17).
-        unknown_fields: Fields that the spec does not have and that were tolerated.
-        exact: The record was judged by its very spec, not by a newer minor's predecessor or by the
-            base of its kind.
-    """
-
-    kind: str
-    schema: str
-    service: str
-    time_unix_nano: int
-    severity_number: int
-    unknown_fields: int
-    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +48,13 @@ def check_line(line: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Accepted | 
     ``bad_kind``, ``bad_schema``, ``kind_mismatch``, ``unknown_major``, ``missing_field``,
     ``invalid``.
     """
+    if len(line) <= bytes_max and (accepted := accept(line)) is not None:
+        return accepted
+    return check_slowly(line, bytes_max=bytes_max)
+
+
+def check_slowly(line: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Accepted | Rejected:
+    """The same by pydantic alone; it has the last word, and says why."""
     try:
         return _check_fields(_parse(line, bytes_max))
     except RefusedRecordError as error:
@@ -132,7 +118,7 @@ def _check_fields(fields: dict[str, Any]) -> Accepted:
     """
     kind, schema = fields.get("kind"), fields.get("schema")
     model, exact = _choose(kind, schema)
-    if missing := WIRE_REQUIRED[str(kind)] - fields.keys():
+    if missing := [key for key in WIRE_REQUIRED[str(kind)] if fields.get(key) is None]:
         raise RefusedRecordError("missing_field", ", ".join(sorted(missing)))
     unknown_fields = _judge_older(fields) if model is None else judge(model, fields)
     return Accepted(
@@ -230,8 +216,8 @@ def _without(value: Any, path: tuple[int | str, ...]) -> Any:
 def _severity(fields: dict[str, Any]) -> int:
     if fields["kind"] == "log":
         number = fields["severity_number"]
-        return number if isinstance(number, int) else _DEFAULT_SEVERITY
-    return 17 if fields.get("status_code") == "ERROR" else _DEFAULT_SEVERITY
+        return number if isinstance(number, int) else DEFAULT_SEVERITY
+    return FAILED_SEVERITY if fields.get("status_code") == "ERROR" else DEFAULT_SEVERITY
 
 
 def _count_keys(value: Any, depth_left: int) -> int:

@@ -1,12 +1,16 @@
 """Log records: something was said, with a severity."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from penstock.specs.envelope import Record
 from penstock.specs.scalars import Name, Text
 
+DEFAULT_SEVERITY: Final = 9
+"""What counts as INFO: records that have no severity."""
+FAILED_SEVERITY: Final = 17
+"""What counts as ERROR: a span that failed."""
 SEVERITY_NAMES = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
 
 

@@ -23,7 +23,7 @@ SCHEMA_PATTERN: Final = (
 )
 
 
-def _no_integer(value: Any) -> Any:
+def no_integer(value: Any) -> Any:
     """An integer that int64 cannot hold must not slip through as a rounded float."""
     if value.__class__ is int:
         raise ValueError("integer outside int64")
@@ -41,7 +41,7 @@ TraceId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 SpanId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 RecordId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
-_Real = Annotated[float, BeforeValidator(_no_integer), Field(allow_inf_nan=False)]
+_Real = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(no_integer)]
 Number = Annotated[Int64 | _Real, Field(union_mode="left_to_right")]
 Scalar = Annotated[Text | bool | Int64 | _Real | None, Field(union_mode="left_to_right")]
 AttributeKey = Annotated[str, Field(min_length=1, max_length=KEY_CHARACTERS_MAX)]

@@ -25,7 +25,7 @@ from penstock.specs.sensitive import (
     redacted,
     truncated,
 )
-from penstock.specs.versions import base_model, resolve
+from penstock.specs.versions import base_model, on_register, resolve
 from penstock.specs.wire import encode_json
 
 Path = tuple[str, ...]
@@ -77,6 +77,7 @@ class Scrubber:
         self._values = values
         self._actions = dict(actions or {})
         self._plan = lru_cache(maxsize=1024)(self._compiled)
+        on_register(self._plan.cache_clear)
 
     def scrub_line(self, line: bytes) -> bytes:
         """A line that the gate accepted, scrubbed; the very bytes when there was nothing to do."""

@@ -1,6 +1,7 @@
 """Which model a schema id means, and what to do with one that is not known here."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 _SCHEMA: Final = re.compile(SCHEMA_PATTERN)
 _MODELS: dict[str, dict[tuple[int, int], "type[Record]"]] = {}
+_ON_REGISTER: list[Callable[[], None]] = []
 BASE_NAMES: Final = ("log", "span", "metric", "event", "audit")
 
 
@@ -65,7 +67,13 @@ def register(model: "type[Record]") -> None:
     if (known.__module__, known.__qualname__) != (model.__module__, model.__qualname__):
         raise RefusedSpecError(f"{model.spec} is already {known.__module__}.{known.__qualname__}")
     versions[schema.major, schema.minor] = model
-    resolve.cache_clear()
+    for callback in _ON_REGISTER:
+        callback()
+
+
+def on_register(callback: Callable[[], None]) -> None:
+    """Call back whenever another spec becomes known: what was concluded before may be wrong."""
+    _ON_REGISTER.append(callback)
 
 
 def specs() -> dict[str, "type[Record]"]:
@@ -109,6 +117,9 @@ def resolve(schema_id: str, kind: str) -> Resolution:
         return Resolution(model, exact=True)
     minors = [version for version in versions if version[0] == schema.major]
     return Resolution(versions[max(minors)] if minors else None, exact=False)
+
+
+on_register(resolve.cache_clear)
 
 
 def newest_minors(name: str) -> dict[int, int]:

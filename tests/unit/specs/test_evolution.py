@@ -15,9 +15,9 @@ from penstock.specs.kinds import BASE_MODELS
 
 ABSENT = object()
 VALUES: list[Any] = [
-    ABSENT, None, True, False, -1, 0, 4, 5, 6, 10, 11, -0.5, 0.0, 4.5, 10.5, "", "a", "b", "ab",
-    "ba", "abc", "abcd", "bab", "babc", "5", [], [1], ["a"], [1, "a"], [1, 1], [1, 1, 1], [True],
-    [None],
+    ABSENT, None, True, False, -1, 0, 4, 5, 6, 10, 11, -0.5, 0.0, 4.5, 5.5, 10.5, "", "a", "b",
+    "ab", "ba", "abc", "abcd", "bab", "babc", "5", [], [1], ["a"], [1, "a"], [1, 1], [1, 1, 1],
+    [True], [None],
 ]  # fmt: skip
 """Both sides of every bound that fields below have."""
 
@@ -112,11 +112,11 @@ def bounded(kind: Any, least: str, most: str, values: list[int]) -> st.SearchStr
     return st.sampled_from(pairs).map(lambda bounds: Annotated[kind, Field(**bounds)])
 
 
+PATTERN = st.just(Annotated[str, Field(pattern="^a")])
 SCALARS = st.one_of(
     bounded(int, "ge", "le", [0, 5, 10]),
     bounded(float, "ge", "le", [0, 5, 10]),
     bounded(str, "min_length", "max_length", [1, 2, 3]),
-    st.just(Annotated[str, Field(pattern="^a")]),
     st.just(bool),
     st.lists(st.sampled_from(["a", "ab", "5", 5, 10]), min_size=1, max_size=3, unique=True).map(
         lambda values: Literal[tuple(values)]
@@ -126,6 +126,7 @@ LISTS = st.tuples(st.sampled_from([int, str, bool, int | str]), st.sampled_from(
     lambda pair: Annotated[GenericAlias(list, pair[0]), Field(max_length=pair[1])]
 )
 TYPES = st.one_of(
+    PATTERN,
     SCALARS,
     LISTS,
     st.tuples(SCALARS, SCALARS).map(lambda pair: pair[0] | pair[1]),

@@ -92,6 +92,13 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+def test_null_in_the_place_of_what_must_be_there_is_missing() -> None:
+    line = json.dumps(records.log()).encode()
+    for key in ("resource", "time_unix_nano", "body"):
+        null = json.dumps({**json.loads(line), key: None}).encode()
+        assert check_line(null) == Rejected("missing_field", key)
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "expected"),
     BROKEN,

@@ -1,0 +1,178 @@
+"""The gate's fast path: most lines are right, and need no more than to be found right.
+
+For each spec a decoder is generated from its pydantic model. It may only *accept*: what it does not
+accept is judged by pydantic, which also says why. So the verdict is pydantic's on every line, as
+long as nothing is accepted here that pydantic refuses; the types see to that
+(`penstock.specs.fast_types`), and a differential fuzz.
+
+Duplicate keys and fields that the spec does not have are not looked for. Each key has a colon, so
+if the text has as many colons as the decoded record has keys, there are none. Colons in strings add
+to the count; then ``":`` is counted, which stands in few strings. What does not add up is left to
+pydantic.
+
+Without msgspec (extra ``collector``) every line takes the slow path.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any, Final, NamedTuple
+
+from penstock.specs.discovery import discover
+from penstock.specs.envelope import Record
+from penstock.specs.errors import RefusedSpecError
+from penstock.specs.versions import on_register, resolve
+
+try:
+    import msgspec
+
+    from penstock.specs.fast_decoder import Decoder, generate, resource_types
+    from penstock.specs.fast_types import UngeneratableError
+except ImportError:  # the base install has pydantic only
+    AVAILABLE = False
+else:
+    AVAILABLE = True
+
+_MEMOS_MAX: Final = 1024
+_MEMO_BYTES_MAX: Final = 4096
+"""What is remembered of lines, beginnings and resources, takes 4 MiB each at most."""
+_HEX: Final = "0123456789abcdef"
+_LOGGER: Final = logging.getLogger("penstock.specs")
+
+
+class Accepted(NamedTuple):
+    """The line is a record; pass its bytes on.
+
+    Attributes:
+        service: The resource's ``service.name``.
+        severity_number: 1 to 24; what is not a log record counts as INFO (9), a span that failed
+            as ERROR (17).
+        unknown_fields: Fields that the spec does not have and that were tolerated.
+        exact: The record was judged by its very spec, not by a newer minor's predecessor or by the
+            base of its kind.
+    """
+
+    kind: str
+    schema: str
+    service: str
+    time_unix_nano: int
+    severity_number: int
+    unknown_fields: int
+    exact: bool
+
+
+Judge = Callable[[bytes], Accepted | None]
+
+
+def accept(line: bytes) -> Accepted | None:
+    """The verdict on a line that is right beyond doubt; None when pydantic must judge it."""
+    end = line.find(b",", line.find(b",") + 1)
+    return _judge_of(line[:end])(line) if 0 < end <= _MEMO_BYTES_MAX else None
+
+
+def _judge(decoder: "Decoder", kind: str, schema: str, *, exact: bool) -> Judge:
+    """The function that judges lines of one spec.
+
+    Everything it needs is in its closure: this is the collector's hottest path.
+    """
+    decode, rules, own, ids = decoder.decode, decoder.rules, decoder.own, decoder.ids
+    width, unset, nested, severity = (
+        decoder.width, decoder.unset, decoder.nested, decoder.severity
+    )  # fmt: skip
+    convert, astuple, new = msgspec.convert, msgspec.structs.astuple, tuple.__new__
+
+    def judge(line: bytes) -> Accepted | None:
+        try:
+            record = decode(line)
+            resource = bytes(record.resource)
+            memo = _known_resource if len(resource) <= _MEMO_BYTES_MAX else _read_resource
+            service, keys = memo(resource)
+            if own is not None:
+                convert(record.attributes or {}, own)
+            for rule in rules:
+                rule(record)
+        except (ValueError, RecursionError):
+            return None
+        values = astuple(record)
+        if "".join(filter(None, ids(values))).strip(_HEX):
+            return None
+        keys += width - values.count(None)
+        if unset:
+            keys -= values.count(msgspec.UNSET)
+        for position, count in nested:
+            if (value := values[position]) is not None:
+                keys += count(value)
+        if keys != line.count(b":") and (keys != line.count(b'":') or _has_odd_blank(line)):
+            return None
+        found = (kind, schema, service, record.time_unix_nano, severity(record), 0, exact)
+        return new(Accepted, found)
+
+    return judge
+
+
+def _never(_line: bytes) -> None:
+    """Pydantic must judge the line."""
+
+
+def slow_specs() -> dict[str, str]:
+    """Specs that lines have named and that pydantic alone can judge, with the reason."""
+    return dict(_SLOW)
+
+
+_SLOW: Final[dict[str, str]] = {}
+
+
+@lru_cache(maxsize=_MEMOS_MAX)
+def _judge_of(prefix: bytes) -> Judge:
+    """Who judges a line that begins so; `_never` unless that says schema and kind, no more."""
+    if not AVAILABLE:
+        return _never
+    discover()
+    try:
+        head = msgspec.json.decode(prefix + b"}", type=dict[str, str])
+        schema, kind = head["schema"], head["kind"]
+        resolution = resolve(schema, kind)
+    except (ValueError, KeyError, RecursionError, RefusedSpecError):
+        return _never
+    model = resolution.model
+    if len(head) != 2 or model is None or model.model_fields["kind"].default != kind:
+        return _never
+    decoder = _decoder_of(model)
+    return _never if decoder is None else _judge(decoder, kind, schema, exact=resolution.exact)
+
+
+on_register(_judge_of.cache_clear)
+
+
+def _has_odd_blank(line: bytes) -> bool:
+    """Whether a key may stand in the text without ``":``; JSON strings hold no raw line breaks."""
+    return b" :" in line or b"\t" in line or b"\n" in line or b"\r" in line
+
+
+def _read_resource(text: bytes) -> tuple[str, int]:
+    """Service and number of keys of a resource; an application's is always the same.
+
+    Raises:
+        ValueError: It breaks a rule.
+    """
+    every, named = _resource_types()
+    fields = every.decode(text)
+    return str(msgspec.convert(fields, named).service_name), len(fields)
+
+
+_known_resource: Final = lru_cache(maxsize=_MEMOS_MAX)(_read_resource)
+
+
+@cache
+def _resource_types() -> tuple[Any, Any]:
+    return resource_types()
+
+
+@lru_cache(maxsize=_MEMOS_MAX)
+def _decoder_of(model: type[Record]) -> Decoder | None:
+    try:
+        return generate(model)
+    except (UngeneratableError, TypeError) as error:
+        _SLOW[model.spec] = str(error)
+        _LOGGER.warning("%s is judged by pydantic alone, which is slower: %s", model.spec, error)
+        return None

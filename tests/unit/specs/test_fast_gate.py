@@ -1,0 +1,239 @@
+"""The fast path accepts nothing that pydantic refuses; FUZZ=100000 tries so many lines a kind."""
+
+import json
+import logging
+import os
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Annotated, Any, ClassVar, Literal
+
+import pytest
+from pydantic import Field, field_validator
+
+from penstock.specs import Accepted, Event, Rejected, attach, check_line, encode, slow_specs
+from penstock.specs.envelope import Rule
+from penstock.specs.fast_gate import accept
+from penstock.specs.gate import check_slowly
+from penstock.specs.scalars import Text
+from tests.unit.specs import records
+
+LINES = int(os.environ.get("FUZZ", "2500"))
+SEED = int(os.environ.get("FUZZ_SEED", "0"))
+
+
+class Ordered(Event, spec="fast_test.ordered/1.0"):
+    """A specialised spec with every type that an own field can have."""
+
+    order: Annotated[str, Field(min_length=1, max_length=8, pattern="^[a-z]-[0-9]+$")]
+    state: Literal["new", "paid"]
+    total: Annotated[float, Field(ge=0)]
+    items: Annotated[int, Field(ge=1, le=99)] = 1
+    tags: Annotated[list[Text], Field(max_length=2)] | None = None
+    gift: bool | None = None
+
+
+def ordered(**changes: Any) -> dict[str, Any]:
+    line = encode(Ordered(order="o-1", state="paid", total=2.5, tags=["a"], gift=True))
+    whole: dict[str, Any] = json.loads(attach(line, b'{"service.name":"a"}'))
+    return {**whole, "time_unix_nano": records.TIME, **changes}
+
+
+KINDS: dict[str, Callable[..., dict[str, Any]]] = {**records.ALL, "specialised": ordered}
+
+VALUES: list[Any] = [
+    None, True, False, 0, 1, -1, 9, 24, 25, 255, 256, 1 << 31, (1 << 63) - 1, 1 << 63, -(1 << 63),
+    -(1 << 63) - 1, 10**30, 0.0, -0.0, 1.0, 0.5, 1e308, "", "a", "x" * 33, "x" * 300, "é" * 128,
+    "0" * 32, "0" * 16, records.TRACE, records.TRACE.upper(), records.TRACE + "\n", records.SPAN,
+    records.SPAN[:-1] + "g", "o-1", "o-1\n", "log", "metric", "gauge", "sum", "histogram", "delta",
+    "ERROR", "1", "2026-11-22T00:00:00Z", ":", '":', '"a": 1', " : ", "\u2028", "\ud83d\ude00",
+    [], [1], ["a"], [None], [[1]], [1.5, "a", True], [{}], {}, {"a": 1}, {"a": {"b": 1}},
+    {"service.name": "b"}, {"service.name": ""}, {"service.name": "b", "x": [1]}, {"user.id": "u"},
+    {"user.id": 1}, {"type": "t", "id": "i"}, {"offset": 0, "bucket_counts": [1]},
+    [{"trace_id": records.TRACE, "span_id": records.SPAN}], [{"name": "n", "time_unix_nano": 1}],
+    [{"time_unix_nano": 1, "value": 1}], {"": 1}, {"k" * 129: 1}, {"a\u0000": 1},
+]  # fmt: skip
+KEYS = [
+    "schema", "kind", "time_unix_nano", "trace_id", "span_id", "resource", "attributes", "context",
+    "body", "value", "count", "span_kind", "status_code", "flags", "newer", "", "é", "user.id",
+    "service.name", "fast_test.order", "fast_test.items", "fast_test.other",
+]  # fmt: skip
+BYTES = [
+    b'"',
+    b":",
+    b",",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b" ",
+    b"\n",
+    b"\\",
+    b"0",
+    b"\xff",
+    b"\x00",
+    b"e9",
+]
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every member of every object and list in a record: what holds it, and where."""
+    members: Any = ()
+    if isinstance(value, dict):
+        members = list(value.items())
+    elif isinstance(value, list):
+        members = list(enumerate(value))
+    return [(value, at) for at, _ in members] + [p for _, inner in members for p in places(inner)]
+
+
+def mutated(record: dict[str, Any], dice: random.Random) -> bytes:
+    """A line near the record's: a few changes of its values, then perhaps of its bytes."""
+    copy = json.loads(json.dumps(record))
+    for _ in range(dice.choice((0, 1, 1, 1, 2, 3))):
+        found = places(copy)
+        holder, at = dice.choice(found) if found else (copy, "schema")
+        match dice.randrange(4):
+            case 0:
+                del holder[at]
+            case 1 if isinstance(holder, dict):
+                holder[dice.choice(KEYS)] = deepcopy(dice.choice(VALUES))
+            case _:
+                holder[at] = deepcopy(dice.choice(VALUES))
+    line = text_of(copy, dice)
+    for _ in range(dice.choice((0, 0, 0, 1, 2))):
+        cut = dice.randrange(len(line) + 1)
+        line = line[:cut] + dice.choice(BYTES) + line[cut + dice.randrange(2) :]
+    return line
+
+
+def text_of(record: dict[str, Any], dice: random.Random) -> bytes:
+    """JSON with other blanks, escapes, or a key twice, now and then."""
+    separators = dice.choice(((",", ":"), (",", ":"), (", ", ": "), (" ,", " :"), (",\n", ":\t")))
+    text = json.dumps(record, separators=separators, ensure_ascii=dice.random() < 0.5)
+    line = text.encode("utf-8", "surrogatepass")
+    if dice.random() < 0.2 and record:
+        key = dice.choice(list(record))
+        again = json.dumps(key) + dice.choice((":", " :", ": ")) + json.dumps(record[key])
+        line = line[:-1] + b"," + again.encode("utf-8", "surrogatepass") + b"}"
+    return line
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_fast_verdict_is_pydantics_on_mutated_records(name: str) -> None:
+    dice = random.Random(f"{name}-{SEED}")
+    record = KINDS[name]()
+    fast = right = 0
+    for number in range(LINES):
+        line = mutated(record, dice)
+        expected = check_slowly(line)
+        found = accept(line)
+        assert found is None or found == expected, (number, line, expected)
+        fast += found is not None
+        right += isinstance(expected, Accepted)
+    assert LINES * 0.1 < right < LINES * 0.9, "the mutations are too harsh or too mild"
+    assert fast > right * 0.4, "hardly any good line takes the fast path"
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_good_line_takes_the_fast_path(make: Callable[..., dict[str, Any]]) -> None:
+    line = json.dumps(make(), separators=(",", ":")).encode()
+    found = accept(line)
+    assert found is not None
+    assert found == check_slowly(line)
+    assert accept(json.dumps(make()).encode()) == found
+
+
+def test_colons_in_text_are_no_keys() -> None:
+    line = json.dumps(records.log(body="at 10:45: see http://shop/x"), separators=(",", ":"))
+    assert accept(line.encode()) is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (b'"body":', b'"kind":"log","body":', "duplicate_key"),
+        (b'"body":', b'"kind" :"log","body":', "duplicate_key"),
+        (b'"user.id":"u-17"', b'"user.id":"u-17","user.id":"u-17"', "duplicate_key"),
+        (b'"service.name":"checkout"', b'"service.name":"a","service.name" :"a"', "duplicate_key"),
+        (b'"total":24.5', b'"total":24.5,"total":24.5', "duplicate_key"),
+        (b'"trace_flags":1', b'"trace_flags":1,"newer":1', "accepted"),
+        (b'"trace_flags":1', b'"trace_flags":null', "accepted"),
+        (b"b7ad6b7169203331", b"b7ad6b716920333g", "invalid"),
+        (b"b7ad6b7169203331", b"b7ad6b716920333\\n", "invalid"),
+        (b'"severity_number":9', b'"severity_number":9.0', "invalid"),
+        (b'"total":24.5', b'"total":9223372036854775808', "invalid"),
+        (b'"total":24.5', b'"total":1e999', "invalid"),
+    ],
+)
+def test_what_is_not_plainly_right_is_left_to_pydantic(
+    old: bytes, new: bytes, expected: str
+) -> None:
+    good = json.dumps(records.log(), separators=(",", ":")).encode()
+    line = good.replace(old, new, 1)
+    assert line != good
+    assert accept(line) is None
+    verdict = check_line(line)
+    assert (verdict.reason if isinstance(verdict, Rejected) else "accepted") == expected
+
+
+def test_line_that_begins_otherwise_is_not_remembered() -> None:
+    long = b'{"schema":"' + b"x" * 10_000 + b'","kind":"log","a":1}'
+    assert accept(long) is None
+    for line in (b"", b"{", b",,", b'{"kind":"log","schema":"log/1.0",', b"[" * 50_000):
+        assert accept(line) is None
+
+
+def test_limits_hold_on_the_fast_path() -> None:
+    line = json.dumps(records.log(), separators=(",", ":")).encode()
+    assert check_line(line, bytes_max=len(line) - 1) == Rejected("too_large")
+
+
+def a_rule(event: Any) -> None:
+    if event.subject == "forbidden":
+        raise ValueError("subject is forbidden")
+
+
+class Ruled(Event, spec="fast_test.ruled/1.0"):
+    """A spec with a rule of its own."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (*Event.rules, a_rule)
+
+    size: int = 0
+
+
+class Checked(Event, spec="fast_test.checked/1.0"):
+    """A spec with a validator."""
+
+    size: int = 0
+
+    @field_validator("size")
+    @classmethod
+    def _even(cls, value: int) -> int:
+        if value % 2:
+            raise ValueError("size is odd")
+        return value
+
+
+class Oddly(Event, spec="fast_test.oddly/1.0"):
+    """A spec with a pattern that engines may read differently."""
+
+    size: Annotated[str, Field(pattern=r"^\d+$")] = "1"
+
+
+@pytest.mark.parametrize(
+    ("event", "good", "bad"),
+    [
+        (Ruled(subject="allowed"), b'"allowed"', b'"forbidden"'),
+        (Checked(size=2), b'size":2', b'size":3'),
+        (Oddly(size="2"), b'size":"2"', b'size":"x"'),
+    ],
+)
+def test_spec_that_cannot_be_generated_is_judged_by_pydantic_and_says_so(
+    event: Event, good: bytes, bad: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = attach(encode(event), b'{"service.name":"a"}')
+    with caplog.at_level(logging.WARNING, "penstock.specs"):
+        assert accept(line) is None
+    assert isinstance(check_line(line), Accepted)
+    assert isinstance(check_line(line.replace(good, bad)), Rejected)
+    assert "pydantic" in slow_specs()[event.spec]
