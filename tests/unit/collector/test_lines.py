@@ -8,7 +8,7 @@ import pytest
 
 from penstock.collector.core.lines import Line, LineCutter
 from penstock.collector.decode.lines import LineContext, decode_line, printable
-from penstock.specs.gate import Accepted, check_line
+from penstock.specs import Accepted, check_line
 
 CONTEXT = LineContext({"service.name": "app"}, {"log.file.name": "a.log"})
 NOW_NS = 1_700_000_000_000_000_000

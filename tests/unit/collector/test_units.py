@@ -8,7 +8,7 @@ from penstock.collector.decode import units
 from penstock.collector.decode.units import decode_records, decompress
 from penstock.collector.errors import UndecodableError
 from penstock.collector.spool import Unit
-from penstock.specs.gate import Accepted, check_line
+from penstock.specs import Accepted, check_line
 from tests.support.collector import encode_batch, log_line
 
 RESOURCE = {"host.name": "h"}

@@ -176,6 +176,13 @@ def test_what_is_not_plainly_right_is_left_to_pydantic(
     assert (verdict.reason if isinstance(verdict, Rejected) else "accepted") == expected
 
 
+def test_a_line_break_at_the_end_matches_no_pattern() -> None:
+    attributes = ordered()["attributes"] | {"fast_test.order": "o-1\n"}
+    line = json.dumps(ordered(attributes=attributes)).encode()
+    assert accept(line) is None
+    assert check_line(line) == Rejected("invalid", "order: string_pattern_mismatch")
+
+
 def test_line_that_begins_otherwise_is_not_remembered() -> None:
     long = b'{"schema":"' + b"x" * 10_000 + b'","kind":"log","a":1}'
     assert accept(long) is None
