@@ -313,6 +313,24 @@ async def test_publish_envelopes_on_nats_are_acked_in_their_inbox(
     subscription.cancel()
 
 
+def test_cursors_go_with_their_stream(calls: LiftbridgeCalls) -> None:
+    names = [one(decode(item), 1) for item in calls.call("FetchMetadata", {})[2]]
+    assert b"__cursors" in names, "clients look there before they set one"
+    for _ in range(2):
+        cursor = {1: "logs", 3: "reader"}
+        assert one(calls.call("FetchCursor", cursor), 1) == 2**64 - 1
+        calls.publish("logs", b"0")
+        calls.call("SetCursor", cursor | {4: 1})
+        calls.call("SetCursor", cursor | {4: 0})  # it may go back
+        assert one(calls.call("FetchCursor", cursor), 1, 0) == 0
+        assert calls.status("SetCursor", cursor | {4: 9}) is StatusCode.OUT_OF_RANGE
+        calls.call("DeleteStream", {1: "logs"})
+        assert calls.status("FetchCursor", cursor) is StatusCode.NOT_FOUND
+        calls.call("CreateStream", {1: "telemetry.logs", 2: "logs"})
+    join = {1: "group", 2: "one", 3: ["logs"]}
+    assert calls.status("JoinConsumerGroup", join) is StatusCode.FAILED_PRECONDITION
+
+
 def test_health_is_told_by_the_standard_service(calls: LiftbridgeCalls) -> None:
     check: Any = calls.channel.unary_unary("/grpc.health.v1.Health/Check")
     for service in ("", "proto.API"):

@@ -1,6 +1,7 @@
 """Clients of Liftbridge's API: one that sends bytes written by hand, and python-liftbridge."""
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import grpc
 from typing_extensions import override
 
+from tests.support.logd import Logd
 from tests.support.protobuf_bytes import decode, encode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,6 +114,12 @@ class Subscription:
             self.code, self.details = error.code(), error.details() or ""
         else:
             self.code = grpc.StatusCode.OK
+
+
+def grpc_address(logd: Logd) -> str:
+    """Where a running logd serves the API."""
+    endpoints = json.loads((logd.data_dir / "endpoints.json").read_text())
+    return str(endpoints["grpc"])
 
 
 def values(messages: Iterable[Fields]) -> list[bytes]:

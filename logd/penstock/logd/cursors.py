@@ -213,7 +213,7 @@ class CursorStore:
         changes = resolve()
         self._table.check(changes, rewind=rewind)
         if self._partition is None:
-            await self._make()
+            await self.make()
             changes = resolve()  # others may have been faster
             self._table.check(changes, rewind=rewind)
         await self._store(changes)
@@ -271,7 +271,8 @@ class CursorStore:
     def _committed(self) -> int:
         return -1 if self._partition is None else self._partition.high_watermark
 
-    async def _make(self) -> None:
+    async def make(self) -> None:
+        """Make what they are kept in, if that is not there."""
         async with self._making:
             if self._partition is None:
                 self._partition, _ = await self._streams.create(CURSORS_STREAM)

@@ -20,6 +20,8 @@ class GrpcSection(BaseModel):
         subscriptions_max: Subscriptions at a time.
         publish_bytes_max: Bytes of publishes that wait for their ack; further ones wait.
         publish_timeout_s: How long a publish may wait where its client sets no deadline.
+        consumer_timeout_s: How long a member of a consumer group that does not ask for its
+            assignments stays one.
         keepalive_s: After how long without a word a client is asked whether it is there.
     """
 
@@ -32,4 +34,5 @@ class GrpcSection(BaseModel):
     subscriptions_max: Annotated[int, Field(ge=1, le=65_536)] = 256
     publish_bytes_max: Annotated[int, Field(ge=_MIB, le=1024 * _MIB)] = 64 * _MIB
     publish_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
+    consumer_timeout_s: Annotated[float, Field(ge=1, le=300)] = 15.0
     keepalive_s: Annotated[float, Field(ge=1, le=3600)] = 30.0

@@ -2,30 +2,47 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 
+from penstock.logd.cursors import CURSORS_STREAM
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.fetch.api import Cursors
 from penstock.logd.fetch.streams import Streams
 from penstock.logd.fetch.wire import Document
+from penstock.logd.liftbridge.groups import Membership
 from penstock.logd.liftbridge.publishing import Context
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from penstock.service.config import split_host_port
 
 
 class Describing:
-    """Tells clients where to go."""
+    """Tells clients where to go.
 
-    def __init__(self, streams: Streams) -> None:
+    Args:
+        streams: Of the daemon or its cluster.
+        cursors: What they are kept in is made when it is first asked for.
+        membership: For groups.
+    """
+
+    def __init__(self, streams: Streams, cursors: Cursors, membership: Membership) -> None:
         self._streams = streams
+        self._cursors = cursors
+        self._membership = membership
 
     async def fetch(
         self, request: wire.FetchMetadataRequest, _: Context
     ) -> wire.FetchMetadataResponse:
         """The nodes that can be reached, and the streams that are named; without names, all."""
         everything = self._streams.describe(internal=True)
+        if all(document["name"] != CURSORS_STREAM.name for document in everything):
+            await self._make_cursors()
+            everything = self._streams.describe(internal=True)
         named = {document["name"]: document for document in everything}
         wanted = list(dict.fromkeys(request.streams)) or sorted(named)
         return wire.FetchMetadataResponse(
             brokers=self._brokers(everything),
             streamMetadata=[_stream(name, named.get(name)) for name in wanted],
+            groupMetadata=[self._membership.metadata(group) for group in request.groups],
         )
 
     async def fetch_partition(
@@ -39,6 +56,11 @@ class Describing:
         metadata.highWatermark = found["high_watermark"]
         metadata.newestOffset = found["end_offset"] - 1
         return wire.FetchPartitionMetadataResponse(metadata=metadata)
+
+    async def _make_cursors(self) -> None:
+        """Clients look for the leader of cursors before they have set one."""
+        with suppress(RefusedError, UnavailableError):  # it is led elsewhere, or not yet
+            await (await self._cursors.ready()).make()
 
     def _brokers(self, streams: Iterable[Document]) -> list[wire.Broker]:
         partitions: Counter[str] = Counter()

@@ -13,7 +13,9 @@ from typing_extensions import override
 
 from penstock.logd.engine import Engine
 from penstock.logd.liftbridge.config import GrpcSection
+from penstock.logd.liftbridge.cursors import Positions
 from penstock.logd.liftbridge.errors import CallError, call_error
+from penstock.logd.liftbridge.groups import Membership
 from penstock.logd.liftbridge.managing import Managing
 from penstock.logd.liftbridge.metadata import Describing
 from penstock.logd.liftbridge.publishing import Context, Publishing
@@ -135,8 +137,11 @@ class GrpcServer:
                 ("grpc.http2.min_ping_interval_without_data_ms", 5000),
             ),
         )
-        managing, describing = Managing(engine.streams), Describing(engine.streams)
-        publishing = Publishing(engine.streams, self.relay, timeout_s=section.publish_timeout_s)
+        streams, cursors = engine.streams, engine.cursors
+        managing, positions = Managing(streams), Positions(streams, cursors)
+        membership = Membership(engine.groups, streams, timeout_s=section.consumer_timeout_s)
+        describing = Describing(streams, cursors, membership)
+        publishing = Publishing(streams, self.relay, timeout_s=section.publish_timeout_s)
         calls: dict[str, _Call] = {
             "CreateStream": managing.create,
             "DeleteStream": managing.delete,
@@ -148,6 +153,12 @@ class GrpcServer:
             "Publish": publishing.publish,
             "PublishAsync": publishing.publish_async,
             "PublishToSubject": publishing.publish_to_subject,
+            "SetCursor": positions.set,
+            "FetchCursor": positions.fetch,
+            "JoinConsumerGroup": membership.join,
+            "LeaveConsumerGroup": membership.leave,
+            "FetchConsumerGroupAssignments": membership.assignments,
+            "ReportConsumerGroupCoordinator": membership.report,
         }
         handlers = {name: _handler(name, call) for name, call in calls.items()}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
