@@ -1,8 +1,10 @@
 """The publisher, a process of its own: `python -m tests.failover.publisher`.
 
 It sends numbered messages at a rate, many at a time in flight, each with its id, and again until it
-is acked. What is acked goes to a file as it comes: number, offset, when (monotonic nanoseconds),
-and how long ago it was sent first; four 64-bit integers each. It ends when its standard input does.
+is acked. Where the cluster takes fewer, it sends fewer: whoever goes on at the rate, and again what
+waits in a queue, soon sends nothing but repeats. What is acked goes to a file as it comes: number,
+offset, when (monotonic nanoseconds), and how long ago it was sent first; four 64-bit integers each.
+It ends when its standard input does.
 """
 
 import re
@@ -24,14 +26,30 @@ DIGITS: Final = 12
 SIZE_BYTES: Final = 64
 _TICK_NS: Final = 5_000_000
 _RETRY_NS: Final = 500_000_000
-"""After this without an ack a message is sent again."""
+"""After this without an ack a message is sent again, or after twice the time that acks take now,
+if that is longer (as RFC 6298 has it for TCP)."""
+
+_SMOOTH: Final = 0.05
+"""Weight of the acks that come together, in the time that acks take."""
+
+_LOOK_NS: Final = 500_000_000
+"""How often the rate is measured at which acks come."""
+
+_LESS: Final = 0.8
+"""How much of the rate is left, at least, from one look to the next."""
+
+_UNANSWERED_NS: Final = 500_000_000
+"""As many messages may wait for their acks as are acked in this, and in the time that none is."""
+
+_AWAY_NS: Final = 2_000_000_000
+"""So long at most."""
 
 _INBOX: Final = b"_INBOX.failover"
 _ACK: Final = re.compile(rb'MSG _INBOX\.failover\.(\d+) 1 \d+\r\n\{[^\r]*?"offset": ?(\d+)')
 
 
 class Publisher:
-    """Publishes at a rate, with at most two seconds' worth of messages unanswered."""
+    """Publishes at a rate, or at the one that is acked if that is less."""
 
     def __init__(self, url: str, subject: str, rate: float, acks: BinaryIO) -> None:
         self._connection = Connection(url)
@@ -41,6 +59,10 @@ class Publisher:
         self._acks = acks
         self._waiting: dict[int, tuple[int, int]] = {}
         self._next = 0
+        self._takes_ns = 0.0
+        self._acked_rate = rate
+        self._acked = 0
+        self._looked_ns = self._heard_ns = perf_counter_ns()
 
     def run(self) -> None:
         """Publish until the standard input ends, then wait for what is not acked yet."""
@@ -63,13 +85,15 @@ class Publisher:
         """So many messages: first again those that have waited, then new ones."""
         again: list[int] = []
         for number, (_, sent_ns) in self._waiting.items():
-            if now_ns - sent_ns < _RETRY_NS or len(again) == count:
+            if now_ns - sent_ns < max(_RETRY_NS, 2 * self._takes_ns) or len(again) == count:
                 break
             again.append(number)
         for number in again:  # to the end: the waiting ones are in the order of their last sending
             first_ns, _ = self._waiting.pop(number)
             self._waiting[number] = first_ns, now_ns
-        room = min(count - len(again), int(2 * self._rate) - len(self._waiting))
+        unanswered_ns = _UNANSWERED_NS + min(now_ns - self._heard_ns, _AWAY_NS)
+        unanswered_max = int(self._acked_rate * unanswered_ns / 1e9)
+        room = min(count - len(again), unanswered_max - len(self._waiting))
         first = range(self._next, self._next + (max(0, room) if new else 0))
         self._next = first.stop
         self._waiting.update(dict.fromkeys(first, (now_ns, now_ns)))
@@ -92,6 +116,22 @@ class Publisher:
             if sent is not None:
                 found.extend((number, int(offset), now_ns, now_ns - sent[0]))
         self._acks.write(found.tobytes())
+        if found:
+            self._look(len(found) // FIELDS, min(found[FIELDS - 1 :: FIELDS]), now_ns)
+
+    def _look(self, count: int, took_ns: int, now_ns: int) -> None:
+        """Take in that acks have come, the quickest after so long. While none do, nothing changes.
+
+        The others may have been lost on the way first, which says nothing of how long acks take.
+        """
+        self._takes_ns += _SMOOTH * (min(took_ns, _AWAY_NS) - self._takes_ns)
+        self._acked += count
+        self._heard_ns = now_ns
+        passed_ns = now_ns - self._looked_ns
+        if passed_ns >= _LOOK_NS:
+            rate = self._acked * 1e9 / passed_ns
+            self._acked_rate = min(self._rate, max(rate * 1.1, _LESS * self._acked_rate))
+            self._looked_ns, self._acked = now_ns, 0
 
 
 def main() -> None:
