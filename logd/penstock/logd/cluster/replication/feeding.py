@@ -6,6 +6,7 @@ was read for it there are a few responses at most.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ from penstock.logd.core.replication.messages import (
 )
 from penstock.logd.core.replication.pacing import CatchUpPace
 from penstock.logd.core.replication.session import Part, PartitionKey, Request, Serving
-from penstock.logd.limits import REPLICATION_PARTS_MAX
+from penstock.logd.limits import REPLICATION_PARTS_MAX, REPLICATION_REQUEST_SIZE_MAX
 from penstock.logd.store import CommitLog
 from penstock.logd.tcp.channel import Channel
 from penstock.service.clock import Clock
@@ -53,6 +54,9 @@ _SHARED_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _COPIED_BYTES_MAX: Final = 64 * 1024
 """A response up to this is sent in one piece; the copy costs less than another packet."""
+
+_AHEAD_MAX: Final = REPLICATION_REQUEST_SIZE_MAX + 64 * 1024
+"""Bytes of requests that may have come and not be whole: the greatest one, and more."""
 
 _HELD_S: Final = 1.0
 """Seconds until frames that could not be read are tried again."""
@@ -131,8 +135,14 @@ class Feeder:
         self._channel = channel
         self._feeding = feeding
         self._counts = counts
+        self._loop = asyncio.get_running_loop()
         self._serving: Serving | None = None
-        self._wanted = asyncio.Event()
+        self._stirred = False
+        self._unsent: deque[memoryview] = deque()
+        self._problem: Exception | None = None
+        self._blocked = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ns = 0
         self._cold = ColdReads(feeding.executor, self.touch, self._failed)
         self._held: dict[PartitionKey, asyncio.TimerHandle] = {}
         self._damage: dict[PartitionKey, tuple[int, int]] = {}
@@ -141,13 +151,13 @@ class Feeder:
         """A core has an answer for the node."""
         if self._serving is not None:
             self._serving.answer(key, answer)
-            self._wanted.set()
+            self._stir()
 
     def touch(self, key: PartitionKey) -> None:
         """There may be news of a partition; the response leaves at the end of this turn."""
         if self._serving is not None:
             self._serving.touch(key)
-            self._wanted.set()
+            self._stir()
 
     async def run(self) -> None:
         """Serve until the connection ends.
@@ -156,7 +166,7 @@ class Feeder:
             OSError, EOFError: It has ended.
             CorruptError, RefusedError: The other node does not keep to the protocol.
         """
-        hearing = asyncio.create_task(self._hear())
+        hearing = asyncio.create_task(self._channel.consume(self._hear, ahead_max=_AHEAD_MAX))
         sending = asyncio.create_task(self._send())
         try:
             done, _ = await asyncio.wait({hearing, sending}, return_when=asyncio.FIRST_COMPLETED)
@@ -164,8 +174,9 @@ class Feeder:
             hearing.cancel()
             sending.cancel()
             self._cold.close()
-            for timer in self._held.values():
-                timer.cancel()
+            for timer in (*self._held.values(), self._timer):
+                if timer is not None:
+                    timer.cancel()
             self._serving = None
             await asyncio.gather(hearing, sending, return_exceptions=True)
         for task in done:
@@ -173,11 +184,16 @@ class Feeder:
 
     # What the follower's node says.
 
-    async def _hear(self) -> None:
-        while True:
-            length = check_request_head(await self._channel.receive(REQUEST_HEAD.size))
-            if length:
-                self._take(decode_request(self._node, await self._channel.receive(length)))
+    def _hear(self, data: bytearray) -> int:
+        position = 0
+        while (begin := position + REQUEST_HEAD.size) <= len(data):
+            end = begin + check_request_head(bytes(data[position:begin]))
+            if end > len(data):
+                break
+            if end > begin:
+                self._take(decode_request(self._node, bytes(data[begin:end])))
+            position = end
+        return position
 
     def _take(self, request: Request) -> None:
         settings = self._feeding.settings
@@ -199,34 +215,61 @@ class Feeder:
                 self._serving.answer(key, _not_here(fetch))
             else:
                 hosted.handle(FetchCame(fetch))
-        self._wanted.set()
+        self._stir()
 
-    # What it is told.
+    def _stir(self) -> None:
+        """There may be something to say: at the end of this turn, so that it is said together."""
+        if not self._stirred:
+            self._stirred = True
+            self._loop.call_soon(self._say)
+
+    def _say(self) -> None:
+        """Send what there is to say, as far as the connection takes it at once."""
+        self._stirred = False
+        if self._unsent or self._serving is None:  # what is being sent goes on from here
+            return
+        try:
+            while not self._unsent and (pieces := self._respond()) is not None:
+                self._offer(pieces)
+        except Exception as error:  # noqa: BLE001 - raised where the connection is served
+            self._problem = error
+        if self._unsent or self._problem is not None:
+            self._blocked.set()
+        else:
+            self._arm(self._serving)
+
+    def _offer(self, pieces: Sequence[bytes]) -> None:
+        for piece in pieces:
+            count = 0 if self._unsent else self._channel.offer(piece)
+            if count < len(piece):
+                self._unsent.append(memoryview(piece)[count:])
 
     async def _send(self) -> None:
+        """Send what the connection did not take at once."""
         while True:
-            self._wanted.clear()
-            pieces = self._respond()
-            if pieces is None:
-                await self._wait()
-                continue
-            for piece in pieces:
-                await self._channel.send(piece, stall_s=_STALL_S)
+            await self._blocked.wait()
+            self._blocked.clear()
+            if self._problem is not None:
+                raise self._problem
+            while self._unsent:
+                await self._channel.send(self._unsent[0], stall_s=_STALL_S)
+                self._unsent.popleft()
+            self._say()
 
-    async def _wait(self) -> None:
-        """Until there may be something to say."""
-        timer = None
-        if self._serving is not None:
-            now_ns = self._feeding.clock.monotonic_ns()
-            deadline_ns = self._serving.next_deadline_ns(now_ns)
-            if deadline_ns is not None:
-                pause_s = max(deadline_ns - now_ns, 0) / 1e9
-                timer = asyncio.get_running_loop().call_later(pause_s, self._wanted.set)
-        try:
-            await self._wanted.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
+    def _arm(self, serving: Serving) -> None:
+        """Wake when what waits for a time is due; a timer that would come earlier stays."""
+        now_ns = self._feeding.clock.monotonic_ns()
+        due_ns = serving.next_deadline_ns(now_ns)
+        if due_ns is None or (self._timer is not None and self._armed_ns <= due_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_ns = due_ns
+        self._timer = self._loop.call_later(max(due_ns - now_ns, 0) / 1e9, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._say()
 
     def _respond(self) -> Sequence[bytes] | None:
         """The next response, ready to be sent; None: there is none now."""
