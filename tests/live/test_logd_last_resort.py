@@ -86,6 +86,8 @@ def test_an_operator_elects_what_is_left_and_is_told_what_is_lost(
         counted = f'{NAME}_total{{stream="s"}} 1.0'
         with urlopen(f"http://{cluster.nodes[follower].daemon.admin}/metrics") as answer:
             assert counted in answer.read().decode()
+        status = cluster.nodes[follower].daemon.status()
+        assert status["info"]["cluster"]["unclean_elections"] == {"s": 1}
         cluster.start(leader)
         cluster.wait_in_sync("s", size=2)
         assert cluster.partition("s", node=leader).end_offset == 2

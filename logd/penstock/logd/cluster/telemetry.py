@@ -27,8 +27,18 @@ def describe_node(node: ClusterNode, replicas: list[HostedReplica]) -> dict[str,
         "lease": node.controlling.leads,
         "leads": sum(replica.leading for replica in replicas),
         "replicas": len(replicas),
+        "unclean_elections": _unclean_elections(node, replicas),
         "unreachable": sorted(link.peer for link in node.mesh.links() if not link.up),
     }
+
+
+def _unclean_elections(node: ClusterNode, replicas: list[HostedReplica]) -> dict[str, int]:
+    """Of the partitions here, those that were ever led by a replica that lacked records."""
+    found = ((replica, node.group.state.partition(replica.place)) for replica in replicas)
+    counts = {
+        replica.partition.label: known[1].unclean_elections for replica, known in found if known
+    }
+    return {label: count for label, count in counts.items() if count}
 
 
 def cluster_metrics(node: ClusterNode, replicas: list[HostedReplica]) -> Iterable[Metric]:
