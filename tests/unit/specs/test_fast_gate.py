@@ -6,16 +6,16 @@ import os
 import random
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pytest
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.specs import Accepted, Event, Rejected, attach, check_line, encode, slow_specs
 from penstock.specs.envelope import Rule
 from penstock.specs.fast_gate import accept
 from penstock.specs.gate import check_slowly
-from penstock.specs.scalars import Text
+from penstock.specs.scalars import Text, no_integer
 from tests.unit.specs import records
 
 LINES = int(os.environ.get("FUZZ", "2500"))
@@ -221,6 +221,24 @@ class Checked(Event, spec="fast_test.checked/1.0"):
         return value
 
 
+class Whole(Event, spec="fast_test.whole/1.0"):
+    """A spec with a validator of all of it."""
+
+    size: int = 0
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        if self.size > 9:
+            raise ValueError("size is large")
+        return self
+
+
+class Fraction(Event, spec="fast_test.fraction/1.0"):
+    """A spec with a float that refuses integers, which msgspec's do not."""
+
+    size: Annotated[float, BeforeValidator(no_integer)] = 0.5
+
+
 class Oddly(Event, spec="fast_test.oddly/1.0"):
     """A spec with a pattern that engines may read differently."""
 
@@ -232,6 +250,8 @@ class Oddly(Event, spec="fast_test.oddly/1.0"):
     [
         (Ruled(subject="allowed"), b'"allowed"', b'"forbidden"'),
         (Checked(size=2), b'size":2', b'size":3'),
+        (Whole(size=2), b'size":2', b'size":10'),
+        (Fraction(size=2.5), b'size":2.5', b'size":2'),
         (Oddly(size="2"), b'size":"2"', b'size":"x"'),
     ],
 )

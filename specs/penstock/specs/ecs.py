@@ -1,0 +1,155 @@
+"""Records as documents of the Elastic Common Schema, and back.
+
+Documents are flat, with dotted keys. ECS's own fields are used where it has them, so that a
+document is found by what people look for; what ECS has no field for lies under ``penstock``, whole.
+Map ``penstock.attributes`` and ``penstock.resource`` as `flattened` there: as objects, one
+service's ``user`` and another's ``user.id`` refuse each other.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND_NS: Final = 1_000_000_000
+_TIME: Final = re.compile(r"([0-9-]+)T([0-9:]+)\.([0-9]{9})Z")
+
+
+def time_text(time_ns: int) -> str:
+    """RFC 3339 with nine digits, as ``date_nanos`` takes it."""
+    seconds, rest = divmod(time_ns, _SECOND_NS)
+    moment = _EPOCH + timedelta(seconds=seconds)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+
+
+def time_ns(text: str) -> int:
+    """The same back.
+
+    Raises:
+        ValueError: It is not of that form.
+    """
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError("a time is RFC 3339 with nine digits and Z")
+    moment = datetime.fromisoformat(f"{found[1]}T{found[2]}+00:00")
+    return (moment - _EPOCH) // timedelta(seconds=1) * _SECOND_NS + int(found[3])
+
+
+VERSION: Final = "9.3.0"
+"""Of ECS, whose names are used."""
+
+FIELDS: Final = {
+    "schema": "event.dataset",
+    "time_unix_nano": "@timestamp",
+    "observed_time_unix_nano": "event.ingested",
+    "end_time_unix_nano": "event.end",
+    "record_id": "event.id",
+    "trace_id": "trace.id",
+    "span_id": "span.id",
+    "parent_span_id": "parent.id",
+    "scope": "log.logger",
+    "severity_number": "event.severity",
+    "severity_text": "log.level",
+    "body": "message",
+    "status_code": "event.outcome",
+    "outcome": "event.outcome",
+    "action": "event.action",
+    "reason": "event.reason",
+}
+"""A record's field to ECS's; no kind has two fields of one name."""
+
+CONTEXT: Final = {
+    "user.id": "user.id",
+    "user.name": "user.name",
+    "user.email": "user.email",
+    "account.id": "organization.id",
+    "request.id": "http.request.id",
+    "client.address": "client.address",
+    "user_agent.original": "user_agent.original",
+}
+RESOURCE: Final = {
+    "service.instance.id": "service.node.name",
+    "deployment.environment.name": "service.environment",
+    "host.arch": "host.architecture",
+    "os.type": "host.os.type",
+    "k8s.namespace.name": "orchestrator.namespace",
+    "k8s.pod.name": "orchestrator.resource.name",
+    **{
+        name: name
+        for name in (
+            "service.name", "service.version", "host.name", "host.id", "process.pid",
+            "container.id", "cloud.provider", "cloud.region", "cloud.availability_zone",
+        )
+    },
+}  # fmt: skip
+ATTRIBUTES: Final = {
+    "exception.type": "error.type",
+    "exception.message": "error.message",
+    "exception.stacktrace": "error.stack_trace",
+    "code.function.name": "log.origin.function",
+    "code.file.path": "log.origin.file.name",
+    "code.line.number": "log.origin.file.line",
+    "thread.id": "process.thread.id",
+    "thread.name": "process.thread.name",
+    "http.request.method": "http.request.method",
+    "http.response.status_code": "http.response.status_code",
+    "url.path": "url.path",
+    "server.address": "server.address",
+}
+GROUPS: Final = {"context": CONTEXT, "resource": RESOURCE, "attributes": ATTRIBUTES}
+
+_OUTCOMES: Final = {"OK": "success", "ERROR": "failure", "UNSET": "unknown"}
+_STATUS: Final = {outcome: code for code, outcome in _OUTCOMES.items()}
+_TIMES: Final = frozenset(key for key in FIELDS if key.endswith("time_unix_nano"))
+_CODECS: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    **dict.fromkeys(_TIMES, (time_text, time_ns)),
+    "status_code": (_OUTCOMES.__getitem__, _STATUS.__getitem__),
+}
+_OURS: Final = "penstock."
+
+
+def to_ecs(record: Json) -> Json:
+    """A record's JSON object as a document."""
+    document: Json = {"ecs.version": VERSION}
+    for key, value in record.items():
+        if key in GROUPS:
+            for name, member in value.items():
+                document[GROUPS[key].get(name, f"{_OURS}{key}.{name}")] = member
+        elif key in FIELDS:
+            document[FIELDS[key]] = _CODECS[key][0](value) if key in _CODECS else value
+        else:
+            document[_OURS + key] = value
+    return document
+
+
+def from_ecs(document: Json) -> Json:
+    """A document that `to_ecs` made, as the record's JSON object; `schema` and `kind` first.
+
+    Raises:
+        KeyError: It is another document.
+        ValueError: A time is not of ours.
+    """
+    kind = document[f"{_OURS}kind"]
+    record: Json = {"schema": document[FIELDS["schema"]], "kind": kind}
+    fields = {target: key for key, target in FIELDS.items()}
+    fields["event.outcome"] = "outcome" if kind == "audit" else "status_code"
+    members = {
+        target: (group, name) for group, table in GROUPS.items() for name, target in table.items()
+    }
+    for target, value in document.items():
+        if target in fields:
+            key = fields[target]
+            record[key] = _CODECS[key][1](value) if key in _CODECS else value
+        elif target in members:
+            group, name = members[target]
+            record.setdefault(group, {})[name] = value
+        elif target.startswith(_OURS):
+            group, _, name = target.removeprefix(_OURS).partition(".")
+            if group in GROUPS:
+                record.setdefault(group, {})[name] = value
+            else:
+                record[target.removeprefix(_OURS)] = value
+    return record

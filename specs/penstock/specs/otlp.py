@@ -1,0 +1,328 @@
+"""Records as OTLP/JSON and back: tables that name the fields, and one walk over them.
+
+OTLP's JSON mapping is used (opentelemetry-proto 1.x): keys in lower camel case, 64-bit integers as
+decimal text, ids in hex, enumerations as numbers. What OTLP has no field for becomes an attribute:
+the context's fields under their own names, ``record_id`` as ``log.record.uid``, all else as
+``penstock.<field>``. The spec is the scope's schema URL, ``penstock:log/1.0``.
+
+Nothing is lost on the way there and back, except that an attribute that has such a name already
+comes back as the field it names.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.specs.envelope import Context
+from penstock.specs.errors import RefusedRecordError
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How one value is written in OTLP, and read again."""
+
+    to: Callable[[Any], Any]
+    back: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A record's field, and where it lies in OTLP's object."""
+
+    key: str
+    path: tuple[str, ...]
+    codec: Codec
+
+
+def _any_to(value: Any) -> Json:
+    """An AnyValue."""
+    match value:
+        case None:
+            found: Json = {}
+        case bool():
+            found = {"boolValue": value}
+        case int():
+            found = {"intValue": str(value)}
+        case float():
+            found = {"doubleValue": value}
+        case str():
+            found = {"stringValue": value}
+        case list():
+            found = {"arrayValue": {"values": [_any_to(item) for item in value]}}
+        case _:
+            found = {"kvlistValue": {"values": _pairs_to(value)}}
+    return found
+
+
+def _any_back(value: Json) -> Any:
+    """What an AnyValue holds; bytes stay base64 text."""
+    for name, read in _ANY_BACK.items():
+        if name in value:
+            return read(value[name])
+    return None
+
+
+def _pairs_to(fields: Mapping[str, Any]) -> list[Json]:
+    return [{"key": key, "value": _any_to(value)} for key, value in fields.items()]
+
+
+def _pairs_back(pairs: Any) -> Json:
+    return {pair["key"]: _any_back(pair.get("value", {})) for pair in pairs}
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _enumeration(*names: str, first: int) -> Codec:
+    numbers = {name: number for number, name in enumerate(names, first)}
+    texts = {number: name for name, number in numbers.items()}
+    return Codec(numbers.__getitem__, lambda number: texts[int(number)])
+
+
+def _objects(table: tuple[Mapped, ...]) -> Codec:
+    return Codec(
+        lambda members: [_write(member, table) for member in members],
+        lambda members: [_read(member, table) for member in members],
+    )
+
+
+_ANY_BACK: Final[dict[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("stringValue", "boolValue", "bytesValue"), _same),
+    "intValue": int,
+    "doubleValue": float,
+    "arrayValue": lambda found: [_any_back(item) for item in found.get("values", ())],
+    "kvlistValue": lambda found: _pairs_back(found.get("values", ())),
+}
+PLAIN: Final = Codec(_same, _same)
+INT64: Final = Codec(str, int)
+INT64S: Final = Codec(lambda values: [str(v) for v in values], lambda texts: [*map(int, texts)])
+ANY: Final = Codec(_any_to, _any_back)
+ATTRIBUTES: Final = Codec(_pairs_to, _pairs_back)
+SPAN_KIND: Final = _enumeration("INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER", first=1)
+STATUS_CODE: Final = _enumeration("UNSET", "OK", "ERROR", first=0)
+TEMPORALITY: Final = _enumeration("delta", "cumulative", first=1)
+NUMBER: Final = Codec(
+    lambda value: {"asInt": str(value)} if isinstance(value, int) else {"asDouble": value},
+    lambda found: int(found["asInt"]) if "asInt" in found else float(found["asDouble"]),
+)
+"""An integer or a float; its two keys lie in the object itself, so its path is empty."""
+
+
+def _table(**fields: tuple[str, Codec]) -> tuple[Mapped, ...]:
+    return tuple(
+        Mapped(key, tuple(path.split(".")) if path else (), codec)
+        for key, (path, codec) in fields.items()
+    )
+
+
+_TRACE: Final = {"trace_id": ("traceId", PLAIN), "span_id": ("spanId", PLAIN)}
+_OWN: Final = {"attributes": ("attributes", ATTRIBUTES)}
+LINK: Final = _table(**_TRACE, **_OWN)
+SPAN_EVENT: Final = _table(name=("name", PLAIN), time_unix_nano=("timeUnixNano", INT64), **_OWN)
+EXEMPLAR: Final = _table(
+    time_unix_nano=("timeUnixNano", INT64), value=("", NUMBER), **_TRACE,
+    attributes=("filteredAttributes", ATTRIBUTES),
+)  # fmt: skip
+_BUCKETS: Final = _table(offset=("offset", PLAIN), bucket_counts=("bucketCounts", INT64S))
+BUCKETS: Final = Codec(lambda value: _write(value, _BUCKETS), lambda found: _read(found, _BUCKETS))
+
+LOG: Final = _table(
+    time_unix_nano=("timeUnixNano", INT64),
+    observed_time_unix_nano=("observedTimeUnixNano", INT64),
+    severity_number=("severityNumber", PLAIN),
+    severity_text=("severityText", PLAIN),
+    body=("body", ANY),
+    event_name=("eventName", PLAIN),
+    trace_flags=("flags", PLAIN),
+    dropped_attributes_count=("droppedAttributesCount", PLAIN),
+    **_TRACE,
+)
+"""Log records; events and audit records, too, whose other fields are attributes."""
+
+SPAN: Final = _table(
+    time_unix_nano=("startTimeUnixNano", INT64),
+    end_time_unix_nano=("endTimeUnixNano", INT64),
+    parent_span_id=("parentSpanId", PLAIN),
+    name=("name", PLAIN),
+    span_kind=("kind", SPAN_KIND),
+    status_code=("status.code", STATUS_CODE),
+    status_message=("status.message", PLAIN),
+    trace_state=("traceState", PLAIN),
+    trace_flags=("flags", PLAIN),
+    links=("links", _objects(LINK)),
+    events=("events", _objects(SPAN_EVENT)),
+    dropped_attributes_count=("droppedAttributesCount", PLAIN),
+    dropped_links_count=("droppedLinksCount", PLAIN),
+    dropped_events_count=("droppedEventsCount", PLAIN),
+    **_TRACE,
+)
+
+METRIC: Final = _table(name=("name", PLAIN), unit=("unit", PLAIN))
+METRIC_DATA: Final = _table(
+    temporality=("aggregationTemporality", TEMPORALITY), is_monotonic=("isMonotonic", PLAIN)
+)
+METRIC_TYPES: Final = {
+    "gauge": "gauge",
+    "sum": "sum",
+    "histogram": "histogram",
+    "exponential_histogram": "exponentialHistogram",
+}
+POINT: Final = _table(
+    time_unix_nano=("timeUnixNano", INT64),
+    start_time_unix_nano=("startTimeUnixNano", INT64),
+    value=("", NUMBER),
+    count=("count", INT64),
+    sum=("sum", PLAIN),
+    min=("min", PLAIN),
+    max=("max", PLAIN),
+    bucket_counts=("bucketCounts", INT64S),
+    explicit_bounds=("explicitBounds", PLAIN),
+    scale=("scale", PLAIN),
+    zero_count=("zeroCount", INT64),
+    zero_threshold=("zeroThreshold", PLAIN),
+    positive=("positive", BUCKETS),
+    negative=("negative", BUCKETS),
+    exemplars=("exemplars", _objects(EXEMPLAR)),
+    flags=("flags", PLAIN),
+)
+
+_PREFIX: Final = "penstock."
+_SCHEMA_PREFIX: Final = "penstock:"
+RENAMED: Final = {"record_id": "log.record.uid"}
+"""Fields that are attributes under another name than ``penstock.<field>``."""
+_FIELDS_OF: Final = {attribute: key for key, attribute in RENAMED.items()}
+_CONTEXT: Final = frozenset(str(field.alias) for field in Context.model_fields.values())
+_APART: Final = frozenset({"schema", "kind", "scope", "resource", "context", "attributes"})
+
+
+def to_otlp(record: Json) -> Json:
+    """A record's JSON object as one element of OTLP's ``resourceLogs``, ``resourceSpans`` or
+    ``resourceMetrics``, whichever its kind belongs to.
+    """  # noqa: D205 - the sentence is longer than a line
+    kind = record["kind"]
+    scope: Json = {"schemaUrl": _SCHEMA_PREFIX + record["schema"]}
+    if "scope" in record:
+        scope["scope"] = {"name": record["scope"]}
+    if kind == "span":
+        outer, inner, member = "scopeSpans", "spans", _with_attributes(record, SPAN)
+    elif kind == "metric":
+        outer, inner, member = "scopeMetrics", "metrics", _metric_to(record)
+    else:
+        outer, inner, member = "scopeLogs", "logRecords", _with_attributes(record, LOG)
+    scope[inner] = [member]
+    return {"resource": {"attributes": _pairs_to(record.get("resource", {}))}, outer: [scope]}
+
+
+def from_otlp(element: Json) -> Iterator[Json]:
+    """The records of such an element, which may hold many.
+
+    Raises:
+        RefusedRecordError: It is none.
+    """
+    resource = _pairs_back(element.get("resource", {}).get("attributes", ()))
+    try:
+        for outer, inner, kind, read in _SIGNALS:
+            for scope in element.get(outer, ()):
+                for member in scope.get(inner, ()):
+                    for fields in read(member):
+                        yield _framed(fields, kind, scope, resource)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise RefusedRecordError("not_otlp") from None
+
+
+def _framed(fields: Json, kind: str, scope: Json, resource: Json) -> Json:
+    kind = fields.pop("kind", kind)
+    url = str(scope.get("schemaUrl", ""))
+    known = url.startswith(_SCHEMA_PREFIX)
+    record: Json = {"schema": url.removeprefix(_SCHEMA_PREFIX) if known else f"{kind}/1.0"}
+    record |= {"kind": kind, **fields}
+    if name := scope.get("scope", {}).get("name"):
+        record["scope"] = name
+    return {**record, "resource": resource}
+
+
+def _with_attributes(record: Json, *tables: tuple[Mapped, ...]) -> Json:
+    """The object of the last table, with everything that no table has as attributes."""
+    mapped = {row.key for table in tables for row in table}
+    attributes = dict(record.get("attributes", {}))
+    for key, value in record.items():
+        if key not in mapped and key not in _APART:
+            attributes[RENAMED.get(key, _PREFIX + key)] = value
+    attributes |= record.get("context", {})
+    if record["kind"] in ("event", "audit"):
+        attributes[f"{_PREFIX}kind"] = record["kind"]
+    found = _write(record, tables[-1])
+    return {**found, "attributes": _pairs_to(attributes)} if attributes else found
+
+
+def _without_attributes(found: Json, table: tuple[Mapped, ...]) -> Json:
+    fields, context, attributes = _read(found, table), {}, {}
+    for name, value in _pairs_back(found.get("attributes", ())).items():
+        if name in _CONTEXT:
+            context[name] = value
+        elif name in _FIELDS_OF or name.startswith(_PREFIX):
+            fields[_FIELDS_OF.get(name, name.removeprefix(_PREFIX))] = value
+        else:
+            attributes[name] = value
+    return fields | {k: v for k, v in (("context", context), ("attributes", attributes)) if v}
+
+
+def _metric_to(record: Json) -> Json:
+    point = _with_attributes(
+        {key: value for key, value in record.items() if key != "metric_type"},
+        METRIC, METRIC_DATA, POINT,
+    )  # fmt: skip
+    data = {**_write(record, METRIC_DATA), "dataPoints": [point]}
+    return {**_write(record, METRIC), METRIC_TYPES[record["metric_type"]]: data}
+
+
+def _metric_back(metric: Json) -> Iterator[Json]:
+    for metric_type, name in METRIC_TYPES.items():
+        data = metric.get(name, {})
+        for point in data.get("dataPoints", ()):
+            yield {
+                **_read(metric, METRIC),
+                "metric_type": metric_type,
+                **_read(data, METRIC_DATA),
+                **_without_attributes(point, POINT),
+            }
+
+
+_SIGNALS: Final[tuple[tuple[str, str, str, Callable[[Json], Any]], ...]] = (
+    ("scopeLogs", "logRecords", "log", lambda found: [_without_attributes(found, LOG)]),
+    ("scopeSpans", "spans", "span", lambda found: [_without_attributes(found, SPAN)]),
+    ("scopeMetrics", "metrics", "metric", _metric_back),
+)
+
+
+def _write(fields: Json, table: tuple[Mapped, ...]) -> Json:
+    found: Json = {}
+    for row in table:
+        if row.key not in fields:
+            continue
+        value, place = row.codec.to(fields[row.key]), found
+        if not row.path:
+            found |= value
+            continue
+        for name in row.path[:-1]:
+            place = place.setdefault(name, {})
+        place[row.path[-1]] = value
+    return found
+
+
+def _read(found: Json, table: tuple[Mapped, ...]) -> Json:
+    fields: Json = {}
+    for row in table:
+        place: Any = found
+        if not row.path:
+            if "asInt" in found or "asDouble" in found:
+                fields[row.key] = row.codec.back(found)
+            continue
+        for name in row.path:
+            place = place.get(name) if isinstance(place, dict) else None
+        if place is not None:
+            fields[row.key] = row.codec.back(place)
+    return fields
