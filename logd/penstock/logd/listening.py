@@ -117,6 +117,7 @@ class Listening:
     ) -> None:
         self.gaps = GapLedger()
         self.stopped = False
+        self._lost = False
         self._link = link
         self._total = total
         self._clock = clock
@@ -147,6 +148,13 @@ class Listening:
         except NatsRefusedError:
             self.remove(partition.label)
             raise
+
+    def begins(self, stream: str) -> None:
+        """A stream is led here from now on; without a connection it misses what comes."""
+        known = any(stream in gap.streams for gap in self.gaps.lasting() if gap.messages is None)
+        if self._lost and not known:
+            reason, now = GapReason.RECONNECTING, self.now()
+            self._began(self.gaps.begin((stream,), reason, now, late=True))
 
     def missed(self, stream: str, begin_ns: int, end_ns: int = 0) -> None:
         """Nobody was on a stream's subject for a time; other nodes may have been.
@@ -218,6 +226,7 @@ class Listening:
         now = self.now()
         match event.state:
             case LinkState.LOST if not self.stopped:
+                self._lost = True
                 present = tuple(name for name, found in self._listeners.items() if _on(found))
                 for listener in self._listeners.values():
                     listener.partition.on_subject(here=False)
@@ -226,6 +235,7 @@ class Listening:
                     self.gaps.begin(present, GapReason.RECONNECTING, start, detail=event.reason)
                 )
             case LinkState.RESTORED:
+                self._lost = False
                 self._ended(self.gaps.end(GapReason.RECONNECTING, now), now)
             case LinkState.DENIED | LinkState.CONFIRMED if event.sid in self._by_sid:
                 self._take_answer(self._by_sid[event.sid], event.reason, now)

@@ -236,3 +236,21 @@ async def test_what_a_new_leader_misses_is_told_with_its_times(tmp_path: Path) -
         it.listening.tick()
         gap = it.listening.gaps.ended[-1]
         assert (gap.reason, gap.messages) == (GapReason.NO_LEADER, 7)
+
+
+async def test_a_stream_that_is_led_here_without_a_connection_misses_what_comes(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, LOGS) as it:
+        it.listening.begins("late")
+        assert it.lasting() == []
+        it.tell(LinkState.LOST)
+        it.clock.now_ns += S
+        for stream in ("late", "late", "logs"):
+            it.listening.begins(stream)
+        assert it.lasting() == [GapReason.RECONNECTING] * 2
+        it.clock.now_ns += S
+        it.tell(LinkState.RESTORED)
+        now = it.listening.now()
+        ended = {gap.streams: gap.duration_ns(now) for gap in it.listening.gaps.ended}
+        assert ended == {("logs",): 2 * S, ("late",): S}

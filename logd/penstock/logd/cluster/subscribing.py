@@ -134,6 +134,7 @@ class Subscribing:
             # Nobody led before the first epoch: the stream is new.
             if (replica.epoch > 1 or replica.has_led) and from_ns > replica.led_ns:
                 self._listening.missed(label, now_ns - replica.led_ns, now_ns - from_ns)
+            self._listening.begins(label)
         if standby is None or leadership.declined is not None:
             return
         released = standby.release()

@@ -120,7 +120,13 @@ class GapLedger:
             return [self._close(self._dropping.pop(key).gap, None) for key in quiet]
 
     def begin(
-        self, streams: tuple[str, ...], reason: GapReason, start: Instant, *, detail: str = ""
+        self,
+        streams: tuple[str, ...],
+        reason: GapReason,
+        start: Instant,
+        *,
+        detail: str = "",
+        late: bool = False,
     ) -> Gap | None:
         """Streams leave their subjects together; None when they were away for that already.
 
@@ -129,12 +135,13 @@ class GapLedger:
             reason: Why.
             start: The moment from which on they may have missed something.
             detail: In words.
+            late: Others have been away for that reason before.
         """
         if not streams:
             return None
         key = (
             reason,
-            "" if reason is GapReason.RECONNECTING else streams[0],
+            "" if reason is GapReason.RECONNECTING and not late else streams[0],
         )  # all lose it at once
         if key in self._open:
             return None
