@@ -1,7 +1,7 @@
 """The section `cluster` of logd's configuration."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -13,6 +13,9 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.standby import StandbySettings
 from penstock.logd.tcp.mutual_tls import MutualTls
 from penstock.service import HostPort
+
+_STANDBY_AGE_S: Final = 10.0
+"""A leader that is lost is replaced within a few leases; this is for those that are late."""
 
 
 class _Settings(BaseModel):
@@ -58,7 +61,7 @@ class ClusterSection(_Settings):
         catch_up_bytes_per_s_max: For replicas that return, from each node; none: no limit.
         standby_bytes_max: Bytes of messages that replicas of streams with `warm_standby` hold while
             other nodes lead, over all streams.
-        standby_age_s: How long they hold one.
+        standby_age_s: How long they hold one; none: 10 seconds, or four times `lease_ms`.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -72,7 +75,7 @@ class ClusterSection(_Settings):
     replica_lag_ms: Annotated[int, Field(ge=100, le=600_000)] = 1500
     catch_up_bytes_per_s_max: Annotated[int, Field(ge=64 * 1024, le=1 << 40)] | None = None
     standby_bytes_max: Annotated[int, Field(ge=64 * 1024, le=1 << 36)] = 64 * 1024 * 1024
-    standby_age_s: Annotated[float, Field(ge=1, le=3600)] = 10.0
+    standby_age_s: Annotated[float, Field(ge=1, le=3600)] | None = None
 
     @field_validator("founders")
     @classmethod
@@ -89,7 +92,7 @@ class ClusterSection(_Settings):
         if self.lease_ms < 2 * self.heartbeat_ms:
             msg = "lease_ms must be at least twice heartbeat_ms"
             raise ValueError(msg)
-        if self.standby_age_s * 1000 < 4 * self.lease_ms:
+        if self._standby_age_s * 1000 < 4 * self.lease_ms:
             msg = "standby_age_s must be at least four times lease_ms: so long nobody may lead"
             raise ValueError(msg)
         return self
@@ -109,8 +112,14 @@ class ClusterSection(_Settings):
 
     def standby(self) -> StandbySettings:
         """Of the replicas that do not lead."""
-        age_ns = int(self.standby_age_s * 1e9)
+        age_ns = int(self._standby_age_s * 1e9)
         return StandbySettings(bytes_max=self.standby_bytes_max, age_ns=age_ns)
+
+    @property
+    def _standby_age_s(self) -> float:
+        if self.standby_age_s is not None:
+            return self.standby_age_s
+        return max(_STANDBY_AGE_S, 4 * self.lease_ms / 1000)
 
     def feeding(self) -> FeedSettings:
         """Of the leaders."""
