@@ -67,6 +67,9 @@ def test_an_operator_elects_what_is_left_and_is_told_what_is_lost(
         wait_until(lambda: cluster.partition("s").isr == (leader,), what="it is out of the ISR")
         for _ in range(3):
             publisher.publish("s", b"lost")
+        told = cluster.client()
+        reader = told.follow("s", 0)
+        assert [next(reader)[1].value for _ in range(4)] == [b"kept", b"lost", b"lost", b"lost"]
         with cluster.client(leader, third) as log:
             with pytest.raises(RefusedError) as refused:
                 log.elect_and_lose_records("s")
@@ -78,10 +81,14 @@ def test_an_operator_elects_what_is_left_and_is_told_what_is_lost(
             found = log.elect_and_lose_records("s")
             assert (found.leader, found.unclean_elections) == (follower, 1)
             assert found.lost_max in (None, 3), "None if the controller has not heard the lost one"
-        publisher.publish("s", b"new")
-        assert cluster.values("s") == [b"kept", b"new"]
+        for _ in range(4):
+            publisher.publish("s", b"new")
+        with told, pytest.raises(RefusedError) as refused:
+            next(reader)
+        assert (refused.value.code, refused.value.detail["offset"]) == ("RECORDS_LOST", 1)
+        assert cluster.values("s") == [b"kept", *[b"new"] * 4]
         with cluster.client(follower) as log, pytest.raises(RefusedError) as refused:
-            log.fetch("s", 4)
+            log.fetch("s", 9)
         assert refused.value.code == "OUT_OF_RANGE", "who has read further is told"
         counted = f'{NAME}_total{{stream="s"}} 1.0'
         with urlopen(f"http://{cluster.nodes[follower].daemon.admin}/metrics") as answer:
@@ -90,4 +97,4 @@ def test_an_operator_elects_what_is_left_and_is_told_what_is_lost(
         assert status["info"]["cluster"]["unclean_elections"] == {"s": 1}
         cluster.start(leader)
         cluster.wait_in_sync("s", size=2)
-        assert cluster.partition("s", node=leader).end_offset == 2
+        assert cluster.partition("s", node=leader).end_offset == 5

@@ -64,6 +64,20 @@ async def test_more_than_fits_is_not_waited_for(partition: Partition) -> None:
     assert response.header["next_offset"] == 2
 
 
+async def test_who_has_read_what_is_lost_is_told_from_where_on(partition: Partition) -> None:
+    await publish(partition, "t.a", "t.a")
+    epoch = (await fetch(partition, 0)).header["log_epoch"]
+    assert epoch == partition.epoch
+    assert (await fetch(partition, 2, log_epoch=epoch)).header["next_offset"] == 2
+    partition.role.epochs.begin(epoch + 1, 2)  # another leader goes on: nothing is lost
+    assert (await fetch(partition, 2, log_epoch=epoch)).header["log_epoch"] == epoch + 1
+    await publish(partition, "t.a")
+    with pytest.raises(RefusedError) as refused:  # the reader had a third one of the leader before
+        await fetch(partition, 3, log_epoch=epoch)
+    assert (refused.value.code, refused.value.detail["offset"]) == ("RECORDS_LOST", 2)
+    assert (await fetch(partition, 3, log_epoch=epoch + 1)).header["next_offset"] == 3
+
+
 async def test_a_wait_ends_with_enough_bytes_and_not_before(partition: Partition) -> None:
     await publish(partition, "t.a", size=1000)
     frame = (await fetch(partition, 0)).payload_length

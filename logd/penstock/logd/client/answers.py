@@ -164,6 +164,7 @@ class Fetched:
         next_offset: Where to go on.
         epoch: The leader epoch of the server.
         incarnation: Of the stream.
+        log_epoch: The last leader epoch in the log that was read; None: the server does not say.
     """
 
     frames: list[Frame]
@@ -172,6 +173,7 @@ class Fetched:
     next_offset: int
     epoch: int
     incarnation: str
+    log_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -210,7 +210,9 @@ class LogClient(Managing):
 
         Raises:
             RefusedError: `OUT_OF_RANGE`, unless the options say where to go on; `UNKNOWN_STREAM`;
-                `STREAM_RECREATED`: the stream was deleted and made again meanwhile.
+                `STREAM_RECREATED`: the stream was deleted and made again meanwhile; `RECORDS_LOST`:
+                an unclean election has cost records that were read (with `out_of_range` it goes on
+                with those in their place).
             CorruptError: Damaged or missing frames.
             UnavailableError: logd was away for longer than the options allow.
         """

@@ -203,6 +203,7 @@ def fetch(  # noqa: PLR0913 - a request of many optional parts
     wait_ms: int = 0,
     subject: str | None = None,
     incarnation: str | None = None,
+    log_epoch: int | None = None,
     where: str,
 ) -> Call[Fetched]:
     """Read whole frames; parts that are None are left out. `where` is the server, for errors."""
@@ -217,6 +218,7 @@ def fetch(  # noqa: PLR0913 - a request of many optional parts
         "wait_ms_max": wait_ms,
         "subject": subject,
         "incarnation": incarnation,
+        "log_epoch": log_epoch,
     }
 
     def read(header: Document, payload: memoryview) -> Fetched:
@@ -227,6 +229,7 @@ def fetch(  # noqa: PLR0913 - a request of many optional parts
             next_offset=header["next_offset"],
             epoch=header["epoch"],
             incarnation=header["incarnation"],
+            log_epoch=header.get("log_epoch"),
         )
 
     asked = {name: value for name, value in request.items() if value is not None}

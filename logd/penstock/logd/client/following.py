@@ -91,6 +91,7 @@ class Following:
         self.offset = start if isinstance(start, int) else -1
         self.incarnation = options.incarnation
         self.skipped = 0
+        self._log_epoch: int | None = None
         self._server = server
         self._start = start
         self._options = options
@@ -108,6 +109,7 @@ class Following:
             wait_ms=int(options.wait_s * 1000),
             subject=options.subject,
             incarnation=self.incarnation,
+            log_epoch=self._log_epoch,
             where=self._server,
         )
 
@@ -120,7 +122,7 @@ class Following:
         if isinstance(answer, int):
             self.offset = answer
             return
-        self.incarnation = answer.incarnation
+        self.incarnation, self._log_epoch = answer.incarnation, answer.log_epoch
         for header, body in answer.frames:
             where = f"{self._server} {self.stream}/{self._options.partition}"
             if header.base_offset > self.offset and self._options.subject is None:
@@ -143,6 +145,9 @@ class Following:
         if passes(error):
             raise UnavailableError(str(error)) from None
         policy = self._options.out_of_range
+        if error.code == "RECORDS_LOST" and policy != "raise":
+            self.offset, self._log_epoch = int(error.detail["offset"]), None
+            return
         if error.code != "OUT_OF_RANGE" or policy == "raise":
             raise error
         position = int(error.detail["earliest" if policy == "earliest" else "latest"])

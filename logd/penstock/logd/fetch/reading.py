@@ -35,6 +35,7 @@ class FetchRequest(BaseModel):
     wait_ms_max: Annotated[int, Field(ge=0)] = 0
     subject: str | None = None
     incarnation: str | None = None
+    log_epoch: Annotated[int, Field(ge=0)] | None = None
     replica: bool = False
 
 
@@ -50,11 +51,12 @@ class FetchReading:
         """Read from an offset on; wait for records if asked to.
 
         Raises:
-            RefusedError: `OUT_OF_RANGE`, `STREAM_RECREATED`, `BAD_SUBJECT`.
+            RefusedError: `OUT_OF_RANGE`, `STREAM_RECREATED`, `RECORDS_LOST`, `BAD_SUBJECT`.
             CorruptError: The first frame is damaged.
             UnavailableError: The log failed, and what is asked for was taken back.
         """
         _check_incarnation(partition, request)
+        _check_history(partition, request)
         wait_s = min(request.wait_ms_max, FETCH_WAIT_MS_MAX) / 1000
         until = asyncio.get_running_loop().time() + wait_s
         if request.subject is None:
@@ -132,6 +134,21 @@ def _check_incarnation(partition: Readable, request: FetchRequest) -> None:
         raise RefusedError("STREAM_RECREATED", message, incarnation=present)
 
 
+def _check_history(partition: Readable, request: FetchRequest) -> None:
+    """Refuse a reader that has read what is no more: it must not take what is there for the rest.
+
+    As Kafka's KIP-320: what leaders up to the reader's epoch have ordered ends where the next epoch
+    begins. If the reader has got further, an election has cost records that it has read.
+    """
+    if request.log_epoch is None:
+        return
+    end = partition.role.epochs.end_of(request.log_epoch, partition.log.end_offset)
+    if request.offset > end:
+        where = f"{request.stream}/{request.partition}"
+        message = f"what was read of {where} from offset {end} on is lost; others are there now"
+        raise RefusedError("RECORDS_LOST", message, offset=end)
+
+
 def _out_of_range(partition: Readable, request: FetchRequest, offset: int) -> RefusedError:
     start, end = partition.log.start_offset, partition.high_watermark + 1
     where = f"{request.stream}/{request.partition}"
@@ -141,7 +158,11 @@ def _out_of_range(partition: Readable, request: FetchRequest, offset: int) -> Re
 
 
 def _standing(partition: Readable, next_offset: int) -> Document:
-    return partition_standing(partition) | {"next_offset": next_offset}
+    epochs = partition.role.epochs
+    return partition_standing(partition) | {
+        "next_offset": next_offset,
+        "log_epoch": epochs.latest,
+    }
 
 
 def partition_standing(partition: Readable) -> Document:

@@ -8,7 +8,15 @@ from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.wire import Document
 from penstock.logd.replication_settings import ReplicationSettings
-from penstock.logd.store import CommitLog
+from penstock.logd.store import CommitLog, EpochFile
+
+
+class Ordered(Protocol):
+    """What knows which leaders ordered a partition's records."""
+
+    @property
+    def epochs(self) -> EpochFile:
+        """Of its log."""
 
 
 class Readable(Protocol):
@@ -37,6 +45,10 @@ class Readable(Protocol):
     @property
     def epoch(self) -> int:
         """The leader epoch."""
+
+    @property
+    def role(self) -> Ordered:
+        """What it does in it."""
 
     @property
     def closed(self) -> bool:

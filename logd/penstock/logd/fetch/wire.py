@@ -15,7 +15,7 @@ has asked for.
 
 | api | request | response |
 |---|---|---|
-| fetch | stream, partition, offset, bytes_max, bytes_min, wait_ms_max, subject?, incarnation?, replica? | stream, partition, start_offset, high_watermark, end_offset, epoch, incarnation, next_offset |
+| fetch | stream, partition, offset, bytes_max, bytes_min, wait_ms_max, subject?, incarnation?, log_epoch?, replica? | stream, partition, start_offset, high_watermark, end_offset, epoch, incarnation, next_offset, log_epoch |
 | offsets | stream, partition, at: "earliest", "latest" or a timestamp in ns | offset and the same |
 | streams | stream?, internal? | node: who answers; streams: a list of stream descriptions |
 | match | subject | streams: a list of names |
@@ -64,6 +64,10 @@ the `replicas`, joined by commas. One that has just started refuses as `NOT_READ
 Cursors are at the leader of `__cursors`. A lone logd refuses the
 requests from `alter_stream` to `groups`, and streams that ask for more than one node, as
 `NOT_CLUSTERED`.
+
+`log_epoch` is the last epoch in the log that was read. A reader that hands it in with its next fetch
+is refused as `RECORDS_LOST`, with the `offset` from which on, when an unclean election has cost
+records that it had read.
 
 A fetch with `replica` is answered by any replica, up to the high watermark it knows of. So it may
 refuse as `OUT_OF_RANGE` what the leader has. So may a new leader, of an offset up to `end_offset`:

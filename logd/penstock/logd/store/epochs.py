@@ -51,6 +51,15 @@ class EpochFile:
         """The epoch that an offset belongs to; 0 before the first."""
         return self._epochs.epoch_at(offset)
 
+    def end_of(self, epoch: int, end_offset: int) -> int:
+        """Where the records end that leaders up to an epoch have ordered, exclusive.
+
+        Args:
+            epoch: Of a leader there was.
+            end_offset: Of the log.
+        """
+        return self._epochs.end_offset_for(epoch, end_offset)[1]
+
     def truncate_to(self, offset: int) -> None:
         """Forget epochs that began at or above an offset, as the log was truncated to it."""
         changed = Epochs(self.entries)
