@@ -239,7 +239,7 @@ class Arena:
         if len(part.replicas) != self.replicas_wanted or set(part.isr) != set(part.replicas):
             return False
         ends = {log_end(self.directory(name, stream)) for name in part.replicas}
-        return ends == {view.high_watermark + 1 for view in views}
+        return ends == {view.high_watermark + 1 for view in views if view.is_known}
 
     def replicas(self, stream: str, number: int = 0) -> dict[str, Log]:
         """The log of a partition on each node that has a replica, as it lies on its disk."""

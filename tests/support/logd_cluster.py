@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.logd.client import LogClient, PartitionInfo
+from penstock.logd.client import LogClient, PartitionInfo, calls
 from penstock.logd.errors import LogdError
 from tests.support.logd import Logd
 from tests.support.processes import free_port
@@ -95,12 +95,19 @@ class LogdCluster:
         return [name for name, node in self.nodes.items() if node.daemon.running]
 
     def partition(self, stream: str, number: int = 0, *, node: str | None = None) -> PartitionInfo:
-        """A partition as a node that runs sees it; that node's view if one is named."""
+        """A partition as a node that runs sees it, standing where its leader says.
+
+        If a node is named, that one's own view and nothing else: where its replica stands, and
+        unknown (`is_known`) where it has none.
+        """
         names = [node] if node else self.running()
         for name in names:
             try:
                 with self.nodes[name].client(timeout_s=5) as log:
-                    return log.stream(stream).partitions[number]
+                    if node is None:
+                        return log.stream(stream).partitions[number]
+                    (found,) = log.ask(calls.describe(stream, node=node)).streams
+                    return found.partitions[number]
             except (LogdError, OSError):
                 continue
         raise LookupError(f"none of {names} describes {stream}")

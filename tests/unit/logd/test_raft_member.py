@@ -208,10 +208,12 @@ async def test_a_disk_without_space_is_tried_again_and_who_waits_is_told() -> No
 
 async def test_a_command_that_is_not_understood_ends_the_part_of_who_does_not() -> None:
     async with running() as world:
-        leader = await world.leader()
         with pytest.raises(UnavailableError, match="a question"):
-            await leader.propose(b"?")
-        await wait_until_async(lambda: all(m.halted for m in world.members.values()))
+            await world.say("?")
+        # Whoever has it applies it, as soon as one that has it leads and tells what is committed.
+        # The last one may not have it: two that halted elect nobody.
+        await wait_until_async(lambda: sum(bool(m.halted) for m in world.members.values()) >= 2)
+        assert {m.halted for m in world.members.values()} <= {"a question", ""}
 
 
 async def test_leadership_is_handed_over_and_members_are_added() -> None:
