@@ -29,6 +29,10 @@ class Controller:
 
     def __init__(self, world: ReplicationWorld, replicas: list[NodeId], observers: int) -> None:
         self.world = world
+        spare = 1 if world.moving and len(replicas) > 3 else 0
+        replicas, self.spare = replicas[: len(replicas) - spare], replicas[len(replicas) - spare :]
+        self.target: tuple[NodeId, ...] | None = None
+        self.former: set[NodeId] = set()
         voting = replicas[: len(replicas) - observers]
         self.view = View(
             incarnation="i",
@@ -40,8 +44,9 @@ class Controller:
             observers=frozenset(replicas[len(voting) :]),
             min_isr=world.random.randint(1, len(voting) // 2 + 1),
         )
-        self.answered_ns = dict.fromkeys(replicas, 0)
-        self.electable = dict.fromkeys(replicas, True)
+        everybody = [*replicas, *self.spare]
+        self.answered_ns = dict.fromkeys(everybody, 0)
+        self.electable = dict.fromkeys(everybody, True)
         self.lost: set[NodeId] = set()
 
     def heartbeat(self, node: NodeId, sent_ns: int, life: int, *, electable: bool) -> None:
@@ -70,6 +75,37 @@ class Controller:
             self.elect()
         elif not self.electable[view.leader] and len(view.isr) > 1:
             self.tell(view.leader, StepDown())
+        if self.target is not None:
+            self.move(self.target)
+
+    def move(self, target: tuple[NodeId, ...]) -> None:
+        """The next step towards these replicas, as `penstock.logd.core.cluster.moves` has them."""
+        view, mark = self.view, self.world.mark
+        missing = [node for node in target if node not in view.replicas]
+        surplus = [node for node in view.replicas if node not in target]
+        if missing and len(view.replicas) <= len(target):
+            if missing[0] not in self.former:
+                mark("replica added")
+                replicas = (*view.replicas, missing[0])
+                self.change(replace(view, replicas=replicas, observers=view.observers - {*missing}))
+        elif not surplus:
+            mark("moved")
+            self.target = None
+            self.change(replace(view, replicas=target))
+        elif len(view.isr.intersection(target)) >= len(target) - len(missing):
+            going = min(surplus, key=lambda node: node == view.leader)
+            if going == view.leader:
+                self.tell(going, StepDown())
+            elif going not in view.isr or len(view.isr) > view.min_isr:
+                mark("replica removed")
+                self.former.add(going)
+                left = tuple(node for node in view.replicas if node != going)
+                self.change(replace(view, replicas=left, isr=view.isr - {going}))
+
+    def gone(self, node: NodeId) -> None:
+        """A node has no data any more that it was to remove."""
+        if not self.view.holds(node):
+            self.former.discard(node)
 
     def elect(self) -> None:
         """A live, fit member of the ISR becomes leader, or nobody."""

@@ -176,6 +176,17 @@ class Node:
             return
         self.take(ev.Viewed(view))
         self.take(ev.LeaseRenewed(until_ns))
+        if not view.holds(self.name):
+            self.remove_data()
+
+    def remove_data(self) -> None:
+        """It was moved away, and may come back: then with nothing."""
+        name = self.name
+        if self.disk.end:
+            self.die(power=False)
+            self.disk = Disk()
+            self.start_up()
+        self.world.send(name, "controller", lambda c: c.gone(name))
 
     def answer_came(self, answer: Answer, records: list[Record]) -> None:
         self.writer.fetched = records

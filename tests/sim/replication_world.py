@@ -49,6 +49,7 @@ class ReplicationWorld(Stage):
         self.spite = spite
         self.history = History()
         self.unclean = seed % 10 == 9
+        self.moving = seed % 20 in (6, 11, 13, 18)
         self.disk_failure = 0.0
         self.rotten: set[int] = set()
         self.rotting = random.choice((1, 1, 4))
@@ -73,15 +74,19 @@ class ReplicationWorld(Stage):
         while (why := self.not_at_rest()) and self.now_ns < deadline_ns:
             self.play_until(self.now_ns + 50 * MS)
         assert not why, f"no rest: {why}"
-        self.history.check_end(max(node.disk.start for node in self.nodes.values()))
+        self.history.check_end(max(node.disk.start for node in self.holders()))
 
     def not_at_rest(self) -> str:
         view = self.controller.view
-        if view.isr != frozenset(view.replicas):
-            return f"the ISR is {sorted(view.isr)}"
+        if view.isr != frozenset(view.replicas) or self.controller.target is not None:
+            return f"the ISR is {sorted(view.isr)}, {view.replicas} to {self.controller.target}"
         if any(count < self.waiting[client].number for client, count in enumerate(self.acked)):
             return "a publisher waits"
-        return self.history.converged(list(self.nodes.values()))
+        return self.history.converged(self.holders())
+
+    def holders(self) -> list[Node]:
+        """The nodes that have a replica."""
+        return [node for name, node in self.nodes.items() if self.controller.view.holds(name)]
 
     # The network.
 
@@ -140,6 +145,9 @@ class ReplicationWorld(Stage):
         node = self.nodes[victim]
         kinds = (self.kill, self.kill, self.stop, self.isolate, self.slow_down, self.break_disk,
                  self.rot, self.step_down, self.black_out, self.retain, self.alter)  # fmt: skip
+        if self.moving and random.random() < 0.2:
+            self.move()
+            return
         random.choices(kinds, (4, 4, 5, 6, 3, 1, self.rotting, 2, 1, 2, 1))[0](node)
 
     def aim(self, leader: NodeId, added: frozenset[NodeId] = frozenset()) -> None:
@@ -195,8 +203,8 @@ class ReplicationWorld(Stage):
     def rot(self, node: Node) -> None:
         """A sector of what is durable cannot be read any more."""
         disk = node.disk
-        if not node.running or not disk.certain():
-            return
+        if not node.running or not disk.certain() or self.moving:
+            return  # who has the record may be moved away
         offset = self.random.randrange(disk.start, disk.start + disk.certain())
         record = disk.records[offset - disk.start]
         if record is None or (offset in self.rotten and not self.unclean):
@@ -214,6 +222,25 @@ class ReplicationWorld(Stage):
         if node.leading:
             upto = self.random.randint(0, node.high_watermark + 1)
             node.do(lambda: node.writer.delete_before(upto))
+
+    def move(self) -> None:
+        """Replicas are to be elsewhere, or an observer comes or goes."""
+        random, controller = self.random, self.controller
+        view = controller.view
+        free = [
+            node for node in self.nodes if not view.holds(node) and node not in controller.former
+        ]
+        if random.random() < 0.3:
+            observers = (
+                view.observers - {*random.sample(sorted(view.observers), 1)}
+                if view.observers
+                else frozenset(free[:1])
+            )
+            controller.former |= view.observers - observers
+            self.mark("observers changed")
+            controller.change(replace(view, observers=observers))
+        elif controller.target is None:
+            controller.target = tuple(random.sample(list(self.nodes), len(view.replicas)))
 
     def alter(self, _: Node) -> None:
         """The stream's options change."""
