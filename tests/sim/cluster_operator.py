@@ -40,7 +40,8 @@ class Operator:
 
     def __init__(self, world: ClusterWorld) -> None:
         self.world = world
-        self.deletes = world.random.choice((0, 1, 1, 12))
+        self.weights = (2, 1, 1, 1, 1, 10, 0, 10) if world.churning else (8, 3, 3, 3, 2, 1, 1, 2)
+        self.asked: list[Command] = []
 
     def operate(self) -> None:
         random = self.world.random
@@ -57,10 +58,11 @@ class Operator:
             number = random.randrange(len(stream.partitions))
             key, partition = PartitionKey(NAME, number), stream.partitions[number]
             kinds = (self.move, self.observe, self.drain, self.alter, self.mode, self.delete,
-                     self.rebalance)  # fmt: skip
-            kind = random.choices(kinds, (8, 3, 3, 3, 2, self.deletes, 1))[0]
+                     self.rebalance, self.repeat)  # fmt: skip
+            kind = random.choices(kinds, self.weights)[0]
             command = kind(server, stream, key, partition)
             if command is not None:
+                self.asked.append(command)
                 server.change(command, within_ms=200)
 
     def create(self) -> None:
@@ -157,8 +159,27 @@ class Operator:
         del server, key, partition
         return DeleteStream(stream=NAME, incarnation=stream.incarnation)
 
+    def repeat(
+        self, server: Server, stream: StreamRecord, key: PartitionKey, partition: Partition
+    ) -> Command | None:
+        """Something that was asked before, of a stream that was deleted since if there was one."""
+        del server, key, partition
+        stale = [c for c in self.asked if _incarnation_of(c) not in ("", stream.incarnation)]
+        return self.world.random.choice(stale or self.asked) if self.asked else None
+
     def rebalance(
         self, server: Server, stream: StreamRecord, key: PartitionKey, partition: Partition
     ) -> None:
         del stream, key, partition
         server.decide(RebalanceAsked())
+
+
+def _incarnation_of(command: Command) -> str:
+    """Of the stream that it is about; empty: of none."""
+    match command:
+        case SetTarget(basis=basis) | ChangeObservers(basis=basis):
+            return basis.incarnation
+        case AlterStream() | SetStreamMode() | DeleteStream():
+            return command.incarnation
+        case _:
+            return ""

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.logd.core.cluster.commands import ChangeReplicas, Command, decode_command
+from penstock.logd.core.cluster.commands import (
+    ChangeIsr,
+    ChangeObservers,
+    ChangeReplicas,
+    Command,
+    DeleteStream,
+    ElectLeaders,
+    SetTarget,
+    decode_command,
+)
 from penstock.logd.core.cluster.records import Partition, PartitionKey, StreamRecord
 from penstock.logd.core.cluster.state import ClusterState
 from tests.sim.cluster_scene import Scene
@@ -67,6 +76,7 @@ class Watch:
 
     def look_at(self, command: Command) -> None:
         """What a command has done to the streams."""
+        self.check_incarnation(command)
         now: Known = {
             key: (stream, partition) for key, stream, partition in self.state.partitions()
         }
@@ -83,6 +93,25 @@ class Watch:
                 self.world.mark("stream deleted")
                 self.scene(key, stream.incarnation).over = True
         self.known = now
+
+    def check_incarnation(self, command: Command) -> None:
+        """What is about a stream that was deleted does nothing to one of its name."""
+        match command:
+            case DeleteStream(stream=name, incarnation=incarnation):
+                meant = {(PartitionKey(name, 0), incarnation)}
+            case ChangeIsr(changes=parts) | ElectLeaders(elections=parts):
+                bases = [part.basis for part in parts]
+                meant = {(PartitionKey(b.stream, b.partition), b.incarnation) for b in bases}
+            case SetTarget(basis=b) | ChangeReplicas(basis=b) | ChangeObservers(basis=b):
+                meant = {(PartitionKey(b.stream, b.partition), b.incarnation)}
+            case _:
+                return
+        for key, incarnation in meant:
+            before, now = self.known.get(key), self.state.partition(key)
+            if before is not None and before[0].incarnation != incarnation:
+                untouched = now is not None and now[1] is before[1]
+                assert untouched, f"{command} is about an earlier stream"
+                self.world.mark("stale incarnation refused")
 
     def created(self, key: PartitionKey, stream: StreamRecord) -> None:
         if key.partition == 0:

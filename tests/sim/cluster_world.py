@@ -54,12 +54,14 @@ class ClusterWorld(Stage):
     Attributes:
         servers: The machines.
         members: Nodes that found the group.
+        churning: Streams come and go all the time.
         disk_ms: How long a sync of the metadata takes at most.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         random = self.random
+        self.churning = seed % 10 == 7
         self.disk_ms = random.choice((1, 1, 3, 12))
         names = [NodeId(f"n{n}") for n in range(1, random.choice((3, 4, 4, 4, 5)) + 1)]
         founding = names[: max(3, len(names) - random.choice((0, 1)))]

@@ -56,6 +56,7 @@ MARKS = {
     "replication_factor altered",
     "reset",
     "resigned",
+    "stale incarnation refused",
     "state restored",
     "stopped in order",
     "stopped lease_ended",

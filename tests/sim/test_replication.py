@@ -57,6 +57,10 @@ MARK_SEEDS = (159, 339, 1172, 6, 11, 13, 18)
 """They reach all of it; if they do so no more, others are tried."""
 
 
+pytestmark = pytest.mark.timeout(900)
+"""It waits for nothing but the processor, which others may want too."""
+
+
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_every_schedule_keeps_what_was_acked_and_comes_to_rest(block: int) -> None:
     for seed in range(FIRST_SEED + block, FIRST_SEED + SEEDS, BLOCKS):
