@@ -127,6 +127,10 @@ class NodeReplicas:
         """Every open replica, by stream and partition."""
         return [replica for _, replica in sorted(self._places.items())]
 
+    def each(self) -> list[HostedReplica]:
+        """Every open replica, as they come: for what is done to all of them all the time."""
+        return list(self._hosted.values())
+
     def partitions(self) -> list[Partition]:
         """Every open partition, by stream and number."""
         return [replica.partition for replica in self.hosted()]
@@ -146,7 +150,7 @@ class NodeReplicas:
         reviving = Reviving(self)
         while True:
             await asyncio.sleep(_NOTE_S)
-            for replica in self.hosted():
+            for replica in self.each():
                 replica.look()
             self.revived += await reviving.look()
 

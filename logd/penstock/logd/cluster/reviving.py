@@ -16,7 +16,7 @@ _WAIT_S: Final = 5.0
 
 
 class _Replicas(Protocol):
-    def hosted(self) -> list[HostedReplica]:
+    def each(self) -> list[HostedReplica]:
         """Every open replica."""
 
     def reopen(self, place: PartitionKey) -> Coroutine[Any, Any, None]:
@@ -33,7 +33,7 @@ class Reviving:
     async def look(self) -> int:
         """Open again what can be; how many."""
         now_s, opened = asyncio.get_running_loop().time(), 0
-        for replica in self._replicas.hosted():
+        for replica in self._replicas.each():
             place = replica.place
             if not replica.partition.out_of_space:
                 self._since_s.pop(place, None)

@@ -45,5 +45,7 @@ class DamagedRanges:
 
     def within(self, start: int, end: int) -> list[Range]:
         """What lies in [start, end)."""
+        if not self._ranges:  # nearly always, and looked at every second for every log
+            return []
         clipped = [(max(a, start), min(b, end)) for a, b in self._ranges]
         return [(a, b) for a, b in clipped if a < b]
