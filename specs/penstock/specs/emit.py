@@ -110,7 +110,7 @@ class Emitter:
         descriptor: Where lines go without a socket; 1 is standard output.
         limits: Bounds and times.
         scrubber: What becomes of sensitive values. By default the specs' actions, with the key of
-            PENSTOCK_HASH_KEY; without one, the collector hashes.
+            PENSTOCK_HASH_KEY; without one, pseudonyms go on as they are.
 
     Raises:
         SpecError: PENSTOCK_HASH_KEY is malformed.

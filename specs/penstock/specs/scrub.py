@@ -75,9 +75,7 @@ class Scrubber:
         self._key = key
         self._keyless = keyless
         self._values = values
-        self._actions = dict(actions or {})
-        self._plan = lru_cache(maxsize=1024)(self._compiled)
-        on_register(self._plan.cache_clear)
+        self._actions = tuple(sorted((actions or {}).items()))
 
     def scrub_line(self, line: bytes) -> bytes:
         """A line that the gate accepted, scrubbed; the very bytes when there was nothing to do."""
@@ -91,7 +89,7 @@ class Scrubber:
         Attributes and fields of the context that are dropped are counted in
         ``dropped_attributes_count``.
         """
-        plan = self._plan(str(fields.get("schema")), str(fields.get("kind")))
+        plan = _plan_of(str(fields.get("schema")), str(fields.get("kind")), self._actions)
         changes: dict[str, Any] = {}
         dropped = 0
         for group, markers in plan.steps.items():
@@ -116,19 +114,6 @@ class Scrubber:
             return fields
         merged = {**fields, **changes}
         return {name: value for name, value in merged.items() if value is not _GONE}
-
-    def _compiled(self, schema_id: str, kind: str) -> Plan:
-        try:
-            model = resolve(schema_id, kind).model or base_model(kind)
-        except (RefusedSpecError, KeyError):
-            return Plan({}, frozenset())
-        steps: dict[str, dict[str, Sensitive]] = {}
-        for path, marker in _declared(model):
-            action = self._actions.get(".".join(path), marker.action)
-            if action != "keep":
-                group = path[0] if len(path) == 2 else ""
-                steps.setdefault(group, {})[path[-1]] = Sensitive(marker.sensitivity, action)
-        return Plan(steps, frozenset(model.own_fields.values()))
 
     def _apply(
         self, found: dict[str, Any], markers: Mapping[str, Sensitive], time: Any
@@ -200,6 +185,25 @@ class Scrubber:
             return member
         judged = self._detect(attributes, frozenset())
         return member if judged is attributes else {**member, "attributes": judged}
+
+
+@lru_cache(maxsize=1024)
+def _plan_of(schema_id: str, kind: str, actions: tuple[tuple[str, Action], ...]) -> Plan:
+    """What to do with records of a spec, the operator's other actions included."""
+    try:
+        model = resolve(schema_id, kind).model or base_model(kind)
+    except (RefusedSpecError, KeyError):
+        return Plan({}, frozenset())
+    steps: dict[str, dict[str, Sensitive]] = {}
+    for path, marker in _declared(model):
+        action = dict(actions).get(".".join(path), marker.action)
+        if action != "keep":
+            group = path[0] if len(path) == 2 else ""
+            steps.setdefault(group, {})[path[-1]] = Sensitive(marker.sensitivity, action)
+    return Plan(steps, frozenset(model.own_fields.values()))
+
+
+on_register(_plan_of.cache_clear)
 
 
 class _Gone:
