@@ -8,6 +8,7 @@ from typing import BinaryIO, Final
 import click
 
 from penstock.specs import cli_versions
+from penstock.specs.cli_export import export
 from penstock.specs.columns import fields as columns
 from penstock.specs.discovery import discover
 from penstock.specs.errors import UnknownSpecError
@@ -31,6 +32,7 @@ for _command in (
     cli_versions.diff,
     cli_versions.new,
     cli_versions.contract,
+    export,
 ):
     cli.add_command(_command)
 

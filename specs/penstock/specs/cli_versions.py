@@ -39,7 +39,7 @@ class {name}({base}, spec="{spec}"):
     customer: Annotated[str | None, Sensitive("pseudonym")] = None
 '''
 
-_registry_option = click.option(
+registry_option = click.option(
     "--registry",
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
@@ -47,7 +47,7 @@ _registry_option = click.option(
     show_default=True,
     help="Where published versions are.",
 )
-_module_option = click.option(
+module_option = click.option(
     "--module",
     "modules",
     multiple=True,
@@ -56,8 +56,8 @@ _module_option = click.option(
 
 
 @click.command("check", epilog="Example: penstock specs check --module shop.telemetry")
-@_registry_option
-@_module_option
+@registry_option
+@module_option
 @click.option("--against", metavar="REVISION", help="Also refuse edits of files published there.")
 def check_command(directory: Path, modules: Sequence[str], against: str | None) -> None:
     """Compare specs with their published versions; exit code 65 when a change breaks someone.
@@ -65,7 +65,7 @@ def check_command(directory: Path, modules: Sequence[str], against: str | None) 
     Prints the field, the rule, who breaks and what to do.
     """
     models = _models(modules)
-    with _errors_shown():
+    with errors_shown():
         found = check(models, registry.read(directory), registry.contracts(directory))
         edited = registry.changed_since(directory, against) if against else []
     for finding in found:
@@ -79,15 +79,15 @@ def check_command(directory: Path, modules: Sequence[str], against: str | None) 
 
 
 @click.command(epilog="Example: penstock specs publish --module shop.telemetry")
-@_registry_option
-@_module_option
+@registry_option
+@module_option
 def publish(directory: Path, modules: Sequence[str]) -> None:
     """Write the snapshots of versions that have none: JSON Schema and golden records; commit them.
 
     Exit code 65, and nothing written, when `check` has another finding.
     """
     models = _models(modules)
-    with _errors_shown():
+    with errors_shown():
         published = registry.read(directory)
         found = check(models, published, registry.contracts(directory))
         for finding in (other := [f for f in found if f.rule != UNPUBLISHED]):
@@ -105,17 +105,17 @@ def publish(directory: Path, modules: Sequence[str]) -> None:
 @click.command(epilog="Example: penstock specs diff shop.order_placed/1.0 shop.order_placed/1.1")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@_registry_option
-@_module_option
+@registry_option
+@module_option
 def diff(before: str, after: str, directory: Path, modules: Sequence[str]) -> None:
     """Say what records of A a reader of B cannot read, and the other way round.
 
     A and B are schema ids, of the registry or defined here, or files of JSON Schema.
     """
-    with _errors_shown():
+    with errors_shown():
         published = registry.read(directory)
         known = {id_: each.schema for id_, each in published.items()}
-        models = {spec: json_schema(model) for spec, model in _all(modules).items()}
+        models = {spec: json_schema(model) for spec, model in all_specs(modules).items()}
         old, new = (_schema(name, {**models, **known}) for name in (before, after))
     breaks = [(OLD_READERS, each) for each in unreadable(new, old)]
     breaks += [(NEW_READERS, each) for each in unreadable(old, new)]
@@ -131,7 +131,7 @@ def diff(before: str, after: str, directory: Path, modules: Sequence[str]) -> No
 @click.option("--kind", type=click.Choice(["event", "audit"]), default="event")
 def new(name: str, kind: str) -> None:
     """Print a module with a spec to begin with."""
-    with _errors_shown():
+    with errors_shown():
         schema = SchemaName.parse(f"{name}/1.0")
     if schema.name in BASE_NAMES or "." not in schema.name:
         raise click.BadParameter("a name is namespace.name", param_hint="NAME")
@@ -159,13 +159,14 @@ def contract(view: str, consumer: str) -> None:
 
 def _models(modules: Sequence[str]) -> dict[str, type[Record]]:
     """The specs to check: those of the modules named, else all but Penstock's own."""
-    found = _all(modules)
+    found = all_specs(modules)
     if modules:
         return {s: m for s, m in found.items() if m.__module__.startswith(tuple(modules))}
     return {s: m for s, m in found.items() if not m.__module__.startswith(f"{_OWN}.")}
 
 
-def _all(modules: Sequence[str]) -> Mapping[str, type[Record]]:
+def all_specs(modules: Sequence[str]) -> Mapping[str, type[Record]]:
+    """Every spec that is known here, those of the modules and of entry points included."""
     for name, failure in discover().items():
         click.echo(f"entry point {name} cannot be loaded: {failure}", err=True)
     for module in modules:
@@ -192,7 +193,7 @@ def _schema(name: str, known: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def _errors_shown() -> Iterator[None]:
+def errors_shown() -> Iterator[None]:
     """Errors of specs end the command with their message."""
     try:
         yield

@@ -1,16 +1,17 @@
 """The spec as flat columns, for whoever stores records in tables.
 
 Types are neutral names: ``string``, ``long``, ``int``, ``double``, ``boolean``,
-``map<string,string>``, ``array<long>``,
-``array<double>``, ``array<string>``, and ``json`` for a nested value that a
-table keeps as its JSON text.
+``map<string,string>``, ``array<long>``, ``array<double>``, ``array<string>``, ``array<boolean>``,
+and ``json`` for a nested value that a table keeps as its JSON text.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from penstock.specs.envelope import Context, Record
+from penstock.specs.evolution import inlined
+from penstock.specs.json_schema import json_schema
 from penstock.specs.kinds import BASE_MODELS, WIRE_REQUIRED
 from penstock.specs.resource import Resource
 
@@ -41,6 +42,48 @@ def fields(kind: str) -> list[Column]:
         KeyError: The kind is not one of the five.
     """
     return list(_columns(BASE_MODELS[kind], WIRE_REQUIRED[kind]))
+
+
+def columns_of(model: type[Record]) -> list[Column]:
+    """The columns of a spec: those of its kind, then one for each field of its own."""
+    schema = json_schema(model)
+    whole = inlined(schema, schema)["properties"]
+    own = [
+        Column(
+            key.replace(".", "_"),
+            _neutral(whole[name]),
+            ("attributes", key),
+            name in schema["required"],
+        )
+        for name, key in model.own_fields.items()
+    ]
+    return [*fields(str(model.model_fields["kind"].default)), *own]
+
+
+def _neutral(schema: Any) -> str:
+    """The column type of an own field, which is a scalar or a list of such."""
+    found = {_neutral_one(each) for each in schema.get("anyOf", [schema])} - {""}
+    if found == {"long", "double"}:
+        return "double"
+    return found.pop() if len(found) == 1 else "string"
+
+
+def _neutral_one(schema: Any) -> str:
+    if schema.get("type") == "array":
+        item = _neutral(schema.get("items", {}))
+        return f"array<{item}>"
+    if "type" not in schema and "enum" in schema:
+        return "string"
+    return _OF_JSON.get(str(schema.get("type")), "string")
+
+
+_OF_JSON: Final = {
+    "string": "string",
+    "integer": "long",
+    "number": "double",
+    "boolean": "boolean",
+    "null": "",
+}
 
 
 def _columns(model: type[Record], required: frozenset[str]) -> Iterator[Column]:
