@@ -169,7 +169,7 @@ def _resource_types() -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=_MEMOS_MAX)
-def _decoder_of(model: type[Record]) -> Decoder | None:
+def _decoder_of(model: type[Record]) -> "Decoder | None":
     try:
         return generate(model)
     except (UngeneratableError, TypeError) as error:

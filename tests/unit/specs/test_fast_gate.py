@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -193,6 +195,30 @@ def test_line_that_begins_otherwise_is_not_remembered() -> None:
 def test_limits_hold_on_the_fast_path() -> None:
     line = json.dumps(records.log(), separators=(",", ":")).encode()
     assert check_line(line, bytes_max=len(line) - 1) == Rejected("too_large")
+
+
+WITHOUT_EXTRAS = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("msgspec", "orjson", "structlog", "opentelemetry"):
+            raise ImportError(name, name=name)
+
+sys.meta_path.insert(0, Missing())
+from penstock.specs import check_line
+print(check_line(sys.stdin.buffer.read()))
+"""
+
+
+def test_base_install_judges_by_pydantic_alone() -> None:
+    line = json.dumps(records.log()).encode()
+    done = subprocess.run(
+        (sys.executable, "-W", "error", "-c", WITHOUT_EXTRAS), input=line, capture_output=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.stdout.decode().strip(), done.stderr) == (str(check_line(line)), b"")
 
 
 def a_rule(event: Any) -> None:
