@@ -1,7 +1,9 @@
 """Liftbridge's API of one logd: an unmodified client, and messages whose bytes are made by hand."""
 
 import asyncio
+import random
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -329,6 +331,42 @@ def test_cursors_go_with_their_stream(calls: LiftbridgeCalls) -> None:
         calls.call("CreateStream", {1: "telemetry.logs", 2: "logs"})
     join = {1: "group", 2: "one", 3: ["logs"]}
     assert calls.status("JoinConsumerGroup", join) is StatusCode.FAILED_PRECONDITION
+
+
+def test_no_request_does_harm(logd: Logd, calls: LiftbridgeCalls) -> None:
+    rng = random.Random(5)
+    kinds = [b"", b"logs", b"\xff", bytes(300), encode({1: "logs"}), b"__cursors", b"a.*", b"\r\n"]
+    methods = {
+        "CreateStream", "DeleteStream", "PauseStream", "SetStreamReadonly", "FetchMetadata",
+        "FetchPartitionMetadata", "PublishToSubject", "SetCursor", "FetchCursor",
+        "JoinConsumerGroup", "LeaveConsumerGroup", "FetchConsumerGroupAssignments",
+        "ReportConsumerGroupCoordinator",
+    }  # fmt: skip
+    numbers = [0, 1, -1, 2**63 - 1, -(2**63), 2**31]
+    seen = set()
+    for _ in range(40):
+        for method in sorted(methods):
+            fields = {n: rng.choice([*kinds, *numbers]) for n in rng.sample(range(1, 20), 5)}
+            timeout_s = 0.2 if method == "PublishToSubject" else 10
+            seen.add(calls.status(method, fields, timeout_s=timeout_s))
+    bad = {StatusCode.UNKNOWN, StatusCode.INTERNAL, StatusCode.UNIMPLEMENTED}
+    assert not seen & bad, logd.daemon.log()[-3000:]
+    assert StatusCode.INVALID_ARGUMENT in seen
+    requests = [{n: rng.choice([*kinds, *numbers]) for n in (2, 3, 4)} for _ in range(200)]
+    with suppress(grpc.RpcError):  # one that does not parse ends them all
+        calls.publish_async(requests)
+    calls.status("CreateStream", {1: "telemetry.logs", 2: "logs"})
+    assert one(calls.publish("logs", b"0"), 1) == b"logs"
+
+
+def test_subscribers_are_sent_elsewhere_when_logd_stops(logd: Logd, calls: LiftbridgeCalls) -> None:
+    calls.publish("logs", b"0")
+    waiting = calls.subscribe("logs", {3: EARLIEST})
+    assert values(waiting.take(1)) == [b"0"]
+    logd.restart()
+    assert (waiting.rest(), waiting.code) == ([], StatusCode.UNAVAILABLE)
+    again = calls.subscribe("logs", {3: OFFSET, 4: 0, 8: STOP_LATEST})
+    assert values(again.rest()) == [b"0"]
 
 
 def test_health_is_told_by_the_standard_service(calls: LiftbridgeCalls) -> None:

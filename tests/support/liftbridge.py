@@ -49,10 +49,12 @@ class LiftbridgeCalls(AbstractContextManager["LiftbridgeCalls"]):
         answer: bytes = call(encode(fields), timeout=timeout_s, wait_for_ready=True)
         return decode(answer)
 
-    def status(self, method: str, fields: Mapping[int, Any]) -> grpc.StatusCode:
+    def status(
+        self, method: str, fields: Mapping[int, Any], *, timeout_s: float = 30
+    ) -> grpc.StatusCode:
         """The status that a call is refused with."""
         try:
-            self.call(method, fields)
+            self.call(method, fields, timeout_s=timeout_s)
         except grpc.RpcError as error:
             return error.code()
         return grpc.StatusCode.OK

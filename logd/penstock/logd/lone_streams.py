@@ -51,6 +51,10 @@ class LoneStreams:
         shown = (one for one in found if internal or not is_internal(one.name))
         return [describe_stream(one, self.node) for one in shown]
 
+    def names(self) -> list[str]:
+        """As `Streams`."""
+        return [found.name for found in self._streams.all()]
+
     def outline(self, stream: str) -> StreamOutline:
         """As `Streams`."""
         found = self._streams.find(stream)

@@ -96,6 +96,10 @@ class ClusterStreams:
             if internal or not is_internal(record.config.name)
         ]
 
+    def names(self) -> list[str]:
+        """As `Streams`."""
+        return sorted(name for name, record in self._state.streams.items() if record.is_open)
+
     def outline(self, stream: str) -> StreamOutline:
         """As `Streams`."""
         record = self._record(stream)

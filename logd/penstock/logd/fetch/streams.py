@@ -92,6 +92,9 @@ class Streams(Protocol):
             RefusedError: `UNKNOWN_STREAM`.
         """
 
+    def names(self) -> list[str]:
+        """Of all streams, logd's own included, in order."""
+
     def outline(self, stream: str) -> StreamOutline:
         """One stream, in short.
 

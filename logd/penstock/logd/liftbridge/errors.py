@@ -5,6 +5,7 @@ FAILED_PRECONDITION at its beginning for another node's leadership. So a limit o
 UNAVAILABLE, which clients try again.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -30,6 +31,10 @@ _CODES: Final[Mapping[str, grpc.StatusCode]] = {
     "TOO_MANY_CURSORS": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
 }
+_UNPRINTABLE: Final = re.compile(r"[^ -~]")
+_LENGTH_MAX: Final = 512
+"""Characters of a fact and of a message: what HTTP/2 takes of headers is some KiB."""
+
 _log = structlog.get_logger()
 
 
@@ -44,18 +49,20 @@ class CallError(Exception):
     def __init__(self, code: grpc.StatusCode, message: str, /, **facts: int | str) -> None:
         self.code = code
         self.facts: Mapping[str, int | str] = facts
-        super().__init__(message)
+        super().__init__(message[:_LENGTH_MAX])
 
     def trailers(self) -> tuple[tuple[str, str], ...]:
-        """The facts as metadata; its values are ASCII."""
+        """The facts as metadata, which takes printable ASCII only."""
         return tuple(
-            (f"penstock-{name.replace('_', '-')}", str(value).encode("ascii", "replace").decode())
+            (f"penstock-{name.replace('_', '-')}", _UNPRINTABLE.sub("?", str(value)[:_LENGTH_MAX]))
             for name, value in self.facts.items()
         )
 
 
 def call_error(error: Exception, method: str) -> CallError:
     """How a caller is told of what went wrong."""
+    while isinstance(error, ExceptionGroup):  # of a stream's requests
+        error = error.exceptions[0]
     match error:
         case CallError():
             return error

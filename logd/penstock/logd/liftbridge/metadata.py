@@ -1,8 +1,10 @@
 """FetchMetadata and FetchPartitionMetadata: who is there, and who leads what."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Final
 
 from penstock.logd.cursors import CURSORS_STREAM
 from penstock.logd.errors import RefusedError, UnavailableError
@@ -13,6 +15,9 @@ from penstock.logd.liftbridge.groups import Membership
 from penstock.logd.liftbridge.publishing import Context
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from penstock.service.config import split_host_port
+
+_AT_ONCE: Final = 50
+"""Streams described before others have a turn; each takes some 50 µs."""
 
 
 class Describing:
@@ -33,15 +38,18 @@ class Describing:
         self, request: wire.FetchMetadataRequest, _: Context
     ) -> wire.FetchMetadataResponse:
         """The nodes that can be reached, and the streams that are named; without names, all."""
-        everything = self._streams.describe(internal=True)
-        if all(document["name"] != CURSORS_STREAM.name for document in everything):
+        if CURSORS_STREAM.name not in self._streams.names():
             await self._make_cursors()
-            everything = self._streams.describe(internal=True)
-        named = {document["name"]: document for document in everything}
-        wanted = list(dict.fromkeys(request.streams)) or sorted(named)
+        names = list(dict.fromkeys(request.streams)) or self._streams.names()
+        found: dict[str, Document] = {}
+        for number, name in enumerate(names, 1):
+            with suppress(RefusedError):
+                (found[name],) = self._streams.describe(name)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
         return wire.FetchMetadataResponse(
-            brokers=self._brokers(everything),
-            streamMetadata=[_stream(name, named.get(name)) for name in wanted],
+            brokers=self._brokers([] if request.streams else found.values()),
+            streamMetadata=[_stream(name, found.get(name)) for name in names],
             groupMetadata=[self._membership.metadata(group) for group in request.groups],
         )
 

@@ -1,11 +1,12 @@
 """The gRPC endpoint: which calls there are, who may make how many, and what is counted."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -85,6 +86,7 @@ class GrpcServer:
     async def stop(self) -> None:
         """Take no more calls, and end those under way after a while."""
         await self._health.enter_graceful_shutdown()
+        self._subscribing.stopping = True
         await self._server.stop(_STOP_S)
 
     def info(self) -> dict[str, Any]:
@@ -197,7 +199,7 @@ class _Guard(grpc.aio.ServerInterceptor):
             code = grpc.StatusCode.CANCELLED
             try:
                 self._check_room()
-                answer = await call(request, context)
+                answer = await call(_sound(request), context)
                 code = grpc.StatusCode.OK
             except Exception as error:  # noqa: BLE001 - one call must not end the daemon
                 found = call_error(error, method)
@@ -217,6 +219,34 @@ class _Guard(grpc.aio.ServerInterceptor):
             raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._calls_max)
 
 
+class _Malformed(Exception):  # noqa: N818 - a value, raised where it can be told
+    """A request that is no message of its method."""
+
+
+def _parse(kind: Any, data: bytes) -> Any:
+    """A request; one that is none is told of where everything is, not by gRPC as UNKNOWN."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        return _Malformed(str(error))
+
+
+def _sound(request: Any) -> Any:
+    """A request, or each of a stream of them.
+
+    Raises:
+        CallError: It could not be read.
+    """
+    if isinstance(request, _Malformed):
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"request: {request}")
+    return _each_sound(request) if hasattr(request, "__aiter__") else request
+
+
+async def _each_sound(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _sound(request)
+
+
 def _handler(name: str, call: _Call) -> Any:
     """What gRPC needs to know of a method."""
     method = _METHODS[name]
@@ -230,6 +260,6 @@ def _handler(name: str, call: _Call) -> Any:
     response = getattr(wire, method.output_type.name)
     return make(
         call,
-        request_deserializer=request.FromString,
+        request_deserializer=lambda data: _parse(request, data),
         response_serializer=response.SerializeToString,
     )

@@ -34,11 +34,13 @@ class Subscribing:
 
     Attributes:
         open: Subscriptions now.
+        stopping: They are to end, for logd stops.
         sent: Messages sent.
     """
 
     def __init__(self, streams: Streams, *, subscriptions_max: int) -> None:
         self.open = 0
+        self.stopping = False
         self.sent = 0
         self._streams = streams
         self._subscriptions_max = subscriptions_max
@@ -88,7 +90,7 @@ class Subscribing:
         outline = self._streams.outline(request.stream)
         if request.resume and outline.replication.paused:
             await self._streams.set_mode(request.stream, paused=False, read_only=None)
-        course = _Course(self._streams, request)
+        course = _Course(self._streams, request, lambda: self.stopping)
         partition = course.partition()
         position = await _start(partition, request)
         stop = await _stop(partition, request)
@@ -149,8 +151,11 @@ class _Member:
 class _Course:
     """One subscription's way through the leaders and incarnations of a partition."""
 
-    def __init__(self, streams: Streams, request: wire.SubscribeRequest) -> None:
+    def __init__(
+        self, streams: Streams, request: wire.SubscribeRequest, stopping: Callable[[], bool]
+    ) -> None:
         self._streams = streams
+        self._stopping = stopping
         self._stream, self._number = request.stream, request.partition
         self._replica = request.readISRReplica
         self._incarnation = streams.outline(request.stream).stream.incarnation
@@ -161,6 +166,8 @@ class _Course:
 
     def again(self) -> Readable:
         """The same under way: a client that has begun asks anew elsewhere on UNAVAILABLE only."""
+        if self._stopping():
+            raise CallError(grpc.StatusCode.UNAVAILABLE, "this node stops")
         try:
             partition = self.partition()
         except RefusedError as error:
