@@ -44,9 +44,18 @@ def nodes(cluster: LogdCluster) -> Iterator[dict[str, LiftbridgeCalls]]:
     for name in set(cluster.names) - set(cluster.running()):
         cluster.nodes[name].daemon.start()
     opened = {name: LiftbridgeCalls(grpc_address(node)) for name, node in cluster.nodes.items()}
+    # One that has just started does not know yet what there is, and says so.
+    wait_until(lambda: all(map(knows_all, opened.values())), what="every node knows the others")
     yield opened
     for calls in opened.values():
         calls.channel.close()
+
+
+def knows_all(calls: LiftbridgeCalls) -> bool:
+    try:
+        return len(calls.call("FetchMetadata", {1: ["none"]}, timeout_s=5)[1]) == 3
+    except grpc.RpcError:
+        return False
 
 
 def others(cluster: LogdCluster, stream: str) -> tuple[str, str, str]:
