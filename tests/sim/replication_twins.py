@@ -336,6 +336,27 @@ def _empty_logs_agree() -> Patches:
     return [patch.object(Leader, "_compare", lenient)]
 
 
+def _empty_logs_begin_anew() -> Patches:
+    """A log that retention has emptied begins where the leader's does, below what was committed."""
+    compare, start_anew = Leader._compare, Follower._start_anew
+
+    def strict(leader: Leader, fetch: Fetch) -> Diverged | OutOfRange | None:
+        return compare(leader, replace(fetch, settled=False))
+
+    def lower(follower: Follower, start: int) -> list[Effect]:
+        log = follower._log
+        if log.written > log.start or start > log.written:
+            return start_anew(follower, start)
+        effects: list[Effect] = []
+        follower._lower_high_watermark(start - 1, effects)
+        return [*effects, follower._reset(start)]
+
+    return [
+        patch.object(Leader, "_compare", strict),
+        patch.object(Follower, "_start_anew", lower),
+    ]
+
+
 class Twin(NamedTuple):
     """A way to be wrong.
 
@@ -374,5 +395,6 @@ TWINS: Final = {
     "later start is divergence": Twin(_later_start_is_divergence, seed=156),
     "failed patch waited for": Twin(_failed_patch_waited_for, seed=24),
     "empty logs agree": Twin(_empty_logs_agree, seed=839),
+    "empty logs begin anew": Twin(_empty_logs_begin_anew, seed=701460),
     "disagreement counts": Twin(_disagreement_counts, seed=7),
 }

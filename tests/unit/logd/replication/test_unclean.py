@@ -6,7 +6,7 @@ from penstock.logd.core.replication import effects as fx
 from penstock.logd.core.replication import events as ev
 from penstock.logd.core.replication.epochs import Epochs
 from penstock.logd.core.replication.log_state import LogState
-from penstock.logd.core.replication.messages import OutOfRange
+from penstock.logd.core.replication.messages import Frames, OutOfRange
 from penstock.logd.core.replication.replica import Replica
 from tests.support.replicas import VIEW, B, C, Node, cluster, exchange
 
@@ -69,6 +69,22 @@ def test_an_empty_log_beyond_the_leaders_end_is_not_in_sync() -> None:
     assert b.has(fx.ProposeIsr) == []  # nor is one that begins at the end
     answers = [effect.answer for effect in b.said if isinstance(effect, fx.SendAnswer)]
     assert [type(answer) for answer in answers] == [OutOfRange, OutOfRange]
+
+
+def test_an_empty_log_agrees_where_retention_took_what_was_committed() -> None:
+    _, b, c = cluster("x", "y")
+    b.lead(replace(UNCLEAN, min_isr=1, unclean_epoch=0))
+    state = LogState.opened(start=1, end=1, epochs=Epochs(), high_watermark=0, agreed_epoch=1)
+    c.replica = Replica(C, "i", state, boot="c2")
+    c.said.clear()
+    c.take(ev.Viewed(replace(UNCLEAN, unclean_epoch=0)))
+    fetch = c.has(fx.SendFetch)[-1]
+    assert isinstance(fetch, fx.SendFetch)
+    b.said.clear()
+    b.take(ev.FetchCame(fetch.fetch))
+    (answer,) = [effect.answer for effect in b.said if isinstance(effect, fx.SendAnswer)]
+    assert isinstance(answer, Frames)
+    assert answer.offset == 1
 
 
 def test_an_empty_log_begins_anew_where_the_leaders_does_and_has_nothing_to_give_up() -> None:

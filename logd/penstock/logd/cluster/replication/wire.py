@@ -228,6 +228,7 @@ def _encode_fetch(key: PartitionKey, fetch: Fetch) -> wire.Fetch:
         whole=fetch.whole,
         wants=fetch.wants,
         known=fetch.known,
+        settled=fetch.settled,
     )
 
 
@@ -249,6 +250,7 @@ def _decode_fetch(node: NodeId, encoded: wire.Fetch) -> tuple[PartitionKey, Fetc
         whole=encoded.whole,
         wants=encoded.wants,
         known=known,
+        settled=encoded.settled,
     )
     return key, fetch
 

@@ -202,7 +202,13 @@ class Follower:
             whole=self.hole is None,
             wants=wants,
             known=self._known if self._heard else None,
+            settled=self._is_settled(),
         )
+
+    def _is_settled(self) -> bool:
+        log = self._log
+        empty = log.written == log.start and not log.is_short
+        return empty and self.view.unclean_epoch <= log.agreed_epoch
 
     def _progressed(self) -> list[Effect]:
         """The log has grown, or more of it is durable."""
@@ -322,8 +328,8 @@ class Follower:
         effects: list[Effect] = []
         if start > log.written:
             effects.append(Tell(Finding.SKIPPED, log.written, start))
-        elif log.written == log.start:  # there is no record to give up
-            self._lower_high_watermark(start - 1, effects)
+        elif log.written == log.start and self.view.unclean_epoch > log.agreed_epoch:
+            self._lower_high_watermark(start - 1, effects)  # there is no record to give up
         elif start <= log.high_watermark and not self._give_up(start, effects):
             return effects
         return [*effects, self._reset(start)]

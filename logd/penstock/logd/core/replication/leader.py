@@ -281,7 +281,8 @@ class Leader:
         earlier than the follower's log does.
         """
         log, epoch = self._log, self.view.leader_epoch
-        elsewhere = not fetch.last_epoch and fetch.offset != log.start  # may lack what is kept here
+        begins_here = fetch.offset == log.start or (fetch.settled and fetch.offset <= log.written)
+        elsewhere = not fetch.last_epoch and not begins_here  # it may lack what is kept here
         if fetch.offset < log.start or elsewhere:
             return OutOfRange(
                 boot=fetch.boot,

@@ -36,6 +36,8 @@ class Fetch:
         wants: False: only a report of `synced`; the last wish stands.
         known: The high watermark that an answer has told since it follows this leader (KIP-1166):
             one with nothing else need not be sent. None: no answer has come yet.
+        settled: Its log holds no record, and everything before `offset` was committed: no unclean
+            election has come between.
     """
 
     node: NodeId
@@ -49,6 +51,7 @@ class Fetch:
     whole: bool = True
     wants: bool = True
     known: int | None = None
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
