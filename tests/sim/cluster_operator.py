@@ -50,10 +50,12 @@ class Operator:
             return
         server = random.choice(standing)
         stream = server.state.streams.get(NAME)
+        if self.world.calm:
+            self.undo(server, stream)
         if stream is None:
             self.create()
-        elif stream.is_open and self.world.calm:
-            self.undo(server, stream)
+        elif self.world.calm:
+            return
         elif stream.is_open:
             number = random.randrange(len(stream.partitions))
             key, partition = PartitionKey(NAME, number), stream.partitions[number]
@@ -85,11 +87,13 @@ class Operator:
                 server.change(command, within_ms=200)
                 return
 
-    def undo(self, server: Server, stream: StreamRecord) -> None:
+    def undo(self, server: Server, stream: StreamRecord | None) -> None:
         """Nothing is drained, paused or read-only in the end."""
         for node in server.state.nodes.values():
             if node.state is NodeState.DRAINING:
                 server.change(Drain(node=node.id, undo=True), within_ms=200)
+        if stream is None or not stream.is_open:
+            return
         if stream.options.paused or stream.options.read_only:
             mode = SetStreamMode(
                 stream=NAME, incarnation=stream.incarnation, paused=False, read_only=False
