@@ -20,6 +20,7 @@ from penstock.logd.core.cluster.heartbeats import (
     HeartbeatRefusal,
     PartitionReport,
     Timing,
+    Unfit,
 )
 from penstock.logd.core.cluster.records import PartitionKey
 from tests.support.cluster_state import Cluster
@@ -96,3 +97,23 @@ class Office:
             self.now += 50
             self.beat(*nodes)
             self.tell(Tick())
+
+
+def report(
+    cluster: Cluster,
+    *,
+    end_offset: int = 0,
+    epoch: int | None = None,
+    unfit: Unfit = "",
+    resigned: bool = False,
+) -> PartitionReport:
+    """What a node says of its replica of the stream's first partition."""
+    return PartitionReport(
+        key=KEY,
+        incarnation=cluster.stream().incarnation,
+        leader_epoch=cluster.partition().leader_epoch if epoch is None else epoch,
+        last_epoch=1,
+        end_offset=end_offset,
+        unfit=unfit,
+        resigned=resigned,
+    )

@@ -20,12 +20,11 @@ from penstock.logd.core.cluster.heartbeats import (
     Heartbeat,
     HeartbeatAnswer,
     HeartbeatRefusal,
-    PartitionReport,
     Unfit,
 )
 from penstock.logd.core.cluster.records import ReplicationOptions
 from penstock.logd.limits import COMMAND_BYTES_MAX
-from tests.support.cluster_office import ALWAYS, KEY, Office
+from tests.support.cluster_office import ALWAYS, KEY, Office, report
 from tests.support.cluster_state import Cluster, register
 
 
@@ -34,25 +33,6 @@ def office() -> Office:
     cluster = Cluster("a", "b", "c")
     cluster.create("s", ("a", "b", "c"))
     return Office(cluster)
-
-
-def report(
-    cluster: Cluster,
-    *,
-    end_offset: int = 0,
-    epoch: int | None = None,
-    unfit: Unfit = "",
-    resigned: bool = False,
-) -> PartitionReport:
-    return PartitionReport(
-        key=KEY,
-        incarnation=cluster.stream().incarnation,
-        leader_epoch=cluster.partition().leader_epoch if epoch is None else epoch,
-        last_epoch=1,
-        end_offset=end_offset,
-        unfit=unfit,
-        resigned=resigned,
-    )
 
 
 def test_one_who_is_not_the_controller_gives_no_lease(office: Office) -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.logd.core.cluster.controller_events import Tick, UncleanElectionAsked
-from penstock.logd.core.cluster.heartbeats import NS_PER_MS, PartitionReport, Unfit
+from penstock.logd.core.cluster.heartbeats import NS_PER_MS
 from penstock.logd.core.cluster.records import PartitionKey
-from tests.support.cluster_office import KEY, Office
+from tests.support.cluster_office import KEY, Office, report
 from tests.support.cluster_state import Cluster
 
 
@@ -15,25 +15,6 @@ def office() -> Office:
     cluster = Cluster("a", "b", "c")
     cluster.create("s", ("a", "b", "c"))
     return Office(cluster)
-
-
-def report(
-    cluster: Cluster,
-    *,
-    end_offset: int = 0,
-    epoch: int | None = None,
-    unfit: Unfit = "",
-    resigned: bool = False,
-) -> PartitionReport:
-    return PartitionReport(
-        key=KEY,
-        incarnation=cluster.stream().incarnation,
-        leader_epoch=cluster.partition().leader_epoch if epoch is None else epoch,
-        last_epoch=1,
-        end_offset=end_offset,
-        unfit=unfit,
-        resigned=resigned,
-    )
 
 
 def test_an_operator_gets_an_unclean_election_at_once(office: Office) -> None:
