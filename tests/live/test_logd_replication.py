@@ -271,18 +271,20 @@ async def test_a_node_that_is_not_named_any_more_is_neither_fed_nor_fetched_from
 # Ranges.
 
 
-async def test_a_range_is_had_whole_or_not_at_all(tmp_path: Path) -> None:
+async def test_a_range_is_had_in_as_many_parts_as_it_takes(tmp_path: Path) -> None:
     async with following(tmp_path, A, B) as (nodes, held):
         half = bytes(PEER_FRAME_SIZE_MAX // 2)
-        held[0].publish(b"0", b"1", b"2", half, half)
-        await committed(held, 4)
+        held[0].publish(b"0", b"1", b"2", half, half, bytes(3 * PEER_FRAME_SIZE_MAX))
+        await committed(held, 5)
         await wait_until_async(lambda: all(link.up for link in nodes[1].mesh.links()))
         frames = contents(held[0].log)
-        wanted = [(1, 3, frames[1:3]), (3, 5, []), (4, 9, []), (3, 4, frames[3:4])]
-        for first, upto, expected in wanted:
+        for first, upto, had in ((1, 3, 3), (3, 5, 4), (4, 9, 5), (5, 6, 6), (1, 6, 4)):
             nodes[1].replication.ask_range("a", held[1].key, first, upto)
             await wait_until_async(lambda: held[1].ranges)
-            assert held[1].ranges.pop() == ("a", first, upto, expected)
+            assert held[1].ranges.pop() == ("a", first, had, frames[first:had])
+        nodes[1].replication.ask_range("a", held[1].key, 6, 9)
+        await wait_until_async(lambda: held[1].ranges)
+        assert held[1].ranges.pop() == ("a", 6, 9, [])
         nodes[1].replication.ask_range("nobody", held[1].key, 1, 2)
         await wait_until_async(lambda: held[1].ranges)
         assert held[1].ranges.pop() == ("nobody", 1, 2, [])

@@ -158,6 +158,7 @@ class Writer:
             case fx.Truncate(upto, cuts):
                 mark("truncated" if upto < disk.end else "empty epoch forgotten")
                 self.shorten(max(upto - disk.start, 0))
+                disk.durable = len(disk.records)  # the writer syncs what it wrote before it cuts
                 disk.epochs.truncate_to(upto)
                 self.tell(ev.Truncated(upto, cuts))
             case fx.Reset(start, cuts):

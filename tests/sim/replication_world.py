@@ -201,19 +201,27 @@ class ReplicationWorld(Stage):
             node.fail()
 
     def rot(self, node: Node) -> None:
-        """A sector of what is durable cannot be read any more."""
+        """A sector of what is durable cannot be read any more, with one record or two."""
         disk = node.disk
         if not node.running or not disk.certain() or self.moving:
             return  # who has the record may be moved away
-        offset = self.random.randrange(disk.start, disk.start + disk.certain())
-        record = disk.records[offset - disk.start]
-        if record is None or (offset in self.rotten and not self.unclean):
-            return
-        if self.unclean or sum(n.disk.keeps(offset, record) for n in self.nodes.values()) > 1:
-            self.rotten.add(offset)  # once: somebody has it, unless an operator may take a loss
-            disk.rot(offset)
+        end = disk.start + disk.certain()
+        offset = self.random.randrange(disk.start, end)
+        sector = range(offset, min(offset + 1 + self.now_ns // MS % 2, end))
+        rotten = [at for at in sector if self.may_rot(node, at)]
+        for at in rotten:
+            self.rotten.add(at)
+            disk.rot(at)
+        if rotten:
             self.mark("rot")
-            node.will_notice(offset)
+            node.will_notice(rotten[0])
+
+    def may_rot(self, node: Node, offset: int) -> bool:
+        """Once: somebody has it, unless an operator may take a loss."""
+        record = node.disk.records[offset - node.disk.start]
+        if record is None or (offset in self.rotten and not self.unclean):
+            return False
+        return self.unclean or sum(n.disk.keeps(offset, record) for n in self.nodes.values()) > 1
 
     def step_down(self, node: Node) -> None:
         node.do(lambda: node.take(StepDown()))

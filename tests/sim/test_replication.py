@@ -26,6 +26,7 @@ MARKS = {
     "duplicate",
     "empty epoch forgotten",
     "hole filled",
+    "hole filled in part",
     "hole not filled",
     "led with a hole",
     "inherited",

@@ -139,11 +139,13 @@ class Refused(_message.Message):
     def __init__(self, reason: _Optional[_Union[Refusal, str]] = ...) -> None: ...
 
 class RangeRequest(_message.Message):
-    __slots__ = ("partition", "first", "upto")
+    __slots__ = ("partition", "first", "upto", "position")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     UPTO_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     partition: Partition
     first: int
     upto: int
-    def __init__(self, partition: _Optional[_Union[Partition, _Mapping]] = ..., first: _Optional[int] = ..., upto: _Optional[int] = ...) -> None: ...
+    position: int
+    def __init__(self, partition: _Optional[_Union[Partition, _Mapping]] = ..., first: _Optional[int] = ..., upto: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...

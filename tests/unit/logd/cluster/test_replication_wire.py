@@ -12,6 +12,7 @@ from penstock.logd.cluster.replication.frames import read_frames
 from penstock.logd.cluster.replication.wire import (
     REQUEST_HEAD,
     RESPONSE_HEAD,
+    RangeRequest,
     Response,
     ResponsePart,
     check_request_head,
@@ -123,11 +124,14 @@ def test_a_response_comes_back_as_it_was(response: Response) -> None:
     assert decode_response(body, response.frames_length) == response
 
 
-@given(keys, offsets, offsets)
-def test_a_request_for_a_range_comes_back_as_it_was(key: PartitionKey, a: int, b: int) -> None:
-    data = encode_range_request(key, a, b)
+@given(keys, offsets, offsets, offsets)
+def test_a_request_for_a_range_comes_back_as_it_was(
+    key: PartitionKey, a: int, b: int, position: int
+) -> None:
+    request = RangeRequest(key, a, b, position)
+    data = encode_range_request(request)
     if a < b:
-        assert decode_range_request(data) == (key, a, b)
+        assert decode_range_request(data) == request
     else:
         with pytest.raises(CorruptError, match="asks for the range"):
             decode_range_request(data)

@@ -73,6 +73,25 @@ def test_a_hole_above_what_is_committed_is_led_over_by_nobody() -> None:
     assert a.has(fx.Electable)[-1] == fx.Electable(electable=True)
 
 
+def test_a_hole_is_filled_in_parts() -> None:
+    a, *_ = alone("x", "y", "z")
+    a.take(ev.RangeCorrupt(0, 3))
+    first = (Span(0, 1, 1), Span(1, 2, 1))
+    a.take(ev.RangeCame(B, 0, 2, first))
+    assert a.has(fx.Patch) == [fx.Patch(0, 2, first, 0)]
+    a.said.clear()
+    a.take(ev.RangePatched(0, 2, 0))
+    assert [(ask.first, ask.upto) for ask in asked(a)] == [(2, 3)]
+    a.take(ev.RangeAsked(C, 0, 3))
+    assert a.has(fx.SendRange) == [fx.SendRange(C, 0, 2)]  # what is sound before its own hole
+    a.take(ev.RangeAsked(C, 2, 3))
+    assert a.has(fx.SendRange)[-1] == fx.SendRange(C, 2, 2)
+
+
+def asked(node: Node) -> list[fx.AskRange]:
+    return [effect for effect in node.has(fx.AskRange) if isinstance(effect, fx.AskRange)]
+
+
 def test_an_unclean_election_takes_the_hole_for_lost_and_keeps_what_lies_behind() -> None:
     a, *_ = cluster("x", "damaged", "z")
     a.high_watermark = 0

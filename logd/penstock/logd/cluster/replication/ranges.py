@@ -1,7 +1,8 @@
 """Damaged ranges: another node is asked for their frames, and asked by others.
 
-A range is answered whole or not at all, and with no more than one message between nodes holds; to
-ask for less is the core's business.
+An answer is as many of the frames as one message between nodes holds; the rest is asked for when
+these are in place. One frame that is larger comes in pieces. Nothing is kept for that between two
+requests: if the other log has changed meanwhile, the pieces do not fit, and all is asked for again.
 """
 
 import asyncio
@@ -12,20 +13,24 @@ import structlog
 
 from penstock.logd.cluster.mesh import Mesh
 from penstock.logd.cluster.replication.hosted import Find
-from penstock.logd.cluster.replication.wire import decode_range_request, encode_range_request
+from penstock.logd.cluster.replication.wire import (
+    RangeRequest,
+    decode_range_request,
+    encode_range_request,
+)
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication.events import RangeAsked, RangeCorrupt
 from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import LogdError, RefusedError
-from penstock.logd.frame import encode_header, parse_frames
+from penstock.logd.frame import BODY_SIZE_MAX, HEADER_SIZE, encode_header, parse_frames
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX, RANGES_ASKED_MAX
 from penstock.logd.store import CommitLog, CorruptFrameError
 
 RANGE_API: Final = "range"
 """Of the request between nodes."""
 
-RANGE_BYTES_MAX: Final = PEER_FRAME_SIZE_MAX - 1024
-"""Bytes of frames in one answer."""
+PIECE_BYTES: Final = PEER_FRAME_SIZE_MAX - 1024
+"""Bytes in one answer; a shorter one is the last."""
 
 _ASK_S: Final = 10.0
 """Seconds an answer may take."""
@@ -69,12 +74,12 @@ class Ranges:
             waiting.set_result(upto)
 
     async def answer(self, node: str, body: bytes) -> bytes:
-        """Answer a request: frames that hold the range, or nothing.
+        """Answer a request: frames from the beginning of the range, or nothing.
 
         Raises:
             CorruptError: It is none.
         """
-        key, first, upto = decode_range_request(body)
+        key, first, upto, position = decode_range_request(body)
         hosted = self._find(key)
         if hosted is None:
             return b""
@@ -88,11 +93,12 @@ class Ranges:
             return b""
         finally:
             self._told.pop(told, None)
-        if sent < upto:
+        if sent <= first:
             return b""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._executor, read_range, hosted.log, first, upto)
+            data = await loop.run_in_executor(self._executor, read_range, hosted.log, first, sent)
+            return data[position : position + PIECE_BYTES]
         except CorruptFrameError as error:
             hosted.handle(RangeCorrupt(error.offset, error.next_offset))
             return b""
@@ -109,9 +115,8 @@ class Ranges:
             del self._asking[node, key]
 
     async def _ask(self, node: str, key: PartitionKey, first: int, upto: int) -> None:
-        request = encode_range_request(key, first, upto)
         try:
-            data = await self._mesh.ask(node, RANGE_API, request, timeout_s=_ASK_S)
+            data = await self._collect(node, RangeRequest(key, first, upto))
             frames = parse_frames(data, where=f"node {node}")
         except LogdError as error:
             frames = []
@@ -121,14 +126,31 @@ class Ranges:
         self._asked(node, key, task)  # the replica may want the next one at once
         hosted = self._find(key)
         if hosted is not None:
-            hosted.take_range(node, first, upto, frames)
+            had = min(upto, frames[-1][0].next_offset) if frames else upto
+            hosted.take_range(node, first, had, frames)
+
+    async def _collect(self, node: str, request: RangeRequest) -> bytes:
+        """Ask for one piece after the other.
+
+        Raises:
+            RefusedError: `TOO_LARGE`: more comes than one frame has at most.
+            LogdError: The node cannot be asked, or refuses.
+        """
+        data = b""
+        while len(data) <= HEADER_SIZE + BODY_SIZE_MAX:
+            body = encode_range_request(request._replace(position=len(data)))
+            piece = await self._mesh.ask(node, RANGE_API, body, timeout_s=_ASK_S)
+            data += piece
+            if len(piece) < PIECE_BYTES:
+                return data
+        raise RefusedError("TOO_LARGE", f"node {node} sends {len(data)} bytes for a range")
 
 
 def read_range(log: CommitLog, first: int, upto: int) -> bytes:
-    """The frames that hold [first, upto), checked; nothing if they are more than can be sent.
+    """The first of the frames that hold [first, upto), checked: one, and what goes with it.
 
     Raises:
-        CorruptFrameError: One of them is damaged.
+        CorruptFrameError: The first one is damaged.
         OSError: The disk failed.
     """
     pieces: list[bytes] = []
@@ -136,9 +158,12 @@ def read_range(log: CommitLog, first: int, upto: int) -> bytes:
     try:
         for header, body in log.frames(first, upto=upto):
             size += header.frame_length
-            if size > RANGE_BYTES_MAX:
-                return b""
+            if pieces and size > PIECE_BYTES:
+                break
             pieces += (encode_header(header), body)
     except RefusedError:  # deleted meanwhile
         return b""
+    except CorruptFrameError:
+        if not pieces:
+            raise
     return b"".join(pieces)

@@ -19,7 +19,7 @@ connection, and not said again.
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, NamedTuple, TypeVar, assert_never
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
@@ -171,15 +171,34 @@ def decode_response(body: bytes, frames_length: int) -> Response:
     return response
 
 
-def encode_range_request(key: PartitionKey, first: int, upto: int) -> bytes:
-    """Asks for the frames of a range."""
-    encoded = wire.RangeRequest(partition=_encode_key(key), first=first, upto=upto)
+class RangeRequest(NamedTuple):
+    """Asks for the frames of a range, from its first on.
+
+    Attributes:
+        upto: The offset after the last.
+        position: Of the bytes of the frames that are wanted next.
+    """
+
+    key: PartitionKey
+    first: int
+    upto: int
+    position: int = 0
+
+
+def encode_range_request(request: RangeRequest) -> bytes:
+    """As `decode_range_request` takes it."""
+    encoded = wire.RangeRequest(
+        partition=_encode_key(request.key),
+        first=request.first,
+        upto=request.upto,
+        position=request.position,
+    )
     data: bytes = encoded.SerializeToString()
     return data
 
 
-def decode_range_request(body: bytes) -> tuple[PartitionKey, int, int]:
-    """Partition, first offset and the offset after the last.
+def decode_range_request(body: bytes) -> RangeRequest:
+    """What another node asks for.
 
     Raises:
         CorruptError: It asks for nothing.
@@ -187,8 +206,9 @@ def decode_range_request(body: bytes) -> tuple[PartitionKey, int, int]:
     encoded = _decode(wire.RangeRequest, body)
     if encoded.first >= encoded.upto:
         raise CorruptError(f"a peer asks for the range {encoded.first} to {encoded.upto}")
-    _check_bounds(encoded.upto)
-    return _decode_key(encoded.partition), encoded.first, encoded.upto
+    _check_bounds(encoded.upto, encoded.position)
+    key = _decode_key(encoded.partition)
+    return RangeRequest(key, encoded.first, encoded.upto, encoded.position)
 
 
 def _decode(message: type[Decoded], body: bytes) -> Decoded:

@@ -180,7 +180,10 @@ class AskRange:
 
 @dataclass(frozen=True, slots=True)
 class SendRange:
-    """Send a peer the frames that hold [first, upto); an empty range: there is none to be had."""
+    """Send a peer the frames that hold [first, upto), or the first of them.
+
+    An empty range: there is none to be had.
+    """
 
     node: NodeId
     first: int

@@ -98,7 +98,11 @@ class EpochSaved:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """`Truncate` is done and durable; the log ends at `upto`, at most where it was asked to."""
+    """`Truncate` is done; the log ends at `upto`, at most where it was asked to.
+
+    All that is left is durable: what was written before may have been synced while the cut was
+    waited for, and its `Synced` is of the log as it was before.
+    """
 
     upto: int
     cuts: int
@@ -177,7 +181,7 @@ class RangeAsked:
 
 @dataclass(frozen=True, slots=True)
 class RangeCame:
-    """Frames for a damaged range; none: that peer cannot help."""
+    """Frames for a damaged range, or for its beginning; none: that peer cannot help."""
 
     node: NodeId
     first: int

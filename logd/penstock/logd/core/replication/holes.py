@@ -1,9 +1,9 @@
 """Damaged ranges of one replica's log, and how they are filled from peers.
 
-A replica with a hole may follow, but leaves the ISR. It asks its peers in turn for exactly the
-range, also while there is no leader. What comes is taken only if it covers the range and every
-frame's epoch is the one that this log has at that offset: then it is the record that was lost,
-whether it is committed or not, since one epoch has one leader.
+A replica with a hole may follow, but leaves the ISR. It asks its peers in turn for the range, also
+while there is no leader. What comes may be the beginning of it, and is taken only if every frame's
+epoch is the one that this log has at that offset: then it is the record that was lost, whether it
+is committed or not, since one epoch has one leader.
 
 It leads only if nobody else is in sync, so that nobody is known to have more, and if all that is
 damaged is committed: then it is damage that is known and told. Reads of it get an error, and no
@@ -47,9 +47,9 @@ class Holes:
         """Above the highest damaged offset; 0 if there is none."""
         return max((upto for _, upto in self._ranges), default=0)
 
-    def overlap(self, first: int, upto: int) -> bool:
-        """Whether any of [first, upto) is damaged."""
-        return any(a < upto and first < b for a, b in self._ranges)
+    def sound_upto(self, first: int, upto: int) -> int:
+        """How much of [first, upto) comes before any damage."""
+        return min([upto, *(max(a, first) for a, b in self._ranges if first < b)])
 
     def found(self, event: RangeCorrupt) -> list[Effect]:
         """Note a damaged range; the next `ask` begins with it if it is the only one."""
@@ -73,16 +73,21 @@ class Holes:
 
     def came(self, event: RangeCame, log: LogState, now_ns: int) -> list[Effect]:
         """Take frames from whichever peer; what is not right is waited out, and another asked."""
-        wanted = (event.first, event.upto) in self._ranges and not self._patching
-        if not wanted or log.cutting or not _covers(event, log.epochs):
+        wanted = any(a == event.first and event.upto <= b for a, b in self._ranges)
+        if self._patching or not wanted or log.cutting or not _covers(event, log.epochs):
             return []
         self._patching = True
         self._retry_ns = now_ns + self._settings.patch_retry_ns
         return [Patch(event.first, event.upto, event.spans, log.cuts)]
 
     def patched(self, event: RangePatched) -> None:
-        """A range is whole again."""
-        self._ranges = [r for r in self._ranges if r != (event.first, event.upto)]
+        """A range is whole again, or the beginning of one."""
+        left = [
+            part
+            for a, b in self._ranges
+            for part in ((a, min(b, event.first)), (max(a, event.upto), b))
+        ]
+        self._ranges = [(a, b) for a, b in left if a < b]
         self._forget_wish()
 
     def clip(self, start: int, end: int, *, cut: bool) -> None:

@@ -124,5 +124,4 @@ class LogState:
             self.high_watermark = max(self.high_watermark, event.start - 1)
         else:
             self.epochs.truncate_to(event.upto)
-            self.submitted = self.written = event.upto
-            self.synced = min(self.synced, event.upto)
+            self.submitted = self.written = self.synced = event.upto

@@ -342,8 +342,7 @@ class Replica:
             case RangeCorrupt():
                 return self._holes.found(event)
             case RangeAsked(node, first, upto):
-                ends = first if not self._can_send(first, upto) else upto
-                return [SendRange(node, first, ends)]
+                return [SendRange(node, first, self._sound_upto(first, upto))]
             case RangeCame():
                 return self._holes.came(event, self.log, now_ns)
             case RangePatched():
@@ -351,9 +350,11 @@ class Replica:
                     self._holes.patched(event)
                 return []
 
-    def _can_send(self, first: int, upto: int) -> bool:
-        sound = not isinstance(self.state, Failed) and not self._holes.overlap(first, upto)
-        return sound and self.log.start <= first and upto <= self.log.written
+    def _sound_upto(self, first: int, upto: int) -> int:
+        """How much of a range this log can give, from its first offset on."""
+        if isinstance(self.state, Failed) or first < self.log.start:
+            return first
+        return max(first, self._holes.sound_upto(first, min(upto, self.log.written)))
 
     def _clip_holes(self) -> None:
         if self._holes:
