@@ -16,7 +16,9 @@ from penstock.logd.core.replication.events import (
     LeaseRenewed,
     RangeCame,
     Synced,
+    Truncated,
     Viewed,
+    WasReset,
     Written,
 )
 from penstock.logd.core.replication.follower import Follower
@@ -323,19 +325,6 @@ def _failed_patch_waited_for() -> Patches:
     return [patch.object(Holes, "came", for_ever)]
 
 
-def _empty_logs_agree() -> Patches:
-    """A log without a record is the beginning of any, wherever retention had it begin."""
-    compare = Leader._compare
-
-    def lenient(leader: Leader, fetch: Fetch) -> Diverged | OutOfRange | None:
-        log = leader._log
-        if not fetch.last_epoch and log.start <= fetch.offset <= log.written:
-            return None
-        return compare(leader, fetch)
-
-    return [patch.object(Leader, "_compare", lenient)]
-
-
 def _empty_logs_begin_anew() -> Patches:
     """A log that retention has emptied begins where the leader's does, below what was committed."""
     compare, start_anew = Leader._compare, Follower._start_anew
@@ -355,6 +344,19 @@ def _empty_logs_begin_anew() -> Patches:
         patch.object(Leader, "_compare", strict),
         patch.object(Follower, "_start_anew", lower),
     ]
+
+
+def _cut_forgets_what_was_synced() -> Patches:
+    """What was synced while a cut was waited for counts no more, and nothing syncs it again."""
+    cut = LogState._cut
+
+    def forgetful(log: LogState, event: Truncated | WasReset) -> None:
+        synced = log.synced
+        cut(log, event)
+        if isinstance(event, Truncated):
+            log.synced = min(synced, event.upto)
+
+    return [patch.object(LogState, "_cut", forgetful)]
 
 
 class Twin(NamedTuple):
@@ -394,7 +396,7 @@ TWINS: Final = {
     "read-only not told": Twin(_read_only_not_told, seed=0),
     "later start is divergence": Twin(_later_start_is_divergence, seed=156),
     "failed patch waited for": Twin(_failed_patch_waited_for, seed=24),
-    "empty logs agree": Twin(_empty_logs_agree, seed=839),
     "empty logs begin anew": Twin(_empty_logs_begin_anew, seed=701460),
+    "cut forgets what was synced": Twin(_cut_forgets_what_was_synced, seed=5011),
     "disagreement counts": Twin(_disagreement_counts, seed=7),
 }
