@@ -120,7 +120,11 @@ class Spool:
     def _settle(self, entry: Entry, done: asyncio.Future[int]) -> None:
         if self._pending.get(entry.producer_id) is done:
             del self._pending[entry.producer_id]
-        if not done.cancelled() and done.exception() is not None:
+        if done.cancelled():
+            return
+        if done.exception() is None:
+            self.senders.kept(entry.producer_id, entry.sequence)
+        else:
             self.senders.retract(entry.producer_id, entry.sequence)
 
     def recover(self, snapshot: dict[str, int], cursor: int) -> None:
@@ -130,6 +134,7 @@ class Spool:
         for header in undamaged(log.headers, log.start_offset):
             if header.producer_id != NO_PRODUCER:
                 self.senders.record(header.producer_id, header.producer_sequence)
+                self.senders.kept(header.producer_id, header.producer_sequence)
         for header, body in undamaged(self.journal.frames, cursor):
             with contextlib.suppress(UndecodableError):  # counted where it is decoded again
                 unit = decode_unit(header, body)

@@ -15,6 +15,7 @@ class SenderTable:
 
     def __init__(self, *, senders_max: int = SENDERS_MAX) -> None:
         self._last: OrderedDict[bytes, int] = OrderedDict()
+        self._durable: dict[bytes, int] = {}
         self._senders_max = senders_max
 
     def is_repeat(self, sender: bytes, sequence: int) -> bool:
@@ -26,7 +27,13 @@ class SenderTable:
         self._last[sender] = max(sequence, self._last.get(sender, 0))
         self._last.move_to_end(sender)
         if len(self._last) > self._senders_max:
-            self._last.popitem(last=False)
+            gone, _ = self._last.popitem(last=False)
+            self._durable.pop(gone, None)
+
+    def kept(self, sender: bytes, sequence: int) -> None:
+        """A batch that was taken is durable, and with it all that came before it."""
+        if sender in self._last:
+            self._durable[sender] = max(sequence, self._durable.get(sender, 0))
 
     def retract(self, sender: bytes, sequence: int) -> None:
         """The batch could not be made durable after all, nor any that came after it."""
@@ -34,10 +41,15 @@ class SenderTable:
             self._last[sender] = sequence - 1
 
     def snapshot(self) -> dict[str, int]:
-        """For the checkpoint."""
-        return {sender.hex(): sequence for sender, sequence in self._last.items()}
+        """For the checkpoint: what is durable.
+
+        A batch that is only taken may be lost with the process, and must be no repeat after that.
+        """
+        durable = self._durable
+        return {sender.hex(): durable[sender] for sender in self._last if sender in durable}
 
     def restore(self, snapshot: dict[str, int]) -> None:
         """From the checkpoint."""
         for sender, sequence in snapshot.items():
             self.record(bytes.fromhex(sender), sequence)
+            self.kept(bytes.fromhex(sender), sequence)
