@@ -340,10 +340,7 @@ def _empty_logs_begin_anew() -> Patches:
         follower._lower_high_watermark(start - 1, effects)
         return [*effects, follower._reset(start)]
 
-    return [
-        patch.object(Leader, "_compare", strict),
-        patch.object(Follower, "_start_anew", lower),
-    ]
+    return [patch.object(Leader, "_compare", strict), patch.object(Follower, "_start_anew", lower)]
 
 
 def _cut_forgets_what_was_synced() -> Patches:
