@@ -5,6 +5,7 @@ The state machine is the real one; commands and snapshots go as bytes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
@@ -72,7 +73,7 @@ class Asked:
     over: bool = False
 
 
-class GroupMember:
+class GroupMember(ABC):
     """Of one machine; a crash ends what runs, and only `storage` stays.
 
     Attributes:
@@ -316,18 +317,18 @@ class GroupMember:
 
     # What other parts of the node do.
 
+    @abstractmethod
     def on_leader(self, leader: NodeId | None) -> None:
         """Another one leads the group."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_applied(self, command: Command, result: Result) -> None:
         """A command was applied."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_restored(self) -> None:
         """The whole state is another one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def admit(self, command: ChangeIsr, number: int) -> Refused | None:
         """Why the controller does not let a change through."""
-        raise NotImplementedError

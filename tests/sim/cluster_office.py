@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -230,10 +231,10 @@ class Office(GroupMember):
 
     # What replicas do.
 
+    @abstractmethod
     def on_lease(self, *, held: bool) -> None:
         """It has begun, or ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         """Where the replicas stand that have changed, or all."""
-        raise NotImplementedError
