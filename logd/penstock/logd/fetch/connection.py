@@ -20,6 +20,7 @@ from penstock.logd.fetch.wire import (
     encode_response,
     error_document,
 )
+from penstock.logd.security.principal import ANONYMOUS, Principal
 from penstock.logd.store import FileRange
 from penstock.logd.tcp.channel import Channel
 
@@ -68,10 +69,12 @@ class SendingTurn:
 
     Attributes:
         waiting: For what comes before that.
+        caller: Who asks.
     """
 
-    def __init__(self, connection: asyncio.Lock) -> None:
+    def __init__(self, connection: asyncio.Lock, caller: Principal = ANONYMOUS) -> None:
         self.waiting = Waiting()
+        self.caller = caller
         self._connection = connection
         self._held = False
 
@@ -195,7 +198,7 @@ class FetchConnection:
         except RefusedError as error:
             await self.refuse(number, error)
             return
-        turn = SendingTurn(self._sending)
+        turn = SendingTurn(self._sending, ANONYMOUS)
         task = group.create_task(self._exchange(request, number, turn))
         self._under_way[task] = number, turn.waiting
         self._counts.outstanding += 1
