@@ -1,29 +1,23 @@
-"""Certificates made on the fly with the openssl program: an authority and what it signs."""
+"""Certificates made on the fly: an authority and what it signs."""
 
-import shutil
-import subprocess
+import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import NameOID
 
-_EXTENSIONS = """
-[ca]
-default_ca = local
-[local]
-database = {directory}/index
-serial = {directory}/serial
-new_certs_dir = {directory}
-default_md = sha256
-policy = anything
-unique_subject = no
-[anything]
-commonName = supplied
-[signed]
-subjectAltName = {names}
-subjectKeyIdentifier = hash
-authorityKeyIdentifier = keyid
-"""
+_BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
+_END = datetime(2099, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -33,43 +27,104 @@ class Certificate:
     cert: Path
     key: Path
 
+    @property
+    def der(self) -> bytes:
+        """The certificate as TLS carries it."""
+        return x509.load_pem_x509_certificate(self.cert.read_bytes()).public_bytes(Encoding.DER)
+
+    def replace_with(self, other: "Certificate") -> None:
+        """Put another one into the files."""
+        self.cert.write_bytes(other.cert.read_bytes())
+        self.key.write_bytes(other.key.read_bytes())
+
 
 class Authority:
     """Signs certificates; its own is `cert`."""
 
     def __init__(self, directory: Path) -> None:
-        if shutil.which("openssl") is None:
-            pytest.skip("no openssl program")
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self.cert, self._key = directory / "ca.pem", directory / "ca.key"
-        (directory / "index").write_text("")
-        (directory / "serial").write_text("01\n")
-        _openssl(
-            "req", "-x509", *_NEW_KEY, "-keyout", self._key, "-out", self.cert, "-days", "2",
-            "-subj", "/CN=test authority", "-addext", "basicConstraints=critical,CA:TRUE",
-            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+        self.cert = directory / "ca.pem"
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._subject = _name("test authority")
+        usage = x509.KeyUsage(
+            digital_signature=False, content_commitment=False, key_encipherment=False,
+            data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+            encipher_only=False, decipher_only=False,
         )  # fmt: skip
+        own = (
+            _builder(self._subject, self._subject, self._key, _END)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(usage, critical=True)
+        )
+        _write(self.cert, own.sign(self._key, SHA256()))
 
-    def sign(self, name: str, names: str, *, expired: bool = False) -> Certificate:
-        """Make a certificate for `names`, as in `DNS:localhost,IP:127.0.0.1`."""
-        made = Certificate(self._directory / f"{name}.pem", self._directory / f"{name}.key")
-        request, config = self._directory / f"{name}.csr", self._directory / f"{name}.conf"
-        config.write_text(_EXTENSIONS.format(directory=self._directory, names=names))
-        _openssl("req", "-new", *_NEW_KEY, "-keyout", made.key, "-out", request,
-                 "-subj", f"/CN={name}")  # fmt: skip
-        dates = ("20200101000000Z", "20200102000000Z" if expired else "20990101000000Z")
-        _openssl(
-            "ca", "-batch", "-notext", "-config", config, "-cert", self.cert,
-            "-keyfile", self._key, "-in", request, "-out", made.cert, "-extensions", "signed",
-            "-startdate", dates[0], "-enddate", dates[1],
-        )  # fmt: skip
+    def sign(
+        self, name: str, names: str = "", *, expired: bool = False, units: Sequence[str] = (),
+        ends: datetime | None = None, file: str = "",
+    ) -> Certificate:  # fmt: skip
+        """Make a certificate.
+
+        Args:
+            name: Its CN.
+            names: Others, as in `DNS:localhost,IP:127.0.0.1,URI:spiffe://here/me,email:me@here`.
+            expired: Whether it is out of date.
+            units: Its organizational units.
+            ends: When it is out of date.
+            file: Name of the files; by default that of `name`.
+        """
+        place = self._directory / (file or name)
+        made = Certificate(place.with_suffix(".pem"), place.with_suffix(".key"))
+        key = ec.generate_private_key(ec.SECP256R1())
+        end = ends or (_BEGIN + timedelta(days=1) if expired else _END)
+        builder = _builder(_name(name, units), self._subject, key, end)
+        if names:
+            found = x509.SubjectAlternativeName([_general(one) for one in names.split(",")])
+            builder = builder.add_extension(found, critical=False)
+        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(authority, critical=False)
+        _write(made.cert, builder.sign(self._key, SHA256()))
+        made.key.write_bytes(
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        )
         return made
 
 
-_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+def _name(name: str, units: Sequence[str] = ()) -> x509.Name:
+    parts = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
+    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _openssl(*arguments: str | Path) -> None:
-    done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def _general(text: str) -> x509.GeneralName:
+    kind, _, value = text.partition(":")
+    match kind:
+        case "DNS":
+            return x509.DNSName(value)
+        case "IP":
+            return x509.IPAddress(ipaddress.ip_address(value))
+        case "URI":
+            return x509.UniformResourceIdentifier(value)
+        case "email":
+            return x509.RFC822Name(value)
+        case _:
+            raise AssertionError(text)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, end: datetime
+) -> x509.CertificateBuilder:
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_BEGIN)
+        .not_valid_after(end)
+        .add_extension(identifier, critical=False)
+    )
+
+
+def _write(path: Path, certificate: x509.Certificate) -> None:
+    path.write_bytes(certificate.public_bytes(Encoding.PEM))

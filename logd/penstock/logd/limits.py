@@ -160,3 +160,24 @@ STANDBY_DEBT_NS: Final = 2_000_000_000
 NATS brings a message to both at about the same time. As long as it waits, it takes an equal message
 without an id for that one; when it does not wait any more, for one that nobody has stored.
 """
+
+PRINCIPAL_NAME_LENGTH_MAX: Final = 256
+"""Characters of a principal's name, or of a group's; an e-mail address has up to 254 (RFC 5321)."""
+
+PRINCIPAL_GROUPS_MAX: Final = 256
+"""Groups of one principal; tokens with more are refused, not cut."""
+
+SECRET_LENGTH_MAX: Final = 16 * 1024
+"""Characters of a token or an API key; HTTP servers take about as much in a header."""
+
+KEY_SET_SIZE_MAX: Final = 256 * 1024
+"""Bytes of a JWKS document; a key has less than 4 KiB, certificates included."""
+
+KEY_SET_KEYS_MAX: Final = 64
+"""Keys of a JWKS document; providers keep two to four."""
+
+API_KEYS_SIZE_MAX: Final = 4 * 1024 * 1024
+"""Bytes of the file of API keys: some 20,000 lines."""
+
+TOKENS_REMEMBERED_MAX: Final = 4096
+"""Verified tokens that need no verification when they come again; some 500 bytes each."""
