@@ -31,7 +31,7 @@ def command(cluster: LogdCluster, words: str) -> str:
 
 def nodes(cluster: LogdCluster) -> dict[str, tuple[str, int, int]]:
     """State, leaderships and replicas by node."""
-    rows = [orjson.loads(line) for line in command(cluster, "nodes --json").splitlines()]
+    rows = orjson.loads(command(cluster, "cluster info --json"))["nodes"]
     return {row["node"]: (row["state"], row["leads"], row["replicas"]) for row in rows}
 
 
@@ -47,21 +47,21 @@ def test_a_stream_with_partitions_is_filled_by_key_read_moved_and_changed(
         lines = command(cluster, f"tail s --partition {part} --from earliest --json").splitlines()
         values = [orjson.loads(line)["value"] for line in lines]
         assert values == [str(n) for n in range(12) if partition_of(b"k%d" % n, 3) == part]
-    rows = command(cluster, "streams list").splitlines()[1:]
-    assert [row.split()[2] for row in rows] == ["ok"] * 3
+    rows = command(cluster, "streams ls").splitlines()[1:]
+    assert [row.split()[1] for row in rows] == ["ok"] * 3
 
     command(cluster, "streams move s --partition 1 --to a,c")
     wait_until(lambda: cluster.partition("s", 1).replicas == ("a", "c"))
     command(cluster, "streams alter s --replication-factor 3 --min-isr 1")
     wait_until(lambda: all(len(cluster.partition("s", part).isr) == 3 for part in range(3)))
-    command(cluster, "streams read-only s")
-    assert {row.split()[2] for row in command(cluster, "streams list").splitlines()[1:]} == {
+    command(cluster, "streams readonly s")
+    assert {row.split()[1] for row in command(cluster, "streams ls").splitlines()[1:]} == {
         "read-only"
     }
     command(cluster, "streams writable s")
     command(cluster, "streams alter s --replication-factor 2")
-    command(cluster, "nodes drain b")
+    command(cluster, "cluster drain b")
     wait_until(lambda: nodes(cluster)["b"] == ("draining", 0, 0), what="b has nothing")
-    command(cluster, "nodes undrain b")
-    command(cluster, "rebalance")
+    command(cluster, "cluster undrain b")
+    command(cluster, "cluster", "cluster rebalance")
     assert nodes(cluster)["b"][0] == "active"

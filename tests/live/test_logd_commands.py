@@ -41,11 +41,11 @@ async def publish(url: str, *payloads: bytes) -> None:
 async def test_a_stream_from_creation_to_deletion(logd: Logd, nats_url: str) -> None:
     assert command(logd, "streams", "create", "logs", "--subject", "t.>")[0] == 0
     await publish(nats_url, b"one", b"\xfftwo", b"three")
-    code, out, _ = command(logd, "streams", "list")
+    code, out, _ = command(logd, "streams", "ls")
     assert code == 0
-    assert out.decode().splitlines()[1].split()[:6] == ["logs", "t.>", "ok", "3", "0", "3"]
-    assert orjson.loads(command(logd, "streams", "list", "--json")[1])["name"] == "logs"
-    assert b"dedup_window_s" in command(logd, "streams", "show", "logs")[1]
+    assert out.decode().splitlines()[1].split()[:4] == ["logs", "ok", "3", "3"]
+    assert orjson.loads(command(logd, "streams", "ls", "--json")[1])["name"] == "logs"
+    assert b"dedup_window_s" in command(logd, "streams", "info", "logs")[1]
     assert command(logd, "match", "t.x")[1] == b"logs\n"
 
     lines = command(logd, "tail", "logs")[1].splitlines()
@@ -64,7 +64,7 @@ async def test_a_stream_from_creation_to_deletion(logd: Logd, nats_url: str) -> 
     assert table.column("value").to_pylist() == [b"one", b"\xfftwo"]
 
     assert command(logd, "streams", "delete", "logs", "--yes")[0] == 0
-    assert command(logd, "streams", "list", "--json")[1] == b""
+    assert command(logd, "streams", "ls", "--json")[1] == b""
 
 
 def test_errors_name_a_fix_and_have_exit_codes(logd: Logd) -> None:
@@ -84,7 +84,7 @@ def test_errors_name_a_fix_and_have_exit_codes(logd: Logd) -> None:
     assert command(logd, "fetch", "logs", "--from", "latest", "--to", "0")[0] == 0
     code, _, error = command(logd, "streams", "create", "b d", "--subject", "t.b")
     assert (code, error.startswith("error: name: stream name 'b d'")) == (1, True)
-    code, _, error = command(None, "streams", "list")
+    code, _, error = command(None, "streams", "ls")
     assert code == 69
     assert "--server" in error
 
@@ -111,7 +111,7 @@ async def test_a_killed_logd_leaves_a_directory_that_check_and_repair_understand
 
 
 def test_every_command_explains_itself_with_an_example() -> None:
-    for words in ([], ["streams", "create"], ["streams", "list"], ["tail"], ["fetch"], ["match"]):
+    for words in ([], ["streams", "create"], ["streams", "ls"], ["tail"], ["fetch"], ["match"]):
         done = CliRunner().invoke(cli, [*words, "--help"])
         assert done.exit_code == 0
         assert "Example" in done.stdout
@@ -136,13 +136,13 @@ async def test_cursors_are_set_listed_and_deleted(logd: Logd, nats_url: str) -> 
     code, out, _ = command(logd, *set_billing, "1", "--json")
     assert (code, orjson.loads(out)["offset"]) == (0, 1)
     assert command(logd, "cursors", "set", "audit", "logs", "0")[0] == 0
-    lines = command(logd, "cursors", "list")[1].decode().splitlines()
+    lines = command(logd, "cursors", "ls")[1].decode().splitlines()
     assert [line.split() for line in lines] == [
         ["CONSUMER", "STREAM", "PARTITION", "OFFSET", "LAG"],
         ["audit", "logs", "0", "0", "3"],
         ["billing", "logs", "0", "1", "2"],
     ]
-    listed = ["cursors", "list", "--json", "--stream", "logs"]
+    listed = ["cursors", "ls", "--json", "--stream", "logs"]
     (found,) = command(logd, *listed, "--consumer", "billing")[1].splitlines()
     assert (orjson.loads(found)["lag"], orjson.loads(found)["current"]) == (2, True)
     for wrong, code_of in (
@@ -169,7 +169,7 @@ def test_limits_are_set_at_creation_and_shown(logd: Logd) -> None:
     limits = ["--retention-age-s", "60", "--retention-messages", "9", "--discard", "new"]
     assert command(logd, *create, *limits)[0] == 0
     shown = dict(
-        line.split(maxsplit=1) for line in command(logd, "streams", "show", "few")[1].splitlines()
+        line.split(maxsplit=1) for line in command(logd, "streams", "info", "few")[1].splitlines()
     )
     assert shown[b"retention.age_s"] == b"60"
     assert shown[b"retention.bytes"] == b"none"

@@ -203,11 +203,11 @@ def check_commands(run: Run, ends: list[int]) -> None:
     shown = CliRunner().invoke(cli, ["groups", "--server", run.server, "--json"])
     row = orjson.loads(shown.stdout)
     assert (row["group"], row["members"], row["partitions"], row["lag"]) == ("g", 1, PARTITIONS, 0)
-    shown = CliRunner().invoke(cli, ["groups", "show", "g", "--server", run.server, "--json"])
+    shown = CliRunner().invoke(cli, ["groups", "info", "g", "--server", run.server, "--json"])
     found = orjson.loads(shown.stdout)
     assert [part["offset"] for part in found["partitions"]] == ends
     assert {part["member"] for part in found["partitions"]} == {found["members"][0]["member"]}
-    shown = CliRunner().invoke(cli, ["cursors", "list", "--server", run.server])
+    shown = CliRunner().invoke(cli, ["cursors", "ls", "--server", run.server])
     assert [line.split()[3:] for line in shown.stdout.splitlines()[1:]] == [
         [str(end), "0"] for end in ends
     ]

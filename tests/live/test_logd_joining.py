@@ -25,7 +25,7 @@ def command(cluster: LogdCluster, words: str) -> str:
 
 def nodes(cluster: LogdCluster) -> dict[str, tuple[str, bool, int]]:
     """State, whether it lives, and replicas by node."""
-    rows = [json.loads(line) for line in command(cluster, "nodes --json").splitlines()]
+    rows = json.loads(command(cluster, "cluster info --json"))["nodes"]
     return {row["node"]: (row["state"], row["live"], row["replicas"]) for row in rows}
 
 
@@ -41,7 +41,7 @@ def test_a_fourth_node_joins_takes_data_over_and_a_founder_leaves(tmp_path: Path
         LogdCluster(tmp_path, server.url, streams=[{"name": "s", "subject": "s"}]) as cluster,
         BlockingPublisher(server.url) as publisher,
     ):
-        wait_until(lambda: command(cluster, "streams list").count(" ok ") == 1)
+        wait_until(lambda: command(cluster, "streams ls").count(" ok ") == 1)
         cluster.wait_in_sync("s", size=3)  # made when all the founders had come
         sent = [b"%d" % number for number in range(150)]
 
@@ -60,9 +60,9 @@ def test_a_fourth_node_joins_takes_data_over_and_a_founder_leaves(tmp_path: Path
         publish(50)
         assert cluster.values("s") == sent[:100]
 
-        command(cluster, "nodes drain a")
+        command(cluster, "cluster drain a")
         wait_until(lambda: nodes(cluster)["a"][2] == 0, what="a has nothing left")
-        command(cluster, "nodes remove a --yes")
+        command(cluster, "cluster remove a --yes")
         assert cluster.nodes["a"].daemon.wait(within_s=30) == 78
         assert "a was removed" in cluster.nodes["a"].daemon.log()
         assert sorted(nodes(cluster)) == ["b", "c", "d"]

@@ -212,6 +212,25 @@ def version() -> None:
         click.echo(f"{name:<18} {value}")
 
 
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    source <(penstock completion bash)               here and now; in ~/.bashrc: for ever
+    penstock completion zsh > ~/.zfunc/_penstock     a directory of fpath
+    penstock completion fish > ~/.config/fish/completions/penstock.fish
+    """,
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes SHELL complete the commands and options of penstock."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(cli, {}, "penstock", "_PENSTOCK_COMPLETE")
+    click.echo(script.source_template % script.source_vars())  # source() would run bash
+
+
 def _extra_all() -> None:
     """Refuse, naming the extra, when the appliance's libraries are not installed."""
     for name in ("rich", "pyarrow", "psutil", "nats", "pyspark"):

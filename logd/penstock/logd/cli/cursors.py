@@ -3,19 +3,20 @@
 from dataclasses import asdict
 
 import click
-import orjson
 
 from penstock.logd.cli.lag import PartitionPlace, Standing, standings
-from penstock.logd.cli.server import asking, server_option, table
+from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.tables import table
+from penstock.logd.cli.text import echo_json
 from penstock.logd.client import Cursor
 
 
-@click.group(epilog="Example: penstock logd cursors list")
+@click.group(epilog="Example: penstock logd cursors ls")
 def cursors() -> None:
     """List, set and delete the cursors of consumers."""
 
 
-@cursors.command("list", epilog="Example: penstock logd cursors list --stream logs --json")
+@cursors.command("ls", epilog="Example: penstock logd cursors ls --stream logs --json")
 @click.option("--consumer", help="Only this consumer's.")
 @click.option("--stream", help="Only those of this stream.")
 @server_option
@@ -27,7 +28,7 @@ def list_cursors(consumer: str | None, stream: str | None, server: str, as_json:
         known = standings(log)
     if as_json:
         for cursor in found:
-            click.echo(orjson.dumps(asdict(cursor) | {"lag": _lag(cursor, known)}))
+            echo_json(asdict(cursor) | {"lag": _lag(cursor, known)})
         return
     click.echo(
         table(
@@ -60,7 +61,7 @@ def set_cursor(
     with asking(server) as log:
         cursor = log.cursor(consumer, stream, partition).commit(offset, rewind=True)
     if as_json:
-        click.echo(orjson.dumps(asdict(cursor)))
+        echo_json(asdict(cursor))
     else:
         click.echo(f"{consumer} reads {stream}/{partition} from {cursor.offset} on")
 
@@ -76,7 +77,7 @@ def delete(consumer: str, stream: str, partition: int, server: str, as_json: boo
     with asking(server) as log:
         deleted = log.delete_cursor(consumer, stream, partition)
     if as_json:
-        click.echo(orjson.dumps({"deleted": deleted}))
+        echo_json({"deleted": deleted})
     else:
         what = "is deleted" if deleted else "was not there"
         click.echo(f"the cursor of {consumer} in {stream}/{partition} {what}")

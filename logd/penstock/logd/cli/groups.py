@@ -4,47 +4,44 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-import orjson
-from click.core import ParameterSource
 
 from penstock.logd.cli.lag import PartitionPlace, Standing, standings
-from penstock.logd.cli.server import asking, server_option, table
+from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.tables import table
+from penstock.logd.cli.text import echo_json
 from penstock.logd.client import GroupInfo, LogClient
 
 
-@click.group(
-    invoke_without_command=True,
-    epilog="Examples: penstock logd groups, penstock logd groups show billing",
-)
+@click.group(epilog="Example: penstock logd groups ls")
+def groups() -> None:
+    """List the consumer groups that have members, and show one."""
+
+
+@groups.command("ls", epilog="Example: penstock logd groups ls --json")
 @server_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.pass_context
-def groups(context: click.Context, server: str, as_json: bool) -> None:
-    """List the consumer groups that have members, or show one.
+def list_groups(server: str, as_json: bool) -> None:
+    """List the consumer groups that have members.
 
     LAG counts the records that a group has not committed, in the partitions it reads.
     """
-    if context.invoked_subcommand is not None:
-        if context.get_parameter_source("server") is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"give --server after {context.invoked_subcommand}", context)
-        return
     with asking(server) as log:
         found, known = log.groups(), standings(log)
         rows = [_summary(group, _partitions(log, group, known)) for group in found]
     if as_json:
         for row in rows:
-            click.echo(orjson.dumps(row))
+            echo_json(row)
         return
     titles = ("group", "epoch", "members", "partitions", "lag")
     shown = [tuple("-" if row[title] is None else row[title] for title in titles) for row in rows]
     click.echo(table([title.upper() for title in titles], shown))
 
 
-@groups.command(epilog="Example: penstock logd groups show billing --json")
+@groups.command(epilog="Example: penstock logd groups info billing --json")
 @click.argument("name")
 @server_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def show(name: str, server: str, as_json: bool) -> None:
+def info(name: str, server: str, as_json: bool) -> None:
     """Show the members of group NAME, and the partitions that each of them reads.
 
     A partition on its way from one member to another has both, as FROM>TO.
@@ -53,7 +50,7 @@ def show(name: str, server: str, as_json: bool) -> None:
         group = log.group(name)
         partitions = _partitions(log, group, standings(log))
     if as_json:
-        click.echo(orjson.dumps(asdict(group) | {"partitions": partitions}))
+        echo_json(asdict(group) | {"partitions": partitions})
         return
     members = [
         (one.member, f"{one.session_ms / 1000:g}", ", ".join(one.streams)) for one in group.members

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import click
-import orjson
+from typing_extensions import override
 
 from penstock.logd import offline
-from penstock.logd.cli.records import OFFSET, record_json, record_text, time_text
-from penstock.logd.cli.server import AskRefusedError, table
+from penstock.logd.cli.server import AskRefusedError
+from penstock.logd.cli.showing import record_json, record_text, time_text
+from penstock.logd.cli.tables import table
+from penstock.logd.cli.text import echo_json, safe
 from penstock.logd.dump import Dump
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import NO_PRODUCER, FrameHeader
@@ -38,6 +40,21 @@ _FIXES: Final = {
 _TITLES: Final = (
     "STREAM", "PARTITION", "SEGMENTS", "FRAMES", "RECORDS", "BYTES", "OFFSETS", "VERDICT",
 )  # fmt: skip
+
+
+class _OffsetType(click.ParamType[Any]):
+    """An offset, or a word for one."""
+
+    name = "offset"
+
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value not in ("earliest", "latest") and not str(value).isdigit():
+            self.fail(f"{value!r} is not an offset, `earliest` or `latest`", param, ctx)
+        return value
+
+
+_OFFSET: Final = _OffsetType()
 
 _directory = click.argument(
     "directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
@@ -97,8 +114,8 @@ def repair(directory: Path, dry_run: bool, as_json: bool) -> None:
 @_directory
 @click.argument("stream", required=False)
 @click.option("--partition", type=int, default=0, show_default=True)
-@click.option("--from", "start", type=OFFSET, default="earliest", show_default=True)
-@click.option("--to", "end", type=OFFSET, default="latest", show_default=True, help="Exclusive.")
+@click.option("--from", "start", type=_OFFSET, default="earliest", show_default=True)
+@click.option("--to", "end", type=_OFFSET, default="latest", show_default=True, help="Exclusive.")
 @click.option(
     "--format",
     "form",
@@ -141,7 +158,7 @@ def _dump(
 
     def on_damage(text: str) -> None:
         damaged.append(text)
-        click.echo(f"damaged: {text}", err=True)
+        click.echo(f"damaged: {safe(text)}", err=True)
 
     log = Dump(directory, on_damage=on_damage)
     words = {"earliest": log.start_offset, "latest": log.end_offset}
@@ -190,7 +207,7 @@ def _frame_text(header: FrameHeader) -> bytes:
 def _ndjson(log: Dump, start: int, end: int) -> Iterator[bytes]:
     for header, batch in log.batches(start, end):
         for offset, record in batch_records(header, batch):
-            yield record_json(offset, record) + b"\n"
+            yield f"{record_json(offset, record)}\n".encode()
 
 
 @contextmanager
@@ -257,7 +274,7 @@ def _show(
 ) -> None:
     """Print a report; raises `DamagedStoreError` when it says so."""
     if as_json:
-        click.echo(orjson.dumps(_document(directory, report, holder, actions=actions)))
+        echo_json(_document(directory, report, holder, actions=actions))
     else:
         _show_text(report, holder)
     if report.verdict == "damaged":

@@ -1,41 +1,50 @@
-"""How the commands reach a running logd, and what they say when it will not do as asked."""
+"""How the commands reach a running logd, and NATS, and what they say when it is not as asked."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 
+from penstock.logd.cli.text import safe
 from penstock.logd.client import LogClient
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.publisher import BlockingPublisher, PublishOptions
 from penstock.service import ExitCode, ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FIXES = {
-    "UNKNOWN_STREAM": "list the streams: penstock logd streams list",
+    "UNKNOWN_STREAM": "list the streams: penstock logd streams ls",
     "OUT_OF_RANGE": "ask for an offset in that range, or earliest or latest",
     "STREAM_DIFFERS": "use the same options, or delete the stream first",
-    "STREAM_DELETING": "start those nodes, or drain and remove them: penstock logd nodes",
-    "UNAVAILABLE": "see the nodes, penstock logd nodes, and their logs; then ask again",
+    "STREAM_DELETING": "start those nodes, or drain and remove them: penstock logd cluster info",
+    "UNAVAILABLE": "see the nodes, penstock logd cluster info, and their logs; then ask again",
     "RESERVED_NAME": "choose a name that does not begin with __",
     "CURSOR_BEHIND": "another consumer of that name has gone further; use another name",
-    "GROUP_ACTIVE": "see who they are: penstock logd groups show NAME",
-    "UNKNOWN_GROUP": "list those with members: penstock logd groups",
+    "GROUP_ACTIVE": "see who they are: penstock logd groups info NAME",
+    "UNKNOWN_GROUP": "list those with members: penstock logd groups ls",
     "BAD_CONSUMER": "choose a name such as billing or team-a/billing",
     "STREAM_RECREATED": "ask again: the offsets are those of the stream that was",
-    "UNKNOWN_PARTITION": "see which it has: penstock logd streams show NAME",
+    "UNKNOWN_PARTITION": "see which it has: penstock logd streams info NAME",
     "NOT_CLUSTERED": "ask a logd whose configuration has `cluster`",
-    "UNKNOWN_NODE": "list the nodes: penstock logd nodes",
-    "NODE_REMOVED": "list the nodes: penstock logd nodes",
-    "NOT_ACTIVE": "choose other nodes, or: penstock logd nodes undrain NODE",
-    "NOT_DRAINED": "penstock logd nodes drain NODE, and wait until it has no replicas",
+    "UNKNOWN_NODE": "list the nodes: penstock logd cluster info",
+    "NODE_REMOVED": "list the nodes: penstock logd cluster info",
+    "NOT_ACTIVE": "choose other nodes, or: penstock logd cluster undrain NODE",
+    "NOT_DRAINED": "penstock logd cluster drain NODE, and wait until it has no replicas",
     "HAS_LEADER": "nothing needs to be lost: it is led",
     "IN_SYNC_ALIVE": "wait a second: it is about to be led, and nothing is lost",
     "NO_REPLICA": "start one of these nodes",
     "NOT_ENOUGH_NODES": "ask for fewer replicas, or start more nodes",
     "BAD_SUBJECT": "choose a subject such as telemetry.logs.>",
+    "READ_ONLY": "let it be written to: penstock logd streams writable NAME",
+    "WRONG_STREAM": "see which streams store the subject: penstock logd match SUBJECT",
+    "MESSAGE_TOO_LARGE": "publish less at a time, or raise the stream's message_bytes_max",
+    "NATS_MAX_PAYLOAD": "publish less at a time, or raise max_payload of the NATS server",
+    "STREAM_FULL": "see its limits: penstock logd streams info NAME",
+    "NOT_ENOUGH_REPLICAS": "see which nodes are missing: penstock logd cluster info",
+    "BUSY": "publish more slowly, or give it more time with --retry-s",
 }
 
 
@@ -62,6 +71,19 @@ def server_option(function: Function) -> Function:
     )(function)
 
 
+def nats_option(function: Function) -> Function:
+    """Add `--nats URL`."""
+    return click.option(
+        "--nats",
+        envvar="PENSTOCK_LOGD_NATS",
+        default="nats://127.0.0.1:4222",
+        show_default=True,
+        show_envvar=True,
+        metavar="URL[,...]",
+        help="The NATS server that logd listens at, or several.",
+    )(function)
+
+
 @contextmanager
 def asking(server: str) -> Iterator[LogClient]:
     """A client of a running daemon; its errors become messages with a fix, and exit codes."""
@@ -73,31 +95,33 @@ def asking(server: str) -> Iterator[LogClient]:
         with client:
             yield client
     except RefusedError as error:
-        raise AskRefusedError(
-            f"{error} ({error.code})", fix=_FIXES.get(error.code, "correct the request")
-        ) from None
+        raise refusal(error) from None
     except UnavailableError as error:
         raise ServiceUnavailableError(
-            str(error), fix="start logd, or name its fetch address with --server"
+            safe(str(error)), fix="start logd, or name its fetch address with --server"
         ) from None
     except CorruptError as error:
         raise DamagedAnswerError(
-            str(error), fix="see that --server is logd's fetch address, then the log of logd"
+            safe(str(error)), fix="see that --server is logd's fetch address, then the log of logd"
         ) from None
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lay rows out in aligned columns; numbers to the right."""
-    lines = [[str(cell) for cell in row] for row in rows]
-    widths = [
-        max(len(title), *(len(line[column]) for line in lines)) if lines else len(title)
-        for column, title in enumerate(titles)
-    ]
-    right = [bool(rows) and isinstance(rows[0][column], int) for column in range(len(titles))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in [list(titles), *lines]
-    )
+@contextmanager
+def publishing(nats: str, options: PublishOptions) -> Iterator[BlockingPublisher]:
+    """A publisher; its errors become messages with a fix, and exit codes."""
+    try:
+        with BlockingPublisher(nats, options) as publisher:
+            yield publisher
+    except RefusedError as error:
+        raise refusal(error) from None
+    except UnavailableError as error:
+        fix = "see which streams store the subject, penstock logd match SUBJECT, and that --nats"
+        raise ServiceUnavailableError(
+            safe(str(error)), fix=f"{fix} names the NATS server of logd"
+        ) from None
+
+
+def refusal(error: RefusedError) -> AskRefusedError:
+    """A refusal in the words of a command."""
+    fix = _FIXES.get(error.code, "correct the request")
+    return AskRefusedError(f"{safe(str(error))} ({error.code})", fix=fix)

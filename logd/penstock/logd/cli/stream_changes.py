@@ -57,10 +57,10 @@ def resume(name: str, server: str) -> None:
     click.echo(f"stream {name} is resumed")
 
 
-@click.command("read-only", epilog="Example: penstock logd streams read-only logs")
+@click.command(epilog="Example: penstock logd streams readonly logs")
 @click.argument("name")
 @server_option
-def read_only(name: str, server: str) -> None:
+def readonly(name: str, server: str) -> None:
     """Refuse what is published to the stream NAME; publishers that ask for acks are told."""
     with asking(server) as log:
         log.set_stream_mode(name, read_only=True)

@@ -1,49 +1,39 @@
 """`penstock logd streams ...` and `penstock logd match`: what is stored, and under which name."""
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import click
-import orjson
 
-from penstock.logd.cli.server import asking, server_option, table
+from penstock.logd.cli.server import AskRefusedError, asking, server_option
 from penstock.logd.cli.stream_changes import (
     alter,
     elect,
     move,
     observers,
     pause,
-    read_only,
+    readonly,
     resume,
     writable,
 )
 from penstock.logd.cli.stream_options import chosen_options, stream_options
+from penstock.logd.cli.tables import facts, table
+from penstock.logd.cli.text import echo_json, human_bytes, safe
 from penstock.logd.client import PartitionInfo, StreamInfo
 
-_TITLES = (
-    "STREAM",
-    "SUBJECT",
-    "STATE",
-    "RECORDS",
-    "START",
-    "END",
-    "BYTES",
-    "PARTITION",
-    "LEADER",
-    "ISR",
-)
+_TITLES: Final = ("STREAM", "STATE", "RECORDS", "END", "SIZE", "LEADER", "ISR", "SUBJECT")
 
 
-@click.group(epilog="Example: penstock logd streams list")
+@click.group(epilog="Example: penstock logd streams ls")
 def streams() -> None:
-    """List, show, create, change, move, open and delete streams."""
+    """List, show, create, change, move, purge and delete streams."""
 
 
-for _command in (alter, pause, resume, read_only, writable, move, observers, elect):
+for _command in (alter, pause, resume, readonly, writable, move, observers, elect):
     streams.add_command(_command)
 
 
-@streams.command("list", epilog="Example: penstock logd streams list --json")
+@streams.command("ls", epilog="Example: penstock logd streams ls --json")
 @click.option("--internal", is_flag=True, help="Also logd's own.")
 @server_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
@@ -51,23 +41,19 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
     """List the streams, with a line for each partition.
 
     STATE is ok; degraded: not every replica is in sync; leaderless: nothing is stored, and nothing
-    can be read, until one leads; failed: see what is said below; paused, held or read-only.
+    can be read, until one leads; failed: see what is said below; paused, held or read-only. RECORDS
+    counts offsets, END is the next one. ISR says how many replicas are in sync, and who is not.
     """
     with asking(server) as log:
         found = log.streams(internal=internal)
     if as_json:
         for stream in found:
-            click.echo(orjson.dumps(asdict(stream)))
+            echo_json(asdict(stream))
         return
-    click.echo(
-        table(
-            _TITLES,
-            [row for stream in found for row in _rows(stream)],
-        )
-    )
+    click.echo(table(_TITLES, [row for stream in found for row in _rows(stream)]))
     for stream in found:
         if stream.problem:
-            click.echo(f"{stream.name}: {stream.problem}", err=True)
+            click.echo(safe(f"{stream.name}: {stream.problem}"), err=True)
 
 
 @streams.command(epilog="Example: penstock logd streams create logs --subject 'telemetry.logs.>'")
@@ -87,18 +73,18 @@ def create(name: str, subject: str, server: str, **options: Any) -> None:
     click.echo(f"stream {stream.name} stores {stream.subject}")
 
 
-@streams.command(epilog="Example: penstock logd streams show logs")
+@streams.command(epilog="Example: penstock logd streams info logs")
 @click.argument("name")
 @server_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def show(name: str, server: str, as_json: bool) -> None:
+def info(name: str, server: str, as_json: bool) -> None:
     """Show everything about the stream NAME."""
     with asking(server) as log:
         stream = log.stream(name)
     if as_json:
-        click.echo(orjson.dumps(asdict(stream), option=orjson.OPT_INDENT_2))
+        echo_json(asdict(stream), indent=True)
         return
-    facts: dict[str, Any] = {
+    known: dict[str, Any] = {
         "name": stream.name,
         "subject": stream.subject,
         "incarnation": stream.incarnation,
@@ -106,14 +92,12 @@ def show(name: str, server: str, as_json: bool) -> None:
     }
     for key, value in stream.options.items():
         inner = value.items() if isinstance(value, dict) else ()
-        facts |= {f"{key}.{name}": limit for name, limit in inner} or {key: value}
+        known |= {f"{key}.{name}": limit for name, limit in inner} or {key: value}
     for partition in stream.partitions:
         place = f"{partition.partition}." if len(stream.partitions) > 1 else ""
         for key, value in asdict(partition).items():
-            facts[place + key] = ", ".join(value) or None if isinstance(value, tuple) else value
-    width = max(len(key) for key in facts)
-    for key, value in facts.items():
-        click.echo(f"{key.ljust(width)}  {'none' if value is None else value}")
+            known[place + key] = ", ".join(value) or None if isinstance(value, tuple) else value
+    click.echo(facts(known))
 
 
 @streams.command("open", epilog="Example: penstock logd streams open logs")
@@ -147,26 +131,41 @@ def delete(name: str, yes: bool, server: str) -> None:
 @click.argument("subject")
 @server_option
 def match(subject: str, server: str) -> None:
-    """Say which streams store what is published on SUBJECT."""
+    """Say which streams store what is published on SUBJECT; exit code 1: none does."""
     with asking(server) as log:
-        for name in log.match(subject):
-            click.echo(name)
+        found = log.match(subject)
+    for name in found:
+        click.echo(name)
+    if not found:
+        raise AskRefusedError(
+            f"no stream stores {safe(subject)}",
+            fix="see their subjects, penstock logd streams ls, or create one",
+        )
 
 
 def _rows(stream: StreamInfo) -> list[tuple[object, ...]]:
     """A line for each partition."""
-    name, subject = stream.name, stream.subject
     if not stream.partitions:
-        return [(name, subject, "failed", *["-"] * 4, "-", "-", "-")]
+        return [(stream.name, "failed", *["-"] * 5, stream.subject)]
     rows: list[tuple[object, ...]] = []
     for part in stream.partitions:
-        standing: tuple[object, ...] = ("-", "-", "-", "-")
+        number = part.partition
+        standing: tuple[object, ...] = ("-", "-", "-")
         if part.is_known:
-            start, end = part.start_offset, part.high_watermark + 1
-            standing = (end - start, start, end, part.size_bytes)
-        roles = (part.partition, part.leader or "-", ",".join(part.isr) or "-")
-        rows.append((name, subject, _state(stream, part), *standing, *roles))
+            end = part.high_watermark + 1
+            standing = (end - part.start_offset, end, human_bytes(part.size_bytes))
+        name = f"{stream.name}/{number}" if len(stream.partitions) > 1 else stream.name
+        subject = f"{stream.subject}.{number}" if number else stream.subject
+        roles = (part.leader or "-", _in_sync(part), subject)
+        rows.append((name, _state(stream, part), *standing, *roles))
     return rows
+
+
+def _in_sync(part: PartitionInfo) -> str:
+    """How many replicas are in sync, and who is not."""
+    missing = ",".join(node for node in part.replicas if node not in part.isr)
+    counted = f"{len(part.isr)}/{len(part.replicas)}"
+    return f"{counted} not {missing}" if missing else counted
 
 
 def _state(stream: StreamInfo, part: PartitionInfo) -> str:

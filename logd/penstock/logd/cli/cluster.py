@@ -1,0 +1,128 @@
+"""`penstock logd cluster ...`: the nodes of a cluster, and which of them decides."""
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.tables import table
+from penstock.logd.cli.text import echo_json
+from penstock.logd.client import ClusterInfo, StreamInfo
+
+_TITLES: Final = ("NODE", "STATE", "LIVE", "LEADS", "REPLICAS", "ROLE", "RACK", "FETCH")
+
+
+@click.group(epilog="Example: penstock logd cluster info")
+def cluster() -> None:
+    """See the nodes of a cluster, and change them."""
+
+
+@cluster.command(epilog="Example: penstock logd cluster info --json")
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def info(server: str, as_json: bool) -> None:
+    """Show the nodes: whether they live, what they lead and have, who is the controller.
+
+    LEADS and REPLICAS count partitions, those of logd's own streams too. A lone logd shows itself.
+    """
+    with asking(server) as log:
+        found, streams = log.cluster(), log.streams(internal=True)
+    rows = _rows(found, streams)
+    if as_json:
+        echo_json({"cluster": found.name, "controller": found.controller, "nodes": rows})
+        return
+    click.echo(_summary(found, streams))
+    click.echo(table(_TITLES, [_cells(row) for row in rows]))
+    if found.controller is None:
+        click.echo("no node is the controller at present: nothing can be changed", err=True)
+
+
+@cluster.command(epilog="Example: penstock logd cluster drain logd-2")
+@click.argument("node")
+@server_option
+def drain(node: str, server: str) -> None:
+    """Begin to move every replica and leadership off NODE; `cluster info` shows how far that is."""
+    with asking(server) as log:
+        log.drain_node(node)
+    click.echo(f"node {node} is draining")
+
+
+@cluster.command(epilog="Example: penstock logd cluster undrain logd-2")
+@click.argument("node")
+@server_option
+def undrain(node: str, server: str) -> None:
+    """Give NODE replicas again; `rebalance` moves some back."""
+    with asking(server) as log:
+        log.drain_node(node, undo=True)
+    click.echo(f"node {node} is active")
+
+
+@cluster.command(epilog="Example: penstock logd cluster remove logd-2 --yes")
+@click.argument("node")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@server_option
+def remove(node: str, yes: bool, server: str) -> None:
+    """End the membership of NODE for ever; drain it first."""
+    with asking(server) as log:
+        if not yes:
+            click.confirm(f"Remove node {node} from the cluster?", abort=True, err=True)
+        log.remove_node(node)
+    click.echo(f"node {node} is removed")
+
+
+@cluster.command(epilog="Example: penstock logd cluster rebalance --json")
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def rebalance(server: str, as_json: bool) -> None:
+    """Spread replicas and leaderships evenly over the nodes; data moves in the background."""
+    with asking(server) as log:
+        moves = log.rebalance()
+    if as_json:
+        echo_json({"moves": moves})
+    else:
+        click.echo(f"{moves} moves have begun")
+
+
+def _summary(info: ClusterInfo, streams: list[StreamInfo]) -> str:
+    """What is wrong at a glance, or that nothing is."""
+    members = [node for node in info.nodes if node.is_member]
+    live = sum(node.live for node in members)
+    partitions = [part for stream in streams for part in stream.partitions]
+    leaderless = sum(part.leader is None for part in partitions)
+    behind = sum(len(part.isr) < len(part.replicas) for part in partitions)
+    name = "no cluster: a lone logd" if info.name is None else f"cluster {info.name}"
+    return (
+        f"{name}; {live} of {len(members)} nodes live; {len(partitions)} partitions, "
+        f"{leaderless} without a leader, {behind} not fully in sync"
+    )
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        row["node"],
+        row["state"],
+        "yes" if row["live"] else "no",
+        row["leads"],
+        row["replicas"],
+        "controller" if row["controller"] else "-",
+        row["rack"] or "-",
+        row["fetch"] or "-",
+    )
+
+
+def _rows(info: ClusterInfo, streams: list[StreamInfo]) -> list[dict[str, Any]]:
+    """The nodes with what they have."""
+    partitions = [part for stream in streams for part in stream.partitions]
+    leads = Counter(part.leader for part in partitions)
+    replicas = Counter(node for part in partitions for node in (*part.replicas, *part.observers))
+    return [
+        asdict(node)
+        | {
+            "leads": leads[node.node],
+            "replicas": replicas[node.node],
+            "controller": node.node == info.controller,
+        }
+        for node in info.nodes
+    ]

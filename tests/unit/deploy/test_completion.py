@@ -1,0 +1,34 @@
+"""What shells are told to complete."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.deploy.commands import cli
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_ask(shell: str) -> None:
+    done = CliRunner().invoke(cli, ["completion", shell])
+    assert done.exit_code == 0
+    assert f"_PENSTOCK_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_another_shell_is_wrong_usage() -> None:
+    assert CliRunner().invoke(cli, ["completion", "tcsh"]).exit_code == 64
+
+
+def test_what_a_shell_asks_is_answered() -> None:
+    asked = {
+        "_PENSTOCK_COMPLETE": "bash_complete",
+        "COMP_WORDS": "penstock logd streams r",
+        "COMP_CWORD": "3",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from penstock.deploy.command import main; main()"],
+        env=os.environ | asked, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["plain,readonly", "plain,resume"]

@@ -1,0 +1,108 @@
+"""What commands say, and end with, when they are not given what they need."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from penstock.logd.cli import cli
+from penstock.logd.cli.positions import POSITION
+from tests.support.processes import free_port
+
+USAGE = [
+    "tail logs --from yesterday",
+    "tail logs --from 2026-13-01",
+    "tail logs --from 99999999999999d",
+    "tail logs --header =x",
+    "tail logs --pretty --json",
+    "publish t.a --tombstone",
+    "publish t.a x --tombstone --key k",
+    "publish t.a --tombstone --key k --id 1",
+    "publish t.a --id 7",
+    "publish t.a x y --id 7",
+    "publish t.a x --header novalue",
+    "publish t.a --file no-such-file",
+    "publish t.a x --retry-s -1",
+    "nonsense",
+    "streams nonsense",
+    "",
+]
+
+
+@pytest.mark.parametrize("words", USAGE)
+def test_wrong_usage_ends_with_64(words: str) -> None:
+    done = CliRunner().invoke(cli, words.split())
+    assert done.exit_code == 64, done.output
+    assert done.stdout == ""
+    assert "Usage:" in done.stderr
+
+
+def _asking(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The commands that ask a running logd, with what they need."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _asking(command, (*path, name))
+        elif any(option.name == "server" for option in command.params):
+            yield (*path, name, *_needed(command))
+
+
+def _needed(command: click.Command) -> Iterator[str]:
+    values: dict[str, str] = {"offset": "3", "subject": "t.a", "query": "select * from logs"}
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument) and parameter.required:
+            yield values.get(parameter.name or "", "logs")
+        elif isinstance(parameter, click.Option) and parameter.required:
+            yield from (parameter.opts[0], "t.a")
+    names: dict[str, tuple[str, ...]] = {
+        "alter": ("--min-isr", "1"),
+        "move": ("--cancel",),
+        "remove": ("--yes",),
+        "observers": ("--none",),
+    }
+    yield from names.get(command.name or "", ())
+
+
+@pytest.mark.parametrize("words", sorted(_asking(cli)), ids=" ".join)
+def test_without_a_logd_every_command_ends_with_69_and_says_what_to_do(
+    words: tuple[str, ...],
+) -> None:
+    done = CliRunner().invoke(cli, [*words, "--server", f"127.0.0.1:{free_port()}"])
+    assert (done.exit_code, done.stdout) == (69, ""), done.output
+    assert "cannot be reached" in done.stderr
+    assert "fix: start logd, or name its fetch address with --server" in done.stderr
+
+
+def test_without_nats_publishing_ends_with_69() -> None:
+    url = f"nats://127.0.0.1:{free_port()}"
+    done = CliRunner().invoke(cli, ["publish", "t.a", "x", "--nats", url, "--connect-s", "0.2"])
+    assert (done.exit_code, done.stdout) == (69, "")
+    assert url in done.stderr
+    assert "fix: " in done.stderr
+
+
+def test_an_address_that_is_none_is_wrong_usage() -> None:
+    assert CliRunner().invoke(cli, ["tail", "logs", "--server", "nowhere"]).exit_code == 64
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("0", 0),
+        ("9223372036854775807", 2**63 - 1),
+        ("earliest", "earliest"),
+        ("2026-01-31T03:00:00Z", "2026-01-31 03:00:00+00:00"),
+        ("2026-01-31T03:00", "2026-01-31 03:00:00+00:00"),
+        ("2026-01-31 03:00+02:00", "2026-01-31 03:00:00+02:00"),
+        ("2026-01-31", "2026-01-31 00:00:00+00:00"),
+    ],
+)
+def test_positions_are_offsets_ends_and_times(given: str, meant: Any) -> None:
+    assert str(POSITION.convert(given, None, None)) == str(meant)
+
+
+def test_a_position_may_be_so_long_ago() -> None:
+    later, earlier = (POSITION.convert(ago, None, None) for ago in ("15m", "2h"))
+    assert 6000 < (later - earlier).total_seconds() < 6400
+    assert later.tzinfo is not None
