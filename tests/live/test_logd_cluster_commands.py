@@ -63,5 +63,5 @@ def test_a_stream_with_partitions_is_filled_by_key_read_moved_and_changed(
     command(cluster, "cluster drain b")
     wait_until(lambda: nodes(cluster)["b"] == ("draining", 0, 0), what="b has nothing")
     command(cluster, "cluster undrain b")
-    command(cluster, "cluster", "cluster rebalance")
+    command(cluster, "cluster rebalance")
     assert nodes(cluster)["b"][0] == "active"
