@@ -1,17 +1,30 @@
 """Metric points: a measurement of one of four types."""
 
+import re
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
 from penstock.specs.envelope import CONFIG, Record
-from penstock.specs.limits import BUCKETS_MAX, EXEMPLARS_MAX, EXPLICIT_BOUNDS_MAX
+from penstock.specs.limits import (
+    BUCKETS_MAX,
+    EXEMPLARS_MAX,
+    EXPLICIT_BOUNDS_MAX,
+    NAME_CHARACTERS_MAX,
+)
 from penstock.specs.scalars import Attributes, Count, Finite, Int64, Nanoseconds, Number, SpanId
 from penstock.specs.scalars import TraceId as _TraceId
 
 NO_RECORDED_VALUE = 1
 """Bit of `flags`: the series stopped; the point has no value."""
+_FOREIGN_IN_NAMES: Final = re.compile(r"[^a-z0-9_.]")
+
+
+def fit_metric_name(name: str) -> str:
+    """An instrument's name as the spec wants it: lower case, starting with a letter."""
+    fitted = _FOREIGN_IN_NAMES.sub("_", name.lower())[:NAME_CHARACTERS_MAX]
+    return fitted if fitted[:1].isalpha() else f"m_{fitted}"[:NAME_CHARACTERS_MAX]
 
 
 class Exemplar(BaseModel):

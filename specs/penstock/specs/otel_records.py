@@ -6,7 +6,6 @@ that the spec does not allow (an empty unit becomes ``1``) is adapted where that
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -40,6 +39,7 @@ from penstock.specs.limits import (
     TRACE_STATE_CHARACTERS_MAX,
 )
 from penstock.specs.log_record import severity_text
+from penstock.specs.metric_point import fit_metric_name
 
 Json = dict[str, Any]
 _Point = NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint
@@ -47,7 +47,6 @@ _TEMPORALITY: Final = {
     AggregationTemporality.DELTA: "delta",
     AggregationTemporality.CUMULATIVE: "cumulative",
 }
-_METRIC_NAME: Final = re.compile(r"[^a-z0-9_.]")
 _INFO: Final = 9
 
 
@@ -120,17 +119,11 @@ def metric_records(data: MetricsData) -> Iterator[tuple[Resource, Json | None]]:
 def _point_record(metric: Metric, point: _Point, scope: Any) -> Json | None:
     try:
         record = _envelope("metric", point.time_unix_nano, point.attributes, scope)
-        record["name"] = metric_name(metric.name)
+        record["name"] = fit_metric_name(metric.name)
         record["unit"] = (metric.unit or "1")[:63]
         return record | _typed(metric, point) | _exemplars(point)
     except Exception:  # noqa: BLE001 - one odd point must not lose its batch
         return None
-
-
-def metric_name(name: str) -> str:
-    """An instrument's name as the spec wants it: lower case, starting with a letter."""
-    fitted = _METRIC_NAME.sub("_", name.lower())[:NAME_CHARACTERS_MAX]
-    return fitted if fitted[:1].isalpha() else f"m_{fitted}"[:NAME_CHARACTERS_MAX]
 
 
 def _typed(metric: Metric, point: _Point) -> Json:

@@ -76,9 +76,11 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _enumeration(*names: str, first: int) -> Codec:
+def _enumeration(*names: str, first: int, unspecified: str | None = None) -> Codec:
     numbers = {name: number for number, name in enumerate(names, first)}
     texts = {number: name for name, number in numbers.items()}
+    if unspecified is not None:
+        texts[0] = unspecified
     return Codec(numbers.__getitem__, lambda number: texts[int(number)])
 
 
@@ -101,7 +103,9 @@ INT64: Final = Codec(str, int)
 INT64S: Final = Codec(lambda values: [str(v) for v in values], lambda texts: [*map(int, texts)])
 ANY: Final = Codec(_any_to, _any_back)
 ATTRIBUTES: Final = Codec(_pairs_to, _pairs_back)
-SPAN_KIND: Final = _enumeration("INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER", first=1)
+SPAN_KIND: Final = _enumeration(
+    "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER", first=1, unspecified="INTERNAL"
+)
 STATUS_CODE: Final = _enumeration("UNSET", "OK", "ERROR", first=0)
 TEMPORALITY: Final = _enumeration("delta", "cumulative", first=1)
 NUMBER: Final = Codec(
@@ -216,21 +220,47 @@ def to_otlp(record: Json) -> Json:
     return {"resource": {"attributes": _pairs_to(record.get("resource", {}))}, outer: [scope]}
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A log record, span or data point that is no record; `member` is OTLP's object."""
+
+    member: Json
+
+
 def from_otlp(element: Json) -> Iterator[Json]:
     """The records of such an element, which may hold many.
 
     Raises:
-        RefusedRecordError: It is none.
+        RefusedRecordError: It is none, or one of its members is no record.
     """
-    resource = _pairs_back(element.get("resource", {}).get("attributes", ()))
+    for record in read_otlp(element):
+        if isinstance(record, Unread):
+            raise RefusedRecordError("not_otlp")
+        yield record
+
+
+def read_otlp(element: Json) -> Iterator[Json | Unread]:
+    """The same, with each member by itself: what cannot be read takes no other along.
+
+    Raises:
+        RefusedRecordError: It is no such element.
+    """
     try:
-        for outer, inner, kind, read in _SIGNALS:
-            for scope in element.get(outer, ()):
-                for member in scope.get(inner, ()):
-                    for fields in read(member):
-                        yield _framed(fields, kind, scope, resource)
-    except (KeyError, TypeError, ValueError, AttributeError):
+        resource = _pairs_back(element.get("resource", {}).get("attributes", ()))
+        members = [
+            (signal, scope, part)
+            for signal in _SIGNALS
+            for scope in element.get(signal.outer, ())
+            for member in scope.get(signal.inner, ())
+            for part in signal.parts(member)
+        ]
+    except _UNREADABLE:
         raise RefusedRecordError("not_otlp") from None
+    for signal, scope, part in members:
+        try:
+            yield _framed(signal.read(part), signal.kind, scope, resource)
+        except _UNREADABLE:
+            yield Unread(part)
 
 
 def _framed(fields: Json, kind: str, scope: Json, resource: Json) -> Json:
@@ -279,23 +309,49 @@ def _metric_to(record: Json) -> Json:
     return {**_write(record, METRIC), METRIC_TYPES[record["metric_type"]]: data}
 
 
-def _metric_back(metric: Json) -> Iterator[Json]:
-    for metric_type, name in METRIC_TYPES.items():
-        data = metric.get(name, {})
+def _points(metric: Json) -> Iterator[Json]:
+    """A metric with many points as metrics with one each; one without any type stays as it is."""
+    types = [name for name in METRIC_TYPES.values() if name in metric]
+    if not types:
+        yield metric
+    for name in types:
+        data = metric[name]
         for point in data.get("dataPoints", ()):
-            yield {
-                **_read(metric, METRIC),
-                "metric_type": metric_type,
-                **_read(data, METRIC_DATA),
-                **_without_attributes(point, POINT),
-            }
+            yield {**metric, name: {**data, "dataPoints": [point]}}
 
 
-_SIGNALS: Final[tuple[tuple[str, str, str, Callable[[Json], Any]], ...]] = (
-    ("scopeLogs", "logRecords", "log", lambda found: [_without_attributes(found, LOG)]),
-    ("scopeSpans", "spans", "span", lambda found: [_without_attributes(found, SPAN)]),
-    ("scopeMetrics", "metrics", "metric", _metric_back),
+def _point_back(metric: Json) -> Json:
+    metric_type, name = next(row for row in METRIC_TYPES.items() if row[1] in metric)
+    data = metric[name]
+    return {
+        **_read(metric, METRIC),
+        "metric_type": metric_type,
+        **_read(data, METRIC_DATA),
+        **_without_attributes(data["dataPoints"][0], POINT),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Signal:
+    """Where a kind's records lie in an element; `parts` takes a member apart into records."""
+
+    outer: str
+    inner: str
+    kind: str
+    parts: Callable[[Json], Iterator[Json] | tuple[Json]]
+    read: Callable[[Json], Json]
+
+
+_SIGNALS: Final = (
+    _Signal(
+        "scopeLogs", "logRecords", "log", lambda m: (m,), lambda m: _without_attributes(m, LOG)
+    ),
+    _Signal("scopeSpans", "spans", "span", lambda m: (m,), lambda m: _without_attributes(m, SPAN)),
+    _Signal("scopeMetrics", "metrics", "metric", _points, _point_back),
 )
+_UNREADABLE: Final = (
+    KeyError, TypeError, ValueError, AttributeError, StopIteration, OverflowError, RecursionError,
+)  # fmt: skip
 
 
 def _write(fields: Json, table: tuple[Mapped, ...]) -> Json:

@@ -23,13 +23,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import Link, SpanKind, StatusCode
 
 from penstock.specs import otel_records
+from penstock.specs.metric_point import fit_metric_name
 from penstock.specs.otel import (
     PenstockLogRecordExporter,
     PenstockMetricExporter,
     PenstockSpanExporter,
     temporality_of,
 )
-from penstock.specs.otel_records import metric_name
 from tests.unit.specs.output import Output
 
 
@@ -191,7 +191,7 @@ def test_exporters_are_found_by_name_and_made_without_arguments(signal: str) -> 
     ("name", "expected"), [("Orders/s", "orders_s"), ("_x", "m__x"), ("a.b", "a.b"), ("é", "m__")]
 )
 def test_instrument_names_are_made_to_fit(name: str, expected: str) -> None:
-    assert metric_name(name) == expected
+    assert fit_metric_name(name) == expected
 
 
 def test_numbers_that_json_or_int64_cannot_hold_are_made_to_fit(output: Output) -> None:
@@ -232,7 +232,7 @@ def test_a_span_beyond_the_specs_limits_is_cut_and_says_so(output: Output) -> No
 def test_a_point_that_cannot_be_converted_costs_only_itself(
     output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(otel_records, "metric_name", lambda name: {"good": name}[name])
+    monkeypatch.setattr(otel_records, "fit_metric_name", lambda name: {"good": name}[name])
     reader = PeriodicExportingMetricReader(
         PenstockMetricExporter(output.emitter), export_interval_millis=3_600_000
     )
