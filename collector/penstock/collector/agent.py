@@ -268,6 +268,8 @@ class Agent:
             if source.endpoint is not None:
                 endpoints.setdefault(section.type, source.endpoint)
                 endpoints[source.name] = source.endpoint
+            for part, address in source.endpoints.items():
+                endpoints[f"{source.name}.{part}"] = address
         temporary = self._endpoints_path.with_suffix(".new")
         temporary.write_text(json.dumps(endpoints))
         temporary.replace(self._endpoints_path)

@@ -4,14 +4,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from penstock.collector import config
+from penstock.collector import source_sections as sections
 from penstock.collector.core.files import Generations
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
+from penstock.collector.intake import Intake
 from penstock.collector.pipeline import Pipeline
 from penstock.collector.sources.file import FileSource
 from penstock.collector.sources.forward import ForwardSource
 from penstock.collector.sources.host_metrics import HostMetricsSource
+from penstock.collector.sources.otlp import OtlpSource
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.stdin import StdinSource
 from penstock.collector.sources.unix import UnixSource
@@ -40,34 +42,37 @@ class Parts:
     known: frozenset[str]
 
 
-def make_source(section: config.Source, parts: Parts) -> Source:
+def make_source(section: sections.Source, parts: Parts) -> Source:
     """Make a source of its configuration."""
     name = section.name or section.type
-    spool, ledger, clock = parts.spool, parts.ledger, parts.clock
+    spool, ledger, clock, resource = parts.spool, parts.ledger, parts.clock, parts.resource
+    intake = Intake(name, spool=spool, ledger=ledger, clock=clock)
     match section:
-        case config.UnixSource(path=path, mode=mode):
+        case sections.UnixSource(path=path, mode=mode):
             return UnixSource(name, path, mode, spool=spool, ledger=ledger, clock=clock)
-        case config.StdinSource(service=service, line_bytes_max=line_bytes_max):
-            return StdinSource(
-                name, service, line_bytes_max, spool=spool, ledger=ledger, clock=clock
-            )
-        case config.FileSource():
-            return FileSource(
-                section,
-                parts.resource,
-                parts.generations,
-                pipeline=parts.pipeline,
-                courier=parts.courier,
-                ledger=ledger,
-                clock=clock,
-                save=parts.save,
-                first_time=name not in parts.known,
-            )
-        case config.ForwardSource(service=service):
-            address = section.listen or section.path
-            assert address is not None
-            return ForwardSource(name, address, service, spool=spool, ledger=ledger, clock=clock)
-        case config.HostMetricsSource(service=service, interval_s=interval_s):
-            own = {**parts.resource, "service.name": service}
-            return HostMetricsSource(name, interval_s, own, spool=spool, ledger=ledger, clock=clock)
+        case sections.StdinSource(service=service, line_bytes_max=line_bytes_max):
+            return StdinSource(service, line_bytes_max, intake=intake)
+        case sections.FileSource():
+            return _make_file_source(section, parts, name)
+        case sections.ForwardSource():
+            return ForwardSource(section, intake=intake)
+        case sections.OtlpSource():
+            return OtlpSource(section, resource, intake=intake)
+        case sections.HostMetricsSource(service=service, interval_s=interval_s):
+            own = {**resource, "service.name": service}
+            return HostMetricsSource(interval_s, own, intake=intake)
     assert_never(section)
+
+
+def _make_file_source(section: sections.FileSource, parts: Parts, name: str) -> FileSource:
+    return FileSource(
+        section,
+        parts.resource,
+        parts.generations,
+        pipeline=parts.pipeline,
+        courier=parts.courier,
+        ledger=parts.ledger,
+        clock=parts.clock,
+        save=parts.save,
+        first_time=name not in parts.known,
+    )

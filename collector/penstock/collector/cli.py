@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from penstock.collector.config import SOURCE_TYPES, CollectorConfig
+from penstock.collector.cli_sources import describe_sources
+from penstock.collector.config import CollectorConfig
 from penstock.collector.errors import UndecodableError
 from penstock.collector.quarantine import read_quarantine
 from penstock.collector.spool import decode_unit
@@ -70,16 +71,8 @@ def cli(context: click.Context, config_path: Path | None, *, check: bool) -> Non
 @cli.command(epilog="Example: penstock collector sources")
 def sources() -> None:
     """List the types of sources and their options."""
-    for model in SOURCE_TYPES:
-        schema = model.model_json_schema()
-        kind = schema["properties"]["type"]["const"]
-        click.echo(f"{kind}: {(model.__doc__ or '').strip()}")
-        for key, facts in schema["properties"].items():
-            if key == "type":
-                continue
-            default = facts.get("default")
-            needed = key in schema.get("required", ())
-            click.echo(f"    {key:16} {'required' if needed else f'default {default!r}'}")
+    for line in describe_sources():
+        click.echo(line)
 
 
 @cli.group(cls=PenstockGroup, epilog="Example: penstock collector spool ls DIR")

@@ -4,92 +4,14 @@ import re
 import socket
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
-from penstock.collector.limits import LINE_BYTES_MAX
+from penstock.collector.source_sections import Section, Source
 from penstock.service import HostPort
 
 _TOKEN = re.compile(r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
-
-
-class Section(BaseModel):
-    """A part of the configuration: unknown keys are mistakes, values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SourceSection(Section):
-    """What every source has: a name, unique in the file; its type by default."""
-
-    name: str | None = Field(default=None, min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
-
-
-class UnixSource(SourceSection):
-    """Batches from the Penstock spec library over a Unix stream socket; acknowledged."""
-
-    type: Literal["unix"]
-    path: Path
-    mode: int = Field(default=0o660, ge=0, le=0o777)
-
-
-class StdinSource(SourceSection):
-    """Lines from standard input; reading stops while the spool is full."""
-
-    type: Literal["stdin"]
-    service: str = Field(default="stdin", min_length=1)
-    line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
-
-
-class FileSource(SourceSection):
-    """Lines of files, followed through rotation; the files are their own spool."""
-
-    type: Literal["file"]
-    include: list[str] = Field(min_length=1)
-    exclude: list[str] = []
-    service: str = Field(min_length=1)
-    start: Literal["beginning", "end"] = "beginning"
-    line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
-    poll_ms: int = Field(default=250, ge=10, le=60_000)
-    rotate_wait_s: float = Field(default=30.0, ge=0)
-
-
-class ForwardSource(SourceSection):
-    """Fluent forward messages over TCP or a Unix stream socket; chunks are acknowledged."""
-
-    type: Literal["forward"]
-    listen: HostPort | None = None
-    path: Path | None = None
-    service: str = Field(default="from_tag", min_length=1)
-
-    @model_validator(mode="after")
-    def _listens_somewhere(self) -> "ForwardSource":
-        if (self.listen is None) == (self.path is None):
-            msg = "set either `listen` (HOST:PORT) or `path` (a Unix socket)"
-            raise ValueError(msg)
-        return self
-
-
-class HostMetricsSource(SourceSection):
-    """This host's cpu, memory, disk, network, load and filesystem figures."""
-
-    type: Literal["host_metrics"]
-    interval_s: float = Field(default=5.0, ge=0.1, le=3600)
-    service: str = Field(default="penstock.host", min_length=1)
-
-
-Source = Annotated[
-    UnixSource | StdinSource | FileSource | ForwardSource | HostMetricsSource,
-    Field(discriminator="type"),
-]
-SOURCE_TYPES: tuple[type[SourceSection], ...] = (
-    UnixSource,
-    StdinSource,
-    FileSource,
-    ForwardSource,
-    HostMetricsSource,
-)
 
 
 class NatsSection(Section):
@@ -131,7 +53,7 @@ class CollectorConfig(Section):
     nats: NatsSection = NatsSection()
     admin: HostPort = "127.0.0.1:9295"
     subject_prefix: str = "telemetry"
-    resource: dict[str, str] = {}
+    resource: dict[str, str] = Field(default_factory=dict)
     sources: list[Source] = Field(min_length=1)
     spool: SpoolSection = SpoolSection()
     batch: BatchSection = BatchSection()

@@ -36,8 +36,14 @@ FILE_READ_BYTES: Final = 256 * KIB
 FORWARD_MESSAGE_BYTES_MAX: Final = 16 * MIB
 """One Fluent forward message; Fluentd's default chunk is 8 MiB."""
 
+DATAGRAM_BUFFER_BYTES: Final = 4 * MIB
+"""What a UDP socket asks of the kernel, which gives no more than its own limit."""
+
 CONNECTIONS_MAX: Final = 1024
 """Open connections of one listening source."""
+
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+"""From a connection's beginning to the end of its TLS or shared-key handshake."""
 
 HEAD_BYTES: Final = 1024
 """Bytes at a file's start that identify it; OpenTelemetry's collector uses 1000."""
@@ -50,3 +56,18 @@ SENDERS_MAX: Final = 10_000
 
 NATS_OVERHEAD_BYTES: Final = 1 * KIB
 """Left free below the server's max_payload for envelope and headers."""
+
+HTTP_HEAD_BYTES_MAX: Final = 32 * KIB
+"""Request line and headers; most servers allow 8 to 16 KiB, agents add long tokens."""
+
+REQUEST_TIMEOUT_S: Final = 60.0
+"""From the end of one HTTP request to the end of the next, on one connection."""
+
+OTLP_IN_FLIGHT_BYTES_MAX: Final = 64 * MIB
+"""OTLP requests of one source that are being taken; beyond it senders are told to come again."""
+
+OTLP_RECORDS_MAX: Final = 100_000
+"""Records in one OTLP request; its senders' batches have 512 by default."""
+
+OTLP_RETRY_AFTER_S: Final = 2
+"""What OTLP senders are told to wait when there is no room."""

@@ -136,6 +136,8 @@ class Pipeline:
             if refusals:
                 await self._refuse(chunk.source, refusals)
             await asyncio.sleep(0)
+            if end < len(chunk.lines):  # a unit may hold many times what may be pending
+                await self._courier.wait_for_room()
 
     def _sort(
         self, chunk: Chunk, sequences: Sequence[int], lines: Sequence[bytes]

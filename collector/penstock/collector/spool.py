@@ -70,7 +70,9 @@ class Spool:
         self.drop_newest = drop_newest
         self._pending: dict[bytes, asyncio.Future[int]] = {}
 
-    async def put(self, unit: Unit, *, era: int | None = None) -> asyncio.Future[int] | None:
+    async def put(
+        self, unit: Unit, *, era: int | None = None, wait: bool = True
+    ) -> asyncio.Future[int] | None:
         """Take a unit, waiting for room unless the spool drops what is newest.
 
         Units put one after another become durable in that order.
@@ -79,6 +81,7 @@ class Spool:
             unit: What was received.
             era: The `era` when the sender's connection began. After a failed write the sender must
                 begin again with what it was not told is durable, so a later era is refused.
+            wait: For room; false for senders that are told to come again instead.
 
         Returns:
             A future that is done when the unit is durable and raises `SpoolFailedError` when it is
@@ -91,7 +94,7 @@ class Spool:
         entry = _entry(unit)
         if entry.size > self.journal.bytes_max:
             raise SpoolFullError(f"{entry.size} bytes never fit", for_ever=True)
-        if not self.drop_newest:
+        if wait and not self.drop_newest:
             await self.journal.wait_for_room(entry.size)
         if era is not None and era != self.era:
             raise SpoolFailedError(self.journal.failure or "the spool failed and was opened again")

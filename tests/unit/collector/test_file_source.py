@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.collector.config import FileSource as FileSection
 from penstock.collector.core.batch import Limits
 from penstock.collector.core.delivery import Delivery, Publish, Quarantine
 from penstock.collector.core.files import FileState, Found, Generations
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
 from penstock.collector.publisher import Answer
+from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.file import FileSource
 from penstock.collector.sources.tail import look
 from penstock.service.clock import SystemClock

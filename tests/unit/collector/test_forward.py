@@ -7,6 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
+import zstandard
 from fluent.event import Event
 from fluent.sender import EventTime, FluentSender
 
@@ -35,8 +36,9 @@ def one(data: bytes) -> forward.Message:
         ["app.x", [ENTRY]],
         ["app.x", packed(ENTRY), {"size": 1}],
         ["app.x", gzip.compress(packed(ENTRY)), {"compressed": "gzip"}],
+        ["app.x", zstandard.compress(packed(ENTRY)), {"compressed": "zstd"}],
     ],
-    ids=["message", "message with option", "forward", "packed", "compressed"],
+    ids=["message", "message with option", "forward", "packed", "gzip", "zstd"],
 )
 def test_every_mode_yields_the_same_event(message: list[Any]) -> None:
     framed = one(packed(message))
@@ -67,6 +69,7 @@ def test_event_time_keeps_its_nanoseconds() -> None:
 def test_fluent_bit_entries_with_metadata_are_read() -> None:
     (event,) = decode_message(packed(["t", [[[5, {"meta": 1}], {"a": 1}]]]))
     assert (event.time_ns, event.record) == (5_000_000_000, {"a": 1})
+    assert event.metadata == {"meta": 1}
 
 
 def test_what_fluent_logger_makes_is_read() -> None:
@@ -101,6 +104,8 @@ def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         packed([7, 1, {}]),
         packed(["t", b"xx", {"compressed": "gzip"}]),
         packed(["t", b"xx", {"compressed": "zstd"}]),
+        packed(["t", b"xx", {"compressed": "lz4"}]),
+        packed(["t", packed(ENTRY), {"fluent_signal": 1}]),
     ],
 )
 def test_what_cannot_be_read_is_named_and_counted_as_one(raw: bytes) -> None:

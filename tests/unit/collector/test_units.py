@@ -5,8 +5,7 @@ import pytest
 import zstandard
 
 from penstock.collector.decode import units
-from penstock.collector.decode.units import decode_records, decompress
-from penstock.collector.errors import UndecodableError
+from penstock.collector.decode.units import decode_records
 from penstock.collector.spool import Unit
 from penstock.specs import Accepted, check_line
 from tests.support.collector import encode_batch, log_line
@@ -40,10 +39,15 @@ def test_a_batch_that_cannot_be_decompressed_is_refused_whole() -> None:
 
 def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(units, "UNIT_DECOMPRESSED_BYTES_MAX", 1000)
-    with pytest.raises(UndecodableError, match="more than 1000 bytes"):
-        decompress(zstandard.compress(bytes(10_000_000)))
-    with pytest.raises(UndecodableError, match="ends early"):
-        decompress(zstandard.compress(b"abc")[:-3])
+    frame = encode_batch("s", 1, [], codec="zstd")[4:] + zstandard.compress(bytes(10_000_000))
+    (part,) = decode_records(unit("unix", frame), RESOURCE).undecodable
+    assert "more than 1000 bytes" in part.reason
+
+
+def test_lines_that_stand_for_no_record_are_named() -> None:
+    decoded = decode_records(unit("ndjson", b"{}\n[]\n{}", 3, refused=[[1, "odd"]]), RESOURCE)
+    assert (decoded.lines, decoded.indexes) == ([b"{}", b"{}"], [0, 2])
+    assert [(p.index, p.reason, p.raw) for p in decoded.undecodable] == [(1, "odd", b"[]")]
 
 
 def test_lines_keep_their_number_even_when_empty() -> None:

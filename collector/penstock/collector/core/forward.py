@@ -6,7 +6,7 @@ second element is tells the mode:
     Message                  [tag, time, record, option?]
     Forward                  [tag, [[time, record], ...], option?]
     PackedForward            [tag, bytes of [time, record] back to back, option?]
-    CompressedPackedForward  the same, gzip-compressed (several members allowed)
+    CompressedPackedForward  the same, compressed with gzip or zstd (several members allowed)
 
 `option` may hold ``chunk``: the sender wants ``{"ack": chunk}`` once the message is safe. A time is
 an integer, a float or an EventTime: extension type 0 of two big-endian 32-bit numbers, seconds and
@@ -14,13 +14,13 @@ nanoseconds. A bare nil is a keepalive. Fluent Bit sends ``[[time, metadata], re
 """
 
 import struct
-import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgpack
 
+from penstock.collector.core.inflate import gunzip, unzstd
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import (
     FORWARD_MESSAGE_BYTES_MAX,
@@ -29,7 +29,6 @@ from penstock.collector.limits import (
 )
 
 _EVENT_TIME: Final = struct.Struct(">II")
-_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _MSGPACK_ERRORS: Final = (
     ValueError,
     TypeError,
@@ -56,11 +55,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One record of a message; `time_ns` is None when the sender gave none."""
+    """One record of a message.
+
+    Attributes:
+        time_ns: None when the sender gave none.
+        metadata: What Fluent Bit sends beside the record.
+    """
 
     tag: str
     time_ns: int | None
     record: dict[Any, Any]
+    metadata: dict[Any, Any] = field(default_factory=dict)
 
 
 class MessageReader:
@@ -76,13 +81,21 @@ class MessageReader:
         Raises:
             RemoteProtocolError: Not the protocol, or a message above the limit.
         """
+        return [found for value in self.cut(data) if (found := read_message(value)) is not None]
+
+    def cut(self, data: bytes) -> list[bytes]:
+        """Add bytes; returns the msgpack values that they complete, each as its bytes.
+
+        Raises:
+            RemoteProtocolError: Not msgpack, or a value above the limit.
+        """
         if not self._started and data[:1] in (b"{", b"["):
             raise RemoteProtocolError("the JSON form of the forward protocol is not supported")
         self._started = True
         self._buffer += data
         unpacker = _unpacker()
         unpacker.feed(self._buffer)
-        messages: list[Message] = []
+        values: list[bytes] = []
         at = 0
         while at < len(self._buffer):
             try:
@@ -92,14 +105,12 @@ class MessageReader:
             except _MSGPACK_ERRORS as error:
                 raise RemoteProtocolError(f"not msgpack: {type(error).__name__}") from None
             end = unpacker.tell()
-            message = _read_message(bytes(self._buffer[at:end]))
-            if message is not None:
-                messages.append(message)
+            values.append(bytes(self._buffer[at:end]))
             at = end
         del self._buffer[:at]
         if len(self._buffer) > FORWARD_MESSAGE_BYTES_MAX:
             raise RemoteProtocolError(f"message above {FORWARD_MESSAGE_BYTES_MAX} bytes")
-        return messages
+        return values
 
 
 def encode_ack(chunk: bytes | str) -> bytes:
@@ -129,11 +140,18 @@ def decode_message(raw: bytes) -> list[Event]:
     try:
         message = _unpack(raw)
         tag = _tag(message[0])
+        _refuse_foreign(_option(message).get("fluent_signal", 0))
         return [_event(tag, entry) for entry in _entries(message, message[1])]
     except UndecodableError:
         raise
-    except (*_MSGPACK_ERRORS, IndexError, KeyError, zlib.error) as error:
+    except (*_MSGPACK_ERRORS, IndexError, KeyError) as error:
         raise UndecodableError(f"forward: {type(error).__name__}: {error}"[:200]) from None
+
+
+def _refuse_foreign(signal: Any) -> None:
+    """1 and 2 are Fluent Bit's own metrics and traces, in formats of its own."""
+    if signal != 0:
+        raise UndecodableError(f"forward: fluent_signal {signal!r} is not logs"[:200])
 
 
 def _entries(message: list[Any], entries: Any) -> Iterator[Any]:
@@ -150,10 +168,11 @@ def _entries(message: list[Any], entries: Any) -> Iterator[Any]:
 def _event(tag: str, entry: Any) -> Event:
     if not isinstance(entry, list) or len(entry) < 2 or not isinstance(entry[1], dict):
         raise UndecodableError("forward: an entry is not [time, record]")
-    time = entry[0]
+    time, metadata = entry[0], {}
     if isinstance(time, list) and time:  # Fluent Bit: [time, metadata]
+        metadata = time[1] if len(time) > 1 and isinstance(time[1], dict) else {}
         time = time[0]
-    return Event(tag, _time_ns(time), entry[1])
+    return Event(tag, _time_ns(time), entry[1], metadata)
 
 
 def _time_ns(time: Any) -> int | None:
@@ -167,8 +186,12 @@ def _time_ns(time: Any) -> int | None:
     return int(time) * 1_000_000_000 + int((time % 1) * 1_000_000_000)
 
 
-def _read_message(raw: bytes) -> Message | None:
-    """Count a message's records and find its chunk; None for a keepalive."""
+def read_message(raw: bytes) -> Message | None:
+    """Count a message's records and find its chunk; None for a keepalive.
+
+    Raises:
+        RemoteProtocolError: It is no message.
+    """
     if raw == b"\xc0":
         return None
     try:
@@ -177,14 +200,16 @@ def _read_message(raw: bytes) -> Message | None:
         raise RemoteProtocolError(f"not a forward message: {type(error).__name__}") from None
     if not isinstance(message, list) or not 2 <= len(message) <= 4:
         raise RemoteProtocolError("not a forward message: an array of 2 to 4 elements is expected")
-    entries = message[1]
-    option = message[-1] if len(message) > 2 and isinstance(message[-1], dict) else {}
-    if not isinstance(entries, (list, bytes, str)) and len(message) < 4:
-        option = {}  # Message mode without option: the last element is the record
-    chunk = option.get("chunk")
+    chunk = _option(message).get("chunk")
     return Message(
-        raw, _count(message, entries), chunk if isinstance(chunk, (str, bytes)) else None
+        raw, _count(message, message[1]), chunk if isinstance(chunk, (str, bytes)) else None
     )
+
+
+def _option(message: list[Any]) -> dict[Any, Any]:
+    """The message's last element, where that is no record."""
+    at = 2 if isinstance(message[1], (list, bytes, str)) else 3
+    return message[at] if len(message) > at and isinstance(message[at], dict) else {}
 
 
 def _count(message: list[Any], entries: Any) -> int:
@@ -204,38 +229,20 @@ def _count(message: list[Any], entries: Any) -> int:
             count += 1
             if count > UNIT_RECORDS_MAX:
                 raise RemoteProtocolError(f"more than {UNIT_RECORDS_MAX} records in a message")
-    except (*_MSGPACK_ERRORS, UndecodableError, zlib.error):
+    except (*_MSGPACK_ERRORS, UndecodableError):
         return 1
 
 
 def _packed(message: list[Any], entries: bytes | str) -> bytes:
     data = entries.encode("utf-8", "surrogateescape") if isinstance(entries, str) else entries
-    option = message[2] if len(message) > 2 and isinstance(message[2], dict) else {}
-    compressed = option.get("compressed") or "text"
+    compressed = _option(message).get("compressed") or "text"
     if compressed == "text":
         return data
     if compressed == "gzip":
-        return _gunzip(data)
+        return gunzip(data, UNIT_DECOMPRESSED_BYTES_MAX)
+    if compressed == "zstd":
+        return unzstd(data, UNIT_DECOMPRESSED_BYTES_MAX)
     raise UndecodableError(f"forward: compression {compressed!r} is not supported")
-
-
-def _gunzip(data: bytes) -> bytes:
-    """Decompress all members; one decompressor stops after the first."""
-    parts: list[bytes] = []
-    room = UNIT_DECOMPRESSED_BYTES_MAX
-    while data:
-        member = zlib.decompressobj(_GZIP_WINDOW)
-        part = member.decompress(data, room + 1)
-        room -= len(part)
-        if room < 0:
-            raise UndecodableError(
-                f"forward: more than {UNIT_DECOMPRESSED_BYTES_MAX} bytes after decompression"
-            )
-        if not member.eof:
-            raise UndecodableError("forward: gzip data ends early")
-        parts.append(part)
-        data = member.unused_data
-    return b"".join(parts)
 
 
 def _unpacker() -> Any:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
-import zstandard
 
 from penstock.collector.core.forward import Event, decode_message, messages_in
+from penstock.collector.core.inflate import unzstd
 from penstock.collector.core.unix_framing import decode_batch_header
 from penstock.collector.decode.lines import LineContext, decode_line, log_record
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
@@ -77,18 +77,27 @@ def _decode_unix(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     header = decode_batch_header(unit.payload)
     body = unit.payload[header.body_at :]
     if header.codec == "zstd" and body:
-        body = decompress(body)
+        body = unzstd(body, UNIT_DECOMPRESSED_BYTES_MAX)
     lines = [line for line in body.split(b"\n") if line]
     return Decoded(header.resource or resource, list(range(len(lines))), lines)
 
 
 def _decode_ndjson(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
-    lines = [line for line in unit.payload.split(b"\n") if line]
-    return Decoded(unit.meta.get("resource") or resource, list(range(len(lines))), lines)
+    """Record lines; some may stand for what could not be made one, with the reason in `meta`."""
+    refused: dict[int, str] = dict(unit.meta.get("refused", ()))
+    decoded = Decoded(unit.meta.get("resource") or resource)
+    for index, line in enumerate(line for line in unit.payload.split(b"\n") if line):
+        if index in refused:
+            decoded.undecodable.append(Undecodable(index, refused[index], line))
+        else:
+            decoded.indexes.append(index)
+            decoded.lines.append(line)
+    return decoded
 
 
 def _decode_lines(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
-    context = LineContext({**resource, "service.name": unit.meta["service"]}, {})
+    own = {**resource, "service.name": unit.meta["service"]}
+    context = LineContext(own, unit.meta.get("attributes", {}))
     cut = frozenset(unit.meta.get("truncated", ()))
     raw = unit.payload.split(b"\n")
     lines = [
@@ -126,6 +135,8 @@ def _encode_event(event: Event, unit: Unit, resource: Mapping[str, Any]) -> byte
     if service == "from_tag":
         service = event.tag.partition(".")[0][:SERVICE_CHARACTERS_MAX] or "unknown"
     fields = {_key(key): value for key, value in event.record.items()}
+    if event.metadata:
+        fields["fluent.metadata"] = event.metadata
     record = log_record(
         fields,
         {"fluent.tag": event.tag},
@@ -141,27 +152,6 @@ def _key(key: object) -> str:
     return key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
 
 
-def decompress(data: bytes) -> bytes:
-    """One zstd frame, within the limit.
-
-    Raises:
-        UndecodableError: Not zstd, cut short, or too large.
-    """
-    decompressor = zstandard.ZstdDecompressor().decompressobj()
-    try:
-        parts, size = [], 0
-        for at in range(0, len(data), 1 << 16):
-            parts.append(decompressor.decompress(data[at : at + (1 << 16)]))
-            size += len(parts[-1])
-            if size > UNIT_DECOMPRESSED_BYTES_MAX:
-                raise UndecodableError(f"more than {UNIT_DECOMPRESSED_BYTES_MAX} bytes in a batch")
-    except zstandard.ZstdError as error:
-        raise UndecodableError(f"not zstd: {error}") from None
-    if not decompressor.eof:
-        raise UndecodableError("the zstd frame ends early")
-    return b"".join(parts)
-
-
 _DECODERS: Final[dict[str, Callable[[Unit, Mapping[str, Any]], Decoded]]] = {
     "unix": _decode_unix,
     "ndjson": _decode_ndjson,
@@ -169,4 +159,4 @@ _DECODERS: Final[dict[str, Callable[[Unit, Mapping[str, Any]], Decoded]]] = {
     "forward": _decode_forward,
 }
 
-__all__ = ["Decoded", "Undecodable", "decode_records", "decompress"]
+__all__ = ["Decoded", "Undecodable", "decode_records"]

@@ -19,7 +19,6 @@ from typing import Any, Final
 import structlog
 from typing_extensions import override
 
-from penstock.collector.config import FileSource as FileSection
 from penstock.collector.core.delivery import Read
 from penstock.collector.core.files import FileState, Generations, Verdict
 from penstock.collector.core.ledger import Ledger
@@ -27,6 +26,7 @@ from penstock.collector.core.lines import Line, LineCutter
 from penstock.collector.courier import Courier
 from penstock.collector.decode.lines import LineContext, decode_line, printable
 from penstock.collector.pipeline import Chunk, Pipeline
+from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.tail import Tail, look
 from penstock.service.clock import Clock

@@ -1,56 +1,49 @@
-"""Fluent forward messages, over TCP or a Unix stream socket.
+"""Fluent forward messages, over TCP, TLS or a Unix stream socket.
 
 Messages of one read are one unit of the spool. Senders that name a chunk get its ack once the unit
 is durable; there is no refusal in this protocol: whoever asked for an ack and gets none sends
-again, whoever did not is told nothing, so what cannot be taken is counted as dropped.
+again, whoever did not is told nothing, so what cannot be taken is counted as dropped. A datagram on
+the same port is a heartbeat and is answered.
 """
 
 import asyncio
 import functools
+import secrets
+import socket
 from collections.abc import Iterator
-from pathlib import Path
 
-import structlog
 from typing_extensions import override
 
-from penstock.collector.core.forward import Message, MessageReader, encode_ack
-from penstock.collector.core.ledger import Ledger
+from penstock.collector.core.forward import Message, MessageReader, encode_ack, read_message
+from penstock.collector.core.forward_handshake import NONCE_BYTES, Handshake, Secrets
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
-from penstock.collector.limits import READ_BYTES, UNIT_RECORDS_MAX
+from penstock.collector.intake import Intake, Payload
+from penstock.collector.limits import HANDSHAKE_TIMEOUT_S, READ_BYTES, UNIT_RECORDS_MAX
+from penstock.collector.source_sections import ForwardSource as Section
+from penstock.collector.sources.datagrams import Datagrams, Peer
 from penstock.collector.sources.listener import Listener
 from penstock.collector.sources.source import Source
-from penstock.collector.spool import Spool, Unit
-from penstock.service.clock import Clock
+from penstock.collector.tls import ServerTls
 
 _SOCKET_MODE = 0o660
+_HEARTBEAT = b"\0"
 
 
 class ForwardSource(Source):
-    """Listens on one address.
+    """Listens on one address."""
 
-    Args:
-        address: `HOST:PORT`, or the path of a Unix socket.
-        service: Service name of every record, or ``from_tag``: the tag up to its first dot.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        address: str | Path,
-        service: str,
-        *,
-        spool: Spool,
-        ledger: Ledger,
-        clock: Clock,
-    ) -> None:
-        self.name = name
-        self._address = address
-        self._service = service
-        self._spool = spool
-        self._ledger = ledger
-        self._clock = clock
-        self._listener = Listener(name, self._serve)
-        self._log = structlog.get_logger().bind(source=name)
+    def __init__(self, section: Section, *, intake: Intake) -> None:
+        self.name = intake.source
+        self._section = section
+        self._intake = intake
+        self._listener = Listener(self.name, self._serve)
+        self._heartbeats = Datagrams(self.name, self._beat)
+        self._secrets: Secrets | None = None
+        if section.shared_key is not None:
+            users = {name: secret.get_secret_value() for name, secret in section.users.items()}
+            self._secrets = Secrets(section.shared_key.get_secret_value(), users)
+        # Clients refuse a server that has their own host's name, and they are often on ours.
+        self._host = f"penstock.{socket.gethostname()}"
 
     @property
     @override
@@ -59,10 +52,15 @@ class ForwardSource(Source):
 
     @override
     async def start(self) -> None:
-        if isinstance(self._address, Path):
-            await self._listener.listen_unix(self._address, _SOCKET_MODE)
-        else:
-            await self._listener.listen_tcp(self._address)
+        section = self._section
+        if section.path is not None:
+            await self._listener.listen_unix(section.path, _SOCKET_MODE)
+            return
+        assert section.listen is not None
+        tls = ServerTls(section.tls, self.name) if section.tls is not None else None
+        await self._listener.listen_tcp(section.listen, tls.context if tls else None)
+        assert self._listener.endpoint is not None
+        await self._heartbeats.listen(self._listener.endpoint)
 
     @override
     async def run(self) -> None:
@@ -70,40 +68,76 @@ class ForwardSource(Source):
 
     @override
     async def stop(self) -> None:
+        self._heartbeats.close()
         await self._listener.close()
+
+    def _beat(self, _: bytes, peer: Peer) -> None:
+        self._heartbeats.answer(_HEARTBEAT, peer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         messages = MessageReader()
-        while data := await reader.read(READ_BYTES):
-            try:
-                complete = messages.feed(data)
-            except RemoteProtocolError as error:
-                self._ledger[self.name].notes["protocol_errors"] += 1
-                self._log.warning("a sender broke the protocol", error=str(error))
-                return
-            for group in _groups(complete):
-                await self._take(group, writer)
-            await writer.drain()
+        try:
+            complete: list[Message] = []
+            if self._secrets is not None:
+                async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                    complete = await self._shake_hands(messages, reader, writer)
+            await self._take_all(complete, writer)
+            while data := await reader.read(READ_BYTES):
+                await self._take_all(messages.feed(data), writer)
+        except RemoteProtocolError as error:
+            self._intake.note("protocol_errors")
+            self._intake.log.warning("a sender broke the protocol", error=str(error))
+
+    async def _shake_hands(
+        self, messages: MessageReader, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> list[Message]:
+        """Let the sender prove that it knows the key; returns what it sent along already.
+
+        Raises:
+            RemoteProtocolError: It does not, or went away.
+        """
+        assert self._secrets is not None
+        handshake = Handshake(
+            self._secrets,
+            self._host,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+            auth_salt=secrets.token_bytes(NONCE_BYTES),
+        )
+        writer.write(handshake.hello())
+        values: list[bytes] = []
+        while not values:
+            data = await reader.read(READ_BYTES)
+            if not data:
+                raise RemoteProtocolError("the connection ended within the handshake")
+            values = messages.cut(data)
+        pong = handshake.answer(values[0])
+        writer.write(pong.frame)
+        await writer.drain()
+        if pong.refusal:
+            self._intake.note("handshakes_refused")
+            raise RemoteProtocolError(f"handshake: {pong.refusal}")
+        return [found for value in values[1:] if (found := read_message(value)) is not None]
+
+    async def _take_all(self, messages: list[Message], writer: asyncio.StreamWriter) -> None:
+        for group in _groups(messages):
+            await self._take(group, writer)
+        await writer.drain()
 
     async def _take(self, messages: list[Message], writer: asyncio.StreamWriter) -> None:
-        unit = Unit(
-            source=self.name,
+        payload = Payload(
             format="forward",
-            payload=b"".join(message.raw for message in messages),
+            data=b"".join(message.raw for message in messages),
             count=sum(message.count for message in messages),
-            received_ns=self._clock.unix_ns(),
-            meta={"service": self._service},
+            meta={"service": self._section.service},
         )
         try:
-            future = await self._spool.put(unit)
+            future = await self._intake.offer(payload)
         except SpoolFullError:
             self._give_up(messages, "spool_full")
-            return
         except SpoolFailedError:
             self._give_up(messages, "spool_failed")
-            return
-        assert future is not None
-        future.add_done_callback(functools.partial(self._answer, messages, writer))
+        else:
+            future.add_done_callback(functools.partial(self._answer, messages, writer))
 
     def _answer(
         self, messages: list[Message], writer: asyncio.StreamWriter, done: "asyncio.Future[int]"
@@ -119,11 +153,10 @@ class ForwardSource(Source):
     def _give_up(self, messages: list[Message], reason: str) -> None:
         """Count what nobody will send again; the rest is its sender's, who gets no ack."""
         lost = sum(message.count for message in messages if message.chunk is None)
-        told = sum(message.count for message in messages if message.chunk is not None)
         if lost:
-            self._ledger.dropped(self.name, reason, lost)
-        if told:
-            self._ledger[self.name].notes[f"refused_{reason}"] += told
+            self._intake.dropped(reason, lost)
+        told = sum(message.count for message in messages if message.chunk is not None)
+        self._intake.note(f"refused_{reason}", told)
 
 
 def _groups(messages: list[Message]) -> Iterator[list[Message]]:

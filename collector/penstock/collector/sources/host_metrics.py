@@ -9,14 +9,10 @@ from typing import Any
 
 import orjson
 import psutil
-import structlog
 from typing_extensions import override
 
-from penstock.collector.core.ledger import Ledger
-from penstock.collector.errors import SpoolFailedError, SpoolFullError
+from penstock.collector.intake import Intake, Payload
 from penstock.collector.sources.source import Source
-from penstock.collector.spool import Spool, Unit
-from penstock.service.clock import Clock
 
 Attributes = Mapping[str, str]
 
@@ -150,25 +146,13 @@ _GROUPS: tuple[Callable[[], Iterator[Point]], ...] = (
 class HostMetricsSource(Source):
     """Measures at a fixed interval; one round is one unit of the spool."""
 
-    def __init__(
-        self,
-        name: str,
-        interval_s: float,
-        resource: Mapping[str, Any],
-        *,
-        spool: Spool,
-        ledger: Ledger,
-        clock: Clock,
-    ) -> None:
-        self.name = name
+    def __init__(self, interval_s: float, resource: Mapping[str, Any], *, intake: Intake) -> None:
+        self.name = intake.source
         self._interval_s = interval_s
         self._resource = resource
-        self._spool = spool
-        self._ledger = ledger
-        self._clock = clock
+        self._intake = intake
         self._boot_ns = int(psutil.boot_time() * 1e9)
         self._stopping = asyncio.Event()
-        self._log = structlog.get_logger().bind(source=name)
 
     @property
     @override
@@ -182,7 +166,8 @@ class HostMetricsSource(Source):
     @override
     async def run(self) -> None:
         while not self._stopping.is_set():
-            await self._take(await asyncio.to_thread(self._measure))
+            lines = await asyncio.to_thread(self._measure)
+            await self._intake.keep_or_drop(Payload("ndjson", b"\n".join(lines), len(lines)))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await self._stopping.wait()
@@ -192,25 +177,7 @@ class HostMetricsSource(Source):
         self._stopping.set()
 
     def _measure(self) -> list[bytes]:
-        now_ns = self._clock.unix_ns()
+        now_ns = self._intake.clock.unix_ns()
         return encode_points(
             measure(), now_ns=now_ns, boot_ns=self._boot_ns, resource=self._resource
         )
-
-    async def _take(self, lines: list[bytes]) -> None:
-        unit = Unit(
-            source=self.name,
-            format="ndjson",
-            payload=b"\n".join(lines),
-            count=len(lines),
-            received_ns=self._clock.unix_ns(),
-        )
-        try:
-            future = await self._spool.put(unit)
-            assert future is not None
-            await future
-        except SpoolFullError:
-            self._ledger.dropped(self.name, "spool_full", unit.count)
-        except SpoolFailedError as error:
-            self._ledger.dropped(self.name, "spool_failed", unit.count)
-            self._log.warning("the spool cannot write", error=str(error))

@@ -3,11 +3,12 @@
 import asyncio
 import errno
 import socket
+import ssl
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from penstock.collector.limits import CONNECTIONS_MAX, READ_BYTES
+from penstock.collector.limits import CONNECTIONS_MAX, HANDSHAKE_TIMEOUT_S, READ_BYTES
 from penstock.service import ConfigError, UnavailableError
 from penstock.service.config import split_host_port
 
@@ -32,8 +33,15 @@ class Listener:
         self.endpoint: str | None = None
         self.refused = 0
 
-    async def listen_tcp(self, address: str) -> None:
+    async def listen_tcp(
+        self, address: str, context: ssl.SSLContext | None = None, *, key: str = "listen"
+    ) -> None:
         """Listen on `HOST:PORT`.
+
+        Args:
+            address: Where.
+            context: For TLS; None listens in clear.
+            key: Of the source, which the address is from.
 
         Raises:
             UnavailableError: The address is taken or not ours.
@@ -41,12 +49,18 @@ class Listener:
         host, port = split_host_port(address)
         try:
             self._server = await asyncio.start_server(
-                self._accept, host, port, limit=READ_BYTES, reuse_address=True
+                self._accept,
+                host,
+                port,
+                limit=READ_BYTES,
+                reuse_address=True,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_TIMEOUT_S,
             )
         except OSError as error:
             raise UnavailableError(
                 f"source {self._name}: cannot listen on {address}: {error.strerror}",
-                fix="stop what uses the port, or set another with the source's key `listen`",
+                fix=f"stop what uses the port, or set another with the source's key `{key}`",
             ) from None
         self.endpoint = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
 

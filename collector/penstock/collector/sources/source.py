@@ -1,5 +1,6 @@
 """What every source is to the agent."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 
@@ -32,3 +33,8 @@ class Source(Protocol):
     def endpoint(self) -> str | None:
         """The address it listens on."""
         ...
+
+    @property
+    def endpoints(self) -> Mapping[str, str]:
+        """The addresses of a source that has several, by what is spoken there."""
+        return {}

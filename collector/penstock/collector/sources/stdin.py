@@ -9,43 +9,26 @@ import asyncio
 import os
 import select
 
-import structlog
 from typing_extensions import override
 
-from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.lines import Line, LineCutter
-from penstock.collector.errors import SpoolFailedError, SpoolFullError
+from penstock.collector.intake import Intake, Payload
 from penstock.collector.limits import READ_BYTES
 from penstock.collector.sources.source import Source
-from penstock.collector.spool import Spool, Unit
-from penstock.service.clock import Clock
-
-_RETRY_S = 1.0
 
 
 class StdinSource(Source):
     """Reads a file descriptor to its end; the end of input is a normal end of `run`."""
 
-    def __init__(  # noqa: PLR0913 - what it reads, and what it feeds
-        self,
-        name: str,
-        service: str,
-        line_bytes_max: int,
-        *,
-        spool: Spool,
-        ledger: Ledger,
-        clock: Clock,
-        descriptor: int = 0,
+    def __init__(
+        self, service: str, line_bytes_max: int, *, intake: Intake, descriptor: int = 0
     ) -> None:
-        self.name = name
+        self.name = intake.source
         self._service = service
         self._lines = LineCutter(line_bytes_max)
-        self._spool = spool
-        self._ledger = ledger
-        self._clock = clock
+        self._intake = intake
         self._descriptor = descriptor
         self._stopping = asyncio.Event()
-        self._log = structlog.get_logger().bind(source=name)
 
     @property
     @override
@@ -68,7 +51,7 @@ class StdinSource(Source):
         rest = self._lines.flush()
         if rest is not None:
             await self._take([rest])
-        self._log.info("standard input ended")
+        self._intake.log.info("standard input ended")
 
     @override
     async def stop(self) -> None:
@@ -89,27 +72,21 @@ class StdinSource(Source):
             return None
 
     async def _take(self, lines: list[Line]) -> None:
-        if not lines:
-            return
-        truncated = [index for index, line in enumerate(lines) if line.truncated]
-        self._ledger[self.name].notes["lines_truncated"] += len(truncated)
-        unit = Unit(
-            source=self.name,
-            format="lines",
-            payload=b"\n".join(line.text for line in lines),
-            count=len(lines),
-            received_ns=self._clock.unix_ns(),
-            meta={"service": self._service, "truncated": truncated},
-        )
-        while True:
-            try:
-                future = await self._spool.put(unit)
-                assert future is not None
-                await future
-            except SpoolFullError:
-                self._ledger.dropped(self.name, "spool_full", unit.count)
-            except SpoolFailedError as error:
-                self._log.warning("the spool cannot write; trying again", error=str(error))
-                await asyncio.sleep(_RETRY_S)
-                continue
-            return
+        if lines:
+            payload = payload_of_lines(lines, service=self._service)
+            self._intake.note("lines_truncated", len(payload.meta["truncated"]))
+            await self._intake.keep_surely(payload)
+
+
+def payload_of_lines(lines: list[Line], *, service: str, **attributes: str) -> Payload:
+    """Raw lines that become log records, with what holds for all of them."""
+    return Payload(
+        format="lines",
+        data=b"\n".join(line.text for line in lines),
+        count=len(lines),
+        meta={
+            "service": service,
+            "truncated": [index for index, line in enumerate(lines) if line.truncated],
+            "attributes": attributes,
+        },
+    )

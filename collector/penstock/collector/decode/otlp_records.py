@@ -1,0 +1,272 @@
+"""OTLP's objects as record lines: the spec's own mapping, then made to fit the spec.
+
+`penstock.specs.otlp` says which field is which. What foreign senders do besides is adapted where
+the spec has room for it: nested attributes are laid out flat, other bodies than text become JSON, a
+missing severity is INFO, a missing unit ``1``, a metric's name is lower-cased, what is beyond a
+bound of the spec is cut and counted as dropped. Fields that protobuf leaves out because they are
+zero are there again. A summary, which the spec has no type for, becomes ``<name>.count`` and
+``<name>.sum``, cumulative sums, and a gauge ``<name>`` with the attribute ``quantile``. The rest is
+for the gate to refuse.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from penstock.collector.decode.attributes import flatten
+from penstock.collector.decode.severity import severity
+from penstock.specs.envelope import ZERO_SPAN, ZERO_TRACE, Context
+from penstock.specs.errors import RefusedRecordError
+from penstock.specs.limits import (
+    EXEMPLARS_MAX,
+    LINKS_MAX,
+    NAME_CHARACTERS_MAX,
+    SCOPE_CHARACTERS_MAX,
+    SPAN_EVENTS_MAX,
+    STRING_CHARACTERS_MAX,
+    TRACE_STATE_CHARACTERS_MAX,
+)
+from penstock.specs.log_record import DEFAULT_SEVERITY, severity_text
+from penstock.specs.metric_point import NO_RECORDED_VALUE, fit_metric_name
+from penstock.specs.otlp import Unread, read_otlp
+from penstock.specs.resource import fit_resource
+
+Json = dict[str, Any]
+_CUMULATIVE: Final = 2
+_UNFIT: Final = (
+    ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError,
+)  # fmt: skip
+_CONTEXT_CHARACTERS_MAX: Final = {
+    str(info.alias): next(rule.max_length for rule in info.metadata if hasattr(rule, "max_length"))
+    for info in Context.model_fields.values()
+}
+
+
+def map_element(element: Json, default: Mapping[str, Any], now_ns: int) -> Iterator[bytes | str]:
+    """The lines of one resource's log records, spans or data points.
+
+    Args:
+        element: Of ``resourceLogs``, ``resourceSpans`` or ``resourceMetrics``.
+        default: The resource when the element has none.
+        now_ns: When it was received.
+
+    Yields:
+        A line, or the JSON text of what cannot be read.
+
+    Raises:
+        RefusedRecordError: It is no such element.
+    """
+    resource: Json | None = None
+    for record in read_otlp(_without_summaries(element)):
+        if isinstance(record, Unread):
+            yield _raw(record.member)
+            continue
+        if resource is None:
+            resource = fit_resource(record["resource"] or default)
+        record["resource"] = resource
+        try:
+            line = _dump(_fit(record, now_ns))
+        except _UNFIT:
+            yield _raw(record)
+        else:
+            yield line
+
+
+def _fit(record: Json, now_ns: int) -> Json:
+    record.setdefault("observed_time_unix_nano", now_ns)
+    attributes, left_out = flatten(record.get("attributes") or {})
+    record["attributes"] = attributes
+    _add_dropped(record, "dropped_attributes_count", left_out)
+    _fit_ids(record)
+    if "context" in record:
+        record["context"] = _fit_context(record["context"])
+    if "scope" in record:
+        record["scope"] = record["scope"][:SCOPE_CHARACTERS_MAX]
+    _FITS.get(record["kind"], _fit_log)(record, now_ns)
+    return record
+
+
+def _fit_ids(record: Json) -> None:
+    for key, zero in (
+        ("trace_id", ZERO_TRACE),
+        ("span_id", ZERO_SPAN),
+        ("parent_span_id", ZERO_SPAN),
+    ):
+        if key in record:
+            record[key] = record[key].lower()
+            if record[key] in ("", zero):
+                del record[key]
+    if "trace_id" not in record:
+        record.pop("span_id", None)
+    if "trace_flags" in record:
+        record["trace_flags"] &= 0xFF  # the bits above say whether the parent is remote
+
+
+def _fit_context(context: Json) -> Json:
+    return {
+        key: (value if isinstance(value, str) else str(value))[: _CONTEXT_CHARACTERS_MAX[key]]
+        for key, value in context.items()
+        if value is not None
+    }
+
+
+def _fit_log(record: Json, now_ns: int) -> None:
+    time_ns = record.get("time_unix_nano") or record["observed_time_unix_nano"] or now_ns
+    record["time_unix_nano"] = time_ns
+    record["observed_time_unix_nano"] = record["observed_time_unix_nano"] or now_ns
+    if record["kind"] == "log":
+        _fit_severity(record)
+    body = record.get("body")
+    if not isinstance(body, str):
+        body = "" if body is None else _dump(body).decode()
+    record["body"] = body[:STRING_CHARACTERS_MAX]
+    if len(body) > STRING_CHARACTERS_MAX:
+        record["attributes"]["log.record.truncated"] = True
+    if not record.get("event_name", "-"):
+        del record["event_name"]
+
+
+def _fit_severity(record: Json) -> None:
+    number, text = record.get("severity_number"), record.get("severity_text")
+    if not isinstance(number, int) or not 1 <= number <= 24:
+        named = severity(text)
+        number = named[0] if named else DEFAULT_SEVERITY
+    record["severity_number"] = number
+    record["severity_text"] = str(text)[:32] if text else severity_text(number)
+
+
+def _fit_span(record: Json, _: int) -> None:
+    record["name"] = (record.get("name") or "unnamed")[:NAME_CHARACTERS_MAX]
+    record["status_message"] = (record.get("status_message") or "")[:STRING_CHARACTERS_MAX]
+    for key, longest in (("trace_state", TRACE_STATE_CHARACTERS_MAX), ("status_message", 1 << 20)):
+        if not 0 < len(record.get(key) or "") <= longest:
+            record.pop(key, None)
+    for key, most in (("links", LINKS_MAX), ("events", SPAN_EVENTS_MAX)):
+        members = record.get(key) or []
+        _add_dropped(record, f"dropped_{key}_count", len(members) - most)
+        record[key] = [_fit_member(member) for member in members[:most]]
+
+
+def _fit_member(member: Json) -> Json:
+    """A span's link or event, or an exemplar."""
+    _fit_ids(member)
+    if "name" in member:
+        member["name"] = member["name"][:NAME_CHARACTERS_MAX]
+    if "attributes" in member:
+        member["attributes"], _ = flatten(member["attributes"])
+    return member
+
+
+def _fit_metric(record: Json, now_ns: int) -> None:
+    time_ns = record["time_unix_nano"] = record.get("time_unix_nano") or now_ns
+    record["name"] = fit_metric_name(record["name"])
+    record["unit"] = (record.get("unit") or "1")[:63]
+    kind = record["metric_type"]
+    if kind != "gauge":
+        start_ns = record.get("start_time_unix_nano") or time_ns
+        record["start_time_unix_nano"] = min(start_ns, time_ns)
+    if kind == "sum":
+        record.setdefault("is_monotonic", False)
+    elif kind != "gauge":
+        _fit_distribution(record)
+    if record.get("flags", 0) & NO_RECORDED_VALUE:
+        record.pop("value", None)
+    exemplars = [_fit_member(one) for one in record.pop("exemplars", ())]
+    finite = [one for one in exemplars if math.isfinite(one.get("value", math.nan))]
+    if finite:
+        record["exemplars"] = [{"time_unix_nano": time_ns, **one} for one in finite[:EXEMPLARS_MAX]]
+
+
+def _fit_distribution(record: Json) -> None:
+    record.setdefault("count", 0)
+    for key in ("sum", "min", "max"):
+        if key in record:
+            value = float(record.pop(key))
+            if math.isfinite(value):
+                record[key] = value
+    if record["metric_type"] == "histogram":
+        record.setdefault("explicit_bounds", [])
+        record.setdefault("bucket_counts", [record["count"]])
+        record["explicit_bounds"] = [float(bound) for bound in record["explicit_bounds"]]
+        return
+    record.setdefault("scale", 0)
+    record.setdefault("zero_count", 0)
+    for key in ("positive", "negative"):
+        if key in record:
+            record[key] = {"offset": 0, "bucket_counts": [], **record[key]}
+
+
+def _add_dropped(record: Json, key: str, more: int) -> None:
+    if count := int(record.get(key) or 0) + max(0, more):
+        record[key] = count
+    else:
+        record.pop(key, None)
+
+
+_FITS: Final = {"span": _fit_span, "metric": _fit_metric}
+
+
+def _without_summaries(element: Json) -> Json:
+    """The element with every summary taken apart; as it is when it has none."""
+    if "scopeMetrics" not in element:
+        return element
+    try:
+        scopes = [
+            {
+                **scope,
+                "metrics": [one for metric in scope.get("metrics", ()) for one in _simple(metric)],
+            }
+            for scope in element["scopeMetrics"]
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise RefusedRecordError("not_otlp") from None
+    return {**element, "scopeMetrics": scopes}
+
+
+def _simple(metric: Json) -> Iterator[Json]:
+    if "summary" not in metric:
+        yield metric
+        return
+    points = metric["summary"].get("dataPoints", ())
+    plain = {"name": metric["name"], "unit": metric.get("unit", "")}
+    for field, key, unit in (("count", "asInt", "1"), ("sum", "asDouble", plain["unit"])):
+        total = {
+            "isMonotonic": field == "count",  # a sum falls when a negative value is measured
+            "aggregationTemporality": _CUMULATIVE,
+            "dataPoints": [{**_frame(point), key: point.get(field, 0)} for point in points],
+        }
+        yield {"name": f"{plain['name']}.{field}", "unit": unit, "sum": total}
+    quantiles = [
+        {**_frame(point, quantile.get("quantile", 0)), "asDouble": quantile.get("value", 0)}
+        for point in points
+        for quantile in point.get("quantileValues", ())
+    ]
+    yield {**plain, "gauge": {"dataPoints": quantiles}}
+
+
+def _frame(point: Json, quantile: float | None = None) -> Json:
+    kept = ("timeUnixNano", "startTimeUnixNano", "attributes", "flags")
+    frame = {key: point[key] for key in kept if key in point}
+    if quantile is not None:
+        own = {"key": "quantile", "value": {"doubleValue": quantile}}
+        frame["attributes"] = [*frame.get("attributes", ()), own]
+        frame.pop("startTimeUnixNano", None)
+    return frame
+
+
+def _raw(member: Json) -> str:
+    """What could not be read, as text.
+
+    Raises:
+        RefusedRecordError: It nests too deep even for that.
+    """
+    try:
+        return _dump(member).decode()
+    except (orjson.JSONEncodeError, RecursionError):
+        raise RefusedRecordError("too_deep") from None
+
+
+def _dump(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)

@@ -1,0 +1,113 @@
+"""A source's way into the spool, and its account: what every source does once bytes are a payload.
+
+Who can be told no gets `keep`, which raises; who cannot, `keep_or_drop`, which counts; who can be
+made to wait, `keep_surely`, which waits for the disk.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.errors import SpoolFailedError, SpoolFullError
+from penstock.collector.spool import Spool, Unit
+from penstock.service.clock import Clock
+
+_RETRY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What was received in one piece, and how it is to be read again.
+
+    Attributes:
+        count: Records in it, as far as the source can tell.
+        meta: What the format needs besides.
+    """
+
+    format: str
+    data: bytes
+    count: int
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+class Intake:
+    """One source's door to the spool.
+
+    Args:
+        source: The source's name, under which everything is counted.
+    """
+
+    def __init__(self, source: str, *, spool: Spool, ledger: Ledger, clock: Clock) -> None:
+        self.source = source
+        self.clock = clock
+        self.log = structlog.get_logger().bind(source=source)
+        self._spool = spool
+        self._ledger = ledger
+
+    async def offer(self, payload: Payload, *, wait: bool = True) -> asyncio.Future[int]:
+        """Hand a payload over; the future is done once it is durable, or raises `SpoolFailedError`.
+
+        Args:
+            payload: What was received.
+            wait: For room, where the spool is configured to let senders wait.
+
+        Raises:
+            SpoolFullError: Nothing was taken.
+            SpoolFailedError: Likewise.
+        """
+        unit = Unit(
+            source=self.source,
+            format=payload.format,
+            payload=payload.data,
+            count=payload.count,
+            received_ns=self.clock.unix_ns(),
+            meta=payload.meta,
+        )
+        future = await self._spool.put(unit, wait=wait)
+        assert future is not None, "only a unit with a sender can be a repeat"
+        return future
+
+    async def keep(self, payload: Payload, *, wait: bool = True) -> None:
+        """Return once the payload is durable; raises what `offer` and its future do."""
+        await (await self.offer(payload, wait=wait))
+
+    async def keep_or_drop(self, payload: Payload) -> bool:
+        """Return once the payload is durable or counted as dropped; whether it is durable."""
+        try:
+            await self.keep(payload)
+        except SpoolFullError:
+            self.dropped("spool_full", payload.count)
+        except SpoolFailedError as error:
+            self.dropped("spool_failed", payload.count)
+            self.log.warning("the spool cannot write", error=str(error))
+        else:
+            return True
+        return False
+
+    async def keep_surely(self, payload: Payload) -> None:
+        """Return once the payload is durable, however long the disk fails.
+
+        What the spool is configured to refuse when it is full is counted as dropped.
+        """
+        while True:
+            try:
+                await self.keep(payload)
+            except SpoolFullError:
+                self.dropped("spool_full", payload.count)
+            except SpoolFailedError as error:
+                self.log.warning("the spool cannot write; trying again", error=str(error))
+                await asyncio.sleep(_RETRY_S)
+                continue
+            return
+
+    def dropped(self, reason: str, count: int) -> None:
+        """Records were received and given up."""
+        self._ledger.dropped(self.source, reason, count)
+
+    def note(self, what: str, count: int = 1) -> None:
+        """Count something that is no record; shown in the source's stage of the status."""
+        if count:
+            self._ledger[self.source].notes[what] += count

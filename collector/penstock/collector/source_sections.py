@@ -1,0 +1,120 @@
+"""The sections of the configuration that describe sources, one model a type.
+
+`penstock collector sources` prints them; the keys are described in collector/README.md.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from penstock.collector.limits import KIB, LINE_BYTES_MAX, MIB
+from penstock.service import HostPort
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys are mistakes, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceSection(Section):
+    """What every source has: a name, unique in the file; its type by default."""
+
+    name: str | None = Field(default=None, min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+
+
+class TlsSection(Section):
+    """The certificate that a listening source shows; read again when it changes."""
+
+    cert_file: Path = Field(description="PEM: the certificate and what leads to its authority")
+    key_file: Path = Field(description="PEM: its key, without a password")
+    ca_file: Path | None = Field(
+        default=None, description="PEM: who must have signed a sender's certificate; none is asked"
+    )
+
+
+class UnixSource(SourceSection):
+    """Batches from the Penstock spec library over a Unix stream socket; acknowledged."""
+
+    type: Literal["unix"]
+    path: Path
+    mode: int = Field(default=0o660, ge=0, le=0o777)
+
+
+class StdinSource(SourceSection):
+    """Lines from standard input; reading stops while the spool is full."""
+
+    type: Literal["stdin"]
+    service: str = Field(default="stdin", min_length=1)
+    line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
+
+
+class FileSource(SourceSection):
+    """Lines of files, followed through rotation; the files are their own spool."""
+
+    type: Literal["file"]
+    include: list[str] = Field(min_length=1)
+    exclude: list[str] = []
+    service: str = Field(min_length=1)
+    start: Literal["beginning", "end"] = "beginning"
+    line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
+    poll_ms: int = Field(default=250, ge=10, le=60_000)
+    rotate_wait_s: float = Field(default=30.0, ge=0)
+
+
+class ForwardSource(SourceSection):
+    """Fluent forward messages over TCP, TLS or a Unix stream socket; chunks are acknowledged."""
+
+    type: Literal["forward"]
+    listen: HostPort | None = None
+    path: Path | None = None
+    tls: TlsSection | None = None
+    shared_key: SecretStr | None = Field(default=None, description="senders must prove it")
+    users: dict[str, SecretStr] = Field(default={}, description="names and passwords besides it")
+    service: str = Field(default="from_tag", min_length=1)
+
+    @model_validator(mode="after")
+    def _listens_somewhere(self) -> "ForwardSource":
+        if (self.listen is None) == (self.path is None):
+            msg = "set either `listen` (HOST:PORT) or `path` (a Unix socket)"
+            raise ValueError(msg)
+        if self.tls is not None and self.listen is None:
+            msg = "`tls` is for `listen`; a Unix socket needs none"
+            raise ValueError(msg)
+        if self.users and self.shared_key is None:
+            msg = "`users` needs a `shared_key`: the protocol has no users without one"
+            raise ValueError(msg)
+        return self
+
+
+class OtlpSource(SourceSection):
+    """OpenTelemetry protocol over gRPC and HTTP: logs, traces, metrics; acknowledged."""
+
+    type: Literal["otlp"]
+    grpc: HostPort | None = "127.0.0.1:4317"
+    http: HostPort | None = "127.0.0.1:4318"
+    tls: TlsSection | None = None
+    message_bytes_max: int = Field(default=4 * MIB, ge=KIB, le=64 * MIB)
+
+    @model_validator(mode="after")
+    def _listens_somewhere(self) -> "OtlpSource":
+        if self.grpc is None and self.http is None:
+            msg = "set `grpc`, `http` or both (HOST:PORT)"
+            raise ValueError(msg)
+        return self
+
+
+class HostMetricsSource(SourceSection):
+    """This host's cpu, memory, disk, network, load and filesystem figures."""
+
+    type: Literal["host_metrics"]
+    interval_s: float = Field(default=5.0, ge=0.1, le=3600)
+    service: str = Field(default="penstock.host", min_length=1)
+
+
+Source = Annotated[
+    UnixSource | StdinSource | FileSource | ForwardSource | OtlpSource | HostMetricsSource,
+    Field(discriminator="type"),
+]
+SOURCE_TYPES: tuple[type[SourceSection], ...] = get_args(get_args(Source)[0])

@@ -1,0 +1,185 @@
+"""OpenTelemetry's own protocol, over gRPC and HTTP: logs, spans and metrics; acknowledged.
+
+A request is read, mapped and checked before it is answered, so that the sender hears how many of
+its records are refused (a partial success; they are in quarantine with the reason). OK means that
+the rest is durable in the spool. No room means `UNAVAILABLE` or 503 with a delay.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from typing_extensions import override
+
+from penstock.collector.decode.otlp_messages import (
+    Encoding,
+    Json,
+    Signal,
+    decode_request,
+    encode_response,
+    encode_status,
+)
+from penstock.collector.decode.otlp_records import map_element
+from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
+from penstock.collector.intake import Intake, Payload
+from penstock.collector.limits import (
+    OTLP_IN_FLIGHT_BYTES_MAX,
+    OTLP_RECORDS_MAX,
+    OTLP_RETRY_AFTER_S,
+    UNIT_DECOMPRESSED_BYTES_MAX,
+)
+from penstock.collector.source_sections import OtlpSource as Section
+from penstock.collector.sources.listener import Listener
+from penstock.collector.sources.otlp_answer import Answer, Code
+from penstock.collector.sources.otlp_grpc import OtlpGrpc
+from penstock.collector.sources.otlp_http import OtlpHttp
+from penstock.collector.sources.source import Source
+from penstock.collector.tls import ServerTls
+from penstock.specs.errors import RefusedRecordError
+from penstock.specs.gate import Rejected, check_line
+
+_TURN_RECORDS: Final = 200
+"""Records mapped before other tasks get a turn; a few milliseconds of work."""
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A request's records, one a line; those that `unread` names by index are OTLP's objects."""
+
+    lines: list[bytes] = field(default_factory=list)
+    unread: list[tuple[int, str]] = field(default_factory=list)
+    size: int = 0
+    rejected: int = 0
+    reason: str = ""
+
+    def add(self, made: bytes | str) -> None:
+        """Take a line, or what is none."""
+        if isinstance(made, str):
+            self.unread.append((len(self.lines), "not_otlp"))
+            line, reason = made.encode(), "not_otlp"
+        else:
+            verdict = check_line(made)
+            reason = f"{verdict.reason} {verdict.detail}" if isinstance(verdict, Rejected) else ""
+            line = made
+        self.lines.append(line)
+        self.size += len(line)
+        if reason:
+            self.rejected += 1
+            self.reason = self.reason or reason.strip()
+
+
+class OtlpSource(Source):
+    """Listens for gRPC, HTTP or both.
+
+    Args:
+        resource: Of requests that come without one.
+    """
+
+    def __init__(self, section: Section, resource: Mapping[str, Any], *, intake: Intake) -> None:
+        self.name = intake.source
+        self._section = section
+        self._resource = resource
+        self._intake = intake
+        self._in_flight_bytes = 0
+        self._endpoints: dict[str, str] = {}
+        self._grpc: OtlpGrpc | None = None
+        http = OtlpHttp(self.take, intake, body_bytes_max=section.message_bytes_max)
+        self._http = Listener(self.name, http.serve)
+
+    @property
+    @override
+    def endpoint(self) -> str | None:
+        return self._endpoints.get("grpc", self._endpoints.get("http"))
+
+    @property
+    @override
+    def endpoints(self) -> Mapping[str, str]:
+        return self._endpoints
+
+    @override
+    async def start(self) -> None:
+        section = self._section
+        tls = ServerTls(section.tls, self.name) if section.tls is not None else None
+        if section.http is not None:
+            await self._http.listen_tcp(section.http, tls.context if tls else None, key="http")
+            assert self._http.endpoint is not None
+            self._endpoints["http"] = self._http.endpoint
+        if section.grpc is not None:
+            self._grpc = OtlpGrpc(self.name, self.take, message_bytes_max=section.message_bytes_max)
+            credentials = tls.grpc_credentials() if tls else None
+            self._endpoints["grpc"] = await self._grpc.start(section.grpc, credentials)
+
+    @override
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    @override
+    async def stop(self) -> None:
+        if self._grpc is not None:
+            await self._grpc.stop()
+        await self._http.close()
+
+    async def take(self, signal: Signal, body: bytes, encoding: Encoding) -> Answer:
+        """Answer one request, once it is durable or refused."""
+        if self._in_flight_bytes + len(body) > OTLP_IN_FLIGHT_BYTES_MAX:
+            return self._come_again(encoding, "too much is being received at once")
+        self._in_flight_bytes += len(body)
+        try:
+            return await self._take(signal, body, encoding)
+        finally:
+            self._in_flight_bytes -= len(body)
+
+    async def _take(self, signal: Signal, body: bytes, encoding: Encoding) -> Answer:
+        try:
+            taken = await self._map(decode_request(signal, body, encoding))
+        except (RemoteProtocolError, RefusedRecordError) as error:
+            self._intake.note("requests_malformed")
+            return _refuse(encoding, Code.INVALID_ARGUMENT, str(error))
+        if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > OTLP_RECORDS_MAX:
+            self._intake.note("requests_too_large")
+            limit = f"{OTLP_RECORDS_MAX} records or {UNIT_DECOMPRESSED_BYTES_MAX} bytes as JSON"
+            return _refuse(encoding, Code.RESOURCE_EXHAUSTED, f"more than {limit}: send less")
+        if taken.lines:
+            meta = {"refused": taken.unread} if taken.unread else {}
+            payload = Payload("ndjson", b"\n".join(taken.lines), len(taken.lines), meta)
+            try:
+                await self._intake.keep(payload, wait=False)
+            except SpoolFullError as error:
+                self._intake.note("refused_spool_full", payload.count)
+                if error.for_ever:
+                    return _refuse(encoding, Code.RESOURCE_EXHAUSTED, "larger than the spool")
+                return self._come_again(encoding, "the spool is full")
+            except SpoolFailedError:
+                self._intake.note("refused_spool_failed", payload.count)
+                return self._come_again(encoding, "the spool cannot write")
+        return _accept(signal, encoding, taken)
+
+    async def _map(self, elements: list[Json]) -> _Taken:
+        taken, now_ns = _Taken(), self._intake.clock.unix_ns()
+        for element in elements:
+            for made in map_element(element, self._resource, now_ns):
+                taken.add(made)
+                if len(taken.lines) % _TURN_RECORDS == 0:
+                    await asyncio.sleep(0)
+                if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > OTLP_RECORDS_MAX:
+                    return taken
+        return taken
+
+    def _come_again(self, encoding: Encoding, message: str) -> Answer:
+        self._intake.note("requests_deferred")
+        delay_s = OTLP_RETRY_AFTER_S
+        body = encode_status(encoding, Code.UNAVAILABLE, message, retry_after_s=delay_s)
+        return Answer(Code.UNAVAILABLE, body, message, delay_s)
+
+
+def _refuse(encoding: Encoding, code: Code, message: str) -> Answer:
+    return Answer(code, encode_status(encoding, code, message), message)
+
+
+def _accept(signal: Signal, encoding: Encoding, taken: _Taken) -> Answer:
+    message = (
+        f"{taken.rejected} of {len(taken.lines)} {signal.members} are in quarantine, the first: "
+        f"{taken.reason}"
+    )
+    return Answer(Code.OK, encode_response(signal, encoding, taken.rejected, message))

@@ -1,0 +1,102 @@
+"""OTLP over HTTP: ``POST /v1/logs``, ``/v1/traces``, ``/v1/metrics``, answered in kind.
+
+200  taken, perhaps in part         400  not such a request: never send it again
+404  another path                   405  another method
+413  larger than allowed            415  a content type or encoding that is not known
+503  no room: send it again after `Retry-After`
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from penstock.collector.core.inflate import ExpandsTooFarError, gunzip, unzstd
+from penstock.collector.decode.otlp_messages import SIGNALS, Encoding, Signal, encode_status
+from penstock.collector.errors import RemoteProtocolError, UndecodableError
+from penstock.collector.intake import Intake
+from penstock.collector.sources.http_server import Request, Response, serve_http
+from penstock.collector.sources.otlp_answer import Answer, Code
+
+Take = Callable[[Signal, bytes, Encoding], Awaitable[Answer]]
+_PATHS: Final = {f"/v1/{signal.name}": signal for signal in SIGNALS}
+_INFLATE: Final[dict[str, Callable[[bytes, int], bytes]]] = {
+    "identity": lambda body, _: body,
+    "none": lambda body, _: body,
+    "gzip": gunzip,
+    "zstd": unzstd,
+}
+_STATUS: Final = {
+    Code.OK: 200,
+    Code.INVALID_ARGUMENT: 400,
+    Code.RESOURCE_EXHAUSTED: 413,
+    Code.UNAVAILABLE: 503,
+}
+
+
+class OtlpHttp:
+    """Serves connections for one source.
+
+    Args:
+        take: Makes a request's records durable, or says why not.
+        body_bytes_max: Of a request, before and after decompression.
+    """
+
+    def __init__(self, take: Take, intake: Intake, *, body_bytes_max: int) -> None:
+        self._take = take
+        self._intake = intake
+        self._body_bytes_max = body_bytes_max
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until it ends."""
+        try:
+            await serve_http(reader, writer, self.answer, body_bytes_max=self._body_bytes_max)
+        except RemoteProtocolError as error:
+            self._intake.note("protocol_errors")
+            self._intake.log.warning("a sender broke the protocol", error=str(error))
+
+    async def answer(self, request: Request) -> Response:
+        """Take one request."""
+        signal = _PATHS.get(request.path)
+        if signal is None:
+            return _refuse(404, Code.UNIMPLEMENTED, f"there is {', '.join(_PATHS)}")
+        if request.method != "POST":
+            return _refuse(405, Code.UNIMPLEMENTED, "use POST", allow="POST")
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in (encoding.value for encoding in Encoding):
+            return _refuse(415, Code.INVALID_ARGUMENT, f"content-type {kind!r} is not OTLP's")
+        encoding = Encoding(kind)
+        body = self._inflate(request, encoding)
+        if isinstance(body, Response):
+            return body
+        answer = await self._take(signal, body, encoding)
+        retry = {} if answer.retry_after_s is None else {"retry-after": str(answer.retry_after_s)}
+        headers = {"content-type": encoding.value, **retry}
+        return Response(_STATUS[answer.code], answer.body, headers)
+
+    def _inflate(self, request: Request, encoding: Encoding) -> bytes | Response:
+        """The body, decompressed, or what to answer instead."""
+        if request.body is None:
+            return self._too_large(encoding, f"the body is above {self._body_bytes_max} bytes")
+        coding = request.headers.get("content-encoding", "identity").strip().lower()
+        inflate = _INFLATE.get(coding)
+        if inflate is None:
+            text = f"content-encoding {coding!r} is not gzip, zstd or identity"
+            return _refuse(415, Code.INVALID_ARGUMENT, text, encoding=encoding)
+        try:
+            return inflate(request.body, self._body_bytes_max)
+        except UndecodableError as error:
+            if isinstance(error, ExpandsTooFarError):
+                return self._too_large(encoding, str(error))
+            self._intake.note("requests_malformed")
+            return _refuse(400, Code.INVALID_ARGUMENT, str(error), encoding=encoding)
+
+    def _too_large(self, encoding: Encoding, message: str) -> Response:
+        self._intake.note("requests_too_large")
+        return _refuse(413, Code.RESOURCE_EXHAUSTED, message, encoding=encoding)
+
+
+def _refuse(
+    status: int, code: Code, message: str, *, encoding: Encoding = Encoding.JSON, **headers: str
+) -> Response:
+    body = encode_status(encoding, code, message)
+    return Response(status, body, {"content-type": encoding.value, **headers})

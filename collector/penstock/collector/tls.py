@@ -1,0 +1,60 @@
+"""TLS of the sources that listen on the network: contexts that follow their files.
+
+A certificate that was replaced is used from the next connection on; one that has become unusable
+changes nothing and is told in the log.
+"""
+
+import ssl
+
+import grpc
+
+from penstock.collector.source_sections import TlsSection
+from penstock.logd.errors import LogdError
+from penstock.logd.security.renewal import Renewed
+from penstock.logd.security.tls import CertificateFiles, ClientCertificates
+from penstock.service import ConfigError
+
+
+class ServerTls:
+    """What one source's listeners show and ask for.
+
+    Raises:
+        ConfigError: A file is not what it should be.
+    """
+
+    def __init__(self, section: TlsSection, source: str) -> None:
+        files = CertificateFiles(
+            ca_file=section.ca_file, cert_file=section.cert_file, key_file=section.key_file
+        )
+        self._section = section
+        self._asks = section.ca_file is not None
+        clients = ClientCertificates.REQUIRED if self._asks else ClientCertificates.NONE
+        try:
+            self._contexts = Renewed(
+                f"tls of source {source}", files.paths(), lambda: files.server(clients)
+            )
+        except LogdError as error:
+            raise ConfigError(
+                f"source {source}: tls: {error}", fix="name readable PEM files that belong together"
+            ) from None
+        self.context = files.server(clients)
+        self.context.sni_callback = self._choose
+
+    def _choose(self, connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
+        """Called in every handshake, with or without a server name."""
+        self._contexts.look()
+        connection.context = self._contexts()
+
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """The same for a gRPC server, which asks for the files at every handshake."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._grpc_files(), self._grpc_files, require_client_authentication=self._asks
+        )
+
+    def _grpc_files(self) -> grpc.ServerCertificateConfiguration:
+        self._contexts.look()
+        section = self._section
+        chain = section.cert_file.read_bytes()
+        key = section.key_file.read_bytes()
+        authorities = section.ca_file.read_bytes() if section.ca_file is not None else None
+        return grpc.ssl_server_certificate_configuration([(key, chain)], authorities)

@@ -1,0 +1,182 @@
+"""The forward source on real sockets, with a spool that nobody empties."""
+
+import asyncio
+import contextlib
+import gzip
+import hashlib
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from penstock.collector.source_sections import ForwardSource as Section
+from penstock.collector.sources.forward import ForwardSource
+from tests.support.certificates import Authority
+from tests.support.intake import SpoolingIntake, spooling
+from tests.support.waiting import wait_until_async
+
+ENTRY = [1_700_000_000, {"message": "hi"}]
+
+
+@asynccontextmanager
+async def listening(
+    directory: Path, **options: Any
+) -> AsyncIterator[tuple[ForwardSource, SpoolingIntake]]:
+    async with spooling(directory, "forward") as intake:
+        section = Section.model_validate({"type": "forward", "listen": "127.0.0.1:0", **options})
+        source = ForwardSource(section, intake=intake)
+        await source.start()
+        try:
+            yield source, intake
+        finally:
+            await source.stop()
+
+
+class Sender:
+    """A connection that speaks msgpack."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._unpacker = msgpack.Unpacker()
+
+    @classmethod
+    async def to(cls, source: ForwardSource, context: ssl.SSLContext | None = None) -> "Sender":
+        assert source.endpoint is not None
+        host, port = source.endpoint.split(":")
+        return cls(*await asyncio.open_connection(host, int(port), ssl=context))
+
+    def send(self, *messages: Any) -> None:
+        self._writer.write(b"".join(map(msgpack.packb, messages)))
+
+    async def receive(self) -> Any:
+        """The next value; None at the end."""
+        while True:
+            for value in self._unpacker:
+                return value
+            data = await self._reader.read(4096)
+            if not data:
+                return None
+            self._unpacker.feed(data)
+
+    async def ping(self, key: str, user: str = "", password: str = "") -> Any:
+        """Answer HELO; returns PONG."""
+        _, options = await self.receive()
+        salt = b"salt"
+        digest = hashlib.sha512(salt + b"web-1" + options["nonce"] + key.encode()).hexdigest()
+        secret = options["auth"] + f"{user}{password}".encode()
+        self.send(["PING", "web-1", salt, digest, user, hashlib.sha512(secret).hexdigest()])
+        return await self.receive()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def test_every_mode_is_acknowledged_once_it_is_durable(tmp_path: Path) -> None:
+    packed = msgpack.packb(ENTRY)
+    async with listening(tmp_path) as (source, intake):
+        sender = await Sender.to(source)
+        sender.send(
+            ["a", *ENTRY, {"chunk": "1"}],
+            ["a", [ENTRY, ENTRY], {"chunk": "2"}],
+            ["a", packed, {"chunk": "3"}],
+            ["a", gzip.compress(packed), {"chunk": "4", "compressed": "gzip"}],
+            ["a", *ENTRY],
+        )
+        assert [await sender.receive() for _ in range(4)] == [{"ack": str(n)} for n in range(1, 5)]
+        assert len(intake.lines()) == intake.account.received == 6
+        sender.close()
+
+
+async def test_what_cannot_be_kept_is_not_acknowledged_or_is_counted(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (source, intake):
+        sender = await Sender.to(source)
+        big = ["a", [[1, {"message": "x" * 2_000_000}]]]
+        sender.send([*big, {"chunk": "told"}])
+        await wait_until_async(lambda: intake.account.notes["refused_spool_full"] == 1)
+        sender.send(big)
+        await wait_until_async(lambda: intake.account.dropped["spool_full"] == 1)
+        sender.send(["a", *ENTRY, {"chunk": "taken"}])
+        assert await sender.receive() == {"ack": "taken"}
+        assert intake.account.difference == 0
+        sender.close()
+
+
+async def test_who_knows_the_key_and_a_password_is_let_in(tmp_path: Path) -> None:
+    options = {"shared_key": "key", "users": {"anna": "pass"}}
+    async with listening(tmp_path, **options) as (source, intake):
+        sender = await Sender.to(source)
+        assert (await sender.ping("key", "anna", "pass"))[:2] == ["PONG", True]
+        sender.send(["a", *ENTRY, {"chunk": "1"}])
+        assert await sender.receive() == {"ack": "1"}
+        sender.close()
+
+        for wrong in (("other", "anna", "pass"), ("key", "anna", "no"), ("key", "eve", "")):
+            sender = await Sender.to(source)
+            assert (await sender.ping(*wrong))[1] is False
+            sender.send(["a", *ENTRY, {"chunk": "2"}])
+            assert await sender.receive() is None
+            sender.close()
+        assert intake.account.notes["handshakes_refused"] == 3
+        assert len(intake.lines()) == 1
+
+
+async def test_messages_sent_along_with_the_ping_are_not_lost(tmp_path: Path) -> None:
+    async with listening(tmp_path, shared_key="key") as (source, intake):
+        sender = await Sender.to(source)
+        _, options = await sender.receive()
+        digest = hashlib.sha512(b"s" + b"h" + options["nonce"] + b"key").hexdigest()
+        sender.send(["PING", "h", "s", digest, "", ""], ["a", *ENTRY, {"chunk": "1"}])
+        assert (await sender.receive())[1] is True
+        assert await sender.receive() == {"ack": "1"}
+        assert len(intake.lines()) == 1
+        sender.close()
+
+
+async def test_a_datagram_is_a_heartbeat(tmp_path: Path) -> None:
+    answered = asyncio.Event()
+
+    class Heart(asyncio.DatagramProtocol):
+        def datagram_received(self, data: bytes, _: Any) -> None:
+            assert data == b"\0"
+            answered.set()
+
+    async with listening(tmp_path) as (source, _):
+        assert source.endpoint is not None
+        host, port = source.endpoint.split(":")
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            Heart, remote_addr=(host, int(port))
+        )
+        transport.sendto(b"\0")
+        await asyncio.wait_for(answered.wait(), 20)
+        transport.close()
+
+
+async def test_tls_asks_for_the_certificate_that_was_configured(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    server = authority.sign("server", "DNS:localhost,IP:127.0.0.1")
+    client = authority.sign("client", "DNS:client")
+    files = {"cert_file": server.cert, "key_file": server.key, "ca_file": authority.cert}
+    trusting = ssl.create_default_context(cafile=authority.cert)
+    async with listening(tmp_path, tls=files) as (source, intake):
+        stranger = await Sender.to(source, trusting)
+        stranger.send(["a", *ENTRY, {"chunk": "1"}])
+        with contextlib.suppress(OSError):  # the alert, if it comes before the end
+            assert await stranger.receive() is None
+        assert intake.lines() == []
+        trusting.load_cert_chain(client.cert, client.key)
+        sender = await Sender.to(source, trusting)
+        sender.send(["a", *ENTRY, {"chunk": "1"}])
+        assert await sender.receive() == {"ack": "1"}
+        assert len(intake.lines()) == 1
+
+        renewed = authority.sign("renewed", "DNS:localhost,IP:127.0.0.1")
+        server.replace_with(renewed)
+        later = await Sender.to(source, trusting)
+        shown = later._writer.get_extra_info("peercert")
+        assert (("commonName", "renewed"),) in shown["subject"]
+        for connection in (stranger, sender, later):
+            connection.close()

@@ -1,0 +1,240 @@
+"""The OTLP source on real sockets, with a spool that nobody empties."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+import zstandard
+from google.rpc import error_details_pb2, status_pb2
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+)
+
+from penstock.collector.source_sections import OtlpSource as Section
+from penstock.collector.sources import otlp
+from penstock.collector.sources.otlp import OtlpSource
+from tests.support.intake import SpoolingIntake, spooling
+
+EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+JSON = "application/json"
+PROTOBUF = "application/x-protobuf"
+
+
+def request(count: int = 1, *, body: str = "hi", severity: int = 9) -> ExportLogsServiceRequest:
+    made = ExportLogsServiceRequest()
+    scope = made.resource_logs.add().scope_logs.add()
+    for _ in range(count):
+        scope.log_records.add(time_unix_nano=5, severity_number=severity).body.string_value = body  # type: ignore[arg-type]
+    return made
+
+
+def bad_and_good() -> bytes:
+    good = {"timeUnixNano": "5", "body": {"stringValue": "x"}}
+    bad, worse = {"timeUnixNano": "-5"}, {"timeUnixNano": "soon"}
+    return json.dumps(
+        {"resourceLogs": [{"scopeLogs": [{"logRecords": [bad, good, worse]}]}]}
+    ).encode()
+
+
+@pytest.fixture
+async def intake(tmp_path: Path) -> AsyncIterator[SpoolingIntake]:
+    async with spooling(tmp_path, "otlp") as made:
+        yield made
+
+
+@pytest.fixture
+async def source(intake: SpoolingIntake) -> AsyncIterator[OtlpSource]:
+    section = Section(
+        type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", message_bytes_max=100_000
+    )
+    made = OtlpSource(section, {"host.name": "h"}, intake=intake)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def post(
+    source: OtlpSource, body: bytes, kind: str = PROTOBUF, path: str = "/v1/logs", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """One request on a connection of its own."""
+    lines = [f"POST {path} HTTP/1.1", "host: x", f"content-type: {kind}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    lines += [f"content-length: {len(body)}", "", ""]
+    return await exchange(source, "\r\n".join(lines).encode() + body)
+
+
+async def exchange(source: OtlpSource, data: bytes) -> tuple[int, dict[str, str], bytes]:
+    host, port = source.endpoints["http"].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(data)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        fields = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+        answer = await reader.readexactly(int(fields.get("content-length", 0)))
+        return int(head[0].split()[1]), fields, answer
+    finally:
+        writer.close()
+
+
+async def export(source: OtlpSource, body: bytes, **options: Any) -> bytes:
+    async with grpc.aio.insecure_channel(source.endpoints["grpc"]) as channel:
+        answer: bytes = await channel.unary_unary(EXPORT)(body, **options)
+        return answer
+
+
+def bodies(intake: SpoolingIntake) -> list[str]:
+    return [json.loads(line)["body"] for line in intake.lines()]
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip", "zstd"])
+async def test_an_http_request_is_durable_when_it_is_answered(
+    source: OtlpSource, intake: SpoolingIntake, coding: str
+) -> None:
+    squeeze = {"identity": bytes, "gzip": gzip.compress, "zstd": zstandard.compress}[coding]
+    body = squeeze(request(3).SerializeToString())
+    status, headers, answer = await post(source, body, content_encoding=coding)
+    assert (status, headers["content-type"], answer) == (200, PROTOBUF, b"")
+    assert bodies(intake) == ["hi"] * 3
+    assert (intake.account.received, intake.account.difference) == (3, 0)
+
+
+async def test_a_grpc_request_is_durable_when_it_is_answered(
+    source: OtlpSource, intake: SpoolingIntake
+) -> None:
+    body = request(2).SerializeToString()
+    assert await export(source, body) == b""
+    assert await export(source, body, compression=grpc.Compression.Gzip) == b""
+    assert bodies(intake) == ["hi"] * 4
+
+
+async def test_the_sender_hears_how_many_records_are_refused_and_why(
+    source: OtlpSource, intake: SpoolingIntake
+) -> None:
+    status, headers, answer = await post(source, bad_and_good(), JSON)
+    told = json.loads(answer)["partialSuccess"]
+    assert (status, headers["content-type"], told["rejectedLogRecords"]) == (200, JSON, "2")
+    assert "time_unix_nano" in told["errorMessage"]
+    (decoded,) = intake.decoded()
+    assert decoded.indexes == [0, 1]
+    assert [(part.index, part.reason) for part in decoded.undecodable] == [(2, "not_otlp")]
+
+
+async def test_an_empty_request_is_a_success(source: OtlpSource, intake: SpoolingIntake) -> None:
+    assert await export(source, b"") == b""
+    assert (await post(source, b"{}", JSON))[::2] == (200, b"{}")
+    assert intake.units() == []
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "path", "headers", "status"),
+    [
+        (b"\xff", PROTOBUF, "/v1/logs", {}, 400),
+        (b"{", JSON, "/v1/logs", {}, 400),
+        (b"", PROTOBUF, "/v1/profiles", {}, 404),
+        (b"", "text/plain", "/v1/logs", {}, 415),
+        (b"", PROTOBUF, "/v1/logs", {"content_encoding": "br"}, 415),
+        (b"x", PROTOBUF, "/v1/logs", {"content_encoding": "gzip"}, 400),
+        (gzip.compress(bytes(200_000)), PROTOBUF, "/v1/logs", {"content_encoding": "gzip"}, 413),
+        (bytes(200_000), PROTOBUF, "/v1/logs", {}, 413),
+    ],
+)
+async def test_what_is_no_request_is_refused_for_good(
+    source: OtlpSource, body: bytes, kind: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    found, answered, answer = await post(source, body, kind, path, **headers)
+    assert found == status
+    assert "retry-after" not in answered
+    if answered["content-type"] == PROTOBUF:
+        told = status_pb2.Status()
+        told.ParseFromString(answer)
+        assert told.message
+    else:
+        assert json.loads(answer)["message"]
+
+
+async def test_another_method_is_refused(source: OtlpSource) -> None:
+    status, headers, _ = await exchange(source, b"GET /v1/logs HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (status, headers["allow"]) == (405, "post")
+
+
+async def test_what_is_not_http_ends_the_connection_and_is_counted(
+    source: OtlpSource, intake: SpoolingIntake
+) -> None:
+    status, _, _ = await exchange(source, b"\x16\x03\x01 hello\r\n\r\n")
+    assert status == 400
+    assert intake.account.notes["protocol_errors"] == 1
+
+
+async def test_a_connection_is_kept_and_continue_is_said(source: OtlpSource) -> None:
+    host, port = source.endpoints["http"].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-type: {JSON}\r\ncontent-length: 2\r\n"
+    for _ in range(2):
+        writer.write(f"{head}expect: 100-continue\r\n\r\n".encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+        writer.write(b"{}")
+        assert (await reader.readuntil(b"\r\n\r\n{}")).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"\xff", grpc.StatusCode.INVALID_ARGUMENT),
+        (bytes(200_000), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ],
+)
+async def test_grpc_says_what_never_can_be_taken(
+    source: OtlpSource, body: bytes, code: grpc.StatusCode
+) -> None:
+    for compression in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await export(source, body, compression=compression)
+        assert caught.value.code() is code
+        assert b"RetryInfo" not in dict(caught.value.trailing_metadata() or ()).get(
+            "grpc-status-details-bin", b""
+        )
+
+
+async def test_a_full_spool_means_come_again_later(
+    source: OtlpSource, intake: SpoolingIntake
+) -> None:
+    body = request(90, body="x" * 1000).SerializeToString()
+    codes = []
+    for _ in range(12):
+        status, headers, _ = await post(source, body)
+        codes.append(status)
+    assert set(codes) == {200, 503}
+    assert codes == sorted(codes)
+    assert headers["retry-after"] == str(otlp.OTLP_RETRY_AFTER_S)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await export(source, body)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    details = dict(caught.value.trailing_metadata() or ())["grpc-status-details-bin"]
+    status_message, retry = status_pb2.Status(), error_details_pb2.RetryInfo()
+    status_message.ParseFromString(details)
+    assert status_message.details[0].Unpack(retry)
+    assert retry.retry_delay.seconds == otlp.OTLP_RETRY_AFTER_S
+    assert intake.account.received == 90 * codes.count(200)
+    assert intake.account.notes["refused_spool_full"] == 90 * (codes.count(503) + 1)
+
+
+async def test_more_than_may_be_received_at_once_means_come_again(
+    source: OtlpSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "OTLP_IN_FLIGHT_BYTES_MAX", 10)
+    assert (await post(source, request(3).SerializeToString()))[0] == 503
+    assert (await post(source, b"{}", JSON))[0] == 200
+
+
+async def test_more_records_than_allowed_are_refused_for_good(
+    source: OtlpSource, intake: SpoolingIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "OTLP_RECORDS_MAX", 10)
+    assert (await post(source, request(11).SerializeToString()))[0] == 413
+    assert intake.units() == []
