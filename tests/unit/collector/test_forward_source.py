@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+from typing_extensions import override
 
 from penstock.collector.source_sections import ForwardSource as Section
 from penstock.collector.sources.forward import ForwardSource
@@ -140,6 +141,7 @@ async def test_a_datagram_is_a_heartbeat(tmp_path: Path) -> None:
     answered = asyncio.Event()
 
     class Heart(asyncio.DatagramProtocol):
+        @override
         def datagram_received(self, data: bytes, _: Any) -> None:
             assert data == b"\0"
             answered.set()
