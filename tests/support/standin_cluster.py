@@ -89,9 +89,11 @@ class Node(LoneStreams):
         return found
 
     @override
-    async def create(self, config: StreamConfig, replication: ReplicationSettings) -> Any:
+    async def create(
+        self, config: StreamConfig, replication: ReplicationSettings, *, creator: str = ""
+    ) -> Any:
         self._in.changes.append(("create", config.name, replication.model_dump()))
-        return await super().create(config, ReplicationSettings())
+        return await super().create(config, ReplicationSettings(), creator=creator)
 
     @override
     async def alter(self, stream: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from penstock.logd.cluster.config import ClusterSection
+from penstock.logd.core.activity import activity_stream
 from penstock.logd.core.admission import AdmissionPolicy
 from penstock.logd.core.metadata import AckPolicy, FsyncPolicy, StreamConfig, check_stream_name
 from penstock.logd.core.retention import Discard, Retention
@@ -119,6 +120,22 @@ class ConfiguredStream(StreamSettings, ReplicationSettings):
         return ReplicationSettings(**self.model_dump(include=set(ReplicationSettings.model_fields)))
 
 
+class ActivitySettings(_Settings):
+    """The stream `__activity`, of what happened, when and by whom.
+
+    Attributes:
+        bytes_max: Of it, beyond which the oldest goes.
+        age_s: After how many seconds an event may go.
+    """
+
+    bytes_max: Annotated[int, Field(ge=_MIB, le=1 << 50)] = 256 * _MIB
+    age_s: Annotated[int, Field(ge=60, le=100 * 365 * 86_400)] = 90 * 86_400
+
+    def stream(self) -> StreamConfig:
+        """The stream as the core knows it."""
+        return activity_stream(bytes_max=self.bytes_max, age_s=self.age_s)
+
+
 class LogdConfig(_Settings):
     """The whole file.
 
@@ -129,6 +146,8 @@ class LogdConfig(_Settings):
         admin: Where `/healthz`, `/metrics` and `/status` are served.
         grpc: Liftbridge's API; none: it is not served.
         cluster: The cluster that it is a node of; none: it is alone.
+        activity: What happens is taken down; none: it is only logged.
+        quota_delay_s_max: How long something over its quota may be held up before it is refused.
         streams: Made at start when missing; their options follow the file, their subject cannot.
         intake_bytes_max: Bytes of accepted messages that may wait for the disk, over all streams.
         streams_max: Streams there may be, those configured included.
@@ -156,6 +175,8 @@ class LogdConfig(_Settings):
     admin: HostPort = "127.0.0.1:9294"
     grpc: GrpcSection | None = None
     cluster: ClusterSection | None = None
+    activity: ActivitySettings | None = None
+    quota_delay_s_max: Annotated[float, Field(ge=0, le=60)] = 2.0
     streams: tuple[ConfiguredStream, ...] = ()
     intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 256 * _MIB
     streams_max: Annotated[int, Field(ge=1, le=100_000)] = STREAMS_MAX
@@ -174,6 +195,16 @@ class LogdConfig(_Settings):
     connect_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
     drain_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def takes_down(self) -> bool:
+        """Whether what happens is taken down in the activity stream."""
+        return self.activity is not None
+
+    @property
+    def activity_section(self) -> ActivitySettings:
+        """What the activity stream is like, if there is one."""
+        return self.activity or ActivitySettings()
 
     def fetch_limits(self) -> FetchLimits:
         """What readers may ask."""

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -25,10 +24,9 @@ from penstock.logd.daemon_errors import (
     DrainCutShortError,
     LastSyncFailedError,
 )
-from penstock.logd.descriptors import Descriptors
+from penstock.logd.doors import Doors
 from penstock.logd.engine import Engine
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.server import FetchServer
 from penstock.logd.liftbridge.server import GrpcServer
 from penstock.logd.limits import WORKERS_MAX
@@ -39,7 +37,6 @@ from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.subscriptions import LinkEvent
 from penstock.logd.postbox import Postbox
 from penstock.logd.store import DirectoryLock
-from penstock.logd.streams import StreamSet
 from penstock.logd.surroundings import Surroundings
 from penstock.logd.telemetry import Telemetry
 from penstock.logd.upkeep import CompactionSettings
@@ -108,8 +105,8 @@ class _Daemon:
         self._acks = AckSender(self._ack_link)
         self._compactor = Compactor(_compaction(config), SystemClock())
         self._engine = self._make_engine()
-        api = FetchApi(self._engine.streams, self._engine.cursors, self._engine.groups)
-        self._server = FetchServer(api, config.fetch_limits())
+        self._doors = Doors(config, self._engine)
+        self._server = FetchServer(self._doors.api, config.fetch_limits())
         self._grpc = self._make_grpc(access)
         self._telemetry = Telemetry(
             node=config.node,
@@ -119,6 +116,7 @@ class _Daemon:
             data_link=self._data_link,
             ack_link=self._ack_link,
             server=self._server,
+            doors=self._doors,
             grpc=self._grpc,
         )
 
@@ -177,11 +175,13 @@ class _Daemon:
                 tasks.create_task(self._engine.listening.run()),
                 tasks.create_task(self._ack_link.run()),
                 tasks.create_task(self._server.run()),
+                tasks.create_task(self._doors.activity.run()),
             ]
             if self._grpc is not None:
                 background.append(tasks.create_task(self._grpc.relay.link.run()))
             await stop.wait()
             try:
+                await self._doors.close()
                 await self._engine.retire()
                 if self._grpc is not None:
                     await self._grpc.stop()
@@ -223,15 +223,7 @@ class _Daemon:
     def _make_engine(self) -> Engine:
         config = self._config
         if config.cluster is None:
-            streams = StreamSet(
-                config.data_dir,
-                self._data_link,
-                make_surroundings=self._surroundings,
-                new_incarnation=lambda: secrets.token_hex(8),
-                descriptors=Descriptors.raised(config.connections_max),
-                streams_max=config.streams_max,
-            )
-            return LoneEngine(config.node, streams, cursors_max=config.cursors_max)
+            return LoneEngine(config, self._data_link, self._surroundings)
         clock = BootClock()
         hearing = Hearing(self._is_connected, clock)
         return ClusterEngine(config, self._data_link, self._surroundings, clock, hearing)

@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 
+from penstock.logd.access.store import Access
+from penstock.logd.activity import Record, Sink
 from penstock.logd.config import ConfiguredStream
 from penstock.logd.fetch.api import Cursors
 from penstock.logd.fetch.groups import Groups
@@ -45,6 +47,14 @@ class Engine(Protocol):
         """Consumer groups."""
 
     @property
+    def access(self) -> Access:
+        """Rules and quotas."""
+
+    @property
+    def activity(self) -> Sink:
+        """Where what happens is written."""
+
+    @property
     def streams_max(self) -> int:
         """Streams there may be."""
 
@@ -79,6 +89,9 @@ class Engine(Protocol):
         Raises:
             CorruptError, RefusedError, UnavailableError, OSError: It cannot be.
         """
+
+    def watch(self, record: Record) -> None:
+        """Have what becomes of nodes and partitions taken down."""
 
     async def run(self) -> None:
         """Do what is to be done all the time."""

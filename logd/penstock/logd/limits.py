@@ -92,6 +92,31 @@ one record.
 GAPS_KEPT: Final = 64
 """Ingest gaps that `/status` still shows after they ended; every one is in the log and counted."""
 
+PRINCIPAL_LENGTH_MAX: Final = 256
+"""Characters of a principal in a rule or a quota; an e-mail address has at most 254."""
+
+ACL_RULES_MAX: Final = 5000
+"""Rules of a logd or a cluster; every change of one makes the index of all anew, some 10 ms."""
+
+ACL_RULES_PER_REQUEST_MAX: Final = 40
+"""Rules added or removed by one request: with the longest subjects they fit `REQUEST_SIZE_MAX`."""
+
+ACL_RULES_PER_ANSWER_MAX: Final = 1000
+"""Rules in one answer: below 2 MiB of JSON."""
+
+ACTIVITY_WAITING_MAX: Final = 5000
+"""Events that wait to be written to `__activity`, each up to `ACTIVITY_EVENT_BYTES_MAX`, most of
+them some 300 bytes; further ones are counted and lost. Some minutes without a leader take that."""
+
+ACTIVITY_EVENT_BYTES_MAX: Final = 8 * 1024
+"""Bytes of one event's JSON; of a longer one what it was about is left out, and said so."""
+
+ACTIVITY_BATCH_EVENTS_MAX: Final = 100
+"""Events that are written at a time, below `PEER_FRAME_SIZE_MAX`."""
+
+QUOTAS_MAX: Final = 1000
+"""Principals with a quota of their own."""
+
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one command of the metadata group; the largest, a consumer group with most partitions,
 is below it."""

@@ -6,7 +6,7 @@ subject still finds it and is counted.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -109,6 +109,7 @@ class Listening:
 
     Attributes:
         gaps: What was missed.
+        on_gap: Told of each gap that it has `began`, or `ended`.
         stopped: Whether every stream has left for good.
     """
 
@@ -116,6 +117,7 @@ class Listening:
         self, link: Link, total: ByteBudget, clock: Clock, policy: AdmissionPolicy
     ) -> None:
         self.gaps = GapLedger()
+        self.on_gap: Callable[[str, Gap], None] = lambda _what, _gap: None
         self.stopped = False
         self._lost = False
         self._link = link
@@ -314,11 +316,13 @@ class Listening:
     def _began(self, gap: Gap | None) -> None:
         if gap is not None:
             _log.warning("ingest gap began", **_shown(gap), detail=gap.detail)
+            self.on_gap("began", gap)
 
     def _ended(self, gaps: Iterable[Gap], now: Instant) -> None:
         for gap in gaps:
             seconds = round(gap.duration_ns(now) / 1e9, 3)
             _log.warning("ingest gap ended", **_shown(gap), seconds=seconds, messages=gap.messages)
+            self.on_gap("ended", gap)
 
 
 def _on(listener: _Listener) -> bool:

@@ -1,18 +1,24 @@
 """The streams of a logd that is in no cluster, run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client.core import Metric
 
-from penstock.logd.config import ConfiguredStream
+from penstock.logd.access.lone import LoneAccess
+from penstock.logd.activity import Record
+from penstock.logd.config import ConfiguredStream, LogdConfig
 from penstock.logd.cursors import CURSORS_STREAM, CursorStore
+from penstock.logd.descriptors import Descriptors
 from penstock.logd.fetch.groups import LoneGroups
-from penstock.logd.listening import Listening
+from penstock.logd.listening import Link, Listening
+from penstock.logd.lone_activity import LoneActivity
 from penstock.logd.lone_streams import LoneStreams, check_possible
 from penstock.logd.partition import Partition
 from penstock.logd.reviver import Reviver
 from penstock.logd.streams import StreamSet
+from penstock.logd.surroundings import Surroundings
 from penstock.logd.unopened import Unopened
 from penstock.service.clock import SystemClock
 
@@ -21,14 +27,33 @@ class LoneEngine:
     """As `penstock.logd.engine.Engine`.
 
     Args:
-        node: Its name.
-        streams: Not started yet.
-        cursors_max: Consumers' cursors at a time.
+        config: Without a section `cluster`; its data directory exists and is locked.
+        link: Subscriptions are made on it.
+        make_surroundings: Given the lookup of streams by subject, what partitions share.
     """
 
-    def __init__(self, node: str, streams: StreamSet, *, cursors_max: int) -> None:
-        self.cursors = CursorStore(streams, cursors_max=cursors_max)
-        self.streams = LoneStreams(node, streams, self.cursors, lambda: self._addresses)
+    def __init__(
+        self,
+        config: LogdConfig,
+        link: Link,
+        make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
+    ) -> None:
+        node, activity = config.node, config.activity_section.stream()
+        streams = StreamSet(
+            config.data_dir,
+            link,
+            make_surroundings=make_surroundings,
+            new_incarnation=lambda: secrets.token_hex(8),
+            descriptors=Descriptors.raised(config.connections_max),
+            streams_max=config.streams_max,
+        )
+        self.access = access = LoneAccess(config.data_dir)
+        self.cursors = CursorStore(streams, cursors_max=config.cursors_max)
+        self.streams = LoneStreams(
+            node, streams, self.cursors, lambda: self._addresses, lambda: access.table.quotas
+        )
+        self.activity = LoneActivity(streams, activity)
+        self._internal = [CURSORS_STREAM, activity]
         self.groups = LoneGroups(node)
         self._set = streams
         self._reviver = Reviver(streams, SystemClock())
@@ -77,8 +102,13 @@ class LoneEngine:
         for settings in configured:
             check_possible(settings.replication())
         configs = [settings.stream_config() for settings in configured]
-        await self._set.start(configs, internal=[CURSORS_STREAM])
+        self.access.open()
+        await self._set.start(configs, internal=self._internal)
         await self.cursors.start()
+
+    def watch(self, record: Record) -> None:
+        """As `Engine`; there is only one node, which leads."""
+        del record
 
     async def run(self) -> None:
         """As `Engine`."""

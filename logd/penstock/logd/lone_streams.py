@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from penstock.logd.core.cluster.records import ReplicationOptions
-from penstock.logd.core.metadata import StreamConfig, is_internal
+from penstock.logd.core.metadata import Owner, StreamConfig, is_internal
+from penstock.logd.core.quotas import Quota, quota_of
 from penstock.logd.cursors import CursorStore
 from penstock.logd.description import describe_stream
 from penstock.logd.errors import RefusedError
@@ -23,6 +24,7 @@ class LoneStreams:
         streams: What it has.
         cursors: Of the consumers.
         addresses: Where it is reached: `fetch` and `admin`.
+        quotas: Of principals; by default there are none.
     """
 
     def __init__(
@@ -31,8 +33,10 @@ class LoneStreams:
         streams: StreamSet,
         cursors: CursorStore,
         addresses: Callable[[], Mapping[str, str]],
+        quotas: Callable[[], Mapping[str, Quota]] = dict,
     ) -> None:
         self.node = node
+        self._quotas = quotas
         self._streams = streams
         self._cursors = cursors
         self._addresses = addresses
@@ -70,11 +74,13 @@ class LoneStreams:
         return self._streams.partition(stream, number)
 
     async def create(
-        self, config: StreamConfig, replication: ReplicationSettings
+        self, config: StreamConfig, replication: ReplicationSettings, *, creator: str = ""
     ) -> tuple[Document, bool]:
         """As `Streams`, of one partition with one replica."""
         check_possible(replication)
-        partition, created = await self._streams.create(config)
+        quota = quota_of(self._quotas(), creator) if creator else None
+        owner = Owner(creator, None if quota is None else quota.streams)
+        partition, created = await self._streams.create(config, owner)
         return describe_stream(partition, self.node), created
 
     async def delete(self, stream: str) -> None:

@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 import structlog
 
 from penstock.logd.core.metadata import (
+    NOBODY,
     Metadata,
+    Owner,
     Stream,
     StreamConfig,
     check_not_internal,
@@ -158,7 +160,7 @@ class StreamSet:
         await asyncio.gather(*map(self._open_or_set_aside, self._metadata.streams()))
         await asyncio.to_thread(empty, self._data_dir / "trash")
 
-    async def create(self, config: StreamConfig) -> tuple[Partition, bool]:
+    async def create(self, config: StreamConfig, owner: Owner = NOBODY) -> tuple[Partition, bool]:
         """Create a stream, or find it; whether it is new. On return it listens.
 
         Raises:
@@ -166,7 +168,7 @@ class StreamSet:
             UnavailableError: logd stops.
             NatsRefusedError: The NATS server does not permit its subject.
         """
-        return await self._whole(self._create(config))
+        return await self._whole(self._create(config, owner))
 
     async def delete(self, name: str) -> None:
         """Delete a stream and its data; readers that wait for it are let go.
@@ -217,7 +219,7 @@ class StreamSet:
         task.add_done_callback(self._changes.discard)
         return await asyncio.shield(task)
 
-    async def _create(self, config: StreamConfig) -> tuple[Partition, bool]:
+    async def _create(self, config: StreamConfig, owner: Owner) -> tuple[Partition, bool]:
         async with self._changing:
             if self.listening.stopped:
                 raise UnavailableError(f"stream {config.name!r} is not created: logd stops")
@@ -226,7 +228,7 @@ class StreamSet:
                     await self._remove(left)
             changed = Metadata.restore(self._metadata.snapshot())
             stream, created = changed.create(
-                config, self._new_incarnation(), streams_max=self.streams_max
+                config, self._new_incarnation(), streams_max=self.streams_max, owner=owner
             )
             if created:
                 self._descriptors.check(len(list(changed.streams())))

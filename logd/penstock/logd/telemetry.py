@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
+from penstock.logd.doors import Doors
 from penstock.logd.engine import Engine
 from penstock.logd.fetch.server import FetchServer
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
@@ -44,6 +45,7 @@ class Telemetry:
     data_link: NatsLink
     ack_link: NatsLink
     server: FetchServer
+    doors: Doors
     grpc: GrpcServer | None = None
     health: Health = Health.STARTING
 
@@ -81,6 +83,7 @@ class Telemetry:
                 "readers_stalled": self.server.counts.stalled,
                 "requests": self.server.counts.requests,
                 "fetched_bytes": self.server.counts.bytes_sent,
+                "doors": self.doors.info(),
                 **({} if self.grpc is None else {"grpc": self.grpc.info()}),
                 **self.engine.info(),
             },
@@ -102,6 +105,7 @@ class Telemetry:
         for name, denial in sorted(self.engine.listening.denied().items()):
             yield f"stream {name}: nats-server says: {denial}"
         yield from self.engine.reasons()
+        yield from self.doors.reasons()
         yield from gap_reasons(self.engine.listening.gaps)
         for unopened in self.engine.unopened():
             yield f"stream {unopened.name}: {unopened.reason}"
@@ -214,6 +218,7 @@ class _Scrape(Collector):
         listening = self._telemetry.engine.listening
         yield from gap_metrics(listening.gaps, listening.now())
         yield from self._telemetry.engine.metrics()
+        yield from self._telemetry.doors.metrics()
         if self._telemetry.grpc is not None:
             yield from self._telemetry.grpc.metrics()
 

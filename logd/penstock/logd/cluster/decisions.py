@@ -6,6 +6,7 @@ Any node may be asked; it hands the question to the one that leads the metadata 
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from penstock.logd.cluster.node import ClusterNode
@@ -53,6 +54,7 @@ class Decisions:
         *,
         partitions: int,
         timeout_s: float,
+        creator: str = "",
     ) -> Done:
         """Create a stream, or find it.
 
@@ -65,6 +67,7 @@ class Decisions:
             "options": options,
             "partitions": partitions,
             "nonce": secrets.token_hex(8),
+            "creator": creator,
         }
         answer = await self._ask("create_stream", wish, timeout_s)
         done: Done = read_as(Done, answer, where="answer of the controller")
@@ -161,6 +164,7 @@ class Decisions:
             partitions=read_as(int, wish.get("partitions"), where=where),
             nonce=read_as(str, wish.get("nonce"), where=where),
         )
+        command = replace(command, creator=read_as(str, wish.get("creator", ""), where=where))
         result = await self._node.group.change(command, timeout_s=_APPLY_S)
         if isinstance(result, Refused):
             raise RefusedError(result.code, result.message)

@@ -9,6 +9,9 @@ from typing import Any, Final
 import structlog
 from prometheus_client.core import Metric
 
+from penstock.logd.activity import Record
+from penstock.logd.cluster.access import ClusterAccess
+from penstock.logd.cluster.activity import ClusterActivity, Watcher
 from penstock.logd.cluster.adoption import check_adopted
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.cluster.cursors import ClusterCursors
@@ -54,6 +57,8 @@ class ClusterEngine:
         streams: What readers and operators see.
         cursors: Of the consumers.
         groups: Of the consumers.
+        access: Rules and quotas.
+        activity: Where what happens is written.
         streams_max: Streams there may be.
 
     Raises:
@@ -90,6 +95,9 @@ class ClusterEngine:
         self.streams = ClusterStreams(self._replicas, decisions)
         self.cursors = ClusterCursors(self._replicas, decisions, cursors_max=config.cursors_max)
         self.groups = ClusterGroups(self._node, decisions)
+        self.access = ClusterAccess(self._replicas)
+        stream = config.activity_section.stream()
+        self.activity = ClusterActivity(self._replicas, decisions, stream)
         self._configured: Sequence[ConfiguredStream] = ()
         self._waiting = ""
 
@@ -152,6 +160,10 @@ class ClusterEngine:
             grpc="" if "grpc" not in addresses else other.grpc or addresses["grpc"],
         )
         self._node.listen()
+
+    def watch(self, record: Record) -> None:
+        """As `Engine`."""
+        self._node.watch = Watcher(self._node, record).on_applied
 
     async def run(self) -> None:
         """As `Engine`."""

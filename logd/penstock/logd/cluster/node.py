@@ -138,6 +138,7 @@ class ClusterNode:
         controlling: Heartbeats, the lease, and the controller where it is.
         replication: What replicas here and on other nodes say to each other.
         adopting: Whether it has streams from before the cluster that are still to be taken over.
+        watch: Told each command that was applied, and what came of it, after everybody else.
 
     Raises:
         CorruptError: The group's log is damaged: the node must not take part.
@@ -186,6 +187,7 @@ class ClusterNode:
         }
         self._replicas = replicas
         self.adopting = False
+        self.watch: Callable[[Command, Result], None] = lambda _command, _result: None
         self._registration = Registration(self.group, self._registered, self.controlling.look)
         self._led_elsewhere, self._stalled = asyncio.Event(), asyncio.Event()
         self._server = PeerServer(me, self, server_tls)
@@ -316,6 +318,7 @@ class ClusterNode:
             self._joining.look()
         self.controlling.on_applied(command, result)
         self._replicas.on_applied(command, result)
+        self.watch(command, result)
 
     def _on_restored(self) -> None:
         self._update_mesh()

@@ -120,7 +120,7 @@ class ClusterStreams:
         return hosted.partition
 
     async def create(
-        self, config: StreamConfig, replication: ReplicationSettings
+        self, config: StreamConfig, replication: ReplicationSettings, *, creator: str = ""
     ) -> tuple[Document, bool]:
         """As `Streams`; on return every partition has a leader that publishers reach."""
         if replication.partitions > 1 and config.subject.endswith(">"):
@@ -133,6 +133,7 @@ class ClusterStreams:
             replication.options(factor=factor),
             partitions=replication.partitions,
             timeout_s=_CHANGE_S,
+            creator=creator,
         )
         record = await self._led(config.name, done.incarnation)
         return self._describe(record), done.changed

@@ -86,6 +86,22 @@ class StreamConfig:
         return self.retention if self.discard == "old" else self.retention.by_age()
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose quota a stream counts for that is to be created.
+
+    Attributes:
+        name: Empty: nobody's.
+        streams_max: It may have; None: as many as it likes.
+    """
+
+    name: str = ""
+    streams_max: int | None = None
+
+
+NOBODY: Final = Owner()
+
+
 class StreamState(StrEnum):
     """Where a stream is in its life."""
 
@@ -99,11 +115,13 @@ class Stream:
 
     Attributes:
         incarnation: Differs from that of any earlier stream of the name.
+        creator: Whose quota it counts for; empty: nobody's.
     """
 
     config: StreamConfig
     incarnation: str
     state: StreamState = StreamState.OPEN
+    creator: str = ""
 
 
 class Metadata:
@@ -130,6 +148,7 @@ class Metadata:
                     config=StreamConfig(**config, retention=retention),
                     incarnation=item["incarnation"],
                     state=StreamState(item["state"]),
+                    creator=str(item.get("creator", "")),
                 )
                 metadata._put(stream)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -164,7 +183,12 @@ class Metadata:
         return () if is_reserved(subject) else self._trie.match(subject)
 
     def create(
-        self, config: StreamConfig, incarnation: str, *, streams_max: int = STREAMS_MAX
+        self,
+        config: StreamConfig,
+        incarnation: str,
+        *,
+        streams_max: int = STREAMS_MAX,
+        owner: Owner = NOBODY,
     ) -> tuple[Stream, bool]:
         """Create a stream, or find one created with the same configuration.
 
@@ -175,7 +199,8 @@ class Metadata:
             The stream and whether it is new.
 
         Raises:
-            RefusedError: `BAD_NAME`, `BAD_SUBJECT`, `STREAM_DIFFERS`, `TOO_MANY_STREAMS`.
+            RefusedError: `BAD_NAME`, `BAD_SUBJECT`, `STREAM_DIFFERS`, `TOO_MANY_STREAMS`,
+                `QUOTA_EXCEEDED`.
         """
         if not is_internal(config.name):
             check_stream_name(config.name)
@@ -191,7 +216,8 @@ class Metadata:
             )
         if len(self._streams) >= streams_max:
             raise RefusedError("TOO_MANY_STREAMS", f"there are {streams_max} streams already")
-        stream = Stream(config=config, incarnation=incarnation)
+        self._check_quota(owner)
+        stream = Stream(config=config, incarnation=incarnation, creator=owner.name)
         self._put(stream)
         return stream, True
 
@@ -231,6 +257,16 @@ class Metadata:
         """End the deletion of a stream: its data is out of the way."""
         assert not _is_open(self._streams[name])
         del self._streams[name]
+
+    def _check_quota(self, owner: Owner) -> None:
+        if owner.streams_max is None:
+            return
+        present = sum(one.creator == owner.name and _is_open(one) for one in self._streams.values())
+        if present >= owner.streams_max:
+            message = f"{owner.name!r} has created {present} streams, of at most"
+            raise RefusedError(
+                "QUOTA_EXCEEDED", f"{message} {owner.streams_max}", limit=owner.streams_max
+            )
 
     def _put(self, stream: Stream) -> None:
         self._streams[stream.config.name] = stream

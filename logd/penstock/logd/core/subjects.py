@@ -94,6 +94,17 @@ def matches(subject_filter: str, subject: str) -> bool:
     )
 
 
+def overlaps(one: str, other: str) -> bool:
+    """Whether two filters match a subject in common."""
+    left, right = one.split("."), other.split(".")
+    for mine, theirs in zip(left, right, strict=False):
+        if ">" in (mine, theirs):
+            return True
+        if mine != theirs and "*" not in (mine, theirs):
+            return False
+    return len(left) == len(right)
+
+
 class SubjectTrie(Generic[Value]):
     """Values by subject filter; several values may share a filter.
 
@@ -153,6 +164,18 @@ class SubjectTrie(Generic[Value]):
             self._cache.clear()
         found = self._cache[subject] = tuple(values)
         return found
+
+    def covering(self, subject_filter: str) -> tuple[Value, ...]:
+        """The values whose filters match all that a filter matches, each under one filter only.
+
+        A `*` is a token that no filter names, so that only wildcards match it. What a `>` stands
+        for is one such token, or more: filters without a `>` have one length and match but one.
+        """
+        if subject_filter != ">" and not subject_filter.endswith(".>"):
+            return self.match(subject_filter)
+        stem = subject_filter[:-1]
+        longer = self.match(f"{stem}*.*")
+        return tuple(value for value in self.match(f"{stem}*") if value in longer)
 
     def _follow(self, state: "_State[Value]", token: str) -> "_State[Value]":
         """Find where a token leads that `state` does not remember, and remember it."""

@@ -18,6 +18,7 @@ from penstock.logd.fetch.streams import Streams
 from penstock.logd.fetch.wire import Document
 from penstock.logd.limits import CURSORS_PER_REQUEST_MAX, REPLICAS_MAX
 from penstock.logd.nats.errors import NatsRefusedError
+from penstock.logd.security.principal import Principal
 
 _Api = Callable[[Document, SendingTurn], Awaitable[Response]]
 
@@ -135,10 +136,24 @@ class Cursors(Protocol):
 
 
 class FetchApi:
-    """Answers requests about the streams of one daemon, or of its cluster."""
+    """Answers requests about the streams of one daemon, or of its cluster.
 
-    def __init__(self, streams: Streams, cursors: Cursors, groups: Groups) -> None:
+    Args:
+        streams: Those.
+        cursors: Of consumers.
+        groups: Of consumers.
+        creator: For whose quota a stream counts that somebody creates.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        cursors: Cursors,
+        groups: Groups,
+        creator: Callable[[Principal], str] = lambda _: "",
+    ) -> None:
         self._streams = streams
+        self._creator = creator
         self._cursors = cursors
         self._groups = GroupApi(groups)
         self._reading = FetchReading()
@@ -212,11 +227,13 @@ class FetchApi:
         check_filter(request.subject)
         return Response({"streams": sorted(self._streams.match(request.subject))})
 
-    async def _create(self, document: Document, _: SendingTurn) -> Response:
+    async def _create(self, document: Document, turn: SendingTurn) -> Response:
         request = parse(_CreateStream, document)
         config, replication = split_settings(request.config)
         try:
-            stream, created = await self._streams.create(config, replication)
+            stream, created = await self._streams.create(
+                config, replication, creator=self._creator(turn.caller)
+            )
         except NatsRefusedError as error:
             message = f"the NATS server refuses the subject: {error}"
             raise RefusedError("NATS_REFUSED", message, subject=config.subject) from None

@@ -114,12 +114,18 @@ class Streams(Protocol):
         """
 
     async def create(
-        self, config: StreamConfig, replication: ReplicationSettings
+        self, config: StreamConfig, replication: ReplicationSettings, *, creator: str = ""
     ) -> tuple[Document, bool]:
         """Create a stream, or find it: its description, and whether it is new.
 
+        Args:
+            config: What it is.
+            replication: How it is replicated.
+            creator: Whose quota it counts for; empty: nobody's.
+
         Raises:
-            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_OPTIONS` and others.
+            RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_OPTIONS`, `QUOTA_EXCEEDED` and
+                others.
             NatsRefusedError: The NATS server does not permit its subject.
         """
 

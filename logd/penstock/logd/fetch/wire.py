@@ -38,6 +38,14 @@ has asked for.
 | group_beat | group, member, streams, session_ms, sequence, joining, epoch, held: a list of stream, incarnation, partitions | answer: group, member, sequence, epoch, granted: a list of stream, incarnation, partition, epoch; error, message |
 | group_leave | group, member | |
 | groups | group? | groups: a list of group, epoch, members, partitions |
+| acls | after?: the id of a rule | version, enabled, superusers, rules: a list of id, principal, effect, action, resource; more: bool |
+| put_acls | rules: a list of principal, effect, action, resource; based_on?: a version | changed: bool, version, rules |
+| delete_acls | rules: a list of ids; based_on? | changed, version |
+| test_acl | principal?, groups?, action, resource | allowed: bool, reason, rule: or null |
+| who_can | action, resource | enabled, principals: a list of principal, allowed, reason, rule |
+| quotas | | version, quotas: a list of principal, bytes_in_per_s, bytes_out_per_s, requests_per_s, streams |
+| put_quota | quota: as in that list; based_on? | changed, version |
+| delete_quota | principal, based_on? | changed, version |
 | cancel | request: the id of a fetch | none of its own |
 
 `start_offset` is the first record that can be read, `high_watermark` the last (-1: none),
@@ -75,6 +83,11 @@ the one before showed it to readers, and this one does not know yet that it is c
 
 A cursor's `offset` is that of the next record its consumer wants. It goes back only with `rewind`.
 `current` is false when the stream it was committed for is no more.
+
+With `auth.acl`, what no rule allows (`penstock.logd.core.acl`) is refused as `PERMISSION_DENIED`; of streams,
+groups, cursors and nodes an answer has what its caller may see. `STALE_VERSION` refuses a change of rules or
+quotas that is `based_on` a version that is no more. Over its quota a request is held up, and then refused as
+`QUOTA_EXCEEDED` with `retry_after_ms`. `test_acl` without a principal is about the caller itself.
 
 A member of a consumer group sends `group_beat` several times a session, to any node; the coordinator answers,
 as `penstock.logd.core.cluster.group_messages` says. `sequence` rises with each; `joining` until an

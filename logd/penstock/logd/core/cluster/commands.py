@@ -10,6 +10,7 @@ what the others have done. A field that is added gets a default, so that older c
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
+from penstock.logd.core.cluster.access import DeleteAcl, DeleteQuota, PutAcl, PutQuota
 from penstock.logd.core.cluster.codec import (
     LaterVersionError,
     read_as,
@@ -87,12 +88,14 @@ class CreateStream:
     Attributes:
         placements: Of partition 0, 1, ...
         nonce: Random hexadecimal digits; with the command's index they are the incarnation.
+        creator: Whose quota it counts for; empty: nobody's.
     """
 
     config: StreamConfig
     options: ReplicationOptions
     placements: tuple[Placement, ...]
     nonce: str
+    creator: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +282,10 @@ Command: TypeAlias = (
     | ChangeReplicas
     | ChangeObservers
     | PutGroup
+    | PutAcl
+    | DeleteAcl
+    | PutQuota
+    | DeleteQuota
 )
 
 _KINDS: Final = {kind.__name__: kind for kind in get_args(Command)}

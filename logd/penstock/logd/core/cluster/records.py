@@ -136,6 +136,7 @@ class StreamRecord:
 
     Attributes:
         incarnation: Differs from that of any other stream there ever was.
+        creator: Whose quota it counts for; empty: nobody's.
     """
 
     config: StreamConfig
@@ -143,6 +144,7 @@ class StreamRecord:
     state: StreamState
     options: ReplicationOptions
     partitions: tuple[Partition, ...]
+    creator: str = ""
 
     @property
     def is_open(self) -> bool:

@@ -5,7 +5,7 @@ state is refused and changes nothing; that is a result like any other and the sa
 
 A snapshot is JSON with sorted parts, the same bytes for the same state:
 
-    {"version": 1, "index": 17, "nodes": [...], "streams": [...], "groups": [...]}
+    {"version": 1, "index": 17, "nodes": [...], "streams": [...], "groups": [...], "access": {...}}
 """
 
 import hashlib
@@ -13,6 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
+from penstock.logd.core.cluster.access import (
+    NO_ACCESS,
+    AccessCommand,
+    AccessRecord,
+    AccessTable,
+    DeleteAcl,
+    DeleteQuota,
+    PutAcl,
+    PutQuota,
+    apply_access,
+    record_of,
+    table_of,
+)
 from penstock.logd.core.cluster.codec import (
     LaterVersionError,
     read_as,
@@ -93,6 +106,12 @@ class Each:
 
 Result: TypeAlias = Done | Refused | Each
 
+
+def _change_access(tables: Tables, index: int, command: AccessCommand) -> Done:
+    """Change rules or quotas."""
+    return Done(changed=apply_access(tables.access, index, command))
+
+
 _Rule = Callable[[Tables, int, Any], Done]
 _RULES: Final[dict[type, _Rule]] = {
     RegisterNode: register_node,
@@ -109,6 +128,10 @@ _RULES: Final[dict[type, _Rule]] = {
     ChangeReplicas: change_replicas,
     ChangeObservers: change_observers,
     PutGroup: put_group,
+    PutAcl: _change_access,
+    DeleteAcl: _change_access,
+    PutQuota: _change_access,
+    DeleteQuota: _change_access,
 }
 
 
@@ -137,6 +160,11 @@ class ClusterState:
     def groups(self) -> Mapping[str, Group]:
         """The consumer groups that have members."""
         return self._tables.groups
+
+    @property
+    def access(self) -> AccessTable:
+        """Who may do what, and how much of it."""
+        return self._tables.access
 
     def active(self) -> list[NodeId]:
         """The nodes that take new replicas, by name."""
@@ -195,6 +223,7 @@ class ClusterState:
             "nodes": [node for _, node in sorted(tables.nodes.items())],
             "streams": [stream for _, stream in sorted(tables.streams.items())],
             "groups": [group for _, group in sorted(tables.groups.items())],
+            "access": record_of(tables.access),
         }
 
     @classmethod
@@ -220,6 +249,7 @@ class ClusterState:
             streams={stream.config.name: stream for stream in read.streams},
             groups={group.name: group for group in read.groups},
             catalog=_catalog(read.streams),
+            access=table_of(read.access),
         )
         return state
 
@@ -230,6 +260,7 @@ class _Snapshot:
     nodes: tuple[Node, ...]
     streams: tuple[StreamRecord, ...]
     groups: tuple[Group, ...]
+    access: AccessRecord = NO_ACCESS
 
 
 def _catalog(streams: Iterable[StreamRecord]) -> Metadata:

@@ -47,9 +47,13 @@ def create_stream(tables: Tables, index: int, command: CreateStream) -> Done:
     if found is not None:
         return Done(changed=False, incarnation=found.incarnation)
     _check_placements(tables, command.options, command.placements)
+    _check_quota(tables, command.creator)
     incarnation = _new_incarnation(index, command.nonce)
     partitions = tuple(_new_partition(placement) for placement in command.placements)
-    return _add(tables, command.config, command.options, incarnation, partitions)
+    done = _add(tables, command.config, command.options, incarnation, partitions)
+    name = command.config.name
+    tables.streams[name] = replace(tables.streams[name], creator=command.creator)
+    return done
 
 
 def adopt_stream(tables: Tables, index: int, command: AdoptStream) -> Done:
@@ -273,6 +277,11 @@ def _add(
     )
     tables.streams[config.name] = record
     return Done(incarnation=incarnation, partitions=_keys(record))
+
+
+def _check_quota(tables: Tables, creator: str) -> None:
+    present = sum(one.creator == creator and one.is_open for one in tables.streams.values())
+    tables.access.check_streams(creator, present)
 
 
 def _drop(tables: Tables, name: str, node: NodeId, numbers: set[int]) -> tuple[PartitionKey, ...]:

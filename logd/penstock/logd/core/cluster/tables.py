@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from penstock.logd.core.cluster.access import AccessTable
 from penstock.logd.core.cluster.commands import Basis
 from penstock.logd.core.cluster.records import (
     Group,
@@ -38,12 +39,14 @@ class Tables:
 
     Attributes:
         catalog: Configs of the streams, and which of them store a subject.
+        access: Who may do what, and how much of it.
     """
 
     nodes: dict[NodeId, Node] = field(default_factory=dict)
     streams: dict[str, StreamRecord] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     catalog: Metadata = field(default_factory=Metadata)
+    access: AccessTable = field(default_factory=AccessTable)
 
     def member(self, node: NodeId) -> Node:
         """A node that has not been removed.

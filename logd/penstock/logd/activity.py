@@ -1,0 +1,235 @@
+"""What happened, when, by whom: events, written to the internal stream `__activity`.
+
+An event is a record whose subject is `__activity.` and its kind, and whose value is JSON:
+
+    {"id": "...", "time": "2026-11-22T09:15:02.123456+00:00", "node": "logd-1",
+     "kind": "stream.delete", "by": {"name": "alice", "method": "key"},
+     "facts": {"request": {"api": "delete_stream", "stream": "orders"}, "result": "ok"}}
+
+`record` only puts it in line: it neither waits nor fails, so what is recorded never depends on
+whether it can be. A task writes what stands in line and tries until it is stored; the id keeps what
+is written twice from being stored twice. What finds no place in line is counted, and the next event
+that does says how many are missing before it.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final, Protocol
+
+import orjson
+import structlog
+
+from penstock.logd.core.activity import ACTIVITY
+from penstock.logd.core.quotas import Buckets, Flow
+from penstock.logd.core.turn import FRAME_OVERHEAD, Message
+from penstock.logd.errors import LogdError, UnavailableError
+from penstock.logd.limits import (
+    ACTIVITY_BATCH_EVENTS_MAX,
+    ACTIVITY_EVENT_BYTES_MAX,
+    ACTIVITY_WAITING_MAX,
+)
+from penstock.logd.nats.headers import format_headers
+from penstock.logd.partition import Partition
+from penstock.logd.security.principal import Method, Principal
+from penstock.service.clock import Clock
+
+_FLOODS: Final = ("auth.failed", "access.denied")
+"""Kinds that anybody can cause as often as they like; of each so many a second are written."""
+
+_FLOOD_PER_S: Final = 10
+_PAUSE_S: Final = 0.1
+_PAUSE_S_MAX: Final = 2.0
+
+_log = structlog.get_logger()
+
+
+class Record(Protocol):
+    """Takes down what happened."""
+
+    def __call__(
+        self, kind: str, by: Principal | None, /, *, event_id: str = "", **facts: Any
+    ) -> None:
+        """Take down one event. Never waits and never raises.
+
+        Args:
+            kind: What happened, as in `stream.create`.
+            by: Who did it; None: this node.
+            event_id: Of what other nodes may take down, too; by default there is one for it.
+            facts: More about it, as JSON has it. No secrets.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What is to be written."""
+
+    id: str
+    kind: str
+    value: bytes
+
+
+class Sink(Protocol):
+    """Where events are written."""
+
+    async def store(self, events: Sequence[Event]) -> None:
+        """Write events, once each; on return they are durable.
+
+        Raises:
+            LogdError: Not now, or nobody knows whether they are.
+        """
+
+
+class ActivityLog:
+    """Takes events, and writes them as it runs. Used on the event loop.
+
+    Args:
+        node: This one's name.
+        boot: Of this process, so that its ids are its own.
+        clock: For time.
+        sink: None: they are only logged.
+
+    Attributes:
+        counts: Events by what became of them: `recorded` is the sum of `written`, `waiting`,
+            `suppressed` and `lost`.
+        problem: Why what waits is not written; empty: it is.
+    """
+
+    def __init__(self, node: str, boot: str, clock: Clock, sink: Sink | None) -> None:
+        self.counts: Counter[str] = Counter()
+        self.problem = ""
+        self._me = Principal(node, Method.NODE)
+        self._boot = boot
+        self._clock = clock
+        self._sink = sink
+        self._number = 0
+        self._line: deque[Event] = deque()
+        self._came, self._empty = asyncio.Event(), asyncio.Event()
+        self._empty.set()
+        self._buckets = Buckets()
+        self._suppressed: Counter[str] = Counter()
+        self._lost = 0
+
+    @property
+    def waiting(self) -> int:
+        """Events that are still to be written."""
+        return len(self._line)
+
+    def record(
+        self, kind: str, by: Principal | None, /, *, event_id: str = "", **facts: Any
+    ) -> None:
+        """As `Record`."""
+        self.counts["recorded"] += 1
+        if self._floods(kind):
+            self._suppressed[kind] += 1
+            self.counts["suppressed"] += 1
+            return
+        by = by or self._me
+        _log.info("activity", kind=kind, by=by.name, facts=facts)
+        if self._sink is None:
+            self.counts["written"] += 1
+            return
+        if len(self._line) >= ACTIVITY_WAITING_MAX:
+            self._lost += 1
+            self.counts["lost"] += 1
+            return
+        if self._suppressed[kind]:
+            facts["suppressed_before"] = self._suppressed.pop(kind)
+        if self._lost:
+            facts["lost_before"], self._lost = self._lost, 0
+        self._line.append(self._event(kind, by, event_id, facts))
+        self._came.set()
+        self._empty.clear()
+
+    async def run(self) -> None:
+        """Write what stands in line, for ever."""
+        pause_s = _PAUSE_S
+        while self._sink is not None:
+            await self._came.wait()
+            part = list(islice(self._line, ACTIVITY_BATCH_EVENTS_MAX))
+            try:
+                await self._sink.store(part)
+            except (LogdError, OSError) as error:
+                self.problem = str(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, _PAUSE_S_MAX)
+                continue
+            self.problem, pause_s = "", _PAUSE_S
+            for _ in part:
+                self._line.popleft()
+            self.counts["written"] += len(part)
+            if not self._line:
+                self._came.clear()
+                self._empty.set()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until all is written, or not longer than this; it runs meanwhile."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+
+    def _floods(self, kind: str) -> bool:
+        if kind not in _FLOODS:
+            return False
+        now_ns = self._clock.monotonic_ns()
+        if self._buckets.wait_ns(kind, Flow.REQUESTS, now_ns):
+            return True
+        self._buckets.take(kind, Flow.REQUESTS, 1, _FLOOD_PER_S, now_ns)
+        return False
+
+    def _event(self, kind: str, by: Principal, event_id: str, facts: dict[str, Any]) -> Event:
+        self._number += 1
+        event_id = event_id or f"{self._me.name}.{self._boot}.{self._number}"
+        now = datetime.fromtimestamp(self._clock.unix_ns() / 1e9, UTC)
+        document = {
+            "id": event_id,
+            "time": now.isoformat(timespec="microseconds"),
+            "node": self._me.name,
+            "kind": kind,
+            "by": {"name": by.name, "method": str(by.method)},
+            "facts": facts,
+        }
+        value = _encode(document)
+        if len(value) > ACTIVITY_EVENT_BYTES_MAX:
+            cut = {key: fact for key, fact in facts.items() if isinstance(fact, int)}
+            value = _encode(document | {"facts": cut | {"left_out_bytes": len(value)}})
+        return Event(event_id, kind, value)
+
+
+async def store_events(partition: Partition, events: Sequence[Event]) -> None:
+    """Store events in the partition that is led here; those that it has already are not again.
+
+    Raises:
+        UnavailableError: Not all of them are known to be stored.
+    """
+    if partition.failure or partition.closed:
+        raise UnavailableError(f"stream {partition.name}: {partition.failure or 'it is closed'}")
+    partition.leadership.check_takes()
+    messages = [_message(event) for event in events]
+    if FRAME_OVERHEAD + sum(one.size_bytes() for one in messages) > partition.budget.room:
+        raise UnavailableError(f"stream {partition.name}: too many bytes wait for the disk")
+    refused = partition.intake.counts.refused.total()
+    partition.take(messages)
+    if partition.intake.counts.refused.total() != refused:
+        raise UnavailableError(f"stream {partition.name} takes nothing now")
+    await partition.wait_committed(partition.intake.next_offset - 1)
+
+
+def nothing(kind: str, by: Principal | None, /, *, event_id: str = "", **facts: Any) -> None:
+    """A `Record` that forgets."""
+    del kind, by, event_id, facts
+
+
+def _message(event: Event) -> Message:
+    subject = f"{ACTIVITY}.{event.kind}".encode()
+    headers = format_headers((("Nats-Msg-Id", event.id.encode()),))
+    return Message(subject, b"", headers, event.value)
+
+
+def _encode(document: dict[str, Any]) -> bytes:
+    fallback: Callable[[Any], str] = str
+    return orjson.dumps(document, default=fallback, option=orjson.OPT_NON_STR_KEYS)

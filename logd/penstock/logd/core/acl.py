@@ -1,0 +1,348 @@
+"""Who may do what with which streams and subjects: rules, and what they come to.
+
+A rule allows or denies a principal an action on a resource. Who no rule allows something may not do
+it; a rule that denies counts more than any that allows; superusers may everything.
+
+| principal | whom it means |
+|---|---|
+| `alice` | whoever is known by this name, in whatever way |
+| `group:ops` | whoever is in this group |
+| `*` | everybody, also who has not said who they are |
+
+| resource | what it means |
+|---|---|
+| `orders` | the stream of this name |
+| `orders-*` | the streams whose names begin so |
+| `subject:telemetry.logs.>` | what is published on the subjects of this filter |
+| `*` | everything: all streams, and the cluster itself |
+
+A rule that allows on a filter allows what lies within it and nothing wider: a stream only if all
+that it stores does. One that denies denies what has any subject in common with it. What a stream
+stores is not seen from its name, so `create` is allowed on subjects only: else a stream named as
+permitted could be made of anybody's messages. logd's own streams, whose names begin with `__`, are
+only meant by resources that begin so, too.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from penstock.logd.core.metadata import INTERNAL_PREFIX, is_internal
+from penstock.logd.core.subjects import SubjectTrie, check_filter, overlaps
+from penstock.logd.errors import RefusedError
+from penstock.logd.limits import PRINCIPAL_LENGTH_MAX, STREAM_NAME_LENGTH_MAX
+
+EVERYBODY: Final = "*"
+EVERYTHING: Final = "*"
+GROUP: Final = "group:"
+SUBJECT: Final = "subject:"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+\*?")
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_DECISIONS_MAX: Final = 8192
+"""Decisions that are remembered, each some hundred bytes; a reader's fetches ask for the same."""
+
+
+class Action(StrEnum):
+    """What somebody wants to do."""
+
+    PUBLISH = "publish"
+    READ = "read"
+    CREATE = "create"
+    DELETE = "delete"
+    ALTER = "alter"
+    CURSOR = "cursor"
+    """See and set cursors, and be a member of consumer groups."""
+    ADMIN = "admin"
+    """Say where replicas are and who leads; and on everything: nodes, rules and quotas."""
+
+
+class Effect(StrEnum):
+    """What a rule does."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class AclRule:
+    """One rule; the table above says what principal and resource mean."""
+
+    principal: str
+    effect: Effect
+    action: Action
+    resource: str
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits that follow from the rest."""
+        text = f"{self.principal}\0{self.effect}\0{self.action}\0{self.resource}"
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+    @property
+    def text(self) -> str:
+        """As the command line takes it."""
+        return f"{self.effect} {self.principal} {self.action} {self.resource}"
+
+
+@dataclass(frozen=True, slots=True)
+class OnStream:
+    """A stream is concerned, that there is or that is to be made.
+
+    Attributes:
+        filters: What it stores; of one that does not exist, and of logd's own: nothing is known.
+        only: Of what it stores, just what this filter matches.
+    """
+
+    name: str
+    filters: tuple[str, ...] = ()
+    only: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OnSubject:
+    """A subject is concerned, or all that a filter matches.
+
+    Attributes:
+        streams: That store it.
+    """
+
+    subject: str
+    streams: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OnCluster:
+    """No stream in particular."""
+
+
+Target: TypeAlias = OnStream | OnSubject | OnCluster
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether somebody may do something.
+
+    Attributes:
+        rule: That decided it; None: there is none, or it is a superuser.
+        superuser: Whether that is why.
+    """
+
+    allowed: bool
+    rule: AclRule | None = None
+    superuser: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why, in words."""
+        if self.superuser:
+            return "a superuser of the configuration"
+        if self.rule is None:
+            return "no rule allows it"
+        return f"rule {self.rule.id}: {self.rule.text}"
+
+
+@dataclass(slots=True)
+class _Book:
+    """The rules of one effect on one action."""
+
+    everything: list[AclRule] = field(default_factory=list)
+    names: dict[str, list[AclRule]] = field(default_factory=dict)
+    prefixes: list[tuple[str, AclRule]] = field(default_factory=list)
+    subjects: list[tuple[str, AclRule]] = field(default_factory=list)
+    trie: SubjectTrie[AclRule] = field(default_factory=SubjectTrie)
+
+    def add(self, rule: AclRule) -> None:
+        resource = rule.resource
+        if resource == EVERYTHING:
+            self.everything.append(rule)
+        elif resource.startswith(SUBJECT):
+            subject = resource.removeprefix(SUBJECT)
+            self.subjects.append((subject, rule))
+            self.trie.insert(subject, rule)
+        elif resource.endswith("*"):
+            self.prefixes.append((resource[:-1], rule))
+        else:
+            self.names.setdefault(resource, []).append(rule)
+
+    def named(self, stream: str) -> Iterator[AclRule]:
+        """Those that mean a stream by its name."""
+        yield from self.names.get(stream, ())
+        for prefix, rule in self.prefixes:
+            if stream.startswith(prefix) and (
+                not is_internal(stream) or prefix.startswith(INTERNAL_PREFIX)
+            ):
+                yield rule
+
+    def covering(self, subject_filter: str) -> Iterator[AclRule]:
+        """Those on a filter that has all of another one in it."""
+        yield from self.trie.covering(subject_filter)
+
+    def touching(self, subject_filter: str) -> Iterator[AclRule]:
+        """Those on a filter that has a subject in common with another one."""
+        for subject, rule in self.subjects:
+            if overlaps(subject, subject_filter):
+                yield rule
+
+
+class Acl:
+    """Rules, ready to decide. Immutable, but for what it remembers.
+
+    Args:
+        rules: That `check_rule` accepts.
+        superusers: Names and groups, written as in rules, that may everything; `*` is none.
+    """
+
+    def __init__(self, rules: Iterable[AclRule], superusers: Iterable[str] = ()) -> None:
+        self.rules = tuple(sorted(rules))
+        self.superusers = frozenset(superusers) - {EVERYBODY}
+        self._books = {(effect, action): _Book() for effect in Effect for action in Action}
+        for rule in self.rules:
+            self._books[rule.effect, rule.action].add(rule)
+        self._known: dict[tuple[str, frozenset[str], Action, Target], Decision] = {}
+
+    def decide(self, name: str, groups: frozenset[str], action: Action, target: Target) -> Decision:
+        """Whether somebody may do something.
+
+        Args:
+            name: Of the principal.
+            groups: It is in.
+            action: What it wants to do.
+            target: To what.
+        """
+        key = (name, groups, action, target)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _DECISIONS_MAX:
+                self._known.clear()
+            found = self._known[key] = self._decide(_meant(name, groups), action, target)
+        return found
+
+    def is_superuser(self, name: str, groups: frozenset[str]) -> bool:
+        """Whether somebody may everything."""
+        return not self.superusers.isdisjoint(_meant(name, groups))
+
+    def who_can(self, action: Action, target: Target) -> list[tuple[str, Decision]]:
+        """Every principal that rules or the configuration name, and what holds for it alone.
+
+        A name is judged without groups and a group without a name: what one allows, a rule about
+        the other may still deny.
+        """
+        named = {rule.principal for rule in self.rules if rule.action is action} | self.superusers
+        return [
+            (one, self._decide(frozenset((one, EVERYBODY)), action, target))
+            for one in sorted(named | {EVERYBODY})
+        ]
+
+    def _decide(self, meant: frozenset[str], action: Action, target: Target) -> Decision:
+        if not self.superusers.isdisjoint(meant):
+            return Decision(allowed=True, superuser=True)
+        denying = _first(_denying(self._books[Effect.DENY, action], target), meant)
+        if denying is not None:
+            return Decision(allowed=False, rule=denying)
+        allowing = _allowing(self._books[Effect.ALLOW, action], action, target, meant)
+        return Decision(allowed=allowing is not None, rule=allowing)
+
+
+def check_rule(rule: AclRule) -> None:
+    """Check that a rule means something.
+
+    Raises:
+        RefusedError: `BAD_RULE`, with the reason.
+    """
+    check_principal(rule.principal)
+    resource = rule.resource
+    if resource == EVERYTHING:
+        return
+    if resource.startswith(SUBJECT):
+        try:
+            check_filter(resource.removeprefix(SUBJECT))
+        except RefusedError as error:
+            raise _bad(f"resource {resource[:80]!r}: {error}") from None
+    elif not _NAME.fullmatch(resource) or len(resource) > STREAM_NAME_LENGTH_MAX:
+        message = "a stream's name, the beginning of some and *, subject:FILTER, or *"
+        raise _bad(f"resource {resource[:80]!r}: {message}")
+    elif rule.action is Action.CREATE and rule.effect is Effect.ALLOW:
+        message = "what a stream stores is not seen from its name; allow create on subject:FILTER"
+        raise _bad(f"resource {resource!r}: {message}")
+
+
+def check_principal(principal: str) -> None:
+    """Check how a rule or a quota names whom it means.
+
+    Raises:
+        RefusedError: `BAD_RULE`.
+    """
+    name = principal.removeprefix(GROUP)
+    if not name.strip() or len(principal) > PRINCIPAL_LENGTH_MAX or _CONTROLS.search(name):
+        message = f"1 to {PRINCIPAL_LENGTH_MAX} characters, none of them a control"
+        raise _bad(f"principal {principal[:80]!r}: {message}")
+    if principal == f"{GROUP}*":
+        raise _bad(f"principal {principal!r}: name a group, or * for everybody")
+
+
+def _meant(name: str, groups: Iterable[str]) -> frozenset[str]:
+    """What rules call somebody. A name that looks like a group's is nobody's in rules."""
+    itself = () if name == EVERYBODY or name.startswith(GROUP) else (name,)
+    return frozenset((EVERYBODY, *itself, *(f"{GROUP}{group}" for group in groups)))
+
+
+def _first(rules: Iterable[AclRule], meant: frozenset[str]) -> AclRule | None:
+    return next((rule for rule in rules if rule.principal in meant), None)
+
+
+def _denying(book: _Book, target: Target) -> Iterator[AclRule]:
+    """The rules that a target has anything to do with."""
+    yield from book.everything
+    match target:
+        case OnStream(name, filters, only):
+            yield from book.named(name)
+            for one in filters:
+                for rule in book.touching(one):
+                    if only is None or overlaps(rule.resource.removeprefix(SUBJECT), only):
+                        yield rule
+        case OnSubject(subject, streams):
+            yield from book.touching(subject)
+            for stream in streams:
+                yield from book.named(stream)
+        case OnCluster():
+            pass
+
+
+def _allowing(book: _Book, action: Action, target: Target, meant: frozenset[str]) -> AclRule | None:
+    """A rule by which all of a target is allowed, or the first of several; None: not all of it."""
+    found = _first(book.everything, meant)
+    match target:
+        case OnStream(name):
+            at_all = None if is_internal(name) else found
+            by_name = None if action is Action.CREATE else _first(book.named(name), meant)
+            return at_all or by_name or _allowing_all(book, target, meant)
+        case OnSubject(subject, streams):
+            by_subject = found or _first(book.covering(subject), meant)
+            if by_subject is not None or action is Action.CREATE:
+                return by_subject
+            return _all(_first(book.named(stream), meant) for stream in streams)
+        case OnCluster():
+            return found
+
+
+def _allowing_all(book: _Book, target: OnStream, meant: frozenset[str]) -> AclRule | None:
+    """A rule on all that a stream stores, or on just what is wanted of it."""
+    if target.only is not None and target.filters:
+        narrow = _first(book.covering(target.only), meant)
+        if narrow is not None:
+            return narrow
+    return _all(_first(book.covering(one), meant) for one in target.filters)
+
+
+def _all(rules: Iterable[AclRule | None]) -> AclRule | None:
+    """The first of them, if each is there and there is any."""
+    found = list(rules)
+    return None if None in found or not found else found[0]
+
+
+def _bad(message: str) -> RefusedError:
+    return RefusedError("BAD_RULE", message)

@@ -1,0 +1,123 @@
+"""What stands between callers and the streams: permissions, quotas, and what is taken down."""
+
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from penstock.logd.access.guard import Guard
+from penstock.logd.access.throttle import Throttle
+from penstock.logd.activity import ActivityLog
+from penstock.logd.config import LogdConfig
+from penstock.logd.core.gaps import Gap
+from penstock.logd.engine import Engine
+from penstock.logd.fetch.access import AccessApi
+from penstock.logd.fetch.api import FetchApi
+from penstock.logd.fetch.guarded import GuardedApi
+from penstock.logd.fetch.permits import Permits
+from penstock.logd.security.principal import Principal
+from penstock.service.clock import Clock, SystemClock
+
+_STREAMS_SHOWN = 100
+_DRAIN_S = 1.0
+
+
+class Doors:
+    """Used on the event loop.
+
+    Args:
+        config: Of the daemon.
+        engine: What keeps the streams.
+        clock: For time; by default the system's.
+
+    Attributes:
+        activity: Takes down what happens; run it.
+        guard: Decides who may do what.
+        throttle: Holds up whoever is over a quota.
+        api: Answers the requests of the fetch endpoint.
+    """
+
+    def __init__(self, config: LogdConfig, engine: Engine, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
+        sink = engine.activity if config.takes_down else None
+        self.activity = ActivityLog(config.node, secrets.token_hex(4), clock, sink)
+        engine.watch(self.activity.record)
+        engine.listening.on_gap = self._on_gap
+        self.guard = Guard(engine.access, engine.streams, enabled=False)
+        self.throttle = Throttle(
+            engine.access, self.guard, clock, wait_s_max=config.quota_delay_s_max
+        )
+        api = FetchApi(engine.streams, engine.cursors, engine.groups, self.creator)
+        self.api = GuardedApi(
+            api,
+            AccessApi(engine.access, self.guard).handlers(),
+            guard=self.guard,
+            permits=Permits(self.guard, engine.groups),
+            throttle=self.throttle,
+            record=self.activity.record,
+        )
+
+    def creator(self, caller: Principal) -> str:
+        """For whose quota a stream counts; empty: for nobody's."""
+        if caller.is_anonymous or self.guard.is_exempt(caller):
+            return ""
+        return caller.name
+
+    def reasons(self) -> Iterable[str]:
+        """Why they are not as well as they should be."""
+        if self.activity.problem:
+            waiting = self.activity.waiting
+            yield f"{waiting} events are not written down yet: {self.activity.problem}"
+
+    def info(self) -> dict[str, Any]:
+        """For `/status`."""
+        return {
+            "acl": self.guard.enabled,
+            "denied": self.guard.denied,
+            "activity": dict(self.activity.counts) | {"waiting": self.activity.waiting},
+        }
+
+    def metrics(self) -> Iterable[Metric]:
+        """For Prometheus."""
+        activity = CounterMetricFamily(
+            "penstock_logd_activity", "Events by what became of them", labels=["what"]
+        )
+        for what, count in dict(self.activity.counts).items():
+            activity.add_metric([what], count)
+        denied = CounterMetricFamily("penstock_logd_denied", "Requests that no rule allowed")
+        denied.add_metric([], self.guard.denied)
+        waiting = GaugeMetricFamily("penstock_logd_activity_waiting", "Events not written yet")
+        waiting.add_metric([], self.activity.waiting)
+        yield from (activity, denied, waiting)
+        throttle = self.throttle
+        for name, text, counts in (
+            ("quota_used", "What was taken of quotas", throttle.used),
+            (
+                "quota_delay_ms",
+                "Milliseconds of delay by quotas",
+                throttle.delayed_ms,
+            ),
+            ("quota_refused", "What was refused for a quota", throttle.refused),
+        ):
+            counter = CounterMetricFamily(
+                f"penstock_logd_{name}", text, labels=["principal", "quota"]
+            )
+            for (principal, flow), count in dict(counts).items():
+                counter.add_metric([principal, flow], count)
+            yield counter
+
+    async def close(self) -> None:
+        """Have written what was taken down, while what it is written to is still open."""
+        await self.activity.drain(_DRAIN_S)
+
+    def _on_gap(self, what: str, gap: Gap) -> None:
+        facts: dict[str, Any] = {
+            "reason": str(gap.reason),
+            "streams": list(gap.streams[:_STREAMS_SHOWN]),
+            "stream_count": len(gap.streams),
+            "start_unix_ns": gap.start.unix_ns,
+        }
+        if gap.end is not None:
+            facts |= {"end_unix_ns": gap.end.unix_ns, "messages": gap.messages}
+        self.activity.record(f"ingest.gap_{what}", None, detail=gap.detail, **facts)
