@@ -7,11 +7,13 @@ import click
 
 from penstock.logd.cli.cluster import cluster
 from penstock.logd.cli.cursors import cursors
+from penstock.logd.cli.export import export
 from penstock.logd.cli.former import FormerNames
 from penstock.logd.cli.groups import groups
 from penstock.logd.cli.offline import check as check_offline
 from penstock.logd.cli.offline import dump, repair
 from penstock.logd.cli.publish import publish
+from penstock.logd.cli.query import query
 from penstock.logd.cli.records import fetch, tail
 from penstock.logd.cli.streams import match, streams
 from penstock.service import check_only, configure_logs, load_config, run_until_stopped
@@ -51,6 +53,6 @@ def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
     run_until_stopped(lambda stop: run_daemon(config, config_path, stop))
 
 
-_ASKING = (streams, cluster, publish, tail, fetch, cursors, groups, match)
+_ASKING = (streams, cluster, publish, tail, fetch, query, export, cursors, groups, match)
 for _command in (*_ASKING, check_offline, repair, dump):
     cli.add_command(_command)

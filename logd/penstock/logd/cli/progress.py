@@ -49,7 +49,13 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         """Wipe the line."""
+        self.hide()
+
+    def hide(self) -> None:
+        """Wipe the line, and show no more: what comes next has the terminal."""
+        self._shown = False
         if self._written:
+            self._written = False
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from penstock.logd.cli.text import cut, safe, width_of
 
-_NOTHING: Final = ("-", "")
+_NOTHING: Final = ("-", "", "NULL")
 _LAST_MIN: Final = 12
 """Columns that the last column keeps, however narrow the terminal is."""
 

@@ -1,0 +1,222 @@
+"""`penstock logd export`: a range of a stream as a file, which appears when it is whole."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.logd.cli.positions import POSITION, Position, first_offset, resolve
+from penstock.logd.cli.progress import Progress
+from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.showing import record_json
+from penstock.logd.cli.source import Range, offsets_of, partitions_of, read_range
+from penstock.logd.cli.text import echo_json, human_bytes
+from penstock.logd.client import LogClient
+from penstock.logd.dump import SCHEMA_OF_DUMP
+from penstock.logd.frame import FrameHeader
+from penstock.logd.rows import batch_records
+from penstock.service import ExitCode, ServiceError
+
+_SUFFIXES: Final = {
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+}
+_GROUP_ROWS: Final = 64 * 1024
+_GROUP_BYTES: Final = 64 * 1024 * 1024
+"""A row group of Parquet has so many rows, or bytes: they are in memory until it is written."""
+
+_Rows = Iterator[tuple[FrameHeader, pa.RecordBatch]]
+
+
+class OutputError(ServiceError):
+    """The file cannot be written (exit code 74)."""
+
+    exit_code = ExitCode.IO
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What to export."""
+
+    stream: str
+    partition: int | None
+    start: Position
+    end: Position
+
+
+@click.command(
+    epilog="""\\b
+    Examples:
+      penstock logd export logs -o logs.parquet --from 2026-01-31 --to 2026-02-01
+      penstock logd export prices --partition 3 -o prices-3.ndjson"""
+)
+@click.argument("stream")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The file; it appears when it is whole.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["arrow", "parquet", "ndjson"]),
+    help="An Arrow IPC file, Parquet (zstd), or JSON lines. Default: by the file's name.",
+)
+@click.option(
+    "--partition", type=click.IntRange(min=0), help="Must be named where there are several."
+)
+@click.option("--from", "start", type=POSITION, default="earliest", show_default=True)
+@click.option("--to", "end", type=POSITION, default="latest", show_default=True, help="Exclusive.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--json", "as_json", is_flag=True, help="Say what was written as JSON.")
+@server_option
+def export(
+    *, output: Path, form: str | None, force: bool, as_json: bool, server: str, **asked: Any
+) -> None:
+    """Write a range of STREAM to a file.
+
+    An export that is cut short leaves nothing, and is not resumed: begin again, or in parts by
+    --from and --to. Columns: offset, timestamp, subject, key, headers, reply, value.
+    """
+    chosen = form or _SUFFIXES.get(output.suffix)
+    if chosen is None:
+        raise click.UsageError(f"{output.name} does not say the format: give --format")
+    write = {"arrow": _write_arrow, "parquet": _write_parquet, "ndjson": _write_ndjson}[chosen]
+    with asking(server) as log:
+        part = _range(log, _Asked(**asked))
+        with _file(output, force=force) as file, Progress("exporting", part.count) as progress:
+            write(file, _told(read_range(log, part), progress), part)
+            records, size = progress.records, file.tell()
+    if as_json:
+        facts = {"stream": part.stream, "partition": part.partition, "start": part.start}
+        written = {"records": records, "bytes": size, "file": str(output), "format": chosen}
+        echo_json(facts | {"end": part.end} | written)
+        return
+    where = f"{part.stream}/{part.partition} from offset {part.start} to {part.end}"
+    click.echo(f"{records:,} records of {where}: {output} ({human_bytes(size)})")
+
+
+def _range(log: LogClient, asked: _Asked) -> Range:
+    """The range as it is now.
+
+    Raises:
+        UsageError: There are several partitions and none is named, or it ends before it begins.
+        RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `OUT_OF_RANGE`.
+    """
+    stream, wanted = asked.stream, () if asked.partition is None else (asked.partition,)
+    partition, *others = partitions_of(log, stream, wanted)
+    if others:
+        count = len(others) + 1
+        raise click.UsageError(f"{stream} has {count} partitions: name one with --partition")
+    start = first_offset(log, stream, partition, asked.start)
+    end = min(resolve(log, stream, partition, asked.end), log.offsets(stream, partition).end)
+    if end < start:
+        raise click.UsageError(f"--to {asked.end} is below --from {asked.start}")
+    return Range(stream, partition, start, end)
+
+
+@contextmanager
+def _file(output: Path, *, force: bool) -> Iterator[IO[bytes]]:
+    """A file that is made under another name, and takes its own when it is whole and on disk.
+
+    Raises:
+        UsageError: Another file is there.
+        OutputError: The disk does not take it.
+    """
+    partial = output.with_name(output.name + ".partial")
+    if output.exists() and not force:
+        raise click.UsageError(f"{output} is there: choose another file, or give --force")
+    if force:
+        partial.unlink(missing_ok=True)
+    try:
+        file = partial.open("xb")
+    except FileExistsError:
+        message = f"{partial} is there: an export writes it, or one was killed"
+        raise click.UsageError(f"{message}; if none runs, give --force") from None
+    except OSError as error:
+        raise _output_error(error, output) from None
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(output)
+        _sync_directory(output.parent)
+    except OSError as error:
+        raise _output_error(error, output) from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    with suppress(OSError):  # not every file system can
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _output_error(error: OSError, output: Path) -> OutputError:
+    reason = error.strerror or str(error)
+    return OutputError(
+        f"{output} cannot be written: {reason}", fix="see to the disk, or write elsewhere"
+    )
+
+
+def _told(rows: _Rows, progress: Progress) -> _Rows:
+    for header, batch in rows:
+        yield header, batch
+        progress.advance(batch.num_rows, header.body_length)
+
+
+def _schema(part: Range) -> pa.Schema:
+    """The columns, with what the file holds of which stream."""
+    facts = {"stream": part.stream, "partition": part.partition, "start": part.start}
+    return SCHEMA_OF_DUMP.with_metadata(
+        {f"penstock.{name}": str(value) for name, value in (facts | {"end": part.end}).items()}
+    )
+
+
+def _with_offsets(header: FrameHeader, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([offsets_of(header, rows), *rows.columns[1:]], schema=schema)
+
+
+def _write_arrow(file: IO[bytes], rows: _Rows, part: Range) -> None:
+    schema = _schema(part)
+    with pa.ipc.new_file(file, schema) as writer:
+        for header, batch in rows:
+            writer.write_batch(_with_offsets(header, batch, schema))
+
+
+def _write_parquet(file: IO[bytes], rows: _Rows, part: Range) -> None:
+    schema = _schema(part)
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        group: list[pa.RecordBatch] = []
+        for header, batch in rows:
+            group.append(_with_offsets(header, batch, schema))
+            rows_held = sum(held.num_rows for held in group)
+            if rows_held >= _GROUP_ROWS or sum(held.nbytes for held in group) >= _GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(group))
+                group = []
+        if group:
+            writer.write_table(pa.Table.from_batches(group))
+
+
+def _write_ndjson(file: IO[bytes], rows: _Rows, part: Range) -> None:
+    del part
+    for header, batch in rows:
+        lines = (record_json(offset, record) for offset, record in batch_records(header, batch))
+        file.write("".join(f"{line}\n" for line in lines).encode())

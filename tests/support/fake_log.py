@@ -1,0 +1,100 @@
+"""A log in memory that commands can be pointed at: frames as logd sends them, without a logd."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from penstock.logd.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.client import OffsetRange
+from penstock.logd.errors import RefusedError
+from penstock.logd.frame import FrameHeader
+
+
+@dataclass
+class FakeLog:
+    """What commands use of `LogClient`.
+
+    Attributes:
+        streams: Of each stream, the frames of each partition.
+        read: Offsets of the frames that were sent, by stream.
+        broken: Raised in the middle of reading.
+    """
+
+    streams: dict[str, list[list[tuple[FrameHeader, pa.RecordBatch]]]] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=dict)
+    read: list[tuple[str, int]] = field(default_factory=list)
+    broken: Exception | None = None
+
+    def add(
+        self, stream: str, records: list[Record], *, per_frame: int, partition: int = 0
+    ) -> None:
+        """Store records, so many to a frame."""
+        parts = self.streams.setdefault(stream, [])
+        while len(parts) <= partition:
+            parts.append([])
+        frames = parts[partition]
+        for first in range(0, len(records), per_frame):
+            batch = build_batch(records[first : first + per_frame])
+            base = frames[-1][0].next_offset if frames else self.starts.get(stream, 0)
+            header = replace(describe_body(encode_body(batch), batch), base_offset=base)
+            frames.append((header, batch))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def stream(self, name: str) -> Any:
+        self._frames(name, 0)
+        return SimpleNamespace(name=name, incarnation="i-1", partitions=self.streams[name])
+
+    def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
+        frames = self._frames(stream, partition)
+        start = self.starts.get(stream, 0)
+        return OffsetRange(start, frames[-1][0].next_offset if frames else start)
+
+    def offset_for_timestamp(self, stream: str, timestamp_ns: int, partition: int = 0) -> int:
+        for header, batch in self._frames(stream, partition):
+            times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+            for delta, time_ns in enumerate(times):
+                if time_ns >= timestamp_ns:
+                    return header.base_offset + delta
+        return self.offsets(stream, partition).end
+
+    def batches(
+        self,
+        stream: str,
+        start: int,
+        end: int | None = None,
+        *,
+        partition: int = 0,
+        bytes_max: int = 0,
+    ) -> Iterator[tuple[FrameHeader, pa.RecordBatch]]:
+        for header, batch in self._frames(stream, partition):
+            if header.next_offset > start and (end is None or header.base_offset < end):
+                self.read.append((stream, header.base_offset))
+                yield header, batch
+                if self.broken is not None:
+                    raise self.broken
+
+    def _frames(self, stream: str, partition: int) -> list[tuple[FrameHeader, pa.RecordBatch]]:
+        if stream not in self.streams:
+            raise RefusedError("UNKNOWN_STREAM", f"there is no stream {stream!r}", stream=stream)
+        return self.streams[stream][partition]
+
+
+@contextmanager
+def asking_in_memory(log: FakeLog, server: str) -> Iterator[FakeLog]:
+    """As `penstock.logd.cli.server.asking`, without its connection."""
+    from penstock.logd.cli.server import refusal
+
+    del server
+    try:
+        yield log
+    except RefusedError as error:
+        raise refusal(error) from None

@@ -1,0 +1,227 @@
+"""SQL over streams: what is read, what comes out, what is refused."""
+
+from functools import partial
+from typing import Any
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+import penstock.logd.cli.query as command
+from penstock.logd.batch import Record
+from penstock.logd.cli import cli
+from penstock.logd.errors import CorruptError, RefusedError
+from tests.support.fake_log import FakeLog, asking_in_memory
+
+SECOND = 10**9
+HOUR_9 = 1_767_258_000 * SECOND
+"""2026-01-01T09:00:00Z."""
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
+    made = FakeLog()
+    monkeypatch.setattr(command, "asking", partial(asking_in_memory, made))
+    monkeypatch.setattr(command, "LogClient", lambda _: made)
+    records = [
+        Record(
+            f"t.{n % 2}",
+            b'{"n":%d}' % n,
+            HOUR_9 + n * SECOND,
+            b"k%d" % n,
+            (("level", b"error" if n % 10 == 0 else b"info"), ("twice", b"a"), ("twice", b"b")),
+        )
+        for n in range(100)
+    ]
+    made.add("logs", records, per_frame=10)
+    made.add("two", records[:4], per_frame=2)
+    made.add("two", records[4:6], per_frame=2, partition=1)
+    made.add("my-stream", [Record("x", b"\xff\x1b[2J", 1)], per_frame=1)
+    return made
+
+
+def run(text: str, *words: str) -> Result:
+    return CliRunner().invoke(cli, ["query", text, *words])
+
+
+def rows(text: str, *words: str) -> list[dict[str, Any]]:
+    done = run(text, *words, "--json")
+    assert done.exit_code == 0, done.output
+    return [orjson.loads(line) for line in done.stdout.splitlines()]
+
+
+def frames_read(log: FakeLog, stream: str = "logs") -> list[int]:
+    return [base for name, base in log.read if name == stream]
+
+
+def test_a_stream_is_a_table(log: FakeLog) -> None:
+    (row,) = rows("SELECT * FROM logs WHERE log_offset = 10")
+    assert row == {
+        "partition": 0,
+        "log_offset": 10,
+        "timestamp": "2026-01-01T09:00:10Z",
+        "timestamp_ns": HOUR_9 + 10 * SECOND,
+        "subject": "t.0",
+        "key": "k10",
+        "headers": {"level": "error", "twice": "b"},
+        "value": '{"n":10}',
+        "text": '{"n":10}',
+    }
+    found = rows("SELECT subject, count(*) AS n FROM logs GROUP BY subject ORDER BY subject")
+    assert found == [{"subject": "t.0", "n": 50}, {"subject": "t.1", "n": 50}]
+
+
+def test_json_and_headers_are_within_reach(log: FakeLog) -> None:
+    text = "SELECT (text->>'$.n')::int AS n FROM logs WHERE headers['level'] = 'error' ORDER BY n"
+    assert [row["n"] for row in rows(text)] == list(range(0, 100, 10))
+
+
+@pytest.mark.parametrize(
+    ("where", "bases"),
+    [
+        ("log_offset >= 85", [80, 90]),
+        ("log_offset > 89", [90]),
+        ("log_offset < 10", [0]),
+        ("log_offset <= 10", [0, 10]),
+        ("log_offset = 55", [50]),
+        ("55 = log_offset", [50]),
+        ("95 <= log_offset", [90]),
+        ("log_offset BETWEEN 9 AND 20", [0, 10, 20]),
+        ("logs.log_offset >= 95 AND subject = 't.0'", [90]),
+        ("LOG_OFFSET >= 95", [90]),
+        ("timestamp >= '2026-01-01 09:01:30'", [90]),
+        ("timestamp > '2026-01-01 09:01:35Z' AND log_offset < 1000", [90]),
+        ("timestamp >= TIMESTAMPTZ '2026-01-01 10:01:30Z' - INTERVAL 1 HOUR", [90]),
+        ("timestamp > now()", []),
+        ("timestamp > now() - INTERVAL 100 YEARS", list(range(0, 100, 10))),
+        # Not understood, or not sure to hold of all that is seen: everything is read.
+        ("log_offset >= 95 OR subject = 't.0'", list(range(0, 100, 10))),
+        ("NOT log_offset < 95", list(range(0, 100, 10))),
+        ("log_offset + 0 >= 95", list(range(0, 100, 10))),
+        ("log_offset >= (SELECT 95)", list(range(0, 100, 10))),
+        ("log_offset >= random() * 0 + 95", list(range(0, 100, 10))),
+        ("timestamp < '2026-01-01 09:00:10'", list(range(0, 100, 10))),
+    ],
+)
+def test_a_where_saves_reading(log: FakeLog, where: str, bases: list[int]) -> None:
+    found = rows(f"SELECT log_offset FROM logs WHERE {where} ORDER BY ALL")
+    assert frames_read(log) == bases
+    log.read.clear()
+    unbounded = (
+        "SELECT list(log_offset ORDER BY log_offset) AS found FROM (SELECT * FROM logs) AS logs"
+    )
+    (all_rows,) = rows(f"{unbounded} WHERE {where}")
+    assert [row["log_offset"] for row in found] == (all_rows["found"] or [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT count(*) AS n FROM logs a JOIN logs b USING (log_offset) WHERE a.log_offset >= 95",
+        """WITH x AS (SELECT * FROM logs)
+           SELECT count(*) AS n FROM x a JOIN x b USING (log_offset) WHERE a.log_offset >= 95""",
+        """SELECT (SELECT count(*) FROM logs WHERE log_offset >= 95)
+                + (SELECT count(*) * 0 FROM logs) AS n""",
+    ],
+)
+def test_a_stream_that_is_named_twice_is_read_whole_each_time(log: FakeLog, text: str) -> None:
+    assert rows(text) == [{"n": 5}]
+    assert min(frames_read(log)) == 0
+
+
+def test_a_bound_inside_a_cte_holds_for_it(log: FakeLog) -> None:
+    text = (
+        "WITH x AS (SELECT * FROM logs WHERE log_offset >= 95) SELECT count(*) AS n FROM x, x AS y"
+    )
+    assert rows(text) == [{"n": 25}]
+    assert set(frames_read(log)) == {90}
+
+
+def test_options_bound_what_is_read(log: FakeLog) -> None:
+    words = ["--from", "2026-01-01T09:00:30Z", "--to", "45"]
+    (row,) = rows("SELECT min(log_offset) AS a, max(log_offset) AS b FROM logs", *words)
+    assert (row, frames_read(log)) == ({"a": 30, "b": 44}, [30, 40])
+
+
+def test_only_what_is_asked_for_is_fetched(log: FakeLog) -> None:
+    assert len(rows("SELECT log_offset FROM logs LIMIT 3")) == 3
+    assert len(frames_read(log)) < 10
+
+
+def test_every_partition_is_read_unless_some_are_named(log: FakeLog) -> None:
+    text = "SELECT partition, count(*) AS n FROM two GROUP BY ALL ORDER BY ALL"
+    assert rows(text) == [{"partition": 0, "n": 4}, {"partition": 1, "n": 2}]
+    assert rows(text, "--partition", "1") == [{"partition": 1, "n": 2}]
+    done = run(text, "--partition", "2")
+    assert (done.exit_code, "UNKNOWN_PARTITION" in done.stderr) == (1, True)
+
+
+def test_people_get_a_table_that_moves_nothing(log: FakeLog) -> None:
+    done = run('SELECT log_offset, value, text, NULL AS none FROM "my-stream"')
+    assert done.stdout.splitlines() == [
+        "log_offset  value        text  none",
+        "         0  \\xff\\x1b[2J  NULL  NULL",
+    ]
+    (row,) = rows('SELECT value FROM "my-stream"')
+    assert row == {"value_base64": "/xtbMko="}
+    assert run("SELECT log_offset FROM logs WHERE false").stdout == "log_offset\n"
+
+
+def test_values_that_json_lacks_are_text(log: FakeLog) -> None:
+    (row,) = rows(
+        "SELECT 1.50::decimal(9,2) AS d, INTERVAL 1 HOUR AS i, DATE '2026-01-02' AS t,"
+        " 100000000000000000000::hugeint AS h, ['a'::blob] AS l, {'x': 1} AS s, uuid() AS u,"
+        " TIMESTAMP_NS '2026-01-01 00:00:00.000000001' AS n FROM range(1)"
+    )
+    assert (row["d"], row["t"], row["l"], row["s"]) == ("1.50", "2026-01-02", ["a"], {"x": 1})
+    assert (len(row["u"]), row["n"]) == (36, "2026-01-01T00:00:00.000000001")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SELEC 1", "syntax error"),
+        ("SELECT 1; SELECT 2", "2 statements"),
+        ("DROP TABLE logs", "give one SELECT"),
+        ("COPY (SELECT 1) TO '/tmp/x.csv'", "give one SELECT"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "Permission Error"),
+        ("SELECT nothing FROM logs", "nothing"),
+        ("SELECT * FROM logs, LOGS", "differ only by case"),
+    ],
+)
+def test_what_is_no_select_over_streams_is_wrong_usage(log: FakeLog, text: str, said: str) -> None:
+    done = run(text)
+    assert (done.exit_code, done.stdout) == (64, ""), done.output
+    assert said in done.stderr
+
+
+def test_a_stream_that_is_not_there_is_refused(log: FakeLog) -> None:
+    for name in ("nothing", "progress", "Logs", '"a b"'):
+        done = run(f"SELECT * FROM {name}")
+        assert done.exit_code == 1, done.output
+        assert "UNKNOWN_STREAM" in done.stderr
+        assert "fix: list the streams" in done.stderr
+
+
+def test_what_breaks_reading_is_said_as_everywhere(log: FakeLog) -> None:
+    log.broken = RefusedError("STREAM_RECREATED", "stream 'logs' was deleted and made again")
+    done = run("SELECT count(*) FROM logs")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: stream 'logs' was deleted and made again (STREAM_RECR")
+    log.broken = CorruptError("offsets 3 to 5 are missing")
+    assert isinstance(run("SELECT count(*) FROM logs").exception, SystemExit)
+
+
+def test_memory_is_bounded(log: FakeLog) -> None:
+    text = "SELECT list(a.text || b.text || c.text) FROM logs a, logs b, logs c"
+    done = run(text, "--memory", "20MB")
+    assert (done.exit_code, done.stdout) == (71, ""), done.output
+    assert "fix: give it more with --memory" in done.stderr
+    assert run("SELECT 1", "--memory", "lots").exit_code == 64
+
+
+def test_without_duckdb_the_extra_is_named(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
+    done = run("SELECT 1")
+    assert done.exit_code == 69
+    assert "pip install 'penstock[query]'" in done.stderr
