@@ -49,12 +49,17 @@ def _asking(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[st
 
 
 def _needed(command: click.Command) -> Iterator[str]:
-    values: dict[str, str] = {"offset": "3", "subject": "t.a", "query": "select * from logs"}
+    values: dict[str, str] = {
+        "offset": "3",
+        "subject": "t.a",
+        "query": "select * from logs",
+        "output": "no/x.arrow",
+    }
     for parameter in command.params:
         if isinstance(parameter, click.Argument) and parameter.required:
             yield values.get(parameter.name or "", "logs")
         elif isinstance(parameter, click.Option) and parameter.required:
-            yield from (parameter.opts[0], "t.a")
+            yield from (parameter.opts[0], values.get(parameter.name or "", "t.a"))
     names: dict[str, tuple[str, ...]] = {
         "alter": ("--min-isr", "1"),
         "move": ("--cancel",),
