@@ -15,10 +15,11 @@ from penstock.logd.limits import PEER_FRAME_SIZE_MAX, PEER_UNSENT_BYTES_MAX
 from penstock.logd.peers.identity import Identity, greet
 from penstock.logd.peers.link import PeerLink
 from penstock.logd.peers.server import PeerServer
+from penstock.logd.peers.tls import PeerTls
 from penstock.logd.peers.wire import Kind, encode_frame, receive_frame
+from penstock.logd.security.tls import CertificateFiles
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.tcp.dialing import dial
-from penstock.logd.tcp.mutual_tls import MutualTls
 from penstock.logd.wire.logd_peer_pb2 import Purpose, Refused
 from tests.support.certificates import Authority
 from tests.support.waiting import wait_until_async
@@ -63,9 +64,12 @@ class Recorder:
 
 @asynccontextmanager
 async def listening(
-    service: Recorder, address: str = "127.0.0.1:0", tls: MutualTls | None = None, me: Identity = B
+    service: Recorder,
+    address: str = "127.0.0.1:0",
+    tls: CertificateFiles | None = None,
+    me: Identity = B,
 ) -> AsyncIterator[tuple[str, PeerServer]]:
-    server = PeerServer(me, service, tls.server() if tls else None)
+    server = PeerServer(me, service, PeerTls.of(tls) if tls else None)
     bound = server.listen(address)
     running = asyncio.create_task(server.run())
     try:
@@ -78,9 +82,9 @@ async def listening(
 
 @asynccontextmanager
 async def linked(
-    address: str, tls: MutualTls | None = None, me: Identity = A, peer: str = "b"
+    address: str, tls: CertificateFiles | None = None, me: Identity = A, peer: str = "b"
 ) -> AsyncIterator[PeerLink]:
-    link = PeerLink(me, peer, address, rng=random.Random(1), tls=tls.client() if tls else None)
+    link = PeerLink(me, peer, address, rng=random.Random(1), tls=PeerTls.of(tls) if tls else None)
     running = asyncio.create_task(link.run())
     try:
         yield link
@@ -114,7 +118,7 @@ async def test_messages_arrive_in_order_and_requests_are_answered() -> None:
 async def test_the_same_with_tls(tmp_path_factory: pytest.TempPathFactory) -> None:
     authority = Authority(tmp_path_factory.mktemp("authority"))
     made = authority.sign("node", "IP:127.0.0.1")
-    tls = MutualTls(ca_file=authority.cert, cert_file=made.cert, key_file=made.key)
+    tls = CertificateFiles(ca_file=authority.cert, cert_file=made.cert, key_file=made.key)
     async with listening(Recorder(), tls=tls) as (address, _), linked(address, tls) as link:
         await connected(link)
         body = bytes(PEER_FRAME_SIZE_MAX - 1024)

@@ -18,8 +18,8 @@ from penstock.logd.core.replication.messages import Diverged, Frames
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX, REPLICATION_REQUEST_SIZE_MAX
 from penstock.logd.peers.dialing import dial_peer
 from penstock.logd.peers.identity import Identity
+from penstock.logd.security.tls import CertificateFiles
 from penstock.logd.store import CommitLog
-from penstock.logd.tcp.mutual_tls import MutualTls
 from penstock.logd.wire.logd_peer_pb2 import Purpose
 from penstock.logd.wire.logd_replication_pb2 import Request
 from tests.support.certificates import Authority
@@ -40,7 +40,7 @@ async def committed(held: Sequence[Held], offset: int) -> None:
 
 @asynccontextmanager
 async def following(
-    directory: Path, *names: NodeId, tls: MutualTls | None = None
+    directory: Path, *names: NodeId, tls: CertificateFiles | None = None
 ) -> AsyncIterator[tuple[list[Node], list[Held]]]:
     """The first one leads, the others follow."""
     async with running(directory, *names, tls=tls) as nodes:
@@ -81,7 +81,7 @@ async def test_what_the_leader_writes_comes_to_every_follower_and_is_committed(
 async def test_the_same_with_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     made = authority.sign("node", "IP:127.0.0.1")
-    tls = MutualTls(ca_file=authority.cert, cert_file=made.cert, key_file=made.key)
+    tls = CertificateFiles(ca_file=authority.cert, cert_file=made.cert, key_file=made.key)
     async with following(tmp_path, A, B, tls=tls) as (_, held):
         held[0].publish(b"small")
         held[0].publish(*[bytes(300_000)] * 8)

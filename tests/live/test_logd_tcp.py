@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from penstock.logd.errors import RefusedError
+from penstock.logd.peers.tls import PeerTls
+from penstock.logd.security.tls import CertificateFiles
 from penstock.logd.store import REAL_DISK, FileRange
 from penstock.logd.tcp.channel import CHUNK_BYTES, Channel
 from penstock.logd.tcp.dialing import dial
 from penstock.logd.tcp.listener import Listener
-from penstock.logd.tcp.mutual_tls import MutualTls
 from penstock.service import UnavailableError
 from tests.support.certificates import Authority
 from tests.support.waiting import wait_until_async
@@ -30,20 +31,21 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(params=["plain", "tls"])
-def tls(request: pytest.FixtureRequest) -> MutualTls | None:
+def tls(request: pytest.FixtureRequest) -> CertificateFiles | None:
     if request.param == "plain":
         return None
     return files_of(request.getfixturevalue("authority"), "node")
 
 
-def files_of(authority: Authority, name: str, *, expired: bool = False) -> MutualTls:
+def files_of(authority: Authority, name: str, *, expired: bool = False) -> CertificateFiles:
     made = authority.sign(name, "DNS:localhost,IP:127.0.0.1", expired=expired)
-    return MutualTls(ca_file=authority.cert, cert_file=made.cert, key_file=made.key)
+    return CertificateFiles(ca_file=authority.cert, cert_file=made.cert, key_file=made.key)
 
 
 @asynccontextmanager
-async def listening(serve: Serve, tls: MutualTls | None = None) -> AsyncIterator[int]:
-    listener = Listener(serve, name="test", key="test", tls=tls.server() if tls else None)
+async def listening(serve: Serve, tls: CertificateFiles | None = None) -> AsyncIterator[int]:
+    source = PeerTls.of(tls).server if tls else None
+    listener = Listener(serve, name="test", key="test", tls=source)
     address = listener.listen("127.0.0.1:0")
     running = asyncio.create_task(listener.run())
     try:
@@ -54,11 +56,11 @@ async def listening(serve: Serve, tls: MutualTls | None = None) -> AsyncIterator
         listener.close()
 
 
-async def dial_local(port: int, tls: MutualTls | None = None) -> Channel:
+async def dial_local(port: int, tls: CertificateFiles | None = None) -> Channel:
     return await dial("127.0.0.1", port, tls.client() if tls else None)
 
 
-async def test_bytes_arrive_whole_in_both_directions(tls: MutualTls | None) -> None:
+async def test_bytes_arrive_whole_in_both_directions(tls: CertificateFiles | None) -> None:
     sent = bytes(range(256)) * (CHUNK_BYTES // 64)
 
     async def echo(channel: Channel) -> None:
@@ -73,7 +75,7 @@ async def test_bytes_arrive_whole_in_both_directions(tls: MutualTls | None) -> N
     assert received == sent
 
 
-async def test_a_file_range_arrives(tls: MutualTls | None, tmp_path: Path) -> None:
+async def test_a_file_range_arrives(tls: CertificateFiles | None, tmp_path: Path) -> None:
     path = tmp_path / "file"
     content = bytes(range(251)) * 10_000
     path.write_bytes(content)
@@ -92,7 +94,7 @@ async def test_a_file_range_arrives(tls: MutualTls | None, tmp_path: Path) -> No
 
 
 async def test_a_file_that_is_too_short_ends_the_connection(
-    tls: MutualTls | None, tmp_path: Path
+    tls: CertificateFiles | None, tmp_path: Path
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"short")
@@ -113,7 +115,7 @@ async def test_a_file_that_is_too_short_ends_the_connection(
     assert problems == ["the file is shorter than its index says"]
 
 
-async def test_one_that_takes_nothing_is_given_up(tls: MutualTls | None) -> None:
+async def test_one_that_takes_nothing_is_given_up(tls: CertificateFiles | None) -> None:
     stalled = asyncio.Event()
 
     async def serve(channel: Channel) -> None:
@@ -129,7 +131,7 @@ async def test_one_that_takes_nothing_is_given_up(tls: MutualTls | None) -> None
         channel.close()
 
 
-async def test_receiving_ends_when_the_other_side_closes(tls: MutualTls | None) -> None:
+async def test_receiving_ends_when_the_other_side_closes(tls: CertificateFiles | None) -> None:
     async def serve(channel: Channel) -> None:
         await channel.send(b"abc", stall_s=20)
 
@@ -199,7 +201,7 @@ async def test_a_dialer_trusts_only_its_authority_and_the_name_it_dials(
     authority: Authority, tmp_path: Path
 ) -> None:
     made = authority.sign("elsewhere", "DNS:elsewhere.example")
-    elsewhere = MutualTls(ca_file=authority.cert, cert_file=made.cert, key_file=made.key)
+    elsewhere = CertificateFiles(ca_file=authority.cert, cert_file=made.cert, key_file=made.key)
     strange = files_of(Authority(tmp_path / "other"), "strange")
     for server in (elsewhere, strange):
         async with listening(never, server) as port:
@@ -240,7 +242,7 @@ def test_files_that_are_no_certificates_are_named(
     files = {name: getattr(good, name) for name in ("ca_file", "cert_file", "key_file")}
     for path in (rubbish, tmp_path / "missing.pem"):
         with pytest.raises(RefusedError, match=path.name) as refused:
-            MutualTls(**files | {key: path}).server()
+            CertificateFiles(**files | {key: path}).server()
         assert refused.value.code == "BAD_TLS_FILE"
 
 
@@ -258,7 +260,9 @@ async def never(channel: Channel) -> None:
     await channel.receive(1)
 
 
-async def test_what_comes_is_handed_on_as_far_as_there_is_room(tls: MutualTls | None) -> None:
+async def test_what_comes_is_handed_on_as_far_as_there_is_room(
+    tls: CertificateFiles | None,
+) -> None:
     sent = bytes(range(256)) * 4096
     taken, room = bytearray(), [1000]
 
@@ -292,7 +296,7 @@ async def test_what_comes_is_handed_on_as_far_as_there_is_room(tls: MutualTls | 
     assert taken == sent[10:]
 
 
-async def test_what_is_wrong_with_what_came_ends_it(tls: MutualTls | None) -> None:
+async def test_what_is_wrong_with_what_came_ends_it(tls: CertificateFiles | None) -> None:
     told: list[str] = []
 
     def take(ahead: bytearray) -> int:
@@ -315,7 +319,7 @@ async def test_what_is_wrong_with_what_came_ends_it(tls: MutualTls | None) -> No
 
 
 async def test_an_offer_never_comes_into_the_midst_of_what_is_being_sent(
-    tls: MutualTls | None,
+    tls: CertificateFiles | None,
 ) -> None:
     large = bytes(32 * CHUNK_BYTES)
 

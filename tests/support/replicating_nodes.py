@@ -26,9 +26,10 @@ from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.core.replication.view import View
 from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.server import PeerServer
+from penstock.logd.peers.tls import PeerTls
+from penstock.logd.security.tls import CertificateFiles
 from penstock.logd.store import CommitLog, LogConfig
 from penstock.logd.tcp.channel import Channel
-from penstock.logd.tcp.mutual_tls import MutualTls
 from penstock.service.clock import BootClock
 from tests.support.frames import make_frame
 
@@ -185,19 +186,19 @@ class Node:
 
     name: NodeId
     directory: Path
-    tls: MutualTls | None = None
+    tls: CertificateFiles | None = None
     settings: FeedSettings = field(default_factory=FeedSettings)
     held: dict[PartitionKey, Held] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         me = Identity("test", self.name)
-        client = self.tls.client() if self.tls else None
-        self.mesh = Mesh(me, rng=random.Random(1), tls=client)
+        tls = PeerTls.of(self.tls) if self.tls else None
+        self.mesh = Mesh(me, rng=random.Random(1), tls=tls)
         self.find: dict[PartitionKey, Hosted] = {}
         self.replication = Replication(
-            me, self.find.get, self.mesh, clock=CLOCK, settings=self.settings, tls=client
+            me, self.find.get, self.mesh, clock=CLOCK, settings=self.settings, tls=tls
         )
-        self._server = PeerServer(me, self, self.tls.server() if self.tls else None)
+        self._server = PeerServer(me, self, tls)
         self.address = self._server.listen("127.0.0.1:0")
         self._running = asyncio.create_task(self._server.run())
 
@@ -241,7 +242,7 @@ def meet(*nodes: Node, addresses: dict[str, str] | None = None) -> None:
 async def running(
     directory: Path,
     *names: NodeId,
-    tls: MutualTls | None = None,
+    tls: CertificateFiles | None = None,
     settings: FeedSettings | None = None,
 ) -> AsyncIterator[list[Node]]:
     """Nodes that know each other."""

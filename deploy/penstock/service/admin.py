@@ -3,15 +3,23 @@
 It runs in its own thread, so it answers while the process's main loop is busy; the health it
 reports is what the process last said of itself. `/healthz` is 200 when the process is ready or
 degraded, 503 otherwise; its body is the same JSON as `/status`, without the stages.
+
+Where callers must be known, `/healthz` says to others no more than the health, for a probe has no
+secrets, and the rest is 401. Connections are bounded in number and in time, TLS handshakes
+included; each has a thread of its own, so that a slow one holds up no other.
 """
 
 import json
+import socket
+import ssl
+import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -20,11 +28,23 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import make_wsgi_app
 from typing_extensions import override
 
+from penstock.service.clock import SystemClock
 from penstock.service.config import split_host_port
 from penstock.service.errors import UnavailableError
 
 FINAL_STATUS = "final status"
 """The event under which `AdminServer.close` logs the last status."""
+
+CONNECTIONS_MAX: Final = 64
+"""Connections at a time, each with a thread; further ones are closed at once."""
+
+WHOLE_S: Final = 30.0
+"""Seconds a connection may take from its beginning to its end."""
+
+_SILENCE_S: Final = 10.0
+"""Seconds of them without a byte."""
+
+_VISITOR: Final = "penstock.visitor"
 
 
 class Health(StrEnum):
@@ -71,21 +91,140 @@ class Status:
     info: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """What a request shows of who makes it.
+
+    Attributes:
+        authorization: The header; empty without one.
+        certificate: Of the connection, verified, in DER; None without one.
+        peer: The other side's address.
+    """
+
+    authorization: str
+    certificate: bytes | None
+    peer: str
+
+    @property
+    def shows_something(self) -> bool:
+        """Whether it says who it is."""
+        return bool(self.authorization) or self.certificate is not None
+
+
+Admit = Callable[[Visitor], bool]
+"""Says whether somebody is known. Called on the threads of connections."""
+
+TlsSource = Callable[[], ssl.SSLContext]
+"""Gives the context for a new connection."""
+
+
 class _QuietHandler(WSGIRequestHandler):
+    @override
+    def get_environ(self) -> WSGIEnvironment:
+        environ = super().get_environ()
+        connection = self.connection
+        certificate = (
+            connection.getpeercert(binary_form=True)
+            if isinstance(connection, ssl.SSLSocket)
+            else None
+        )
+        peer = "{}:{}".format(*self.client_address[:2])
+        environ[_VISITOR] = Visitor(self.headers.get("Authorization", ""), certificate, peer)
+        return environ
+
     @override
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not logged: a probe every second would drown the log."""
 
 
 class _ThreadingServer(ThreadingMixIn, WSGIServer):
+    """A thread for each connection, of which there are few, and none for long."""
+
     daemon_threads = True
+    tls: TlsSource | None = None
+
+    def __init__(self, *args: Any) -> None:
+        self._open: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        self._slots = threading.Semaphore(CONNECTIONS_MAX)
+        self._clock = SystemClock()
+        super().__init__(*args)
+
+    @override
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return self._slots.acquire(blocking=False)
+
+    @override
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    @override
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        request.settimeout(_SILENCE_S)
+        if self.tls is None:
+            with self._bounded(request):
+                super().finish_request(request, client_address)
+        else:
+            with (
+                self.tls().wrap_socket(
+                    request, server_side=True, do_handshake_on_connect=False
+                ) as secured,
+                self._bounded(secured),
+            ):
+                secured.do_handshake()
+                super().finish_request(secured, client_address)
+
+    @override
+    def service_actions(self) -> None:
+        """Cut off what takes too long; called every 0.1 s."""
+        now_s = self._clock.monotonic_ns() / 1e9
+        with self._lock:
+            late = [one for one, since_s in self._open.items() if now_s - since_s > WHOLE_S]
+        for connection in late:
+            with suppress(OSError):
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # an SSLSocket forgets its TLS
+
+    @override
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke, or shook no hands, is nobody's concern."""
+        if not isinstance(sys.exception(), OSError):
+            structlog.get_logger().exception("admin request failed")
+
+    @contextmanager
+    def _bounded(self, connection: socket.socket) -> Iterator[None]:
+        with self._lock:
+            self._open[connection] = self._clock.monotonic_ns() / 1e9
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._open[connection]
 
 
 class AdminServer:
-    """Serves one process's health, metrics and status until it is closed."""
+    """Serves one process's health, metrics and status until it is closed.
 
-    def __init__(self, status: Callable[[], Status], registry: CollectorRegistry) -> None:
+    Args:
+        status: The process's account of itself.
+        registry: Its metrics.
+        tls: With it only TLS is served.
+        admit: Says who may see more than the health; None: everybody.
+    """
+
+    def __init__(
+        self,
+        status: Callable[[], Status],
+        registry: CollectorRegistry,
+        *,
+        tls: TlsSource | None = None,
+        admit: Admit | None = None,
+    ) -> None:
         self._status = status
+        self._tls = tls
+        self._admit = admit
         self._metrics = make_wsgi_app(registry)
         self._server: WSGIServer | None = None
 
@@ -97,9 +236,11 @@ class AdminServer:
         """
         host, port = split_host_port(address)
         try:
-            self._server = make_server(
+            server = make_server(
                 host, port, self._answer, _ThreadingServer, handler_class=_QuietHandler
             )
+            server.tls = self._tls
+            self._server = server
         except OSError as error:
             raise UnavailableError(
                 f"admin endpoint: cannot listen on {address}: {error.strerror}",
@@ -118,6 +259,10 @@ class AdminServer:
 
     def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
+        known = self._knows(environ[_VISITOR], path)
+        if not known and path != "/healthz":
+            words = {"error": "say who you are: a client certificate, or Authorization: Bearer ..."}
+            return _json(start, "401 Unauthorized", words, ("WWW-Authenticate", "Bearer"))
         if path == "/metrics":
             body: Iterable[bytes] = self._metrics(environ, start)
             return body
@@ -127,11 +272,24 @@ class AdminServer:
         if path == "/status":
             return _json(start, "200 OK", status)
         del status["stages"], status["info"]
+        if not known:
+            status = {key: status[key] for key in ("component", "health")}
         serving = status["health"] in (Health.READY, Health.DEGRADED)
         return _json(start, "200 OK" if serving else "503 Service Unavailable", status)
 
+    def _knows(self, visitor: Visitor, path: str) -> bool:
+        """Whether the process knows who asks; of a probe that shows nothing, it does not."""
+        if self._admit is None:
+            return True
+        if path == "/healthz" and not visitor.shows_something:
+            return False
+        return self._admit(visitor)
 
-def _json(start: StartResponse, status: str, body: dict[str, Any]) -> list[bytes]:
+
+def _json(
+    start: StartResponse, status: str, body: dict[str, Any], *headers: tuple[str, str]
+) -> list[bytes]:
     data = json.dumps(body).encode()
-    start(status, [("Content-Type", "application/json"), ("Content-Length", str(len(data)))])
+    head = [("Content-Type", "application/json"), ("Content-Length", str(len(data))), *headers]
+    start(status, head)
     return [data]

@@ -25,6 +25,7 @@ from penstock.logd.liftbridge.config import GrpcSection
 from penstock.logd.limits import STREAMS_MAX
 from penstock.logd.nats.config import NatsSettings
 from penstock.logd.replication_settings import ReplicationSettings
+from penstock.logd.security.config import AuthSection, Door, TlsSection, check_encrypted
 from penstock.logd.standby import StandbySettings
 from penstock.service import HostPort
 
@@ -145,6 +146,9 @@ class LogdConfig(_Settings):
         fetch: Where readers and the command line connect.
         admin: Where `/healthz`, `/metrics` and `/status` are served.
         grpc: Liftbridge's API; none: it is not served.
+        tls: Of fetch, grpc and admin; none: they have none.
+        auth: Who callers are.
+        insecure_listeners: Those that may go without TLS where other machines can reach them.
         cluster: The cluster that it is a node of; none: it is alone.
         activity: What happens is taken down; none: it is only logged.
         quota_delay_s_max: How long something over its quota may be held up before it is refused.
@@ -177,6 +181,9 @@ class LogdConfig(_Settings):
     cluster: ClusterSection | None = None
     activity: ActivitySettings | None = None
     quota_delay_s_max: Annotated[float, Field(ge=0, le=60)] = 2.0
+    tls: TlsSection | None = None
+    auth: AuthSection = AuthSection()
+    insecure_listeners: tuple[Door, ...] = ()
     streams: tuple[ConfiguredStream, ...] = ()
     intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 256 * _MIB
     streams_max: Annotated[int, Field(ge=1, le=100_000)] = STREAMS_MAX
@@ -237,6 +244,27 @@ class LogdConfig(_Settings):
                 if address.rpartition(":")[0] in ("0.0.0.0", "[::]"):  # noqa: S104 - looked for
                     msg = f"nobody can connect to {address}: name this host in advertise.{key}"
                     raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _check_doors(self) -> Self:
+        addresses: dict[Door, str] = {"fetch": self.fetch, "admin": self.admin}
+        encrypted: set[Door] = set() if self.tls is None else {"fetch", "admin", "grpc"}
+        if self.grpc is not None:
+            addresses["grpc"] = self.grpc.listen
+        if self.cluster is not None:
+            addresses["peer"] = self.cluster.peer
+            encrypted |= set() if self.cluster.tls is None else {"peer"}
+        check_encrypted(addresses, frozenset(encrypted), self.insecure_listeners)
+        return self
+
+    @model_validator(mode="after")
+    def _check_known(self) -> Self:
+        certificates = self.tls is not None and self.tls.client_ca_file is not None
+        ways = (certificates, self.auth.tokens is not None, self.auth.keys_file is not None)
+        if self.auth.required and not any(ways):
+            msg = "auth.required lets nobody in without auth.tokens, auth.keys_file or"
+            raise ValueError(f"{msg} tls.client_ca_file")
         return self
 
     @model_validator(mode="after")

@@ -1,18 +1,20 @@
 """The logd process: start in order, serve, drain in order."""
 
 import asyncio
-import os
 import random
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import orjson
 import structlog
 
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.byte_budget import ByteBudget
+from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.cluster.hearing import Hearing
 from penstock.logd.compactor import Compactor
@@ -24,10 +26,18 @@ from penstock.logd.daemon_errors import (
     DrainCutShortError,
     LastSyncFailedError,
 )
+from penstock.logd.daemon_setup import (
+    first_of,
+    lock_directory,
+    prepare_directory,
+    service_error,
+    write_endpoints,
+)
 from penstock.logd.doors import Doors
 from penstock.logd.engine import Engine
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.fetch.server import FetchServer
+from penstock.logd.liftbridge.edge import GrpcDoor
 from penstock.logd.liftbridge.server import GrpcServer
 from penstock.logd.limits import WORKERS_MAX
 from penstock.logd.lone_engine import LoneEngine
@@ -35,8 +45,9 @@ from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.errors import NatsRefusedError, NatsSetupError
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.nats.subscriptions import LinkEvent
+from penstock.logd.peers.tls import PeerTls
 from penstock.logd.postbox import Postbox
-from penstock.logd.store import DirectoryLock
+from penstock.logd.security.keeper import Keeper
 from penstock.logd.surroundings import Surroundings
 from penstock.logd.telemetry import Telemetry
 from penstock.logd.upkeep import CompactionSettings
@@ -44,7 +55,6 @@ from penstock.service import (
     AdminServer,
     ConfigError,
     Health,
-    ServiceError,
     UnavailableError,
 )
 from penstock.service.clock import BootClock, SystemClock
@@ -64,21 +74,21 @@ async def run_daemon(config: LogdConfig, config_path: Path, stop: asyncio.Event)
     Raises:
         ServiceError: Of the class that says who must act.
     """
-    _prepare_directory(config, config_path)
-    lock = _lock(config)
+    prepare_directory(config, config_path)
+    lock = lock_directory(config)
     ended: Exception | None = None
     with ExitStack() as stack:
         try:
             daemon = _Daemon(config, config_path)
         except (LogdError, OSError) as error:
-            raise _service_error(error, config, config_path) from None
+            raise service_error(error, config, config_path) from None
         await daemon.start(stack)
         try:
             await daemon.serve(stop)
         except* (LogdError, OSError) as errors:
-            ended = _first(errors)
+            ended = first_of(errors)
     if ended is not None:
-        raise _service_error(ended, config, config_path)
+        raise service_error(ended, config, config_path)
     lock.release()  # only now: after a failure a thread may still write, as long as the process is
 
 
@@ -89,7 +99,8 @@ class _Daemon:
         self._config = config
         self._config_path = config_path
         rng = random.Random()  # noqa: S311 - jitter, not a secret
-        clock, access = SystemClock(), config.nats.access()
+        clock, self._keeper = SystemClock(), Keeper(config.tls, config.auth, SystemClock())
+        access = self._nats_access()
         self._data_link = NatsLink(
             access,
             name=f"{config.node}/data",
@@ -106,7 +117,13 @@ class _Daemon:
         self._compactor = Compactor(_compaction(config), SystemClock())
         self._engine = self._make_engine()
         self._doors = Doors(config, self._engine)
-        self._server = FetchServer(self._doors.api, config.fetch_limits())
+        self._server = FetchServer(
+            self._doors.api,
+            config.fetch_limits(),
+            tls=self._keeper.fetch_tls(),
+            authenticator=self._keeper.authenticator,
+        )
+        self._keeper.count_handshakes("fetch", lambda: self._server.handshakes_failed)
         self._grpc = self._make_grpc(access)
         self._telemetry = Telemetry(
             node=config.node,
@@ -117,15 +134,14 @@ class _Daemon:
             ack_link=self._ack_link,
             server=self._server,
             doors=self._doors,
+            keeper=self._keeper,
             grpc=self._grpc,
         )
 
     async def start(self, stack: ExitStack) -> None:
         """Recover the streams, connect, listen; on return everything works."""
         config = self._config
-        admin = AdminServer(self._telemetry.status, self._telemetry.registry())
-        admin_address = admin.start(config.admin)
-        stack.callback(admin.close)
+        admin_address = self._open_admin(stack)
         workers = ThreadPoolExecutor(WORKERS_MAX, thread_name_prefix="worker")
         asyncio.get_running_loop().set_default_executor(workers)
         fetch_address = self._server.listen(config.fetch)
@@ -150,7 +166,7 @@ class _Daemon:
             raise
         path = config.data_dir / "endpoints.json"
         try:
-            _write_endpoints(path, endpoints)
+            write_endpoints(path, endpoints)
         except OSError as error:
             await self._engine.close()
             message = f"{path}: {error}"
@@ -166,6 +182,23 @@ class _Daemon:
             streams=[partition.name for partition in self._engine.partitions()],
         )
 
+    def _open_admin(self, stack: ExitStack) -> str:
+        """Answer probes, and SIGHUP, from the first moment on; returns where."""
+        loop, keeper = asyncio.get_running_loop(), self._keeper
+        keeper.authenticator.on_failure = partial(self._on_failure, loop)
+        stack.callback(keeper.close)
+        loop.add_signal_handler(signal.SIGHUP, keeper.reload)
+        stack.callback(loop.remove_signal_handler, signal.SIGHUP)
+        admin = AdminServer(
+            self._telemetry.status,
+            self._telemetry.registry(),
+            tls=keeper.admin_tls(),
+            admit=keeper.admit(),
+        )
+        address = admin.start(self._config.admin)
+        stack.callback(admin.close)
+        return address
+
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain."""
         async with asyncio.TaskGroup() as tasks:
@@ -176,6 +209,7 @@ class _Daemon:
                 tasks.create_task(self._ack_link.run()),
                 tasks.create_task(self._server.run()),
                 tasks.create_task(self._doors.activity.run()),
+                tasks.create_task(self._keeper.run()),
             ]
             if self._grpc is not None:
                 background.append(tasks.create_task(self._grpc.relay.link.run()))
@@ -226,13 +260,39 @@ class _Daemon:
             return LoneEngine(config, self._data_link, self._surroundings)
         clock = BootClock()
         hearing = Hearing(self._is_connected, clock)
-        return ClusterEngine(config, self._data_link, self._surroundings, clock, hearing)
+        tls = self._peer_tls(config.cluster)
+        return ClusterEngine(config, self._data_link, self._surroundings, clock, hearing, tls)
+
+    def _peer_tls(self, section: ClusterSection) -> PeerTls | None:
+        if section.tls is None:
+            return None
+        server, client = self._keeper.peer_sources(section.tls.files())
+        return PeerTls(server=server, client=client, named=section.tls.named_nodes)
+
+    def _nats_access(self) -> NatsAccess:
+        access = self._config.nats.access()
+        tls = access.tls
+        if tls is None:
+            return access
+        held = self._keeper.dialling("nats.tls", tls.paths(), tls.context)
+        return replace(access, source=held.current)
 
     def _make_grpc(self, access: NatsAccess) -> GrpcServer | None:
         section, node = self._config.grpc, self._config.node
         if section is None:
             return None
-        return GrpcServer(section, self._engine, access, node=node, clock=SystemClock())
+        return GrpcServer(
+            section,
+            self._engine,
+            access,
+            node=node,
+            clock=SystemClock(),
+            door=GrpcDoor(
+                authenticator=self._keeper.authenticator,
+                tls=self._keeper.tls,
+                certificates=self._keeper.needs_certificates,
+            ),
+        )
 
     def _is_connected(self) -> bool:
         return self._data_link.connected and self._ack_link.connected
@@ -312,36 +372,18 @@ class _Daemon:
     def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:
         self._engine.listening.on_messages(messages)
 
+    def _on_failure(
+        self, loop: asyncio.AbstractEventLoop, door: str, reason: str, peer: str
+    ) -> None:
+        """Somebody was not let in; told on whichever thread."""
+        facts = {"door": door, "reason": reason, "peer": peer}
+        with suppress(RuntimeError):  # the loop is over
+            loop.call_soon_threadsafe(
+                partial(self._doors.activity.record, "auth.failed", None, **facts)
+            )
+
     def _on_link_event(self, event: LinkEvent) -> None:
         self._engine.listening.on_event(event)
-
-
-def _first(errors: ExceptionGroup[Exception]) -> Exception:
-    """One of the errors in a group of groups."""
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, ExceptionGroup) else first
-
-
-def _service_error(error: Exception, config: LogdConfig, config_path: Path) -> ServiceError:
-    """What a node's part in its cluster has ended with, for whoever must act."""
-    match error:
-        case RefusedError(code="BAD_TLS_FILE"):
-            key = error.detail.get("key", "tls")
-            return ConfigError(
-                f"{config_path}: cluster.tls.{key}: {error}",
-                fix="name readable PEM files of one authority",
-            )
-        case RefusedError():
-            return ConfigError(
-                f"{config_path}: cluster: {error}",
-                fix="give each node its own name and data_dir, and all of them the same cluster",
-            )
-        case CorruptError():
-            fix = "nothing was changed; give the node an empty data_dir and another name, so that"
-            return DamagedDataError(str(error), fix=f"{fix} it gets everything from the others")
-        case _:
-            fix = "see to the disk, then start again"
-            return UnavailableError(f"{config.data_dir}: {error}", fix=fix)
 
 
 def _compaction(config: LogdConfig) -> CompactionSettings:
@@ -356,34 +398,3 @@ def _compaction(config: LogdConfig) -> CompactionSettings:
 def _ignore(messages: dict[bytes, list[Message]]) -> None:
     """The link for acks has no subscriptions."""
     assert not messages
-
-
-def _prepare_directory(config: LogdConfig, config_path: Path) -> None:
-    directory = config.data_dir
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        writable = os.access(directory, os.W_OK | os.X_OK)
-        reason = "not writable by this user"
-    except OSError as error:
-        writable, reason = False, error.strerror or str(error)
-    if not writable:
-        raise ConfigError(
-            f"{config_path}: data_dir: {directory}: {reason}",
-            fix="name a directory that this user may write to",
-        )
-
-
-def _lock(config: LogdConfig) -> DirectoryLock:
-    try:
-        return DirectoryLock(config.data_dir)
-    except RefusedError as error:
-        raise UnavailableError(
-            f"another logd runs: {error}",
-            fix=f"stop process {error.detail.get('pid')}, or use another data_dir",
-        ) from None
-
-
-def _write_endpoints(path: Path, endpoints: dict[str, str]) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(orjson.dumps(endpoints) + b"\n")
-    temporary.replace(path)

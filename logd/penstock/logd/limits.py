@@ -153,6 +153,10 @@ PEER_UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes that may wait for a peer that takes them slowly; beyond, Raft's messages to it are dropped,
 which Raft sends again, and requests are refused."""
 
+PEER_CONNECTIONS_MAX: Final = 1024
+"""Connections to the peer endpoint, handshakes under way included; a node makes two to each other
+one."""
+
 PEER_REQUESTS_MAX: Final = 1024
 """Requests of one peer under way at a time."""
 
@@ -191,6 +195,9 @@ PRINCIPAL_NAME_LENGTH_MAX: Final = 256
 
 PRINCIPAL_GROUPS_MAX: Final = 256
 """Groups of one principal; tokens with more are refused, not cut."""
+
+AUTHENTICATE_S: Final = 10.0
+"""Seconds that a connection has to say whose it is, where that is required; as TLS's handshake."""
 
 SECRET_LENGTH_MAX: Final = 16 * 1024
 """Characters of a token or an API key; HTTP servers take about as much in a header."""

@@ -30,6 +30,7 @@ from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.liftbridge.server import GrpcServer
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition import Partition
+from penstock.logd.security.keeper import Keeper
 from penstock.logd.unopened import Unopened
 from penstock.service import Health, Stage, Status
 
@@ -46,6 +47,7 @@ class Telemetry:
     ack_link: NatsLink
     server: FetchServer
     doors: Doors
+    keeper: Keeper
     grpc: GrpcServer | None = None
     health: Health = Health.STARTING
 
@@ -104,6 +106,7 @@ class Telemetry:
                 yield f"nats ({what}): {link.problem or 'not connected'}"
         for name, denial in sorted(self.engine.listening.denied().items()):
             yield f"stream {name}: nats-server says: {denial}"
+        yield from self.keeper.reasons()
         yield from self.engine.reasons()
         yield from self.doors.reasons()
         yield from gap_reasons(self.engine.listening.gaps)
@@ -218,6 +221,7 @@ class _Scrape(Collector):
         listening = self._telemetry.engine.listening
         yield from gap_metrics(listening.gaps, listening.now())
         yield from self._telemetry.engine.metrics()
+        yield from self._telemetry.keeper.metrics()
         yield from self._telemetry.doors.metrics()
         if self._telemetry.grpc is not None:
             yield from self._telemetry.grpc.metrics()

@@ -111,3 +111,52 @@ def test_a_standby_holds_messages_for_longer_than_nobody_leads(tmp_path: Path) -
     assert load(tmp_path).standby().bytes_max == 64 << 20
     with pytest.raises(ConfigError, match="standby_age_s must be at least four times lease_ms"):
         load(tmp_path, cluster=cluster(standby_age_s=2))
+
+
+TLS = {"cert_file": "a.pem"}
+TOKENS = {"issuer": "https://i", "audience": "a"}
+CLUSTER = {"name": "c", "founders": {"logd-1": "127.0.0.1:1"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"fetch": "0.0.0.0:9293"}, "insecure_listeners: [fetch]"),
+        ({"admin": "[::]:9294"}, "insecure_listeners: [admin]"),
+        ({"grpc": {"listen": "10.0.0.1:9292"}}, "insecure_listeners: [grpc]"),
+        ({"fetch": "logd.example:9293"}, "insecure_listeners: [fetch]"),
+        ({"fetch": "0.0.0.0:9293", "insecure_listeners": ["admin"]}, "insecure_listeners: [fetch]"),
+        ({"cluster": {**CLUSTER, "peer": "10.0.0.1:9"}, "tls": TLS}, "section `cluster.tls`"),
+        ({"insecure_listeners": ["nats"]}, "insecure_listeners"),
+        ({"auth": {"required": True}}, "auth.required lets nobody in"),
+        ({"auth": {"required": True}, "tls": TLS}, "auth.required lets nobody in"),
+        ({"tls": {**TLS, "client_certificates": "required"}}, "needs client_ca_file"),
+        ({"tls": {**TLS, "client_ca_file": "b.pem"}}, "optional or required"),
+        ({"auth": {"tokens": TOKENS}}, "jwks_file or jwks_url"),
+        ({"auth": {"tokens": {**TOKENS, "jwks_file": "f", "jwks_url": "https://h"}}}, "not both"),
+        ({"auth": {"tokens": {**TOKENS, "jwks_url": "http://h/k"}}}, "https://"),
+        ({"auth": {"tokens": {**TOKENS, "jwks_url": "https://me:pw@h/k"}}}, "without credentials"),
+        ({"auth": {"tokens": {**TOKENS, "jwks_file": "f", "clock_skew_s": 301}}}, "clock_skew_s"),
+    ],
+)
+def test_a_door_that_is_open_or_shut_by_mistake_is_refused(
+    tmp_path: Path, changes: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(tmp_path, **changes)
+    assert key in raised.value.reason
+    assert "pw" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fetch": "127.1.2.3:9293", "admin": "[::1]:9294", "grpc": {"listen": "localhost:9292"}},
+        {"fetch": "0.0.0.0:9293", "insecure_listeners": ["fetch"]},
+        {"fetch": "0.0.0.0:1", "admin": "0.0.0.0:2", "grpc": {"listen": "0.0.0.0:3"}, "tls": TLS},
+    ],
+)
+def test_doors_that_only_this_machine_reaches_or_that_are_encrypted_are_taken(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    load(tmp_path, **changes)

@@ -39,7 +39,7 @@ def test_a_good_token_names_its_principal(algorithm: str) -> None:
     assert identity.principal.method is Method.TOKEN
     assert identity.principal.groups == {"billing", "ops"}
     assert identity.expires_ns == (NOW_S + 3600 + 30) * 10**9
-    assert identity.proof == f"jwk:{ISSUED.kid(algorithm)}"
+    assert identity.proof == f"jwk:{KEYS.keys[ISSUED.kid(algorithm)].digest}"
 
 
 def test_an_unsigned_token_is_worthless() -> None:

@@ -10,8 +10,8 @@ from penstock.logd.core.cluster.heartbeats import NS_PER_MS, Timing
 from penstock.logd.core.cluster.records import check_node_id
 from penstock.logd.core.replication.settings import ReplicationSettings
 from penstock.logd.errors import RefusedError
+from penstock.logd.security.tls import CertificateFiles
 from penstock.logd.standby import StandbySettings
-from penstock.logd.tcp.mutual_tls import MutualTls
 from penstock.service import HostPort
 
 _STANDBY_AGE_S: Final = 10.0
@@ -23,15 +23,27 @@ class _Settings(BaseModel):
 
 
 class PeerTlsSettings(_Settings):
-    """TLS between nodes, as in `penstock.logd.tcp.mutual_tls.MutualTls`."""
+    """TLS between nodes, in which both sides show a certificate.
+
+    Attributes:
+        ca_file: PEM; who signs the certificates of the nodes, and of nobody else.
+        cert_file: PEM; this node's certificate and what leads from it to the authority. It names
+            the host that others dial, and is for servers and clients.
+        key_file: PEM; its key.
+        named_nodes: Whether each certificate must name its node, too: as its CN or an alternative
+            name. Otherwise a node's certificate is good for any node.
+    """
 
     ca_file: Path
     cert_file: Path
     key_file: Path
+    named_nodes: bool = False
 
-    def files(self) -> MutualTls:
-        """As the endpoint takes them."""
-        return MutualTls(ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file)
+    def files(self) -> CertificateFiles:
+        """As contexts are made of them."""
+        return CertificateFiles(
+            ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file
+        )
 
 
 class AdvertiseSettings(_Settings):

@@ -28,6 +28,7 @@ from penstock.logd.core.node import NodeId
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.listening import Link, Listening
 from penstock.logd.partition import Partition
+from penstock.logd.peers.tls import PeerTls
 from penstock.logd.surroundings import Surroundings
 from penstock.logd.unopened import Unopened
 from penstock.service.clock import Clock
@@ -52,6 +53,7 @@ class ClusterEngine:
         make_surroundings: Given the lookup of streams by subject, what partitions share.
         clock: Its monotonic time goes on while the machine sleeps.
         hearing: Whether publishers reach this node.
+        tls: Between nodes; None: plain connections.
 
     Attributes:
         streams: What readers and operators see.
@@ -63,7 +65,7 @@ class ClusterEngine:
 
     Raises:
         CorruptError: The metadata is damaged: the node must not take part.
-        RefusedError: The directory is another node's, or `BAD_TLS_FILE`.
+        RefusedError: The directory is another node's.
         OSError: The disk failed.
     """
 
@@ -74,6 +76,7 @@ class ClusterEngine:
         make_surroundings: Callable[[Callable[[str], tuple[str, ...]]], Surroundings],
         clock: Clock,
         hearing: Hearing,
+        tls: PeerTls | None = None,
     ) -> None:
         section = config.cluster
         assert section is not None
@@ -88,7 +91,7 @@ class ClusterEngine:
             settings=section.replication(),
         )
         rng = random.Random()  # noqa: S311 - jitter, and ids that are told apart
-        settings = _settings(config, section)
+        settings = _settings(config, section, tls)
         self._node = ClusterNode(settings, self._replicas, rng, clock, section.feeding())
         self._replicas.attach(self._node)
         decisions = Decisions(self._node)
@@ -220,11 +223,7 @@ class ClusterEngine:
             _log.error("configured stream not made", stream=settings.name, reason=str(error))
 
 
-def _settings(config: LogdConfig, section: ClusterSection) -> ClusterSettings:
-    tls = None
-    if section.tls is not None:
-        files = section.tls.files()
-        tls = files.server(), files.client()
+def _settings(config: LogdConfig, section: ClusterSection, tls: PeerTls | None) -> ClusterSettings:
     return ClusterSettings(
         cluster=section.name,
         node=NodeId(config.node),

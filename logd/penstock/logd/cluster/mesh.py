@@ -2,12 +2,12 @@
 
 import asyncio
 import random
-import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.link import PeerLink, Then, UnreachableError
+from penstock.logd.peers.tls import PeerTls
 
 
 class Mesh:
@@ -16,12 +16,10 @@ class Mesh:
     Args:
         me: This node.
         rng: Spreads the tries to connect.
-        tls: Of this node as a client.
+        tls: Between nodes.
     """
 
-    def __init__(
-        self, me: Identity, *, rng: random.Random, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, me: Identity, *, rng: random.Random, tls: PeerTls | None = None) -> None:
         self._me = me
         self._rng = rng
         self._tls = tls

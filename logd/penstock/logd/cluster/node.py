@@ -11,7 +11,6 @@ Whoever leads the group lets in who is registered (`penstock.logd.cluster.joinin
 
 import asyncio
 import random
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -49,6 +48,7 @@ from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import RefusedError
 from penstock.logd.peers.identity import Identity
 from penstock.logd.peers.server import PeerServer
+from penstock.logd.peers.tls import PeerTls
 from penstock.logd.store import Checkpoint
 from penstock.logd.tcp.channel import Channel
 from penstock.service.clock import Clock
@@ -86,7 +86,7 @@ class ClusterSettings:
     advertised: Addresses
     rack: str = ""
     boot: str
-    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
+    tls: PeerTls | None = None
     raft: RaftConfig | None = None
     timing: Timing = field(default_factory=Timing)
 
@@ -155,8 +155,7 @@ class ClusterNode:
         feeding: FeedSettings | None = None,
     ) -> None:
         me = Identity(settings.cluster, settings.node)
-        server_tls, client_tls = settings.tls or (None, None)
-        self.mesh = Mesh(me, rng=rng, tls=client_tls)
+        self.mesh = Mesh(me, rng=rng, tls=settings.tls)
         self._settings = settings
         self.advertised = settings.advertised
         self._storage_id = _identify(settings, rng)
@@ -176,7 +175,7 @@ class ClusterNode:
             self.mesh,
             clock=clock,
             settings=feeding or FeedSettings(),
-            tls=client_tls,
+            tls=settings.tls,
         )
         self.group.admit = self.controlling.controller.admit
         self._joining = Joining(settings.node, self.group, self.controlling)
@@ -190,7 +189,7 @@ class ClusterNode:
         self.watch: Callable[[Command, Result], None] = lambda _command, _result: None
         self._registration = Registration(self.group, self._registered, self.controlling.look)
         self._led_elsewhere, self._stalled = asyncio.Event(), asyncio.Event()
-        self._server = PeerServer(me, self, server_tls)
+        self._server = PeerServer(me, self, settings.tls)
         self._address = ""
 
     @property

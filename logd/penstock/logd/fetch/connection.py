@@ -8,10 +8,12 @@ nothing for too long, everything it has asked for ends.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from penstock.logd.errors import RefusedError
+from penstock.logd.fetch.entrance import Entrance
 from penstock.logd.fetch.wire import (
     REQUEST_HEAD,
     Document,
@@ -20,6 +22,7 @@ from penstock.logd.fetch.wire import (
     encode_response,
     error_document,
 )
+from penstock.logd.limits import AUTHENTICATE_S
 from penstock.logd.security.principal import ANONYMOUS, Principal
 from penstock.logd.store import FileRange
 from penstock.logd.tcp.channel import Channel
@@ -144,12 +147,20 @@ class FetchConnection:
         answer: Answers a request or raises a refusal.
         limits: Of the server.
         counts: Of the server.
+        entrance: Says who is there.
     """
 
     def __init__(
-        self, channel: Channel, answer: Answer, limits: FetchLimits, counts: FetchCounts
+        self,
+        channel: Channel,
+        answer: Answer,
+        limits: FetchLimits,
+        counts: FetchCounts,
+        entrance: Entrance,
     ) -> None:
         self._channel = channel
+        self._entrance = entrance
+        self._must_say_by = asyncio.get_running_loop().time() + AUTHENTICATE_S
         self._answer = answer
         self._limits = limits
         self._counts = counts
@@ -177,7 +188,9 @@ class FetchConnection:
 
     async def _take_request(self, group: asyncio.TaskGroup) -> None:
         await asyncio.sleep(0)  # a reader that never pauses takes turns with everybody else
-        head = await self._channel.receive(REQUEST_HEAD.size)
+        say_by = self._must_say_by if self._entrance.must_say else math.inf
+        async with asyncio.timeout_at(None if math.isinf(say_by) else say_by):
+            head = await self._channel.receive(REQUEST_HEAD.size)
         (size,) = REQUEST_HEAD.unpack(head)
         self._counts.requests += 1
         try:
@@ -185,7 +198,8 @@ class FetchConnection:
         except RefusedError as error:
             await self.refuse(0, error)
             raise _GoneError from None
-        async with asyncio.timeout(self._limits.stall_s):
+        until = asyncio.get_running_loop().time() + self._limits.stall_s
+        async with asyncio.timeout_at(min(until, say_by)):
             body = await self._channel.receive(size)
         number = 0
         try:
@@ -194,15 +208,27 @@ class FetchConnection:
             if request["api"] == "cancel":
                 self._cancel(request)
                 return
+            if request["api"] == "authenticate":
+                await self._authenticate(request, number)
+                return
+            caller = self._entrance.caller()
             self._check_room()
         except RefusedError as error:
             await self.refuse(number, error)
+            if self._entrance.tried_enough:
+                raise _GoneError from None
             return
-        turn = SendingTurn(self._sending, ANONYMOUS)
+        turn = SendingTurn(self._sending, caller)
         task = group.create_task(self._exchange(request, number, turn))
         self._under_way[task] = number, turn.waiting
         self._counts.outstanding += 1
         task.add_done_callback(self._ended)
+
+    async def _authenticate(self, request: Document, number: int) -> None:
+        """Before anything that comes behind it: that is for whom the answer names."""
+        answer = await self._entrance.authenticate(request)
+        async with self._sending:
+            await self._send(Response(answer), number)
 
     def _cancel(self, request: Document) -> None:
         """The reader waits no longer for an answer; it gets one, so that nothing is in doubt."""

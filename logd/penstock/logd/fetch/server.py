@@ -1,6 +1,6 @@
 """The framed TCP server of fetch and control requests."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -12,10 +12,18 @@ from penstock.logd.fetch.connection import (
     Response,
     SendingTurn,
 )
-from penstock.logd.fetch.wire import Document
+from penstock.logd.fetch.entrance import Entrance
+from penstock.logd.fetch.wire import Document, encode_response, error_document
+from penstock.logd.security.authenticator import Authenticator
+from penstock.logd.security.identity import UnauthenticatedError
+from penstock.logd.security.tls import TlsSource
 from penstock.logd.store import CorruptFrameError
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.tcp.listener import Listener
+from penstock.service.clock import SystemClock
+
+_OPEN_BESIDES: Final = 64
+"""Connections beside those that may be served and as many that are told that they may not."""
 
 _log = structlog.get_logger()
 
@@ -34,21 +42,42 @@ class FetchServer:
     Args:
         api: Answers the requests.
         limits: Further connections and requests are told so.
+        tls: Of the endpoint; None: it has none.
+        authenticator: Says who callers are; None: they are all anonymous.
 
     Attributes:
         counts: For telemetry.
     """
 
-    def __init__(self, api: Api, limits: FetchLimits) -> None:
+    def __init__(
+        self,
+        api: Api,
+        limits: FetchLimits,
+        *,
+        tls: TlsSource | None = None,
+        authenticator: Authenticator | None = None,
+    ) -> None:
         self.counts = FetchCounts()
         self._api = api
         self._limits = limits
-        self._listener = Listener(self._serve, name="fetch endpoint", key="fetch")
+        self._authenticator = authenticator or Authenticator(SystemClock())
+        self._listener = Listener(
+            self._serve,
+            name="fetch endpoint",
+            key="fetch",
+            tls=tls,
+            open_max=2 * limits.connections_max + _OPEN_BESIDES,
+        )
 
     @property
     def connections(self) -> int:
         """Connections open now."""
         return self._listener.connections
+
+    @property
+    def handshakes_failed(self) -> int:
+        """Connections without TLS, or without a certificate that is taken."""
+        return self._listener.handshakes_failed
 
     def listen(self, address: str) -> str:
         """Begin to listen on a `HostPort`; returns the address with the port in use.
@@ -67,7 +96,14 @@ class FetchServer:
         self._listener.close()
 
     async def _serve(self, channel: Channel) -> None:
-        served = FetchConnection(channel, self._answer, self._limits, self.counts)
+        try:
+            entrance = Entrance(self._authenticator, channel)
+        except UnauthenticatedError as error:
+            self.counts.count_refusal(error.code)
+            document = encode_response({"id": 0, "error": error_document(error)})
+            await channel.send(document, stall_s=self._limits.stall_s)
+            return
+        served = FetchConnection(channel, self._answer, self._limits, self.counts, entrance)
         limit = self._limits.connections_max
         if self.connections > limit:
             message = f"there are {limit} connections already"

@@ -47,6 +47,7 @@ has asked for.
 | put_quota | quota: as in that list; based_on? | changed, version |
 | delete_quota | principal, based_on? | changed, version |
 | cancel | request: the id of a fetch | none of its own |
+| authenticate | token: a JSON Web Token or an API key | principal, method, groups, expires_ns (Unix; null: never) |
 
 `start_offset` is the first record that can be read, `high_watermark` the last (-1: none),
 `end_offset` the next one to be written. `next_offset` is where a reader goes on: without a subject
@@ -58,6 +59,11 @@ when there is more than fits into `bytes_max`.
 
 `cancel` ends a fetch's wait: it is answered with what there is, and no longer counts as under way.
 Of a request that is not there any more, or does not wait, nothing is said.
+
+A connection is anonymous, or whoever its client certificate names, until a request `authenticate`
+says otherwise; what is sent after that is asked by the principal that the answer names. Who is not
+known where that is required, or not any more, is refused as `UNAUTHENTICATED`, with a `reason`; a
+connection that says nothing for 10 seconds, or is wrong three times, is closed.
 
 A stream's description has `problem`, why it takes no writes, empty while it does; it has no
 `partitions` while its log cannot be opened. Each of those has `leader` (null: none), `leader_epoch`,

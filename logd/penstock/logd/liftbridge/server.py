@@ -15,6 +15,7 @@ from typing_extensions import override
 from penstock.logd.engine import Engine
 from penstock.logd.liftbridge.config import GrpcSection
 from penstock.logd.liftbridge.cursors import Positions
+from penstock.logd.liftbridge.edge import Edge, GrpcDoor
 from penstock.logd.liftbridge.errors import CallError, call_error
 from penstock.logd.liftbridge.groups import Membership
 from penstock.logd.liftbridge.managing import Managing
@@ -23,6 +24,7 @@ from penstock.logd.liftbridge.publishing import Context, Publishing
 from penstock.logd.liftbridge.relay import Relay
 from penstock.logd.liftbridge.subscribing import Subscribing
 from penstock.logd.nats.dial import NatsAccess
+from penstock.logd.tcp.listener import HANDSHAKE_S
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from penstock.service import UnavailableError
 from penstock.service.clock import Clock
@@ -46,16 +48,26 @@ class GrpcServer:
         access: To NATS, for what is published here.
         node: This one's name.
         clock: For the connection to NATS.
+        door: Its TLS, and who may come in.
 
     Attributes:
         relay: For its connection to NATS.
     """
 
     def __init__(
-        self, section: GrpcSection, engine: Engine, access: NatsAccess, *, node: str, clock: Clock
+        self,
+        section: GrpcSection,
+        engine: Engine,
+        access: NatsAccess,
+        *,
+        node: str,
+        clock: Clock,
+        door: GrpcDoor,
     ) -> None:
         self.relay = Relay(access, node=node, bytes_max=section.publish_bytes_max, clock=clock)
         self._section = section
+        self._door = door
+        self._edge = Edge(door.authenticator, SERVICE)
         self._guard = _Guard(section.calls_max)
         self._subscribing = Subscribing(engine.streams, subscriptions_max=section.subscriptions_max)
         self._health = health.HealthServicer()
@@ -69,7 +81,11 @@ class GrpcServer:
         """
         address = self._section.listen
         try:
-            port = self._server.add_insecure_port(address)
+            credentials = self._door.credentials()
+            if credentials is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             message = f"grpc.listen: {address} cannot be listened on: {error}"
             fix = "stop whoever listens there, or choose another address"
@@ -127,13 +143,13 @@ class GrpcServer:
     def _make(self, engine: Engine) -> grpc.aio.Server:
         section = self._section
         server = grpc.aio.server(
-            # In order: whoever is to be identified before anything else belongs in front.
-            interceptors=(self._guard,),
+            interceptors=(self._edge, self._guard),  # in order
             options=(
                 ("grpc.max_receive_message_length", section.message_bytes_max),
                 ("grpc.max_send_message_length", -1),  # what is stored is to be had
                 ("grpc.max_concurrent_streams", section.calls_per_connection_max),
                 ("grpc.so_reuseport", 0),
+                ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
                 ("grpc.keepalive_time_ms", int(section.keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", int(section.keepalive_s * 1000)),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5000),

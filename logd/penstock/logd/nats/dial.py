@@ -17,6 +17,7 @@ from penstock.logd.nats.errors import ErrorKind, NatsRefusedError
 from penstock.logd.nats.login import Login
 from penstock.logd.nats.tls import TlsFiles, explain_tls_error
 from penstock.logd.nats.wire import OnMessages, Wire
+from penstock.logd.security.tls import TlsSource
 from penstock.service.clock import Clock
 
 _TCP_S: Final = 2.0
@@ -34,11 +35,22 @@ class NatsAccess:
         servers: To begin with.
         login: Who we are.
         tls: None: only where a URL or a server asks for it, with the system's authorities.
+        source: Gives a context made of `tls`, and of its files as they are by then; None: they are
+            read for each connection.
     """
 
     servers: tuple[NatsServer, ...]
     login: Login = field(default_factory=Login)
     tls: TlsFiles | None = None
+    source: TlsSource | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """For a new connection; may read files.
+
+        Raises:
+            NatsSetupError: A file is missing, or not what it should be.
+        """
+        return (self.tls or TlsFiles()).context() if self.source is None else self.source()
 
     def shown(self) -> str:
         """The servers without secrets."""
@@ -64,13 +76,13 @@ async def dial(
     """
     tls = access.tls or TlsFiles()
     first = bool(access.tls and access.tls.handshake_first)
-    context = await asyncio.to_thread(tls.context) if first else None
+    context = await asyncio.to_thread(access.context) if first else None
     wire = await _open(server, tls, context, on_messages)
     try:
         async with asyncio.timeout(_HANDSHAKE_S):
             info = await _greeting(wire, first=first)
             if not first and (server.tls or access.tls or info.get("tls_required")):
-                await _secure(wire, server, tls, info)
+                await _secure(wire, server, access, info)
             await _introduce(wire, access, server, name, clock.unix_ns())
     except TimeoutError:
         wire.abort()
@@ -115,10 +127,11 @@ async def _greeting(wire: Wire, *, first: bool) -> dict[str, Any]:
         raise ConnectionError(f"it says nothing{hint}") from None
 
 
-async def _secure(wire: Wire, server: NatsServer, tls: TlsFiles, info: dict[str, Any]) -> None:
+async def _secure(wire: Wire, server: NatsServer, access: NatsAccess, info: dict[str, Any]) -> None:
     if not (info.get("tls_required") or info.get("tls_available")):
         raise NatsRefusedError(f"{server.shown()} does not offer TLS, which is asked for")
-    context = await asyncio.to_thread(tls.context)
+    tls = access.tls or TlsFiles()
+    context = await asyncio.to_thread(access.context)
     await wire.secure(context, _tls_name(server, tls), _HANDSHAKE_S)
 
 

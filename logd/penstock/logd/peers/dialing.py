@@ -1,10 +1,10 @@
 """Opens a connection to a peer, and has it agree that the two belong together."""
 
 import asyncio
-import ssl
 from typing import Final
 
 from penstock.logd.peers.identity import Identity, check_answer, greet
+from penstock.logd.peers.tls import PeerTls, check_named
 from penstock.logd.peers.wire import UNACKED_S, Kind, encode_frame, receive_frame
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.tcp.dialing import dial
@@ -16,7 +16,7 @@ _HELLO_S: Final = 5.0
 
 
 async def dial_peer(
-    me: Identity, peer: str, address: str, purpose: Purpose, tls: ssl.SSLContext | None
+    me: Identity, peer: str, address: str, purpose: Purpose, tls: PeerTls | None
 ) -> Channel:
     """Connect to a node and shake hands.
 
@@ -25,16 +25,18 @@ async def dial_peer(
         peer: The other's name.
         address: Where it listens, a `HostPort`.
         purpose: Of the connection.
-        tls: Of this node as a client.
+        tls: Between nodes.
 
     Raises:
         OSError, EOFError: It cannot be reached, or does not answer.
         CorruptError: It is no node of ours.
-        RefusedError: It does not want us.
+        RefusedError: It does not want us, or its certificate is of another node.
     """
     host, port = split_host_port(address)
-    channel = await dial(host, port, tls, unacked_s=UNACKED_S)
+    context = None if tls is None else tls.client()
+    channel = await dial(host, port, context, unacked_s=UNACKED_S)
     try:
+        check_named(tls, channel, peer)
         async with asyncio.timeout(_HELLO_S):
             hello = greet(me, peer, purpose)
             await channel.send(encode_frame(Kind.HELLO, hello), stall_s=_HELLO_S)

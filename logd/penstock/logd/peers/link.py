@@ -7,7 +7,6 @@ is under way, its sender is told that nobody knows whether it was done.
 
 import asyncio
 import random
-import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from penstock.logd.errors import CorruptError, LogdError, RefusedError, Unavaila
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX, PEER_UNSENT_BYTES_MAX
 from penstock.logd.peers.dialing import dial_peer
 from penstock.logd.peers.identity import Identity, refusal
+from penstock.logd.peers.tls import PeerTls
 from penstock.logd.peers.wire import AHEAD_MAX, Kind, decode, encode_frame, next_frame
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.wire.logd_peer_pb2 import Answer, Purpose, Request
@@ -65,7 +65,7 @@ class PeerLink:
         peer: The other's name.
         address: Where it listens, a `HostPort`.
         rng: Spreads the tries to connect.
-        tls: Of this node as a client.
+        tls: Between nodes.
 
     Attributes:
         counts: For telemetry.
@@ -79,7 +79,7 @@ class PeerLink:
         address: str,
         *,
         rng: random.Random,
-        tls: ssl.SSLContext | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         self.peer = peer
         self.address = address

@@ -1,7 +1,6 @@
 """The endpoint on which the other nodes of a cluster dial this one."""
 
 import asyncio
-import ssl
 from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -9,8 +8,9 @@ from typing import Final, Protocol
 import structlog
 
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.limits import PEER_REQUESTS_MAX
+from penstock.logd.limits import PEER_CONNECTIONS_MAX, PEER_REQUESTS_MAX
 from penstock.logd.peers.identity import Identity, check_hello, encode_refusal, welcome
+from penstock.logd.peers.tls import PeerTls, check_named
 from penstock.logd.peers.wire import (
     AHEAD_MAX,
     UNACKED_S,
@@ -86,13 +86,24 @@ class PeerServer:
         counts: For telemetry.
     """
 
-    def __init__(self, me: Identity, service: Service, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, me: Identity, service: Service, tls: PeerTls | None = None) -> None:
         self.counts = PeerServerCounts()
         self._me = me
         self._service = service
+        self._tls = tls
         self._listener = Listener(
-            self._serve, name="peer endpoint", key="peer", tls=tls, unacked_s=UNACKED_S
+            self._serve,
+            name="peer endpoint",
+            key="peer",
+            tls=None if tls is None else tls.server,
+            unacked_s=UNACKED_S,
+            open_max=PEER_CONNECTIONS_MAX,
         )
+
+    @property
+    def handshakes_failed(self) -> int:
+        """Connections without TLS, or without a certificate that is taken."""
+        return self._listener.handshakes_failed
 
     def listen(self, address: str) -> str:
         """Begin to listen on a `HostPort`; returns the address with the port in use.
@@ -128,6 +139,7 @@ class PeerServer:
             kind, body = await receive_frame(channel)
         try:
             hello = check_hello(self._me, kind, body)
+            check_named(self._tls, channel, hello.node)
         except RefusedError as error:
             self.counts.refused += 1
             _log.warning("peer refused", code=error.code, reason=str(error))

@@ -29,7 +29,7 @@ class Identity:
     Attributes:
         principal: Who.
         expires_ns: Unix time from which on that must not be believed any more; None: never.
-        proof: What it rests on, besides: `key:` and the digest of an API key, or `jwk:` and the id
+        proof: What it rests on, besides: `key:` and the digest of an API key, or `jwk:` and that
             of the key that signed a token. When that is taken away the identity ends.
     """
 
@@ -40,6 +40,30 @@ class Identity:
 
 NOBODY: Final = Identity(ANONYMOUS)
 """The identity of whoever has shown nothing."""
+
+
+def check_known(identity: Identity) -> Identity:
+    """The identity, if it is somebody's.
+
+    Raises:
+        UnauthenticatedError: It is nobody's.
+    """
+    if identity.principal.is_anonymous:
+        message = "say who you are: by a client certificate, a token or an API key"
+        raise UnauthenticatedError("nobody", message)
+    return identity
+
+
+def bearer(header: str) -> str:
+    """The token or API key of an `Authorization` header (RFC 6750).
+
+    Raises:
+        UnauthenticatedError: It has none.
+    """
+    scheme, _, text = header.partition(" ")
+    if scheme.lower() != "bearer" or not text.strip():
+        raise UnauthenticatedError("malformed", "`authorization` is to be `Bearer TOKEN`")
+    return text.strip()
 
 
 def check_name(name: object) -> str:

@@ -5,8 +5,10 @@ of 2048 bits or more is for RS256, P-256 for ES256, Ed25519 for EdDSA. Other key
 above all, are passed over.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import jwt
@@ -14,6 +16,7 @@ import orjson
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from penstock.logd.errors import CorruptError
 from penstock.logd.limits import KEY_SET_KEYS_MAX, KEY_SET_SIZE_MAX
@@ -34,18 +37,26 @@ class VerifyingKey:
     Attributes:
         kid: Its id; empty when it has none.
         algorithm: What it verifies.
+        key: As cryptography has it.
+        digest: Of the key itself: another one under the same id has another.
     """
 
     kid: str
     algorithm: str
     key: PublicKey
+    digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KeySet:
     """Keys that can be used, by id."""
 
     keys: Mapping[str, VerifyingKey]
+
+    @cached_property
+    def digests(self) -> frozenset[str]:
+        """Of all of them."""
+        return frozenset(key.digest for key in self.keys.values())
 
     def find(self, kid: str | None) -> VerifyingKey | None:
         """The key of an id; without one, the only key there is."""
@@ -94,7 +105,12 @@ def _usable(listed: list[Any]) -> Iterator[VerifyingKey]:
             continue
         algorithm = _algorithm_of(key)
         if algorithm and item.get("alg", algorithm) == algorithm:
-            yield VerifyingKey(kid, algorithm, key)
+            yield VerifyingKey(kid, algorithm, key, _digest_of(key))
+
+
+def _digest_of(key: PublicKey) -> str:
+    form = PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(key.public_bytes(Encoding.DER, form)).hexdigest()
 
 
 def _algorithm_of(key: object) -> str:

@@ -51,6 +51,11 @@ class Renewed(Generic[Value]):
         """What there is now."""
         return self.value
 
+    def current(self) -> Value:
+        """What there is now, after a look: for those that come seldom, and on a thread."""
+        self.look()
+        return self.value
+
     def look(self, *, anyway: bool = False) -> None:
         """Read the files if they have changed, or `anyway`."""
         with self._lock:

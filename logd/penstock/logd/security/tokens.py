@@ -84,7 +84,7 @@ def verify_token(token: str, keys: KeySet, rules: TokenRules, now_ns: int) -> Id
     expires_ns = _check_times(claims, rules, now_ns)
     name = check_name(claims.get(rules.name_claim))
     principal = Principal(name, Method.TOKEN, _groups(claims, rules))
-    return Identity(principal, expires_ns=expires_ns, proof=f"jwk:{key.kid}")
+    return Identity(principal, expires_ns=expires_ns, proof=f"jwk:{key.digest}")
 
 
 def _key_of(token: str, keys: KeySet) -> VerifyingKey:

@@ -16,6 +16,16 @@ Take = Callable[[bytearray], int]
 class Channel(Protocol):
     """One connection. Used on the event loop; receiving and sending may go on at the same time."""
 
+    @property
+    def peer(self) -> str:
+        """The other side's address, for people."""
+        ...
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The other side's certificate, verified, in DER; None: it showed none."""
+        ...
+
     async def receive(self, size: int) -> bytes:
         """Receive exactly `size` bytes, however long it takes.
 

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.tcp.encrypted import SHUTDOWN_S, EncryptedChannel
 from penstock.logd.tcp.listener import HANDSHAKE_S, prepare
-from penstock.logd.tcp.plain import PlainChannel
+from penstock.logd.tcp.plain import PlainChannel, address_of
 
 _CONNECT_S: Final = 2.0
 """Seconds a connection may take to be there; within a site it is milliseconds."""
@@ -32,6 +32,7 @@ async def dial(
         connection = await _connect(host, port)
     try:
         prepare(connection, unacked_s=unacked_s)
+        peer = address_of(connection)
         if tls is None:
             return PlainChannel(connection)
         reader, writer = await asyncio.open_connection(
@@ -44,7 +45,7 @@ async def dial(
     except BaseException:
         connection.close()
         raise
-    return EncryptedChannel(reader, writer)
+    return EncryptedChannel(reader, writer, peer)
 
 
 async def _connect(host: str, port: int) -> socket.socket:

@@ -22,11 +22,19 @@ class EncryptedChannel:
     Args:
         reader: With TLS established.
         writer: Of the same connection; the channel closes it.
+        peer: The other side's address.
+
+    Attributes:
+        peer, certificate: As `Channel`.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self.peer = peer
+        self.certificate: bytes | None = writer.get_extra_info("ssl_object").getpeercert(True)
         self._take: Take | None = None
         self._ahead = bytearray()
         self._room = asyncio.Event()

@@ -3,15 +3,15 @@
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
 
+from penstock.logd.security.tls import TlsSource
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.tcp.encrypted import SHUTDOWN_S, EncryptedChannel
-from penstock.logd.tcp.plain import PlainChannel
+from penstock.logd.tcp.plain import PlainChannel, address_of
 from penstock.service import UnavailableError
 from penstock.service.config import split_host_port
 
@@ -34,8 +34,15 @@ class Listener:
         serve: Serves one connection until it ends; OSError or EOFError from it mean that it did.
         name: Of the endpoint, for people.
         key: The configuration's key of its address.
-        tls: With it only TLS is served.
+        tls: With it only TLS is served; asked for each connection.
         unacked_s: As `prepare`.
+        open_max: Connections, those that have not shaken hands yet included; further ones are
+            closed at once.
+
+    Attributes:
+        handshakes_failed: Connections without TLS, without a certificate that is taken, or that
+            were too slow.
+        turned_away: Connections closed at once.
     """
 
     def __init__(
@@ -44,14 +51,18 @@ class Listener:
         *,
         name: str,
         key: str,
-        tls: ssl.SSLContext | None = None,
+        tls: TlsSource | None = None,
         unacked_s: float = 0.0,
+        open_max: int | None = None,
     ) -> None:
+        self.handshakes_failed = 0
+        self.turned_away = 0
         self._serve = serve
         self._name = name
         self._key = key
         self._tls = tls
         self._unacked_s = unacked_s
+        self._open_max = open_max
         self._socket: socket.socket | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._accepted: set[socket.socket] = set()  # whose tasks have not begun yet
@@ -90,6 +101,10 @@ class Listener:
                     except OSError as error:  # no descriptor is left; some will be
                         _log.warning("connection not accepted", error=str(error))
                         await asyncio.sleep(_ACCEPT_PAUSE_S)
+                        continue
+                    if self._open_max is not None and self.connections >= self._open_max:
+                        self.turned_away += 1
+                        connection.close()
                         continue
                     self._accepted.add(connection)
                     task = group.create_task(self._open(connection))
@@ -134,15 +149,25 @@ class Listener:
             raise
 
     async def _secure(self, connection: socket.socket) -> Channel:
-        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
-        transport, protocol = await loop.connect_accepted_socket(
-            lambda: asyncio.StreamReaderProtocol(reader),
-            connection,
-            ssl=self._tls,
-            ssl_handshake_timeout=HANDSHAKE_S,
-            ssl_shutdown_timeout=SHUTDOWN_S,
+        assert self._tls is not None
+        loop, reader, peer = (
+            asyncio.get_running_loop(),
+            asyncio.StreamReader(),
+            address_of(connection),
         )
-        return EncryptedChannel(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        try:
+            transport, protocol = await loop.connect_accepted_socket(
+                lambda: asyncio.StreamReaderProtocol(reader),
+                connection,
+                ssl=self._tls(),
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )
+        except OSError:
+            self.handshakes_failed += 1
+            raise
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        return EncryptedChannel(reader, writer, peer)
 
 
 async def _readable(descriptor: int) -> None:

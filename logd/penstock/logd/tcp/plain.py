@@ -29,10 +29,17 @@ class PlainChannel:
 
     Args:
         connection: A connected, non-blocking socket; the channel closes it.
+
+    Attributes:
+        peer, certificate: As `Channel`; nobody shows a certificate here.
     """
+
+    certificate: bytes | None
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self.peer = address_of(connection)
+        self.certificate = None
         self._ahead = b""
         self._consumer: _Consumer | None = None
         self._sending = False
@@ -198,6 +205,15 @@ class _Consumer:
         self._watch(wanted=False)
         if not self._ended.done():
             self._ended.set_exception(error)
+
+
+def address_of(connection: socket.socket) -> str:
+    """The other side's address, for people; of one that is gone already, that."""
+    try:
+        host, port = connection.getpeername()[:2]
+    except (OSError, ValueError):
+        return "gone"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _set(ready: asyncio.Future[None]) -> None:

@@ -6,7 +6,6 @@ that its wish may be lost, and the next connection begins another session with e
 
 import asyncio
 import random
-import ssl
 from typing import Final
 
 import structlog
@@ -28,6 +27,7 @@ from penstock.logd.frame import parse_frames
 from penstock.logd.limits import REPLICATION_TAKEN_BYTES_MAX
 from penstock.logd.peers.dialing import dial_peer
 from penstock.logd.peers.identity import Identity
+from penstock.logd.peers.tls import PeerTls
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.wire.logd_peer_pb2 import Purpose
 from penstock.service.clock import Clock
@@ -62,7 +62,7 @@ class Fetcher:
         find: The replicas here.
         clock: Dates, which sessions are numbered by.
         rng: Spreads the tries to connect.
-        tls: Of this node as a client.
+        tls: Between nodes.
 
     Attributes:
         counts: For telemetry.
@@ -77,7 +77,7 @@ class Fetcher:
         *,
         clock: Clock,
         rng: random.Random,
-        tls: ssl.SSLContext | None,
+        tls: PeerTls | None,
     ) -> None:
         self.counts = FetchCounts()
         self.problem = ""

@@ -7,7 +7,6 @@ For each node that something is fetched from there is one connection, dialled fr
 
 import asyncio
 import random
-import ssl
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -26,6 +25,7 @@ from penstock.logd.core.replication.session import PartitionKey
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import REPLICATION_RESPONSE_BYTES_MAX
 from penstock.logd.peers.identity import Identity
+from penstock.logd.peers.tls import PeerTls
 from penstock.logd.tcp.channel import Channel
 from penstock.service.clock import Clock
 
@@ -44,7 +44,7 @@ class Replication:
         mesh: Carries requests for ranges.
         clock: Its monotonic time paces those that catch up; its dates number sessions.
         settings: How followers are fed.
-        tls: Of this node as a client.
+        tls: Between nodes.
 
     Attributes:
         fed: What each follower's node was sent.
@@ -58,7 +58,7 @@ class Replication:
         *,
         clock: Clock,
         settings: FeedSettings,
-        tls: ssl.SSLContext | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         assert 0 < settings.response_bytes_max <= REPLICATION_RESPONSE_BYTES_MAX
         self.fed: dict[str, FeedCounts] = {}

@@ -1,0 +1,84 @@
+"""Around a daemon's life: its directory, its lock, its addresses, and what its errors mean."""
+
+import os
+from pathlib import Path
+
+import orjson
+
+from penstock.logd.config import LogdConfig
+from penstock.logd.daemon_errors import DamagedDataError
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.nats.errors import NatsSetupError
+from penstock.logd.security.keeper import DoorSetupError
+from penstock.logd.store import DirectoryLock
+from penstock.service import ConfigError, ServiceError, UnavailableError
+
+
+def prepare_directory(config: LogdConfig, config_path: Path) -> None:
+    """Make the data directory, if need be.
+
+    Raises:
+        ConfigError: This user cannot write there.
+    """
+    directory = config.data_dir
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        writable = os.access(directory, os.W_OK | os.X_OK)
+        reason = "not writable by this user"
+    except OSError as error:
+        writable, reason = False, error.strerror or str(error)
+    if not writable:
+        raise ConfigError(
+            f"{config_path}: data_dir: {directory}: {reason}",
+            fix="name a directory that this user may write to",
+        )
+
+
+def lock_directory(config: LogdConfig) -> DirectoryLock:
+    """Take the data directory for this process.
+
+    Raises:
+        UnavailableError: Another one has it.
+    """
+    try:
+        return DirectoryLock(config.data_dir)
+    except RefusedError as error:
+        raise UnavailableError(
+            f"another logd runs: {error}",
+            fix=f"stop process {error.detail.get('pid')}, or use another data_dir",
+        ) from None
+
+
+def write_endpoints(path: Path, endpoints: dict[str, str]) -> None:
+    """Write down where the process listens.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(orjson.dumps(endpoints) + b"\n")
+    temporary.replace(path)
+
+
+def service_error(error: Exception, config: LogdConfig, config_path: Path) -> ServiceError:
+    """What a node's part in its cluster has ended with, for whoever must act."""
+    match error:
+        case DoorSetupError() | NatsSetupError():
+            return ConfigError(f"{config_path}: {error.key}: {error}", fix=error.fix)
+        case RefusedError():
+            return ConfigError(
+                f"{config_path}: cluster: {error}",
+                fix="give each node its own name and data_dir, and all of them the same cluster",
+            )
+        case CorruptError():
+            fix = "nothing was changed; give the node an empty data_dir and another name, so that"
+            return DamagedDataError(str(error), fix=f"{fix} it gets everything from the others")
+        case _:
+            fix = "see to the disk, then start again"
+            return UnavailableError(f"{config.data_dir}: {error}", fix=fix)
+
+
+def first_of(errors: ExceptionGroup[Exception]) -> Exception:
+    """One of the errors in a group of groups."""
+    first = errors.exceptions[0]
+    return first_of(first) if isinstance(first, ExceptionGroup) else first

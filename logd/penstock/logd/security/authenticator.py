@@ -1,0 +1,216 @@
+"""Decides who is at a door: by certificate, by token, or by API key; and whether that still holds.
+
+Whoever came in once is asked about again with each request: an identity ends when its time is over,
+when its API key is no longer in the file, or when the key that signed its token is no longer in the
+set. What failed is counted by door and reason, and logged at a bounded rate; never with what was
+shown.
+"""
+
+import asyncio
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from penstock.logd.limits import TOKENS_REMEMBERED_MAX
+from penstock.logd.security.api_keys import PREFIX, ApiKeys
+from penstock.logd.security.certificate import CertificateName, identify_certificate
+from penstock.logd.security.identity import NOBODY, Identity, UnauthenticatedError, check_known
+from penstock.logd.security.jwks import TokenKeys
+from penstock.logd.security.key_set import KeySet
+from penstock.logd.security.principal import ANONYMOUS, Principal
+from penstock.logd.security.renewal import Renewed
+from penstock.logd.security.tokens import TokenRules, UnknownKeyError, verify_token
+from penstock.service.clock import Clock
+
+_TOLD_PER_MINUTE: Final = 30
+"""Failures that are logged a minute; all of them are counted."""
+
+_SEARCH_S: Final = 15.0
+"""Seconds that the keys of tokens have to be found; longer than one question takes."""
+
+_MINUTE_NS: Final = 60_000_000_000
+
+OnFailure = Callable[[str, str, str], None]
+"""Told of a failed authentication: door, reason, address. Called on any thread."""
+
+_log = structlog.get_logger()
+
+
+class Authenticator:
+    """Used on any thread.
+
+    Args:
+        clock: Of the system.
+        required: Whether nobody may stay unknown.
+        certificate_name: Which name of a certificate is its principal's.
+        tokens: What is asked of tokens, and their keys; None: none are taken.
+        keys: API keys; None: none are taken.
+
+    Attributes:
+        required: As given.
+        succeeded, failed: By door, and by door and reason.
+        on_failure: Told of failures.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        required: bool = False,
+        certificate_name: CertificateName = CertificateName.CN,
+        tokens: tuple[TokenRules, TokenKeys] | None = None,
+        keys: Renewed[ApiKeys] | None = None,
+    ) -> None:
+        self.required = required
+        self.succeeded: Counter[str] = Counter()
+        self.failed: Counter[tuple[str, str]] = Counter()
+        self.on_failure: OnFailure = _nobody_listens
+        self._clock = clock
+        self._certificate_name = certificate_name
+        self._tokens = tokens
+        self._keys = keys
+        self._lock = threading.Lock()
+        self._verified: dict[bytes, Identity] = {}
+        self._verified_with = KeySet({})
+        self._told = 0
+        self._told_since_ns = 0
+
+    # Finding out who.
+
+    def certificate(self, der: bytes | None) -> Identity:
+        """Whom the certificate of a connection names; NOBODY without one.
+
+        Raises:
+            UnauthenticatedError: It names nobody.
+        """
+        return NOBODY if der is None else identify_certificate(der, self._certificate_name)
+
+    def secret(self, text: str) -> Identity:
+        """Whose token or API key this is, as far as is known at once.
+
+        Raises:
+            UnknownKeyError: A token's key is not known here; `secret_later` searches for it.
+            UnauthenticatedError: Nobody's.
+        """
+        if text.startswith(PREFIX):
+            if self._keys is None:
+                raise UnauthenticatedError("not_taken", "API keys are not taken here")
+            return self._keys.value.identify(text, self._clock.unix_ns())
+        if self._tokens is None:
+            raise UnauthenticatedError("not_taken", "tokens are not taken here")
+        return self._token(text, *self._tokens)
+
+    async def secret_later(self, text: str) -> Identity:
+        """Whose token or API key this is; searches for new keys of tokens.
+
+        Raises:
+            UnauthenticatedError: Nobody's.
+        """
+        try:
+            return self.secret(text)
+        except UnknownKeyError:
+            searching = self._search()
+            if searching is None:
+                raise
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SEARCH_S):
+                await asyncio.shield(asyncio.wrap_future(searching))
+        return self.secret(text)
+
+    def secret_patiently(self, text: str) -> Identity:
+        """As `secret_later`, for a thread.
+
+        Raises:
+            UnauthenticatedError: Nobody's.
+        """
+        try:
+            return self.secret(text)
+        except UnknownKeyError:
+            searching = self._search()
+            if searching is None:
+                raise
+        with suppress(TimeoutError):
+            searching.result(_SEARCH_S)
+        return self.secret(text)
+
+    # Whether it still holds.
+
+    def principal(self, identity: Identity) -> Principal:
+        """Who makes a request.
+
+        Raises:
+            UnauthenticatedError: Nobody knows, and that is required; or it held and does no more.
+        """
+        if identity.principal.is_anonymous:
+            return check_known(identity).principal if self.required else ANONYMOUS
+        if identity.expires_ns is not None and identity.expires_ns <= self._clock.unix_ns():
+            message = f"what {identity.principal.name} was known by has expired; get a new one"
+            raise UnauthenticatedError("expired", message)
+        if not self._stands(identity.proof):
+            message = f"what {identity.principal.name} was known by was taken back"
+            raise UnauthenticatedError("revoked", message)
+        return identity.principal
+
+    # Telling.
+
+    def note_success(self, door: str) -> None:
+        """Somebody was found out at a door, once for each connection or call."""
+        self.succeeded[door] += 1
+
+    def note_failure(self, door: str, error: UnauthenticatedError, peer: str) -> None:
+        """Somebody was not."""
+        self.failed[door, error.reason] += 1
+        self.on_failure(door, error.reason, peer)
+        with self._lock:
+            now_ns = self._clock.monotonic_ns()
+            if now_ns - self._told_since_ns >= _MINUTE_NS:
+                self._told, self._told_since_ns = 0, now_ns
+            self._told += 1
+            if self._told > _TOLD_PER_MINUTE:
+                return
+        _log.warning("authentication failed", door=door, reason=error.reason, peer=peer)
+
+    # Parts.
+
+    def _token(self, text: str, rules: TokenRules, source: TokenKeys) -> Identity:
+        """Verified once: one that comes again with each call costs a digest."""
+        keys, digest = source.keys, hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        now_ns = self._clock.unix_ns()
+        with self._lock:
+            if self._verified_with is not keys:
+                self._verified.clear()
+                self._verified_with = keys
+            known = self._verified.get(digest)
+        if known is not None and known.expires_ns is not None and now_ns < known.expires_ns:
+            return known
+        identity = verify_token(text, keys, rules, now_ns)
+        with self._lock:
+            if self._verified_with is keys:
+                if len(self._verified) >= TOKENS_REMEMBERED_MAX:
+                    self._verified.pop(next(iter(self._verified)))
+                self._verified[digest] = identity
+        return identity
+
+    def _search(self) -> Future[None] | None:
+        return None if self._tokens is None else self._tokens[1].search()
+
+    def _stands(self, proof: str) -> bool:
+        kind, _, what = proof.partition(":")
+        match kind:
+            case "key":
+                return self._keys is not None and what in self._keys.value.digests
+            case "jwk":
+                return self._tokens is not None and what in self._tokens[1].keys.digests
+            case _:
+                return True
+
+
+def _nobody_listens(door: str, reason: str, peer: str) -> None:
+    """Failures are logged and counted; nobody else is told."""
+    del door, reason, peer

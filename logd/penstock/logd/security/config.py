@@ -1,0 +1,150 @@
+"""The sections `tls` and `auth` of logd's configuration, and which listeners need the first."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from penstock.logd.security.certificate import CertificateName
+from penstock.logd.security.tls import CertificateFiles, ClientCertificates
+from penstock.logd.security.tokens import TokenRules
+
+Door = Literal["fetch", "grpc", "admin", "peer"]
+"""Where logd listens."""
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TlsSection(_Settings):
+    """TLS of the endpoints `fetch`, `grpc` and `admin`; with this section all of them have it.
+
+    Attributes:
+        cert_file: PEM; logd's certificate and what leads from it to an authority.
+        key_file: PEM; its key, if it is not in `cert_file`.
+        client_ca_file: PEM; who signs the certificates of clients.
+        client_certificates: Whether clients are asked for one. `/healthz` needs none in any case;
+            gRPC knows only `none` and `required`, and takes `optional` for `none`.
+    """
+
+    cert_file: Path
+    key_file: Path | None = None
+    client_ca_file: Path | None = None
+    client_certificates: ClientCertificates = ClientCertificates.NONE
+
+    @model_validator(mode="after")
+    def _check_clients(self) -> Self:
+        asked = self.client_certificates is not ClientCertificates.NONE
+        if asked and self.client_ca_file is None:
+            msg = f"client_certificates: {self.client_certificates} needs client_ca_file"
+            raise ValueError(msg)
+        if self.client_ca_file is not None and not asked:
+            msg = "client_ca_file needs client_certificates: optional or required"
+            raise ValueError(msg)
+        return self
+
+    def files(self) -> CertificateFiles:
+        """As contexts are made of them."""
+        return CertificateFiles(
+            ca_file=self.client_ca_file, cert_file=self.cert_file, key_file=self.key_file
+        )
+
+
+class TokenSection(_Settings):
+    """Tokens (JWT) that callers are known by; as `penstock.logd.security.tokens.TokenRules`.
+
+    Attributes:
+        jwks_file: The public keys; or
+        jwks_url: where they are, `https://`.
+        jwks_ca_file: PEM; whom to trust there, instead of the system's authorities.
+        jwks_refresh_s: After how long the URL is asked again.
+    """
+
+    issuer: Annotated[str, Field(min_length=1)]
+    audience: Annotated[str, Field(min_length=1)]
+    jwks_file: Path | None = None
+    jwks_url: str | None = None
+    jwks_ca_file: Path | None = None
+    jwks_refresh_s: Annotated[float, Field(ge=10, le=86_400)] = 300.0
+    name_claim: Annotated[str, Field(min_length=1)] = "sub"
+    groups_claim: Annotated[str, Field(min_length=1)] | None = None
+    clock_skew_s: Annotated[int, Field(ge=0, le=300)] = 30
+
+    @field_validator("jwks_url")
+    @classmethod
+    def _check_url(cls, url: str | None) -> str | None:
+        if url is not None:
+            parts = urlsplit(url)
+            if parts.scheme != "https" or not parts.hostname or parts.username is not None:
+                msg = "must be https://HOST[:PORT]/PATH, without credentials"
+                raise ValueError(msg)
+        return url
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.jwks_file is None) == (self.jwks_url is None):
+            msg = "needs jwks_file or jwks_url, and not both"
+            raise ValueError(msg)
+        return self
+
+    def rules(self) -> TokenRules:
+        """What is asked of tokens."""
+        return TokenRules(
+            issuer=self.issuer,
+            audience=self.audience,
+            name_claim=self.name_claim,
+            groups_claim=self.groups_claim,
+            clock_skew_s=self.clock_skew_s,
+        )
+
+
+class AuthSection(_Settings):
+    """Who callers are.
+
+    Attributes:
+        required: Whether nobody is served who is not known; only `/healthz` and gRPC's health
+            service answer everybody.
+        certificate_name: Which name of a client's certificate is its principal's.
+        tokens: None: no tokens are taken.
+        keys_file: API keys, as `penstock.logd.security.api_keys` says; None: none are taken.
+    """
+
+    required: bool = False
+    certificate_name: CertificateName = CertificateName.CN
+    tokens: TokenSection | None = None
+    keys_file: Path | None = None
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can connect to a `HostPort`."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_encrypted(
+    addresses: dict[Door, str], encrypted: frozenset[Door], asked: tuple[Door, ...]
+) -> None:
+    """Refuse listeners that others can read along with, unless somebody asked for them by name.
+
+    Args:
+        addresses: Of the listeners there are.
+        encrypted: Those with TLS.
+        asked: Those that may go without.
+
+    Raises:
+        ValueError: Which they are, and what to do.
+    """
+    for door, address in addresses.items():
+        if door in encrypted or door in asked or is_loopback(address):
+            continue
+        section = "cluster.tls" if door == "peer" else "tls"
+        problem = f"{door}: {address} is open to other machines and has no TLS"
+        fix = f"listen on 127.0.0.1, or ask for it by name: insecure_listeners: [{door}]"
+        msg = f"{problem}: give the section `{section}`, {fix}"
+        raise ValueError(msg)

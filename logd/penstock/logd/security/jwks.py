@@ -1,0 +1,191 @@
+"""Where the keys of tokens come from: a file, or an https URL that is asked again and again.
+
+An answer is bounded in size and time and is not followed elsewhere. A URL that does not answer, or
+says rubbish, changes nothing: the keys before stay. A token whose key is not known has the URL
+asked at once, but not more often than every `REFRESH_S_MIN` seconds: forged tokens must not make
+logd flood whoever issues them.
+"""
+
+import http.client
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+import structlog
+
+from penstock.logd.errors import CorruptError, UnavailableError
+from penstock.logd.limits import KEY_SET_SIZE_MAX
+from penstock.logd.security.key_set import KeySet, parse_key_set
+from penstock.logd.security.renewal import Renewed
+from penstock.logd.security.tls import TlsSource
+from penstock.service.clock import Clock
+
+REFRESH_S_MIN: Final = 10.0
+"""Seconds between two questions that unknown keys give rise to."""
+
+_ANSWER_S: Final = 5.0
+"""Seconds for each step of an answer: to connect, and until something comes."""
+
+_WHOLE_S: Final = 10.0
+"""Seconds until an answer must be whole."""
+
+_CHUNK_BYTES: Final = 16 * 1024
+_EMPTY: Final = KeySet({})
+_log = structlog.get_logger()
+
+Fetch = Callable[[], bytes]
+
+
+class TokenKeys(Protocol):
+    """Keys that may have signed a token. Used on any thread."""
+
+    @property
+    def keys(self) -> KeySet:
+        """Those known now."""
+
+    @property
+    def problem(self) -> str:
+        """Why these may not be the right ones; empty when they are."""
+
+    def look(self, *, anyway: bool = False) -> None:
+        """Ask again, if it is time to, or `anyway`. Takes up to some seconds."""
+
+    def search(self) -> Future[None] | None:
+        """A key is missing: ask again soon; when that is done. None: asked a moment ago."""
+
+
+class FileKeys:
+    """Keys of a file. As `TokenKeys`.
+
+    Raises:
+        CorruptError: It has none.
+        OSError: It cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._held = Renewed("auth.tokens.jwks_file", (path,), lambda: _read(path))
+
+    @property
+    def keys(self) -> KeySet:
+        """As `TokenKeys`."""
+        return self._held.value
+
+    @property
+    def problem(self) -> str:
+        """As `TokenKeys`."""
+        return self._held.problem
+
+    def look(self, *, anyway: bool = False) -> None:
+        """As `TokenKeys`."""
+        self._held.look(anyway=anyway)
+
+    def search(self) -> Future[None] | None:
+        """As `TokenKeys`; the file has been looked at within the last second."""
+        return None
+
+
+class UrlKeys:
+    """Keys of a URL. As `TokenKeys`; at first there are none.
+
+    Args:
+        fetch: Gets the document; as `fetcher` makes it.
+        where: The URL, for people.
+        worker: Asks.
+        clock: For the pauses.
+        refresh_s: Seconds after which it is asked again in any case.
+    """
+
+    def __init__(
+        self, fetch: Fetch, *, where: str, worker: Executor, clock: Clock, refresh_s: float
+    ) -> None:
+        self.keys = _EMPTY
+        self.problem = f"auth.tokens.jwks_url: {where} has not answered yet"
+        self._fetch = fetch
+        self._where = where
+        self._worker = worker
+        self._clock = clock
+        self._refresh_ns = int(refresh_s * 1e9)
+        self._lock = threading.Lock()
+        self._asked_ns: int | None = None
+        self._asking: Future[None] | None = None
+
+    def look(self, *, anyway: bool = False) -> None:
+        """As `TokenKeys`."""
+        wait_ns = int(REFRESH_S_MIN * 1e9) if self.problem else self._refresh_ns
+        if anyway or self._is_older(wait_ns):
+            self._ask()
+
+    def search(self) -> Future[None] | None:
+        """As `TokenKeys`; those who search at the same time wait for the same answer."""
+        with self._lock:
+            if self._asking is not None and not self._asking.done():
+                return self._asking
+            if not self._is_older(int(REFRESH_S_MIN * 1e9)):
+                return None
+            self._asked_ns = self._clock.monotonic_ns()
+            self._asking = self._worker.submit(self._ask)
+            return self._asking
+
+    def _is_older(self, age_ns: int) -> bool:
+        return self._asked_ns is None or self._clock.monotonic_ns() - self._asked_ns >= age_ns
+
+    def _ask(self) -> None:
+        self._asked_ns = self._clock.monotonic_ns()
+        try:
+            self.keys = parse_key_set(self._fetch(), where=self._where)
+        except (UnavailableError, CorruptError) as error:
+            problem = f"auth.tokens.jwks_url: {error}"
+            if problem != self.problem:
+                _log.error("keys of tokens not to be had, the old ones are kept", reason=problem)
+            self.problem = problem
+        else:
+            self.problem = ""
+
+
+def fetcher(url: str, tls: TlsSource, clock: Clock) -> Fetch:
+    """What gets a document from an https URL.
+
+    Args:
+        url: `https://HOST[:PORT]/PATH`.
+        tls: Whom to trust.
+        clock: Bounds the whole.
+    """
+    parts = urlsplit(url)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+    def fetch() -> bytes:
+        connection = http.client.HTTPSConnection(
+            parts.hostname or "", parts.port, timeout=_ANSWER_S, context=tls()
+        )
+        try:
+            return _get(connection, target, url, clock)
+        except (OSError, http.client.HTTPException) as error:
+            raise UnavailableError(f"{url}: {str(error) or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+    return fetch
+
+
+def _get(connection: http.client.HTTPSConnection, target: str, url: str, clock: Clock) -> bytes:
+    until_ns = clock.monotonic_ns() + int(_WHOLE_S * 1e9)
+    connection.request("GET", target, headers={"Accept": "application/json"})
+    answer = connection.getresponse()
+    if answer.status != http.client.OK:
+        raise UnavailableError(f"{url}: answers {answer.status}, not 200")
+    data = b""
+    while chunk := answer.read1(_CHUNK_BYTES):
+        data += chunk
+        if len(data) > KEY_SET_SIZE_MAX:
+            raise CorruptError(f"has more than {KEY_SET_SIZE_MAX} bytes", where=url)
+        if clock.monotonic_ns() > until_ns:
+            raise UnavailableError(f"{url}: no whole answer within {_WHOLE_S:g} s")
+    return data
+
+
+def _read(path: Path) -> KeySet:
+    with path.open("rb") as file:
+        return parse_key_set(file.read(KEY_SET_SIZE_MAX + 1), where=str(path))
