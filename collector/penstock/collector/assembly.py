@@ -16,6 +16,7 @@ from penstock.collector.sources.host_metrics import HostMetricsSource
 from penstock.collector.sources.otlp import OtlpSource
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.stdin import StdinSource
+from penstock.collector.sources.syslog import SyslogSource
 from penstock.collector.sources.unix import UnixSource
 from penstock.collector.spool import Spool
 from penstock.service.clock import Clock
@@ -42,7 +43,9 @@ class Parts:
     known: frozenset[str]
 
 
-def make_source(section: sections.Source, parts: Parts) -> Source:
+def make_source(  # noqa: PLR0911 - one case a source
+    section: sections.Source, parts: Parts
+) -> Source:
     """Make a source of its configuration."""
     name = section.name or section.type
     spool, ledger, clock, resource = parts.spool, parts.ledger, parts.clock, parts.resource
@@ -58,6 +61,8 @@ def make_source(section: sections.Source, parts: Parts) -> Source:
             return ForwardSource(section, intake=intake)
         case sections.OtlpSource():
             return OtlpSource(section, resource, intake=intake)
+        case sections.SyslogSource():
+            return SyslogSource(section, intake=intake)
         case sections.HostMetricsSource(service=service, interval_s=interval_s):
             own = {**resource, "service.name": service}
             return HostMetricsSource(interval_s, own, intake=intake)

@@ -1,10 +1,11 @@
 """A source's way into the spool, and its account: what every source does once bytes are a payload.
 
-Who can be told no gets `keep`, which raises; who cannot, `keep_or_drop`, which counts; who can be
-made to wait, `keep_surely`, which waits for the disk.
+Who can be told no gets `keep`, which raises; who cannot, `keep_or_drop` or, without waiting for the
+disk, `offer_or_drop`, which count; who can be made to wait, `keep_surely`, which tries on.
 """
 
 import asyncio
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -86,6 +87,21 @@ class Intake:
         else:
             return True
         return False
+
+    async def offer_or_drop(self, payload: Payload) -> None:
+        """Hand a payload over; what does not become durable is counted as dropped."""
+        try:
+            future = await self.offer(payload)
+        except SpoolFullError:
+            self.dropped("spool_full", payload.count)
+        except SpoolFailedError:
+            self.dropped("spool_failed", payload.count)
+        else:
+            future.add_done_callback(functools.partial(self._count_failure, payload.count))
+
+    def _count_failure(self, count: int, done: "asyncio.Future[int]") -> None:
+        if done.cancelled() or done.exception() is not None:
+            self.dropped("spool_failed", count)
 
     async def keep_surely(self, payload: Payload) -> None:
         """Return once the payload is durable, however long the disk fails.

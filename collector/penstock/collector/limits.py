@@ -39,6 +39,9 @@ FORWARD_MESSAGE_BYTES_MAX: Final = 16 * MIB
 DATAGRAM_BUFFER_BYTES: Final = 4 * MIB
 """What a UDP socket asks of the kernel, which gives no more than its own limit."""
 
+DATAGRAM_QUEUE_BYTES_MAX: Final = 8 * MIB
+"""Datagrams of one source that were received and not yet handed to the spool."""
+
 CONNECTIONS_MAX: Final = 1024
 """Open connections of one listening source."""
 

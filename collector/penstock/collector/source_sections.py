@@ -5,8 +5,9 @@
 
 from pathlib import Path
 from typing import Annotated, Literal, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from penstock.collector.limits import KIB, LINE_BYTES_MAX, MIB
 from penstock.service import HostPort
@@ -105,6 +106,38 @@ class OtlpSource(SourceSection):
         return self
 
 
+class SyslogSource(SourceSection):
+    """Syslog messages, RFC 5424 and RFC 3164, over UDP, TCP or TLS."""
+
+    type: Literal["syslog"]
+    udp: HostPort | None = "127.0.0.1:5140"
+    tcp: HostPort | None = "127.0.0.1:5140"
+    tls: TlsSection | None = Field(default=None, description="for `tcp`")
+    service: str = Field(default="from_app", min_length=1)
+    timezone: str = Field(default="UTC", description="of times without a zone (RFC 3164)")
+    message_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=480, le=64 * KIB)
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            msg = "is no time zone known here, as in Europe/Berlin"
+            raise ValueError(msg) from None
+        return value
+
+    @model_validator(mode="after")
+    def _listens_somewhere(self) -> "SyslogSource":
+        if self.udp is None and self.tcp is None:
+            msg = "set `udp`, `tcp` or both (HOST:PORT)"
+            raise ValueError(msg)
+        if self.tls is not None and self.tcp is None:
+            msg = "`tls` is for `tcp`, which is not set"
+            raise ValueError(msg)
+        return self
+
+
 class HostMetricsSource(SourceSection):
     """This host's cpu, memory, disk, network, load and filesystem figures."""
 
@@ -114,7 +147,13 @@ class HostMetricsSource(SourceSection):
 
 
 Source = Annotated[
-    UnixSource | StdinSource | FileSource | ForwardSource | OtlpSource | HostMetricsSource,
+    UnixSource
+    | StdinSource
+    | FileSource
+    | ForwardSource
+    | OtlpSource
+    | SyslogSource
+    | HostMetricsSource,
     Field(discriminator="type"),
 ]
 SOURCE_TYPES: tuple[type[SourceSection], ...] = get_args(get_args(Source)[0])

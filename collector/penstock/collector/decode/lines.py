@@ -54,11 +54,7 @@ def decode_line(line: bytes, context: LineContext, now_ns: int, *, truncated: bo
     fields = None if truncated else _structured(line)
     if fields is not None:
         return _encode(log_record(fields, attributes, context.resource, now_ns))
-    try:
-        body = line.decode()
-    except UnicodeDecodeError:
-        body = line.decode("utf-8", "replace")
-        attributes["log.record.bytes_replaced"] = True
+    body = text_of(line, attributes)
     return _encode(
         {
             "schema": "log/1.0",
@@ -114,6 +110,15 @@ def log_record(
     return record
 
 
+def text_of(raw: bytes, attributes: dict[str, Any]) -> str:
+    """Bytes as text; when some had to be replaced, the attributes say so."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        attributes["log.record.bytes_replaced"] = True
+        return raw.decode("utf-8", "replace")
+
+
 def _structured(line: bytes) -> dict[str, Any] | None:
     """The fields of a line as a structured logger writes it; None for any other line."""
     if not line.startswith(b"{"):
@@ -138,19 +143,24 @@ def _take(fields: dict[str, Any], keys: tuple[str, ...], fits: Any) -> Any:
 def _time_ns(value: object) -> int | None:
     """ISO 8601 text, or seconds since 1970 as a number; None when no record can hold it."""
     if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        time_ns = (moment - _EPOCH) // _MICROSECOND * 1000
-        return time_ns if 0 <= time_ns <= INT64_MAX else None
+        return iso_time_ns(value)
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     if not 0 < value < _YEAR_2200_S:
         return None
     return int(value) * 1_000_000_000 + int((value % 1) * 1_000_000_000)
+
+
+def iso_time_ns(text: str) -> int | None:
+    """ISO 8601 text, in UTC when it names no zone; None when no record can hold it."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    time_ns = (moment - _EPOCH) // _MICROSECOND * 1000
+    return time_ns if 0 <= time_ns <= INT64_MAX else None
 
 
 def printable(path: str) -> str:

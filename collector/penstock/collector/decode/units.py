@@ -10,6 +10,7 @@ from penstock.collector.core.forward import Event, decode_message, messages_in
 from penstock.collector.core.inflate import unzstd
 from penstock.collector.core.unix_framing import decode_batch_header
 from penstock.collector.decode.lines import LineContext, decode_line, log_record
+from penstock.collector.decode.syslog import decode_syslog
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import (
     SERVICE_CHARACTERS_MAX,
@@ -130,6 +131,11 @@ def _decode_forward(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     return decoded
 
 
+def _decode_syslog(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
+    lines = decode_syslog(unit, resource)
+    return Decoded({}, list(range(len(lines))), lines)
+
+
 def _encode_event(event: Event, unit: Unit, resource: Mapping[str, Any]) -> bytes:
     service = unit.meta["service"]
     if service == "from_tag":
@@ -157,6 +163,7 @@ _DECODERS: Final[dict[str, Callable[[Unit, Mapping[str, Any]], Decoded]]] = {
     "ndjson": _decode_ndjson,
     "lines": _decode_lines,
     "forward": _decode_forward,
+    "syslog": _decode_syslog,
 }
 
 __all__ = ["Decoded", "Undecodable", "decode_records"]

@@ -1,0 +1,229 @@
+"""Syslog messages as log records: RFC 5424, RFC 3164, and what merely looks like it.
+
+RFC 3164 describes habits, not a format: the year and the zone are missing, often the host is, or
+all of the header. Whatever cannot be read as a part of the header stays in the body, and
+``log.syslog.format`` says which reading was found: ``rfc5424``, ``rfc3164`` or ``text``.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import orjson
+
+from penstock.collector.core.syslog_framing import messages_in
+from penstock.collector.decode.attributes import flatten
+from penstock.collector.decode.lines import iso_time_ns, text_of
+from penstock.collector.decode.severity import severity
+from penstock.collector.limits import SERVICE_CHARACTERS_MAX
+from penstock.collector.spool import Unit
+from penstock.specs.limits import STRING_CHARACTERS_MAX
+
+_DEFAULT_PRIORITY: Final = 13
+"""What RFC 3164 gives a message without one: user.notice."""
+
+_SEVERITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
+_FACILITIES: Final = (
+    "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv",
+    "ftp", "ntp", "audit", "alert", "clock", "local0", "local1", "local2", "local3", "local4",
+    "local5", "local6", "local7",
+)  # fmt: skip
+_MONTHS: Final = (
+    b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
+)  # fmt: skip
+_PRIORITY: Final = re.compile(rb"<([0-9]{1,3})>")
+_ISO_TIME: Final = re.compile(
+    rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+_HEADER_5424: Final = re.compile(
+    rb"1 (-|%b) ([!-~]{1,255}) ([!-~]{1,48}) ([!-~]{1,128}) ([!-~]{1,32}) " % _ISO_TIME.pattern
+)
+_PARAMETER: Final = rb'([!#-<>-\\^-~]{1,32})="((?:[^"\\\]]|\\.)*)"'
+_ELEMENT: Final = re.compile(
+    rb'\[([!#-<>-\\^-~]{1,32})((?: [!#-<>-\\^-~]{1,32}="(?:[^"\\\]]|\\.)*")*)\]', re.DOTALL
+)
+_PARAMETERS: Final = re.compile(rb" " + _PARAMETER, re.DOTALL)
+_ESCAPED: Final = re.compile(rb'\\(["\\\]])')
+_TIME_3164: Final = re.compile(
+    rb"(%b) ([ 0-9][0-9]) ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))? " % b"|".join(_MONTHS)
+)
+_TAG: Final = re.compile(rb"([^\s:\[\]]{1,48})(?:\[([^\]\s]{0,128})\])?:(?: |\Z)")
+_HOST: Final = re.compile(rb"([^\s:\[\]]{1,255}|[0-9a-fA-F:.]{2,45}) ")
+_BOM: Final = b"\xef\xbb\xbf"
+_YEAR: Final = timedelta(days=366)
+
+
+@dataclass(slots=True)
+class Parsed:
+    """A message's parts; empty where it has none.
+
+    Attributes:
+        data: Structured data: element id to names and values.
+    """
+
+    form: str = "text"
+    priority: int = _DEFAULT_PRIORITY
+    time_ns: int | None = None
+    host: bytes = b""
+    app: bytes = b""
+    process: bytes = b""
+    message_id: bytes = b""
+    data: dict[str, dict[str, str]] = field(default_factory=dict)
+    body: bytes = b""
+
+
+def parse_message(message: bytes, now_ns: int, zone: tzinfo = UTC) -> Parsed:
+    """Read a message, however little of it can be.
+
+    Args:
+        message: Without framing.
+        now_ns: What the missing year is nearest to.
+        zone: Of times that have none.
+    """
+    parsed = Parsed()
+    priority = _PRIORITY.match(message)
+    if priority is not None and int(priority[1]) < len(_FACILITIES) * 8:
+        parsed.priority = int(priority[1])
+        message = message[priority.end() :]
+    header = _HEADER_5424.match(message)
+    if header is not None and priority is not None:
+        _read_5424(parsed, header, message[header.end() :])
+    else:
+        _read_3164(parsed, message, now_ns, zone)
+    return parsed
+
+
+def decode_syslog(unit: Unit, resource: Mapping[str, Any]) -> list[bytes]:
+    """The record lines of a unit.
+
+    Raises:
+        UndecodableError: It is not one of syslog messages.
+    """
+    cut = frozenset(unit.meta.get("truncated", ()))
+    zone = ZoneInfo(unit.meta.get("timezone", "UTC"))
+    return [
+        orjson.dumps(
+            _record(
+                parse_message(message, unit.received_ns, zone), unit, resource, cut=index in cut
+            )
+        )
+        for index, message in enumerate(messages_in(unit.payload))
+    ]
+
+
+def _read_5424(parsed: Parsed, header: re.Match[bytes], rest: bytes) -> None:
+    time, _, _, host, app, process, message_id = (
+        b"" if part == b"-" else part or b"" for part in header.groups()
+    )
+    parsed.form = "rfc5424"
+    parsed.time_ns = iso_time_ns(time.decode()) if time else None
+    parsed.host, parsed.app, parsed.process, parsed.message_id = host, app, process, message_id
+    at = 1 if rest.startswith(b"-") else 0
+    while element := _ELEMENT.match(rest, at):
+        parameters = parsed.data.setdefault(element[1].decode(), {})
+        for name, value in _PARAMETERS.findall(element[2]):
+            parameters[name.decode()] = _ESCAPED.sub(rb"\1", value).decode("utf-8", "replace")
+        at = element.end()
+    # A blank ends structured data; without one it was none, and all of it is text.
+    body = rest[at + 1 :] if rest[at : at + 1] == b" " else rest[at:]
+    parsed.body = body.removeprefix(_BOM)
+
+
+def _read_3164(parsed: Parsed, message: bytes, now_ns: int, zone: tzinfo) -> None:
+    parsed.body = message
+    time = _TIME_3164.match(message)
+    if time is not None:
+        parsed.time_ns = _nearest(time, now_ns, zone)
+        at = time.end()
+    else:
+        precise = _ISO_TIME.match(message)
+        if precise is None or message[precise.end() : precise.end() + 1] != b" ":
+            return
+        parsed.time_ns = iso_time_ns(precise[0].decode())
+        at = precise.end() + 1
+    parsed.form = "rfc3164"
+    host = _HOST.match(message, at)
+    if host is not None and not _TAG.match(message, at):  # the host is often left out
+        parsed.host, at = host[1], host.end()
+    tag = _TAG.match(message, at)
+    if tag is not None:
+        parsed.app, parsed.process, at = tag[1], tag[2] or b"", tag.end()
+    parsed.body = message[at:]
+
+
+def _nearest(time: re.Match[bytes], now_ns: int, zone: tzinfo) -> int | None:
+    """The date with the year that is nearest to now; None when there is no such date."""
+    month, day, hour, minute, second, fraction = time.groups()
+    now = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
+    found: list[datetime] = []
+    for year in (now.year - 1, now.year, now.year + 1):
+        try:
+            moment = datetime(
+                year, _MONTHS.index(month) + 1, int(day), int(hour), int(minute),
+                min(int(second), 59), tzinfo=zone,
+            )  # fmt: skip
+        except ValueError:
+            continue
+        found.append(moment)
+    if not found:
+        return None
+    best = min(found, key=lambda moment: abs(moment - now))
+    if abs(best - now) > _YEAR:
+        return None
+    nanoseconds = int((fraction or b"0").ljust(9, b"0"))
+    return max(0, int(best.timestamp())) * 1_000_000_000 + nanoseconds
+
+
+def _record(
+    parsed: Parsed, unit: Unit, resource: Mapping[str, Any], *, cut: bool
+) -> dict[str, Any]:
+    facility, level = divmod(parsed.priority, 8)
+    named: dict[str, Any] = {
+        "log.syslog.format": parsed.form,
+        "log.syslog.facility.name": _FACILITIES[facility],
+        "log.syslog.severity.code": level,
+    }
+    for key, value in (
+        ("appname", parsed.app), ("procid", parsed.process), ("msgid", parsed.message_id)
+    ):  # fmt: skip
+        if value:
+            named[f"log.syslog.{key}"] = value
+    if peer := unit.meta.get("peer"):
+        named["network.peer.address"] = peer
+    if cut:
+        named["log.record.truncated"] = True
+    if parsed.data:
+        named["log.syslog.structured_data"] = parsed.data
+    body = text_of(parsed.body, named)
+    if len(body) > STRING_CHARACTERS_MAX:
+        named["log.record.truncated"] = True
+    attributes, left_out = flatten(named)
+    number, text = severity(_SEVERITIES[level]) or (9, "INFO")
+    record: dict[str, Any] = {
+        "schema": "log/1.0",
+        "kind": "log",
+        "time_unix_nano": unit.received_ns if parsed.time_ns is None else parsed.time_ns,
+        "observed_time_unix_nano": unit.received_ns,
+        "severity_number": number,
+        "severity_text": text,
+        "body": body[:STRING_CHARACTERS_MAX],
+        "resource": _resource(parsed, unit, resource),
+        "attributes": attributes,
+    }
+    return record | ({"dropped_attributes_count": left_out} if left_out else {})
+
+
+def _resource(parsed: Parsed, unit: Unit, resource: Mapping[str, Any]) -> dict[str, Any]:
+    """Who sent it: by its own words, else by its address, unless that is this very host."""
+    service: str = unit.meta["service"]
+    if service == "from_app":
+        service = parsed.app.decode("utf-8", "replace")[:SERVICE_CHARACTERS_MAX] or "syslog"
+    own = {**resource, "service.name": service}
+    if parsed.host:
+        own["host.name"] = parsed.host.decode("utf-8", "replace")
+    elif (peer := unit.meta.get("peer", "")) and not peer.startswith(("127.", "::1")):
+        own["host.name"] = peer
+    return own

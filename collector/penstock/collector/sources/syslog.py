@@ -1,0 +1,134 @@
+"""Syslog over UDP, TCP and TLS; the protocol has no acknowledgement.
+
+What a connection brings is taken as fast as the spool has room: TCP senders are held back, and what
+UDP senders bring beyond `DATAGRAM_QUEUE_BYTES_MAX` is counted as dropped. What was read and is not
+durable yet when the process is killed is lost.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Final
+
+from typing_extensions import override
+
+from penstock.collector.core.syslog_framing import SyslogCutter, SyslogMessage, pack_messages
+from penstock.collector.intake import Intake, Payload
+from penstock.collector.limits import DATAGRAM_QUEUE_BYTES_MAX, READ_BYTES
+from penstock.collector.source_sections import SyslogSource as Section
+from penstock.collector.sources.datagrams import Datagrams, Peer
+from penstock.collector.sources.listener import Listener
+from penstock.collector.sources.source import Source
+from penstock.collector.tls import ServerTls
+
+_PADDING: Final = b"\r\n\0"
+_WATCH_S: Final = 1.0
+"""How often the kernel's own losses are looked at."""
+
+
+class SyslogSource(Source):
+    """Listens on a UDP port, a TCP port or both."""
+
+    def __init__(self, section: Section, *, intake: Intake) -> None:
+        self.name = intake.source
+        self._section = section
+        self._intake = intake
+        self._datagrams = Datagrams(self.name, self._on_datagram)
+        self._listener = Listener(self.name, self._serve)
+        self._queue: list[tuple[str, bytes]] = []
+        self._queue_bytes = 0
+        self._arrived = asyncio.Event()
+
+    @property
+    @override
+    def endpoint(self) -> str | None:
+        return self._listener.endpoint or self._datagrams.endpoint
+
+    @property
+    @override
+    def endpoints(self) -> Mapping[str, str]:
+        found = {"tcp": self._listener.endpoint, "udp": self._datagrams.endpoint}
+        return {part: address for part, address in found.items() if address is not None}
+
+    @override
+    async def start(self) -> None:
+        section = self._section
+        if section.udp is not None:
+            await self._datagrams.listen(section.udp, key="udp")
+        if section.tcp is not None:
+            tls = ServerTls(section.tls, self.name) if section.tls is not None else None
+            await self._listener.listen_tcp(section.tcp, tls.context if tls else None, key="tcp")
+
+    @override
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_WATCH_S):
+                    await self._arrived.wait()
+            await self._take_datagrams()
+            self._intake.note("datagrams_lost_by_kernel", self._datagrams.newly_lost())
+
+    @override
+    async def stop(self) -> None:
+        self._datagrams.close()
+        await self._listener.close()
+        await self._take_datagrams()
+
+    def _on_datagram(self, data: bytes, peer: Peer) -> None:
+        if self._queue_bytes + len(data) > DATAGRAM_QUEUE_BYTES_MAX:
+            self._intake.dropped("receive_queue_full", 1)
+            return
+        self._queue.append((str(peer[0]), data))
+        self._queue_bytes += len(data)
+        self._arrived.set()
+
+    async def _take_datagrams(self) -> None:
+        self._arrived.clear()
+        queue, self._queue, self._queue_bytes = self._queue, [], 0
+        for peer, group in groupby(queue, key=lambda item: item[0]):
+            await self._take([self._cut(data) for _, data in group], peer)
+
+    def _cut(self, datagram: bytes) -> SyslogMessage:
+        """A datagram is one message, whatever is in it."""
+        text = datagram.rstrip(_PADDING)
+        most = self._section.message_bytes_max
+        return SyslogMessage(text[:most], truncated=len(text) > most)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = str((writer.get_extra_info("peername") or ("",))[0])
+        cutter = SyslogCutter(self._section.message_bytes_max)
+        try:
+            while data := await reader.read(READ_BYTES):
+                await self._take(cutter.feed(data), peer)
+        finally:
+            rest = cutter.flush()
+            if rest is not None:
+                await self._take([rest], peer)
+
+    async def _take(self, messages: list[SyslogMessage], peer: str) -> None:
+        for part in _parts([message for message in messages if message.text]):
+            truncated = [index for index, message in enumerate(part) if message.truncated]
+            self._intake.note("messages_truncated", len(truncated))
+            meta = {
+                "service": self._section.service,
+                "timezone": self._section.timezone,
+                "peer": peer,
+                "truncated": truncated,
+            }
+            data = pack_messages(message.text for message in part)
+            await self._intake.offer_or_drop(Payload("syslog", data, len(part), meta))
+
+
+def _parts(messages: list[SyslogMessage]) -> Iterator[list[SyslogMessage]]:
+    """Messages in units of a size that others do not have to wait for."""
+    part: list[SyslogMessage] = []
+    size = 0
+    for message in messages:
+        part.append(message)
+        size += len(message.text)
+        if size >= READ_BYTES * 4:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

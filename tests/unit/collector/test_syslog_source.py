@@ -1,0 +1,117 @@
+"""The syslog source on real sockets, with a spool that nobody empties."""
+
+import asyncio
+import json
+import logging
+import logging.handlers
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.collector.source_sections import SyslogSource as Section
+from penstock.collector.sources import syslog
+from penstock.collector.sources.syslog import SyslogSource
+from tests.support.certificates import Authority
+from tests.support.intake import SpoolingIntake, spooling
+from tests.support.waiting import wait_until_async
+
+
+@asynccontextmanager
+async def listening(
+    directory: Path, **options: Any
+) -> AsyncIterator[tuple[SyslogSource, SpoolingIntake]]:
+    given = {"type": "syslog", "udp": "127.0.0.1:0", "tcp": "127.0.0.1:0", **options}
+    async with spooling(directory, "syslog") as intake:
+        source = SyslogSource(Section.model_validate(given), intake=intake)
+        await source.start()
+        running = asyncio.ensure_future(source.run())
+        try:
+            yield source, intake
+        finally:
+            await source.stop()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def address(source: SyslogSource, part: str) -> tuple[str, int]:
+    host, port = source.endpoints[part].split(":")
+    return host, int(port)
+
+
+def bodies(intake: SpoolingIntake) -> list[str]:
+    return [json.loads(line)["body"] for line in intake.lines()]
+
+
+@pytest.mark.parametrize("part", ["udp", "tcp"])
+async def test_the_standard_librarys_handler_is_heard(tmp_path: Path, part: str) -> None:
+    async with listening(tmp_path, service="shop") as (source, intake):
+        kind = socket.SOCK_DGRAM if part == "udp" else socket.SOCK_STREAM
+        handler = logging.handlers.SysLogHandler(address(source, part), socktype=kind)
+        for number in range(20):
+            record = logging.LogRecord("x", logging.INFO, "", 1, f"number {number}", None, None)
+            await asyncio.to_thread(handler.emit, record)
+        handler.close()
+        await wait_until_async(lambda: len(bodies(intake)) == 20)
+        assert bodies(intake) == [f"number {number}" for number in range(20)]
+        assert intake.account.difference == 0
+
+
+async def test_a_connection_that_ends_within_a_message_leaves_what_it_brought(
+    tmp_path: Path,
+) -> None:
+    async with listening(tmp_path) as (source, intake):
+        _, writer = await asyncio.open_connection(*address(source, "tcp"))
+        writer.write(b"9 <13>whole<13>the rest")
+        writer.close()
+        await wait_until_async(lambda: bodies(intake) == ["whole", "the rest"])
+
+
+async def test_what_arrives_faster_than_it_can_be_kept_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syslog, "DATAGRAM_QUEUE_BYTES_MAX", 10)
+    async with listening(tmp_path) as (source, intake):
+        source._on_datagram(b"<13>abcd", ("127.0.0.1", 1))
+        source._on_datagram(b"<13>efgh", ("127.0.0.1", 1))
+        await wait_until_async(lambda: bodies(intake) == ["abcd"])
+        assert intake.account.dropped == {"receive_queue_full": 1}
+        assert (intake.account.received, intake.account.difference) == (2, 0)
+
+
+async def test_a_full_spool_drops_and_counts(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (source, intake):
+        _, writer = await asyncio.open_connection(*address(source, "tcp"))
+        writer.write(b"<13>" + b"x" * 30_000 + b"\n")
+        for _ in range(60):
+            writer.write(b"<13>" + b"x" * 30_000 + b"\n")
+            await writer.drain()
+        writer.close()
+        await wait_until_async(lambda: intake.account.received == 61)
+        assert intake.account.dropped["spool_full"] > 0
+        assert intake.account.difference == 0
+
+
+async def test_tls_carries_the_same(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    own = authority.sign("server", "DNS:localhost,IP:127.0.0.1")
+    files = {"cert_file": own.cert, "key_file": own.key}
+    async with listening(tmp_path, tls=files, udp=None) as (source, intake):
+        assert set(source.endpoints) == {"tcp"}
+        context = ssl.create_default_context(cafile=authority.cert)
+        _, writer = await asyncio.open_connection(*address(source, "tcp"), ssl=context)
+        writer.write(b"8 <13>over TLS"[:10])
+        await writer.drain()
+        await wait_until_async(lambda: bodies(intake) == ["over"])
+        writer.close()
+
+
+async def test_datagrams_received_before_the_stop_are_kept(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (source, intake):
+        source._on_datagram(b"<13>last", ("127.0.0.1", 1))
+        await source.stop()
+        await wait_until_async(lambda: bodies(intake) == ["last"])
