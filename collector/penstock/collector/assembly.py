@@ -15,6 +15,7 @@ from penstock.collector.sources.forward import ForwardSource
 from penstock.collector.sources.host_metrics import HostMetricsSource
 from penstock.collector.sources.otlp import OtlpSource
 from penstock.collector.sources.source import Source
+from penstock.collector.sources.statsd import StatsdSource
 from penstock.collector.sources.stdin import StdinSource
 from penstock.collector.sources.syslog import SyslogSource
 from penstock.collector.sources.unix import UnixSource
@@ -63,6 +64,8 @@ def make_source(  # noqa: PLR0911 - one case a source
             return OtlpSource(section, resource, intake=intake)
         case sections.SyslogSource():
             return SyslogSource(section, intake=intake)
+        case sections.StatsdSource():
+            return StatsdSource(section, resource, intake=intake)
         case sections.HostMetricsSource(service=service, interval_s=interval_s):
             own = {**resource, "service.name": service}
             return HostMetricsSource(interval_s, own, intake=intake)

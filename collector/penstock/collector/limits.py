@@ -74,3 +74,12 @@ OTLP_RECORDS_MAX: Final = 100_000
 
 OTLP_RETRY_AFTER_S: Final = 2
 """What OTLP senders are told to wait when there is no room."""
+
+STATSD_LINE_BYTES_MAX: Final = 8 * KIB
+"""One sample, event or check; DogStatsD's datagrams have at most as many."""
+
+STATSD_TAGS_MAX: Final = 64
+"""Tags of one sample."""
+
+STATSD_SET_MEMBERS_MAX: Final = 100_000
+"""Different members of all sets of a source within one flush interval."""

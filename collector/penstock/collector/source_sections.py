@@ -138,6 +138,24 @@ class SyslogSource(SourceSection):
         return self
 
 
+class StatsdSource(SourceSection):
+    """StatsD and DogStatsD samples over UDP or TCP, aggregated."""
+
+    type: Literal["statsd"]
+    udp: HostPort | None = "127.0.0.1:8125"
+    tcp: HostPort | None = None
+    service: str = Field(default="statsd", min_length=1)
+    flush_interval_s: float = Field(default=10.0, ge=0.1, le=3600)
+    series_max: int = Field(default=10_000, ge=1, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _listens_somewhere(self) -> "StatsdSource":
+        if self.udp is None and self.tcp is None:
+            msg = "set `udp`, `tcp` or both (HOST:PORT)"
+            raise ValueError(msg)
+        return self
+
+
 class HostMetricsSource(SourceSection):
     """This host's cpu, memory, disk, network, load and filesystem figures."""
 
@@ -153,6 +171,7 @@ Source = Annotated[
     | ForwardSource
     | OtlpSource
     | SyslogSource
+    | StatsdSource
     | HostMetricsSource,
     Field(discriminator="type"),
 ]

@@ -1,8 +1,6 @@
 """Syslog framing and parsing: the RFCs' own examples, what clients send, and noise."""
 
 import json
-import logging
-import logging.handlers
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -265,18 +263,6 @@ def test_bytes_that_are_no_text_and_cut_messages_are_marked() -> None:
     assert found[0]["attributes"]["log.record.bytes_replaced"] is True
     assert "log.record.truncated" not in found[0]["attributes"]
     assert found[1]["attributes"]["log.record.truncated"] is True
-
-
-def test_what_the_standard_librarys_handler_makes_is_read() -> None:
-    handler = logging.handlers.SysLogHandler(address=("127.0.0.1", 9))
-    sent: list[bytes] = []
-    handler.socket.close()
-    handler.socket = type("Fake", (), {"sendto": lambda _, data, __: sent.append(data)})()  # type: ignore[assignment]
-    handler.emit(logging.LogRecord("shop", logging.ERROR, "", 1, "sold %d", (3,), None))
-    handler.socket = type("Closed", (), {"close": lambda _: None})()  # type: ignore[assignment]
-    handler.close()
-    (found,) = records(sent[0].rstrip(b"\0"))
-    assert (found["severity_number"], found["body"]) == (17, "sold 3")
 
 
 @given(st.lists(st.binary(max_size=80), max_size=3))

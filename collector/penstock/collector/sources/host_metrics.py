@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import psutil
 from typing_extensions import override
 
+from penstock.collector.decode.metric_lines import metric_line
 from penstock.collector.intake import Intake, Payload
 from penstock.collector.sources.source import Source
 
@@ -41,27 +41,25 @@ def encode_points(
     points: Iterator[Point], *, now_ns: int, boot_ns: int, resource: Mapping[str, Any]
 ) -> list[bytes]:
     """Points as record lines."""
-    return [orjson.dumps(_record(point, now_ns, boot_ns, resource)) for point in points]
+    return [
+        metric_line(
+            point.name, point.unit, point.attributes, _typed(point, min(boot_ns, now_ns)),
+            time_ns=now_ns, observed_ns=now_ns, resource=resource,
+        )
+        for point in points
+    ]  # fmt: skip
 
 
-def _record(point: Point, now_ns: int, boot_ns: int, resource: Mapping[str, Any]) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "schema": "metric/1.0",
-        "kind": "metric",
-        "time_unix_nano": now_ns,
-        "observed_time_unix_nano": now_ns,
-        "name": point.name,
-        "unit": point.unit,
-        "metric_type": "sum" if point.is_sum else "gauge",
+def _typed(point: Point, start_ns: int) -> dict[str, Any]:
+    if not point.is_sum:
+        return {"metric_type": "gauge", "value": point.value}
+    return {
+        "metric_type": "sum",
         "value": point.value,
-        "resource": resource,
-        "attributes": point.attributes,
+        "start_time_unix_nano": start_ns,
+        "is_monotonic": point.is_monotonic,
+        "temporality": "cumulative",
     }
-    if point.is_sum:
-        record["start_time_unix_nano"] = min(boot_ns, now_ns)
-        record["is_monotonic"] = point.is_monotonic
-        record["temporality"] = "cumulative"
-    return record
 
 
 def _cpu() -> Iterator[Point]:

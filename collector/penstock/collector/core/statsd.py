@@ -1,0 +1,198 @@
+"""StatsD lines, with DogStatsD's additions (its protocol v1.0 to v1.3).
+
+    name:value[:value...]|type[|@rate][|#tag:value,flag...][|c:container][|T<seconds>]
+    _e{<bytes of title>,<bytes of text>}:title|text[|d:<seconds>][|h:host][|p:priority][|t:type]...
+    _sc|name|status[|d:<seconds>][|h:host][|#tags][|m:message]
+
+Types: ``c`` counter, ``g`` gauge (with a sign: relative), ``ms`` timer, ``h`` and ``d`` histogram,
+``s`` set. Fields that are not known are ignored, as the protocol asks.
+"""
+
+import math
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from penstock.collector.errors import RemoteProtocolError
+from penstock.collector.limits import STATSD_LINE_BYTES_MAX, STATSD_TAGS_MAX
+
+Tags = tuple[tuple[str, str | bool], ...]
+_EVENT: Final = re.compile(rb"_e\{([0-9]{1,5}),([0-9]{1,5})\}:")
+_SECONDS_MAX: Final = 1 << 33
+
+
+class Kind(Enum):
+    """What a sample measures."""
+
+    COUNTER = b"c"
+    GAUGE = b"g"
+    TIMER = b"ms"
+    HISTOGRAM = b"h"
+    DISTRIBUTION = b"d"
+    SET = b"s"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a metric.
+
+    Attributes:
+        values: Numbers; of a set its members instead, in `members`.
+        relative: The gauge is changed by it, not set to it.
+        rate: The share of events that were sent.
+        time_s: When it was, for a value that its sender aggregated itself.
+    """
+
+    kind: Kind
+    name: str
+    tags: Tags
+    values: tuple[float, ...] = ()
+    members: tuple[bytes, ...] = ()
+    relative: bool = False
+    rate: float = 1.0
+    time_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An event or the outcome of a service check.
+
+    Attributes:
+        level: Name of a severity.
+        facts: What else it says.
+    """
+
+    name: str
+    body: str
+    level: str
+    tags: Tags
+    facts: dict[str, str] = field(default_factory=dict)
+    time_s: int | None = None
+
+
+def parse_line(line: bytes) -> Sample | Notice:
+    """Read one line without its newline.
+
+    Raises:
+        RemoteProtocolError: It is none, or longer than `STATSD_LINE_BYTES_MAX`.
+    """
+    if len(line) > STATSD_LINE_BYTES_MAX:
+        raise RemoteProtocolError(f"line above {STATSD_LINE_BYTES_MAX} bytes")
+    if line.startswith(b"_e{"):
+        return _parse_event(line)
+    if line.startswith(b"_sc|"):
+        return _parse_check(line)
+    head, *fields = line.split(b"|")
+    name, colon, text = head.partition(b":")
+    if not name or not colon or not text or not fields:
+        raise RemoteProtocolError("a line is name:value|type")
+    try:
+        kind = Kind(fields[0])
+    except ValueError:
+        raise RemoteProtocolError("the type is none of c g ms h d s") from None
+    extra = _extra(fields[1:])
+    tags, rate, time_s = _tags(extra), _rate(extra.get("@")), _seconds(extra.get("T"))
+    if kind is Kind.SET:
+        return Sample(kind, _text(name), tags, members=(text,))
+    values = tuple(_number(part) for part in text.split(b":"))
+    relative = kind is Kind.GAUGE and text[:1] in (b"+", b"-")
+    return Sample(kind, _text(name), tags, values, relative=relative, rate=rate, time_s=time_s)
+
+
+def _parse_event(line: bytes) -> Notice:
+    match = _EVENT.match(line)
+    if match is None:
+        raise RemoteProtocolError("an event begins with _e{<title bytes>,<text bytes>}:")
+    middle = match.end() + int(match[1])
+    end = middle + 1 + int(match[2])
+    if (
+        end > len(line)
+        or line[middle : middle + 1] != b"|"
+        or line[end : end + 1] not in (b"|", b"")
+    ):
+        raise RemoteProtocolError("an event's lengths do not fit its text")
+    extra = _extra(line[end + 1 :].split(b"|"))
+    title, text = _lines(line[match.end() : middle]), _lines(line[middle + 1 : end])
+    facts = {"priority": "p", "aggregation_key": "k", "source_type_name": "s", "host": "h"}
+    level = {"error": "error", "warning": "warning"}.get(_text(extra.get("t", b"")), "info")
+    return Notice(
+        "dogstatsd.event", f"{title}\n{text}" if text else title, level, _tags(extra),
+        {name: _text(extra[key]) for name, key in facts.items() if key in extra},
+        _seconds(extra.get("d")),
+    )  # fmt: skip
+
+
+def _parse_check(line: bytes) -> Notice:
+    _, name, *rest = line.split(b"|")
+    levels = {b"0": "info", b"1": "warning", b"2": "error", b"3": "warning"}
+    if not name or not rest or rest[0] not in levels:
+        raise RemoteProtocolError("a service check is _sc|name|status with a status from 0 to 3")
+    extra = _extra(rest[1:])
+    facts = {"check": _text(name), "status": _text(rest[0])}
+    if "h" in extra:
+        facts["host"] = _text(extra["h"])
+    return Notice(
+        "dogstatsd.service_check", _lines(extra.get("m", name)), levels[rest[0]], _tags(extra),
+        facts, _seconds(extra.get("d")),
+    )  # fmt: skip
+
+
+def _extra(fields: list[bytes]) -> dict[str, bytes]:
+    """Optional fields by what opens them: one of ``@ # T``, or a letter and a colon."""
+    found: dict[str, bytes] = {}
+    for part in fields:
+        if part[:1] in (b"@", b"#", b"T"):
+            found[part[:1].decode()] = part[1:]
+        elif part[1:2] == b":":
+            found[part[:1].decode("latin-1")] = part[2:]
+    return found
+
+
+def _tags(extra: dict[str, bytes]) -> Tags:
+    """Tags in one order, each key once; a tag without a value is true."""
+    found: dict[str, str | bool] = {}
+    for tag in _text(extra.get("#", b"")).split(","):
+        key, colon, value = tag.partition(":")
+        if key:
+            found[key] = value if colon else True
+    if "c" in extra:
+        found["container.id"] = _text(extra["c"])
+    if len(found) > STATSD_TAGS_MAX:
+        raise RemoteProtocolError(f"more than {STATSD_TAGS_MAX} tags")
+    return tuple(sorted(found.items()))
+
+
+def _rate(text: bytes | None) -> float:
+    """A sample rate; 0 means 1, as in the reference server."""
+    rate = 1.0 if text is None else _number(text)
+    if not 0 <= rate <= 1:
+        raise RemoteProtocolError("the sample rate is not from 0 to 1")
+    return rate or 1.0
+
+
+def _seconds(text: bytes | None) -> int | None:
+    if text is None:
+        return None
+    seconds = _number(text)
+    if not 0 <= seconds < _SECONDS_MAX:
+        raise RemoteProtocolError("the time is not in seconds since 1970")
+    return int(seconds)
+
+
+def _number(text: bytes) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise RemoteProtocolError("a value is no number") from None
+    if not math.isfinite(value):
+        raise RemoteProtocolError("a value is not finite")
+    return value
+
+
+def _lines(text: bytes) -> str:
+    return _text(text.replace(b"\\n", b"\n"))
+
+
+def _text(text: bytes) -> str:
+    return text.decode("utf-8", "replace")

@@ -1,0 +1,63 @@
+"""The StatsD source on real sockets, with a spool that nobody empties."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock.collector.source_sections import StatsdSource as Section
+from penstock.collector.sources.statsd import StatsdSource
+from penstock.specs import Accepted, check_line
+from tests.support.intake import SpoolingIntake, spooling
+from tests.support.waiting import wait_until_async
+
+
+@asynccontextmanager
+async def listening(
+    directory: Path, **options: Any
+) -> AsyncIterator[tuple[StatsdSource, SpoolingIntake]]:
+    given = {"type": "statsd", "udp": "127.0.0.1:0", "tcp": "127.0.0.1:0", **options}
+    async with spooling(directory, "statsd") as intake:
+        source = StatsdSource(Section.model_validate(given), {"host.name": "h"}, intake=intake)
+        await source.start()
+        running = asyncio.ensure_future(source.run())
+        try:
+            yield source, intake
+        finally:
+            await source.stop()
+            await running
+
+
+async def test_samples_of_both_ways_are_one_series_and_flushed_at_the_stop(tmp_path: Path) -> None:
+    async with listening(tmp_path, flush_interval_s=3600) as (source, intake):
+        host, port = source.endpoints["udp"].split(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"Shop.sold:1|c\nshop.sold:2|c|#a:b\nbad", (host, int(port)))
+        host, port = source.endpoints["tcp"].split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"Shop.sold:4|c\n_e{1,1}:a|b|t:error|#level:x\n" + b"x" * 10_000 + b"\n")
+        notes = intake.account.notes
+        await wait_until_async(lambda: notes["samples_received"] == 6)
+        await source.stop()
+        writer.close()
+        records = [json.loads(line) for line in intake.lines()]
+        assert all(isinstance(check_line(line), Accepted) for line in intake.lines())
+        metrics = {tuple(r["attributes"].items()): r["value"] for r in records if "value" in r}
+        assert metrics == {(): 5.0, (("a", "b"),): 2.0}
+        assert {r["name"] for r in records if "value" in r} == {"shop.sold"}
+        (event,) = (r for r in records if r["kind"] == "log")
+        assert (event["body"], event["severity_number"]) == ("a\nb", 17)
+        assert event["attributes"] == {"level": "x"}
+        assert (notes["samples_aggregated"], notes["samples_refused_bad_line"]) == (4, 2)
+        assert intake.account.received == 3
+
+
+async def test_each_interval_is_flushed(tmp_path: Path) -> None:
+    async with listening(tmp_path, flush_interval_s=0.1) as (source, intake):
+        source._on_datagram(b"a:1|c", ("127.0.0.1", 1))
+        await wait_until_async(lambda: len(intake.lines()) == 1)
+        source._on_datagram(b"a:1|c", ("127.0.0.1", 1))
+        await wait_until_async(lambda: len(intake.lines()) == 2)
