@@ -292,6 +292,7 @@ class _Daemon:
                 tls=self._keeper.tls,
                 certificates=self._keeper.needs_certificates,
             ),
+            permits=self._doors.call_permits(),
         )
 
     def _is_connected(self) -> bool:

@@ -16,6 +16,7 @@ from penstock.logd.fetch.access import AccessApi
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.guarded import GuardedApi
 from penstock.logd.fetch.permits import Permits
+from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.security.principal import Principal
 from penstock.service.clock import Clock, SystemClock
 
@@ -40,6 +41,7 @@ class Doors:
 
     def __init__(self, config: LogdConfig, engine: Engine, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
+        self._engine = engine
         sink = engine.activity if config.takes_down else None
         self.activity = ActivityLog(config.node, secrets.token_hex(4), clock, sink)
         engine.watch(self.activity.record)
@@ -57,6 +59,12 @@ class Doors:
             throttle=self.throttle,
             record=self.activity.record,
         )
+
+    def call_permits(self) -> CallPermits:
+        """Who may call which method of gRPC."""
+        groups = self._engine.groups
+        record = self.activity.record
+        return CallPermits(self.guard, self.throttle, groups, record, self.creator)
 
     def creator(self, caller: Principal) -> str:
         """For whose quota a stream counts; empty: for nobody's."""

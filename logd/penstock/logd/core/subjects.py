@@ -23,7 +23,8 @@ from penstock.logd.limits import SUBJECT_LENGTH_MAX
 Value = TypeVar("Value")
 
 _TOKEN: Final = re.compile(r"[^\s.\x00-\x20\x7f]+")
-_RESERVED: Final = ("_INBOX", "_R_.", "_GR_.", "_PENSTOCK", "$")
+_INBOX: Final = "_INBOX"
+_RESERVED: Final = (_INBOX, "_R_.", "_GR_.", "_PENSTOCK", "$")
 RESERVED_PREFIXES: Final = tuple(prefix.encode() for prefix in _RESERVED)
 """How subjects begin that no stream stores: of inboxes, also with names of their own
 (`_INBOX_tom`), of NATS itself (`$SYS`, `$JS`, and `_R_`, `_GR_` of its replies), and of logd."""
@@ -79,6 +80,11 @@ def begins_with_wildcard(subject_filter: str) -> bool:
 def is_reserved(subject: str) -> bool:
     """Whether no stream stores a subject, whatever its filter."""
     return subject.startswith(_RESERVED)
+
+
+def is_inbox(subject: str) -> bool:
+    """Whether a subject is somebody's inbox: no stream stores it, and NATS and logd use others."""
+    return subject.startswith(_INBOX)
 
 
 def matches(subject_filter: str, subject: str) -> bool:

@@ -26,6 +26,8 @@ _CODES: Final[Mapping[str, grpc.StatusCode]] = {
     "GROUP_ACTIVE": grpc.StatusCode.FAILED_PRECONDITION,
     "FENCED": grpc.StatusCode.FAILED_PRECONDITION,
     "NATS_REFUSED": grpc.StatusCode.PERMISSION_DENIED,
+    "PERMISSION_DENIED": grpc.StatusCode.PERMISSION_DENIED,
+    "QUOTA_EXCEEDED": grpc.StatusCode.UNAVAILABLE,
     "OUT_OF_RANGE": grpc.StatusCode.OUT_OF_RANGE,
     "TOO_MANY_STREAMS": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "TOO_MANY_CURSORS": grpc.StatusCode.RESOURCE_EXHAUSTED,

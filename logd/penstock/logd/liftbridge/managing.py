@@ -1,7 +1,6 @@
 """CreateStream, DeleteStream, PauseStream and SetStreamReadonly."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
 
 import grpc
 
@@ -9,24 +8,30 @@ from penstock.logd.fetch.stream_settings import split_settings
 from penstock.logd.fetch.streams import Streams
 from penstock.logd.liftbridge.errors import CallError
 from penstock.logd.liftbridge.publishing import Context
+from penstock.logd.liftbridge.stream_settings import settings_of
+from penstock.logd.security.principal import Principal, current_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
-
-_BYTES_MIN: Final = 1024 * 1024
-_SEGMENT_BYTES: Final = (64 * 1024, 1024 * 1024 * 1024)
 
 
 class Managing:
-    """Changes streams, of the daemon or its cluster."""
+    """Changes streams, of the daemon or its cluster.
 
-    def __init__(self, streams: Streams) -> None:
+    Args:
+        streams: Those.
+        creator: For whose quota a stream counts that somebody creates.
+    """
+
+    def __init__(self, streams: Streams, creator: Callable[[Principal], str]) -> None:
         self._streams = streams
+        self._creator = creator
 
     async def create(
         self, request: wire.CreateStreamRequest, __: Context
     ) -> wire.CreateStreamResponse:
         """Create a stream; one that is there already is refused, whatever its options."""
-        config, replication = split_settings(_settings(request))
-        _, created = await self._streams.create(config, replication)
+        config, replication = split_settings(settings_of(request))
+        creator = self._creator(current_caller())
+        _, created = await self._streams.create(config, replication, creator=creator)
         if not created:
             text = f"stream {config.name!r} is there already"
             raise CallError(grpc.StatusCode.ALREADY_EXISTS, text)
@@ -65,45 +70,3 @@ class Managing:
         if partitions and len(set(partitions)) < count:
             text = f"partitions: it is done to all {count} of stream {stream!r} or to none"
             raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
-
-
-def _settings(request: wire.CreateStreamRequest) -> dict[str, Any]:
-    """The stream as logd's own requests name its options; what is not given is logd's default."""
-    if request.encryption.value:
-        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "encryption: logd does not offer it")
-    settings: dict[str, Any] = {
-        "name": request.name,
-        "subject": request.subject,
-        "ack_on_reply": False,  # plain messages are not answered: the reply is for others to give
-        "retention": _retention(request),
-        "expected_offset": request.optimisticConcurrencyControl.value,
-        "compact": request.compactEnabled.value,
-        "partitions": request.partitions or 1,
-    }
-    if request.group:
-        settings["queue_group"] = request.group
-    if request.replicationFactor:
-        factor = request.replicationFactor
-        settings["replication_factor"] = "all" if factor == -1 else factor
-    if request.minIsr.value:
-        settings["min_isr"] = request.minIsr.value
-    if request.segmentMaxBytes.value:
-        low, high = _SEGMENT_BYTES
-        settings["segment_bytes_max"] = min(max(request.segmentMaxBytes.value, low), high)
-    return settings
-
-
-def _retention(request: wire.CreateStreamRequest) -> dict[str, int]:
-    """The limits; zero is none. logd's have a least, below which they are that."""
-    limits: dict[str, int] = {}
-    if request.retentionMaxBytes.value:
-        limits["bytes"] = _at_least(request.retentionMaxBytes.value, _BYTES_MIN)
-    if request.retentionMaxMessages.value:
-        limits["messages"] = request.retentionMaxMessages.value
-    if request.retentionMaxAge.value:
-        limits["age_s"] = -(-request.retentionMaxAge.value // 1000)
-    return limits
-
-
-def _at_least(value: int, least: int) -> int:
-    return max(value, least) if value > 0 else value

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
+from penstock.logd.access.guard import Guard
 from penstock.logd.cursors import CURSORS_STREAM
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.fetch.api import Cursors
@@ -13,6 +14,7 @@ from penstock.logd.fetch.streams import Streams
 from penstock.logd.fetch.wire import Document
 from penstock.logd.liftbridge.groups import Membership
 from penstock.logd.liftbridge.publishing import Context
+from penstock.logd.security.principal import current_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from penstock.service.config import split_host_port
 
@@ -27,9 +29,13 @@ class Describing:
         streams: Of the daemon or its cluster.
         cursors: What they are kept in is made when it is first asked for.
         membership: For groups.
+        guard: Of streams that the caller may not know of nothing is said.
     """
 
-    def __init__(self, streams: Streams, cursors: Cursors, membership: Membership) -> None:
+    def __init__(
+        self, streams: Streams, cursors: Cursors, membership: Membership, guard: Guard
+    ) -> None:
+        self._guard = guard
         self._streams = streams
         self._cursors = cursors
         self._membership = membership
@@ -40,11 +46,15 @@ class Describing:
         """The nodes that can be reached, and the streams that are named; without names, all."""
         if CURSORS_STREAM.name not in self._streams.names():
             await self._make_cursors()
-        names = list(dict.fromkeys(request.streams)) or self._streams.names()
+        caller = current_caller()
+        names = list(dict.fromkeys(request.streams))
+        if not names:
+            names = self._guard.visible(caller, self._streams.names())
         found: dict[str, Document] = {}
         for number, name in enumerate(names, 1):
             with suppress(RefusedError):
-                (found[name],) = self._streams.describe(name)
+                if self._guard.sees(caller, name):
+                    (found[name],) = self._streams.describe(name)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return wire.FetchMetadataResponse(

@@ -12,10 +12,13 @@ import grpc
 
 from penstock.logd.acks import Nack
 from penstock.logd.core.metadata import check_not_internal
+from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.streams import StreamOutline, Streams
 from penstock.logd.liftbridge.errors import CallError, call_error
+from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.liftbridge.relay import Relay
 from penstock.logd.publish_envelope import is_literal
+from penstock.logd.security.principal import current_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -47,11 +50,15 @@ class Publishing:
     Args:
         streams: Of the daemon or its cluster.
         relay: The way to the leaders.
+        permits: Who may publish what.
         timeout_s: Of a publish whose caller sets no deadline.
     """
 
-    def __init__(self, streams: Streams, relay: Relay, *, timeout_s: float) -> None:
+    def __init__(
+        self, streams: Streams, relay: Relay, permits: CallPermits, *, timeout_s: float
+    ) -> None:
         self._streams = streams
+        self._permits = permits
         self._relay = relay
         self._timeout_s = timeout_s
 
@@ -68,6 +75,7 @@ class Publishing:
         """Publish on a subject; the first ack of a stream that stores it counts."""
         _check_subject("subject", request.subject)
         _check_inbox(request.ackInbox)
+        await self._permits.publish_to_subject(current_caller(), request)
         message = wire.Message(
             key=request.key,
             value=request.value,
@@ -129,7 +137,7 @@ class Publishing:
             raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "stream: none is named")
         check_not_internal(request.stream)
         _check_inbox(request.ackInbox)
-        outline = self._streams.outline(request.stream)
+        outline = await self._permitted(request)
         config = outline.stream.config
         _check_partition(outline, request.partition)
         if config.expected_offset and request.ackPolicy == wire.NONE:
@@ -161,6 +169,17 @@ class Publishing:
         ack.partitionSubject = subject
         ack.ackInbox, ack.ackPolicy = request.ackInbox, request.ackPolicy
         return ack
+
+    async def _permitted(self, request: wire.PublishRequest) -> StreamOutline:
+        """The stream of a publish, if its caller may."""
+        caller = current_caller()
+        try:
+            outline = self._streams.outline(request.stream)
+        except RefusedError:
+            self._permits.unknown(caller, request.stream)
+            raise
+        await self._permits.publish(caller, outline, request.partition, request)
+        return self._streams.outline(request.stream)
 
 
 def _waited_for(policy: wire.AckPolicy) -> wire.AckPolicy:

@@ -20,6 +20,7 @@ from penstock.logd.liftbridge.errors import CallError, call_error
 from penstock.logd.liftbridge.groups import Membership
 from penstock.logd.liftbridge.managing import Managing
 from penstock.logd.liftbridge.metadata import Describing
+from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.liftbridge.publishing import Context, Publishing
 from penstock.logd.liftbridge.relay import Relay
 from penstock.logd.liftbridge.subscribing import Subscribing
@@ -49,6 +50,7 @@ class GrpcServer:
         node: This one's name.
         clock: For the connection to NATS.
         door: Its TLS, and who may come in.
+        permits: Who may call what.
 
     Attributes:
         relay: For its connection to NATS.
@@ -63,13 +65,17 @@ class GrpcServer:
         node: str,
         clock: Clock,
         door: GrpcDoor,
+        permits: CallPermits,
     ) -> None:
+        self._permits = permits
         self.relay = Relay(access, node=node, bytes_max=section.publish_bytes_max, clock=clock)
         self._section = section
         self._door = door
         self._edge = Edge(door.authenticator, SERVICE)
         self._guard = _Guard(section.calls_max)
-        self._subscribing = Subscribing(engine.streams, subscriptions_max=section.subscriptions_max)
+        self._subscribing = Subscribing(
+            engine.streams, permits, subscriptions_max=section.subscriptions_max
+        )
         self._health = health.HealthServicer()
         self._server = self._make(engine)
 
@@ -156,10 +162,11 @@ class GrpcServer:
             ),
         )
         streams, cursors = engine.streams, engine.cursors
-        managing, positions = Managing(streams), Positions(streams, cursors)
+        permits = self._permits
+        managing, positions = Managing(streams, permits.creator), Positions(streams, cursors)
         membership = Membership(engine.groups, streams, timeout_s=section.consumer_timeout_s)
-        describing = Describing(streams, cursors, membership)
-        publishing = Publishing(streams, self.relay, timeout_s=section.publish_timeout_s)
+        describing = Describing(streams, cursors, membership, permits.guard)
+        publishing = Publishing(streams, self.relay, permits, timeout_s=section.publish_timeout_s)
         calls: dict[str, _Call] = {
             "CreateStream": managing.create,
             "DeleteStream": managing.delete,
@@ -178,7 +185,9 @@ class GrpcServer:
             "FetchConsumerGroupAssignments": membership.assignments,
             "ReportConsumerGroupCoordinator": membership.report,
         }
-        handlers = {name: _handler(name, call) for name, call in calls.items()}
+        handlers = {
+            name: _handler(name, permits.around(name, call)) for name, call in calls.items()
+        }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         return server

@@ -15,8 +15,10 @@ import grpc
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.streams import Readable, Streams
 from penstock.logd.liftbridge.errors import CallError
+from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.liftbridge.publishing import Context
 from penstock.logd.liftbridge.reading import Rows, messages, read_backward, read_forward
+from penstock.logd.security.principal import current_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
 _Read: TypeAlias = Callable[[Readable, int, int], tuple[Rows, int]]
@@ -30,6 +32,7 @@ class Subscribing:
 
     Args:
         streams: Of the daemon or its cluster.
+        permits: Who may read what.
         subscriptions_max: At a time.
 
     Attributes:
@@ -38,7 +41,8 @@ class Subscribing:
         sent: Messages sent.
     """
 
-    def __init__(self, streams: Streams, *, subscriptions_max: int) -> None:
+    def __init__(self, streams: Streams, permits: CallPermits, *, subscriptions_max: int) -> None:
+        self._permits = permits
         self.open = 0
         self.stopping = False
         self.sent = 0
@@ -90,7 +94,13 @@ class Subscribing:
         outline = self._streams.outline(request.stream)
         if request.resume and outline.replication.paused:
             await self._streams.set_mode(request.stream, paused=False, read_only=None)
-        course = _Course(self._streams, request, lambda: self.stopping)
+        caller = current_caller()
+        course = _Course(
+            self._streams,
+            request,
+            lambda: self.stopping,
+            lambda: self._permits.read(caller, request.stream),
+        )
         partition = course.partition()
         position = await _start(partition, request)
         stop = await _stop(partition, request)
@@ -134,7 +144,9 @@ class Subscribing:
         raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "stop offset reached")
 
     async def _send(self, partition: Readable, rows: Rows, context: Context) -> None:
+        caller = current_caller()
         for message in messages(partition, rows):
+            await self._permits.spend(caller, message.ByteSize())
             await context.write(message)
             self.sent += 1
 
@@ -152,10 +164,15 @@ class _Course:
     """One subscription's way through the leaders and incarnations of a partition."""
 
     def __init__(
-        self, streams: Streams, request: wire.SubscribeRequest, stopping: Callable[[], bool]
+        self,
+        streams: Streams,
+        request: wire.SubscribeRequest,
+        stopping: Callable[[], bool],
+        permit: Callable[[], None],
     ) -> None:
         self._streams = streams
         self._stopping = stopping
+        self._permit = permit
         self._stream, self._number = request.stream, request.partition
         self._replica = request.readISRReplica
         self._incarnation = streams.outline(request.stream).stream.incarnation
@@ -168,6 +185,7 @@ class _Course:
         """The same under way: a client that has begun asks anew elsewhere on UNAVAILABLE only."""
         if self._stopping():
             raise CallError(grpc.StatusCode.UNAVAILABLE, "this node stops")
+        self._permit()
         try:
             partition = self.partition()
         except RefusedError as error:
