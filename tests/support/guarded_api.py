@@ -1,0 +1,121 @@
+"""A lone logd's api behind its door, without a daemon around it."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.logd.access.guard import Guard
+from penstock.logd.access.lone import LoneAccess
+from penstock.logd.access.throttle import Throttle
+from penstock.logd.core.acl import AclRule, Action, Effect
+from penstock.logd.core.cluster.access import PutAcl
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.cursors import CursorStore
+from penstock.logd.errors import RefusedError
+from penstock.logd.fetch.access import AccessApi
+from penstock.logd.fetch.api import FetchApi
+from penstock.logd.fetch.connection import SendingTurn
+from penstock.logd.fetch.groups import LoneGroups
+from penstock.logd.fetch.guarded import GuardedApi
+from penstock.logd.fetch.permits import Permits
+from penstock.logd.lone_streams import LoneStreams
+from penstock.logd.security.principal import ANONYMOUS, Method, Principal
+from penstock.logd.streams import StreamSet
+from penstock.service.clock import SystemClock
+from tests.support.surroundings import QuietLink, make_surroundings
+
+ROOT = Principal("root", Method.KEY)
+ENDPOINTS = {"fetch": "127.0.0.1:1", "admin": "127.0.0.1:2"}
+
+
+def somebody(name: str, *groups: str) -> Principal:
+    return Principal(name, Method.KEY, frozenset(groups))
+
+
+def rule(text: str) -> AclRule:
+    """`allow alice read orders`."""
+    effect, principal, action, resource = text.split()
+    return AclRule(
+        principal=principal, effect=Effect(effect), action=Action(action), resource=resource
+    )
+
+
+class Recorder:
+    """Keeps what is taken down."""
+
+    def __init__(self) -> None:
+        self.recorded: list[tuple[str, str, dict[str, Any]]] = []
+
+    def record(
+        self, kind: str, by: Principal | None, /, *, event_id: str = "", **facts: Any
+    ) -> None:
+        del event_id
+        self.recorded.append((kind, (by or ANONYMOUS).name, facts))
+
+
+@dataclass
+class Guarded:
+    """The api, and what it stands on."""
+
+    api: GuardedApi
+    inner: FetchApi
+    guard: Guard
+    access: LoneAccess
+    streams: StreamSet
+    recorded: list[tuple[str, str, dict[str, Any]]]
+
+    async def ask(self, caller: Principal, api: str, **request: Any) -> dict[str, Any]:
+        turn = SendingTurn(asyncio.Lock(), caller)
+        return (await self.api.answer({"api": api} | request, turn)).header
+
+    async def code(self, caller: Principal, api: str, **request: Any) -> str:
+        """Why a request is refused; empty: it is not."""
+        try:
+            await self.ask(caller, api, **request)
+        except RefusedError as error:
+            return error.code
+        return ""
+
+    async def allow(self, *rules: str) -> None:
+        await self.access.change(PutAcl(rules=tuple(rule(one) for one in rules)))
+
+
+@asynccontextmanager
+async def guarded(
+    directory: Path, *streams: StreamConfig, enabled: bool = True
+) -> AsyncIterator[Guarded]:
+    numbers = itertools.count()
+    found = StreamSet(
+        directory,
+        QuietLink(),
+        make_surroundings=lambda _: make_surroundings(),
+        new_incarnation=lambda: f"{next(numbers)}",
+    )
+    await found.start(streams)
+    access = LoneAccess(directory)
+    access.open()
+    cursors = CursorStore(found, cursors_max=10)
+    lone = LoneStreams("me", found, cursors, lambda: ENDPOINTS, lambda: access.table.quotas)
+    guard = Guard(access, lone, enabled=enabled, superusers=["root"])
+    throttle = Throttle(access, guard, SystemClock(), wait_s_max=0.0)
+    groups = LoneGroups("me")
+    inner = FetchApi(
+        lone, cursors, groups, lambda caller: "" if guard.is_exempt(caller) else caller.name
+    )
+    recorder = Recorder()
+    api = GuardedApi(
+        inner,
+        AccessApi(access, guard).handlers(),
+        guard=guard,
+        permits=Permits(guard, groups),
+        throttle=throttle,
+        record=recorder.record,
+    )
+    try:
+        yield Guarded(api, inner, guard, access, found, recorder.recorded)
+    finally:
+        await found.close()
