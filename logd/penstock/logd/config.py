@@ -206,7 +206,7 @@ class LogdConfig(_Settings):
     @property
     def takes_down(self) -> bool:
         """Whether what happens is taken down in the activity stream."""
-        return self.activity is not None
+        return self.activity is not None or self.auth.acl
 
     @property
     def activity_section(self) -> ActivitySettings:

@@ -5,7 +5,7 @@ import random
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -185,7 +185,7 @@ class _Daemon:
     def _open_admin(self, stack: ExitStack) -> str:
         """Answer probes, and SIGHUP, from the first moment on; returns where."""
         loop, keeper = asyncio.get_running_loop(), self._keeper
-        keeper.authenticator.on_failure = partial(self._on_failure, loop)
+        keeper.authenticator.on_failure = partial(self._doors.not_let_in, loop)
         stack.callback(keeper.close)
         loop.add_signal_handler(signal.SIGHUP, keeper.reload)
         stack.callback(loop.remove_signal_handler, signal.SIGHUP)
@@ -193,7 +193,7 @@ class _Daemon:
             self._telemetry.status,
             self._telemetry.registry(),
             tls=keeper.admin_tls(),
-            admit=keeper.admit(),
+            admit=keeper.admit(self._doors.may_see_status()),
         )
         address = admin.start(self._config.admin)
         stack.callback(admin.close)
@@ -291,8 +291,8 @@ class _Daemon:
                 authenticator=self._keeper.authenticator,
                 tls=self._keeper.tls,
                 certificates=self._keeper.needs_certificates,
+                permits=self._doors.call_permits(),
             ),
-            permits=self._doors.call_permits(),
         )
 
     def _is_connected(self) -> bool:
@@ -372,16 +372,6 @@ class _Daemon:
 
     def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:
         self._engine.listening.on_messages(messages)
-
-    def _on_failure(
-        self, loop: asyncio.AbstractEventLoop, door: str, reason: str, peer: str
-    ) -> None:
-        """Somebody was not let in; told on whichever thread."""
-        facts = {"door": door, "reason": reason, "peer": peer}
-        with suppress(RuntimeError):  # the loop is over
-            loop.call_soon_threadsafe(
-                partial(self._doors.activity.record, "auth.failed", None, **facts)
-            )
 
     def _on_link_event(self, event: LinkEvent) -> None:
         self._engine.listening.on_event(event)

@@ -1,17 +1,22 @@
 """What stands between callers and the streams: permissions, quotas, and what is taken down."""
 
+import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from penstock.logd.access.guard import Guard
+from penstock.logd.access.guard import STATUS, Guard
 from penstock.logd.access.throttle import Throttle
 from penstock.logd.activity import ActivityLog
 from penstock.logd.config import LogdConfig
+from penstock.logd.core.acl import Action, OnStream
 from penstock.logd.core.gaps import Gap
 from penstock.logd.engine import Engine
+from penstock.logd.errors import NotReadyError
 from penstock.logd.fetch.access import AccessApi
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.guarded import GuardedApi
@@ -46,7 +51,12 @@ class Doors:
         self.activity = ActivityLog(config.node, secrets.token_hex(4), clock, sink)
         engine.watch(self.activity.record)
         engine.listening.on_gap = self._on_gap
-        self.guard = Guard(engine.access, engine.streams, enabled=False)
+        self.guard = Guard(
+            engine.access,
+            engine.streams,
+            enabled=config.auth.acl,
+            superusers=config.auth.superusers,
+        )
         self.throttle = Throttle(
             engine.access, self.guard, clock, wait_s_max=config.quota_delay_s_max
         )
@@ -114,6 +124,24 @@ class Doors:
             for (principal, flow), count in dict(counts).items():
                 counter.add_metric([principal, flow], count)
             yield counter
+
+    def not_let_in(
+        self, loop: asyncio.AbstractEventLoop, door: str, reason: str, peer: str
+    ) -> None:
+        """Somebody has failed to say who they are; told on any thread."""
+        facts = {"door": door, "reason": reason, "peer": peer}
+        with suppress(RuntimeError):  # the loop is over
+            loop.call_soon_threadsafe(partial(self.activity.record, "auth.failed", None, **facts))
+
+    def may_see_status(self) -> Callable[[Principal], bool] | None:
+        """Says who may see `/status` and `/metrics`; asked on any thread. None: everybody."""
+        return self._sees_status if self.guard.enabled else None
+
+    def _sees_status(self, caller: Principal) -> bool:
+        try:
+            return self.guard.allows(caller, Action.READ, OnStream(STATUS))
+        except NotReadyError:  # rules come with the cluster; superusers need none
+            return self.guard.is_exempt(caller)
 
     async def close(self) -> None:
         """Have written what was taken down, while what it is written to is still open."""

@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from typing_extensions import override
 
+from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.liftbridge.publishing import Context
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.identity import Identity, UnauthenticatedError, bearer
@@ -39,9 +40,11 @@ class GrpcDoor:
         authenticator: Says who they are.
         tls: Gives the files as they are now; None: there is no TLS.
         certificates: Whether clients must show one.
+        permits: What they may do.
     """
 
     authenticator: Authenticator
+    permits: CallPermits
     tls: Callable[[], ServerTls] | None = None
     certificates: bool = False
 

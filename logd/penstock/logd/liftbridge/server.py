@@ -20,7 +20,6 @@ from penstock.logd.liftbridge.errors import CallError, call_error
 from penstock.logd.liftbridge.groups import Membership
 from penstock.logd.liftbridge.managing import Managing
 from penstock.logd.liftbridge.metadata import Describing
-from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.liftbridge.publishing import Context, Publishing
 from penstock.logd.liftbridge.relay import Relay
 from penstock.logd.liftbridge.subscribing import Subscribing
@@ -49,8 +48,7 @@ class GrpcServer:
         access: To NATS, for what is published here.
         node: This one's name.
         clock: For the connection to NATS.
-        door: Its TLS, and who may come in.
-        permits: Who may call what.
+        door: Its TLS, who may come in, and who may do what.
 
     Attributes:
         relay: For its connection to NATS.
@@ -65,9 +63,8 @@ class GrpcServer:
         node: str,
         clock: Clock,
         door: GrpcDoor,
-        permits: CallPermits,
     ) -> None:
-        self._permits = permits
+        self._permits = permits = door.permits
         self.relay = Relay(access, node=node, bytes_max=section.publish_bytes_max, clock=clock)
         self._section = section
         self._door = door

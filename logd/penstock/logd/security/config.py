@@ -7,7 +7,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from penstock.logd.core.acl import EVERYBODY, check_principal
+from penstock.logd.errors import RefusedError
 from penstock.logd.security.certificate import CertificateName
+from penstock.logd.security.principal import ANONYMOUS
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
 from penstock.logd.security.tokens import TokenRules
 
@@ -110,12 +113,36 @@ class AuthSection(_Settings):
         certificate_name: Which name of a client's certificate is its principal's.
         tokens: None: no tokens are taken.
         keys_file: API keys, as `penstock.logd.security.api_keys` says; None: none are taken.
+        acl: Whether what no rule allows is denied.
+        superusers: Names, and groups as `group:NAME`, that may everything.
     """
 
     required: bool = False
     certificate_name: CertificateName = CertificateName.CN
     tokens: TokenSection | None = None
     keys_file: Path | None = None
+    acl: bool = False
+    superusers: tuple[str, ...] = ()
+
+    @field_validator("superusers")
+    @classmethod
+    def _check_superusers(cls, superusers: tuple[str, ...]) -> tuple[str, ...]:
+        for superuser in superusers:
+            try:
+                check_principal(superuser)
+            except RefusedError as error:
+                raise ValueError(str(error)) from None
+            if superuser in (EVERYBODY, ANONYMOUS.name):
+                msg = f"{superuser!r} would be everybody: name who may everything"
+                raise ValueError(msg)
+        return superusers
+
+    @model_validator(mode="after")
+    def _check_acl(self) -> Self:
+        if self.acl and not self.superusers:
+            msg = "acl needs superusers: without them nobody could make the first rule"
+            raise ValueError(msg)
+        return self
 
 
 def is_loopback(address: str) -> bool:

@@ -20,6 +20,7 @@ from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.config import AuthSection, TlsSection, TokenSection
 from penstock.logd.security.identity import UnauthenticatedError, bearer, check_known
 from penstock.logd.security.jwks import FileKeys, TokenKeys, UrlKeys, fetcher
+from penstock.logd.security.principal import Principal
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.server_tls import ServerTls, load_server_tls
 from penstock.logd.security.tls import (
@@ -83,6 +84,7 @@ class Keeper:
         self._counted: list[Renewed[ServerTls] | Renewed[ssl.SSLContext]] = []
         self._handshakes: dict[str, Callable[[], int]] = {}
         self._section = tls
+        self._may: Callable[[Principal], bool] | None = None
         self.tls = None if tls is None else self._server_tls("tls", tls.files(), _clients(tls))
         keys = None
         if auth.keys_file is not None:
@@ -115,9 +117,17 @@ class Keeper:
         held = self.tls
         return None if held is None else lambda: held.value.healthy
 
-    def admit(self) -> Callable[[Visitor], bool] | None:
-        """Says whether a visitor of the admin endpoint is known; None: all may see everything."""
-        return self._knows if self.authenticator.required or self.needs_certificates else None
+    def admit(
+        self, may: Callable[[Principal], bool] | None = None
+    ) -> Callable[[Visitor], bool] | None:
+        """Says whether a visitor of the admin endpoint may see it all; None: everybody may.
+
+        Args:
+            may: Says so of whoever it is; None: everybody who is known.
+        """
+        self._may = may
+        required = self.authenticator.required or self.needs_certificates
+        return self._knows if required or may is not None else None
 
     @property
     def needs_certificates(self) -> bool:
@@ -251,12 +261,14 @@ class Keeper:
             identity = self.authenticator.certificate(visitor.certificate)
             if visitor.authorization:
                 identity = self.authenticator.secret_patiently(bearer(visitor.authorization))
-            self.authenticator.principal(check_known(identity))
+            if self._may is None:
+                check_known(identity)
+            caller = self.authenticator.principal(identity)
         except UnauthenticatedError as error:
             self.authenticator.note_failure(_DOOR, error, visitor.peer)
             return False
         self.authenticator.note_success(_DOOR)
-        return True
+        return self._may is None or self._may(caller)
 
 
 def _sound(what: str, make: Callable[[], Made]) -> Made:
