@@ -1,4 +1,4 @@
-"""Spans and metrics by OpenTelemetry's own API, records by Penstock.
+"""Spans and metrics by OpenTelemetry's own API, records by Penstock; `setup` connects them.
 
 Logs within a span carry its ids. Printed, shortened:
 
@@ -13,7 +13,6 @@ from penstock import specs
 from penstock.specs import otel
 
 specs.setup("worker", version="1.0.0", environment="example")
-otel.install()
 jobs = metrics.get_meter("example").create_counter("jobs", "{job}")
 
 with trace.get_tracer("example").start_as_current_span("work"):

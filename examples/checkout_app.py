@@ -151,7 +151,14 @@ def main() -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    emitter = specs.setup("checkout", version="1.4.2", environment="demo", socket=options.socket)
+    emitter = specs.setup(
+        "checkout",
+        version="1.4.2",
+        environment="demo",
+        socket=options.socket,
+        console=False,  # the last line on standard output is the report
+        opentelemetry=False,  # below, to choose the interval
+    )
     otel.install(metric_interval_s=2.0)
     shop = Shop(random.Random(options.seed))
     until_ns = clock.monotonic_ns() + int(options.seconds * 1e9)

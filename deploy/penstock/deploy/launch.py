@@ -33,7 +33,7 @@ from penstock.deploy.watch import Watch
 from penstock.service.clock import SystemClock
 from penstock.service.errors import ExitCode, ServiceError
 from penstock.service.logs import configure_logs
-from penstock.specs.app import SOCKET_VARIABLE
+from penstock.specs.environment import SOCKET_VARIABLE
 
 _LOG_LINES_SHOWN = 8
 _FOREVER_S = 60

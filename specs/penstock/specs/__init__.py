@@ -7,7 +7,8 @@ from penstock.specs.codec import decode, encode
 from penstock.specs.columns import Column, fields
 from penstock.specs.contracts import View
 from penstock.specs.dimensions import Dimension
-from penstock.specs.emit import Counters, Emitter, EmitterLimits
+from penstock.specs.emit import Emitter
+from penstock.specs.emitter_limits import Counters, EmitterLimits
 from penstock.specs.envelope import Context, Record
 from penstock.specs.errors import (
     MissingExtraError,
@@ -17,11 +18,14 @@ from penstock.specs.errors import (
     UnknownSpecError,
 )
 from penstock.specs.event import Event
+from penstock.specs.executor import Executor, carry
 from penstock.specs.fast_gate import Accepted, slow_specs
 from penstock.specs.gate import Rejected, attach, check_line
 from penstock.specs.json_schema import json_schema
 from penstock.specs.log_record import LogRecord
 from penstock.specs.metric_point import MetricPoint
+from penstock.specs.middleware import AsgiMiddleware, WsgiMiddleware
+from penstock.specs.propagation import extracted, inject
 from penstock.specs.resource import Resource
 from penstock.specs.scrub import Scrubber
 from penstock.specs.sensitive import HashKey, Sensitive
@@ -33,6 +37,7 @@ __all__ = [
     "KINDS",
     "Accepted",
     "Actor",
+    "AsgiMiddleware",
     "Audit",
     "Column",
     "Context",
@@ -41,6 +46,7 @@ __all__ = [
     "Emitter",
     "EmitterLimits",
     "Event",
+    "Executor",
     "HashKey",
     "LogRecord",
     "MetricPoint",
@@ -57,12 +63,16 @@ __all__ = [
     "Target",
     "UnknownSpecError",
     "View",
+    "WsgiMiddleware",
     "attach",
     "bind",
+    "carry",
     "check_line",
     "decode",
     "encode",
+    "extracted",
     "fields",
+    "inject",
     "json_schema",
     "log",
     "process_emitter",

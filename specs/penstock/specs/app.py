@@ -2,60 +2,81 @@
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import Any, Final
-from urllib.parse import unquote
+import stat
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
 
-from penstock.specs import current
-from penstock.specs.emit import Emitter, EmitterLimits
+from penstock.specs import current, environment
+from penstock.specs.console import render
+from penstock.specs.emit import Emitter, MakeLink
+from penstock.specs.emitter_limits import EmitterLimits
+from penstock.specs.links import StreamLink
 from penstock.specs.resource import describe_process
 
-SOCKET_VARIABLE: Final = "PENSTOCK_SOCKET"
 _emitter: Emitter | None = None
+_STDOUT = 1
 
 
-def setup(
+def setup(  # noqa: PLR0913 - all are optional and named
     service: str | None = None,
     *,
     version: str = "unknown",
     environment: str = "unknown",
     socket: str | None = None,
+    console: bool | None = None,
     level: int = logging.INFO,
+    sampling: float = 1.0,
+    machine_facts: bool = True,
+    opentelemetry: bool = True,
+    hooks: bool = True,
+    processors: Sequence[Any] = (),
     limits: EmitterLimits | None = None,
 ) -> Emitter:
-    """Make structlog and the standard library's logging emit records.
+    """Make structlog, the standard library's logging and OpenTelemetry emit; may be called again.
 
     Args:
         service: ``service.name``; else OTEL_SERVICE_NAME.
         version: ``service.version``.
         environment: ``deployment.environment.name``.
-        socket: The collector's Unix socket, which need not exist yet; else PENSTOCK_SOCKET.
-            Without either, records go to standard output as lines.
+        socket: The collector's Unix socket, which need not exist yet; else PENSTOCK_SOCKET, else
+            the usual one if it is there. Otherwise records go to standard output.
+        console: Whether that gets text for people; by default when it is a terminal.
         level: The least severe level that is emitted, as in `logging`.
+        sampling: The share of traces whose logs and spans are kept; see `Emitter`.
+        machine_facts: Whether records carry the machine's figures.
+        opentelemetry: Whether OpenTelemetry's providers are set up, if its SDK is installed and
+            neither another provider nor a variable (`environment`) is in the way.
+        hooks: Whether uncaught exceptions are recorded, and an unhandled SIGTERM flushes.
+        processors: structlog's, before ours.
         limits: Bounds of the emitter.
 
     Raises:
         MissingExtraError: structlog is not installed.
         SpecError: PENSTOCK_HASH_KEY is malformed.
+        ValueError: `sampling` is not a share.
     """
-    from penstock.specs.handler import SpecHandler
     from penstock.specs.processor import configure_structlog
 
-    global _emitter  # noqa: PLW0603 - one process, one emitter
-    before, resource = _emitter, process_resource(service, version, environment)
-    _emitter = Emitter(
-        resource, socket_path=socket or os.environ.get(SOCKET_VARIABLE), limits=limits
+    path = socket or _socket_of_the_environment()
+    emitter = Emitter(
+        process_resource(service, version, environment),
+        socket_path=path,
+        link=_link(console, path),
+        limits=limits,
+        sampling=sampling,
+        machine_facts=machine_facts,
     )
-    current.set_sink(_emitter)
-    configure_structlog(_emitter, level)
-    root = logging.getLogger()
-    for handler in [h for h in root.handlers if isinstance(h, SpecHandler)]:
-        root.removeHandler(handler)
-    root.addHandler(SpecHandler(_emitter))
-    root.setLevel(level)
-    if before is not None:
-        before.close()
-    return _emitter
+    _use(emitter)
+    configure_structlog(level=level, processors=processors)
+    _configure_logging(level)
+    if hooks:
+        _install_hooks()
+    if opentelemetry and find_spec("opentelemetry.sdk") is not None:
+        from penstock.specs.otel import install_where_free
+
+        install_where_free()
+    return emitter
 
 
 def log(name: str | None = None) -> Any:
@@ -71,29 +92,71 @@ def log(name: str | None = None) -> Any:
 
 def process_emitter() -> Emitter:
     """The emitter that `setup` made, or one made from the environment alone."""
-    global _emitter  # noqa: PLW0603 - one process, one emitter
     if _emitter is None:
-        _emitter = Emitter(process_resource(), socket_path=os.environ.get(SOCKET_VARIABLE))
-        current.set_sink(_emitter)
+        return _use(Emitter(process_resource(), socket_path=_socket_of_the_environment()))
     return _emitter
 
 
 def process_resource(
-    service: str | None = None, version: str = "unknown", environment: str = "unknown"
+    service: str | None = None, version: str = "unknown", environment_name: str = "unknown"
 ) -> dict[str, Any]:
     """This process's resource; arguments win over OpenTelemetry's environment variables."""
-    given = _environment_attributes(os.environ)
-    name = service or os.environ.get("OTEL_SERVICE_NAME") or given.get("service.name")
+    given = environment.resource_attributes()
+    name = service or environment.service_name() or given.get("service.name")
     resource = describe_process(name or "unknown_service", more=given)
     resource["service.name"] = name or "unknown_service"
-    for key, value in (("service.version", version), ("deployment.environment.name", environment)):
+    stated = (("service.version", version), ("deployment.environment.name", environment_name))
+    for key, value in stated:
         if value != "unknown":
             resource[key] = value
     return resource
 
 
-def _environment_attributes(environment: Mapping[str, str]) -> dict[str, str]:
-    """OTEL_RESOURCE_ATTRIBUTES: ``key=value`` pairs, comma separated, percent-encoded."""
-    pairs = environment.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
-    found = (pair.partition("=") for pair in pairs if "=" in pair)
-    return {key.strip(): unquote(value.strip()) for key, _, value in found if key.strip()}
+def use_emitter(emitter: Emitter | None) -> Emitter | None:
+    """Put another emitter in the place of the process's, as a test does; returns the one before."""
+    global _emitter
+    before, _emitter = _emitter, emitter
+    current.set_sink(emitter)
+    return before
+
+
+def _use(emitter: Emitter) -> Emitter:
+    before = use_emitter(emitter)
+    if before is not None:
+        before.close()
+    return emitter
+
+
+def _socket_of_the_environment() -> str | None:
+    """PENSTOCK_SOCKET, else the usual place if a collector listens there."""
+    if given := os.environ.get(environment.SOCKET_VARIABLE):
+        return given
+    try:
+        found = stat.S_ISSOCK(os.stat(environment.USUAL_SOCKET).st_mode)  # noqa: PTH116 - text
+    except OSError:
+        return None
+    return environment.USUAL_SOCKET if found else None
+
+
+def _link(console: bool | None, socket: str | None) -> MakeLink | None:
+    """Standard output for people, if it is for them."""
+    if socket is not None or not (os.isatty(_STDOUT) if console is None else console):
+        return None
+    return lambda _, resource_json: StreamLink(_STDOUT, resource_json, render)
+
+
+def _configure_logging(level: int) -> None:
+    from penstock.specs.handler import SpecHandler
+
+    root = logging.getLogger()
+    for handler in [h for h in root.handlers if isinstance(h, SpecHandler)]:
+        root.removeHandler(handler)
+    root.addHandler(SpecHandler())
+    root.setLevel(level)
+
+
+def _install_hooks() -> None:
+    from penstock.specs.hooks import flush_on_sigterm, install_hooks
+
+    install_hooks()
+    flush_on_sigterm()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from penstock.specs.attributes import clean_attributes, clean_text, encodable
@@ -12,10 +12,19 @@ from penstock.specs.envelope import Context
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An immutable binding; `context` has the wire's keys (``user.id``)."""
+    """An immutable binding.
+
+    Attributes:
+        context: With the wire's keys (``user.id``).
+        attributes: Clean, and encodable.
+        trace: The ids of a trace from elsewhere, as a record has them.
+        trace_state: The vendors' part of it (W3C), to be passed on.
+    """
 
     context: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    trace: Mapping[str, Any] = field(default_factory=dict)
+    trace_state: str = ""
 
 
 _BOUND: ContextVar[Bound] = ContextVar("penstock_bound", default=Bound())  # noqa: B039 - frozen
@@ -37,7 +46,8 @@ def bind(**given: Any) -> Iterator[None]:
     """Add fields to every record made within the block, in this thread or asyncio task.
 
     Names of `Context` (``user_id``, ``request_id``, …) become context; all others attributes. Tasks
-    and `asyncio.to_thread` inherit the binding; plain threads and executors start without it.
+    and `asyncio.to_thread` inherit the binding; plain threads and executors start without it, hence
+    `Executor` and `carry`.
     """
     before = _BOUND.get()
     context, attributes = dict(before.context), {}
@@ -48,13 +58,20 @@ def bind(**given: Any) -> Iterator[None]:
         elif value is not None:
             context[key] = encodable(clean_text(value, _LENGTHS[key]))
     clean, _ = clean_attributes(attributes)
-    token = _BOUND.set(Bound(context, {**before.attributes, **encodable(clean)}))
+    merged = {**before.attributes, **encodable(clean)}
+    with use_bound(replace(before, context=context, attributes=merged)):
+        yield
+
+
+@contextmanager
+def use_bound(given: Bound) -> Iterator[None]:
+    """Put a binding in the place of the one that is there, within the block."""
+    token = _BOUND.set(given)
     try:
         yield
     finally:
         _BOUND.reset(token)
 
 
-def bound() -> Bound:
-    """What is bound here and now."""
-    return _BOUND.get()
+bound: Final = _BOUND.get
+"""What is bound here and now."""

@@ -7,9 +7,8 @@ import time
 _RANDOM = random.SystemRandom()
 
 
-def unix_ns() -> int:
-    """Nanoseconds since 1970-01-01 UTC, for records; may step."""
-    return time.time_ns()  # noqa: TID251 - this is the clock module
+unix_ns = time.time_ns  # noqa: TID251 - this is the clock module
+"""Nanoseconds since 1970-01-01 UTC, for records; may step."""
 
 
 def monotonic_ns() -> int:
@@ -38,3 +37,9 @@ def instance_id() -> str:
     value[8] = value[8] & 0x3F | 0x80
     text = value.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def random_hex(count: int) -> str:
+    """So many random bytes, as hex digits; never all zero."""
+    value = int.from_bytes(os.urandom(count), "big") or 1
+    return f"{value:0{2 * count}x}"

@@ -11,78 +11,40 @@ thread of its own; the records that were queued stay the parent's.
 
 import atexit
 import os
-import threading
 import weakref
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.specs import clock, limits
+from penstock.specs import clock, limits, native
+from penstock.specs.attributes import encodable
 from penstock.specs.codec import to_wire
-from penstock.specs.core.delivery import Delivery, DeliveryLimits
-from penstock.specs.core.queue import RecordQueue, rank_of
+from penstock.specs.core.delivery import Delivery
+from penstock.specs.core.folding import Folder
+from penstock.specs.core.queue import Held, RecordQueue, rank_of
+from penstock.specs.core.sampling import Sampler
+from penstock.specs.emitter_limits import Counters, EmitterLimits
 from penstock.specs.envelope import Record
 from penstock.specs.flusher import Flusher
 from penstock.specs.links import Link, SocketLink, StreamLink
+from penstock.specs.log_line import LogLines
+from penstock.specs.log_record import DEFAULT_SEVERITY
+from penstock.specs.log_writer import LogWriter
+from penstock.specs.machine import MachineFacts
 from penstock.specs.resource import fit_resource
 from penstock.specs.scrub import Scrubber
 from penstock.specs.sensitive import HashKey
 from penstock.specs.subjects import KINDS
 from penstock.specs.wire import encode_json
 
-MS: Final = 1_000_000
 HASH_KEY_VARIABLE: Final = "PENSTOCK_HASH_KEY"
+_KINDS: Final = frozenset(KINDS)
 _JOIN_S: Final = 1.0
 _EMITTERS: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmitterLimits:
-    """What an emitter may hold, and how patient it is."""
-
-    queue_records_max: int = limits.QUEUE_RECORDS_MAX
-    queue_bytes_max: int = limits.QUEUE_BYTES_MAX
-    batch_records_max: int = limits.BATCH_RECORDS_MAX
-    batch_bytes_max: int = limits.BATCH_BYTES_MAX
-    batch_age_ms: int = limits.BATCH_AGE_MS
-    ack_timeout_ms: int = limits.ACK_TIMEOUT_MS
-    backoff_min_ms: int = limits.BACKOFF_MIN_MS
-    backoff_max_ms: int = limits.BACKOFF_MAX_MS
-
-    def delivery(self) -> DeliveryLimits:
-        """The part that the delivery core needs, in its units."""
-        return DeliveryLimits(
-            batch_records_max=self.batch_records_max,
-            batch_bytes_max=self.batch_bytes_max,
-            batch_age_ns=self.batch_age_ms * MS,
-            ack_timeout_ns=self.ack_timeout_ms * MS,
-            backoff_min_ns=self.backoff_min_ms * MS,
-            backoff_max_ns=self.backoff_max_ms * MS,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """What became of the records of one process so far.
-
-    Attributes:
-        emitted: Offered to the emitter, by kind.
-        acked: Durable at the collector (or written, to a stream), by kind.
-        dropped: Given up, by kind and reason.
-        queued: Waiting, all kinds.
-        in_flight: Sent and not answered yet, all kinds.
-    """
-
-    emitted: dict[str, int]
-    acked: dict[str, int]
-    dropped: dict[str, dict[str, int]]
-    queued: int
-    in_flight: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+MakeLink = Callable[[str, bytes], Link]
+"""Makes the way out of a process: of the sender's id and the resource as JSON."""
 
 
 @dataclass(slots=True)
@@ -108,27 +70,45 @@ class Emitter:
             a forked child.
         socket_path: The collector's Unix socket. It need not exist yet.
         descriptor: Where lines go without a socket; 1 is standard output.
+        link: Another way out than these two.
         limits: Bounds and times.
         scrubber: What becomes of sensitive values. By default the specs' actions, with the key of
             PENSTOCK_HASH_KEY; without one, pseudonyms go on as they are.
+        sampling: The share of traces whose logs and spans are kept, above 0 and up to 1. Errors,
+            metrics, events, audit and what belongs to no trace are always kept.
+        machine_facts: Whether records carry what the machine is doing.
 
     Raises:
         SpecError: PENSTOCK_HASH_KEY is malformed.
+        ValueError: `sampling` is not a share.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all are optional and named
         self,
         resource: Mapping[str, Any],
         *,
         socket_path: str | None = None,
         descriptor: int = 1,
+        link: MakeLink | None = None,
         limits: EmitterLimits | None = None,
         scrubber: Scrubber | None = None,
+        sampling: float = 1.0,
+        machine_facts: bool = False,
     ) -> None:
         self.scrubber: Final = scrubber or _usual_scrubber()
-        self._socket_path = socket_path
-        self._descriptor = descriptor
+        self.sampler: Final = Sampler(sampling) if sampling != 1 else None
+        self.facts: Final = MachineFacts() if machine_facts else None
         self._limits = limits or EmitterLimits()
+        self._batch_records_max = self._limits.batch_records_max
+        self._batch_bytes_max = self._limits.batch_bytes_max
+        repeats_max = self._limits.repeats_max
+        self.logs: Final = LogWriter(
+            self,
+            LogLines(self.scrubber, self.facts),
+            self.sampler,
+            Folder(repeats_max) if repeats_max else None,
+        )
+        self._make_link = link or _usual_link(socket_path, descriptor)
         self._state = self._new_state(dict(resource))
         _EMITTERS.add(self)
 
@@ -137,12 +117,19 @@ class Emitter:
         """The resource of this process; it changes with a fork."""
         return self._state.resource
 
-    def emit(self, kind: str, line: bytes, severity_number: int = 9) -> bool:
+    @property
+    def is_busy(self) -> bool:
+        """Whether this thread is in here already: a signal handler asks."""
+        owned: bool = self._state.lock._is_owned()  # noqa: SLF001 - as `threading` asks
+        return owned
+
+    def emit(self, kind: str, line: bytes, severity_number: int = DEFAULT_SEVERITY) -> bool:
         """Offer one record's line, without its newline; False when it was dropped at once."""
         state = self._state
-        if len(line) > limits.RECORD_BYTES_MAX or kind not in KINDS:
-            self.lose(kind, "too_large" if kind in KINDS else "bad_kind")
+        if len(line) > limits.RECORD_BYTES_MAX or kind not in _KINDS:
+            self.lose(kind, "too_large" if kind in _KINDS else "bad_kind")
             return False
+        queue = state.queue
         with state.lock:
             if state.busy:
                 # A signal handler interrupted this very thread in here; the queue is half changed.
@@ -150,34 +137,49 @@ class Emitter:
                 return False
             state.busy = True
             try:
-                kept, wake = self._offer(state, kind, line, severity_number)
+                state.emitted[kind] += 1
+                records, size = queue.records, queue.bytes
+                dropped = queue.offer(kind, rank_of(kind, severity_number), line)
+                if dropped:
+                    _count_full(state, dropped)
+                if not state.flusher.is_started:
+                    state.flusher.ensure_started()
             finally:
                 state.busy = False
-        if wake:
+        if (
+            records == 0
+            or records < self._batch_records_max <= queue.records
+            or size < self._batch_bytes_max <= queue.bytes
+        ):
             state.flusher.wake()
-        return kept
+        return not (dropped and dropped[-1].line is line)
 
     def emit_record(self, record: Record) -> bool:
         """Offer a record; False when it was dropped at once."""
         try:
-            line = encode_json(self.scrubber.scrub(to_wire(record)))
+            fields = self.scrubber.scrub(to_wire(record))
+            try:
+                line = encode_json(fields)
+            except (TypeError, ValueError):
+                line = encode_json(encodable(fields))
         except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
             self.lose(record.kind, "not_encodable")
             return False
-        return self.emit(record.kind, line, getattr(record, "severity_number", 9))
+        return self.emit(record.kind, line, getattr(record, "severity_number", DEFAULT_SEVERITY))
 
-    def lose(self, kind: str, reason: str) -> None:
-        """Count a record that could not even be offered."""
+    def lose(self, kind: str, reason: str, count: int = 1) -> None:
+        """Count records that could not, or were not to, be offered."""
         state = self._state
         with state.lock:
-            state.emitted[kind] += 1
-            state.dropped[kind, reason] += 1
+            state.emitted[kind] += count
+            state.dropped[kind, reason] += count
 
     def flush(self, timeout_s: float) -> bool:
         """Send all that is queued; True when all of it was answered in time."""
         state = self._state
-        if state.busy:
-            return False  # called by a signal handler that interrupted `emit`
+        if self.is_busy:
+            return False  # called by a signal handler that interrupted the emitter
+        self.logs.release(everything=True)
         return state.flusher.flush(timeout_s)
 
     def counters(self) -> Counters:
@@ -199,42 +201,24 @@ class Emitter:
         _EMITTERS.discard(self)
         return done
 
-    def _offer(
-        self, state: _State, kind: str, line: bytes, severity_number: int
-    ) -> tuple[bool, bool]:
-        """Whether the record was kept, and whether the flusher must look at the queue now."""
-        queue = state.queue
-        records, size = queue.records, queue.bytes
-        state.emitted[kind] += 1
-        dropped = queue.offer(kind, rank_of(kind, severity_number), line)
-        for record in dropped:
-            state.dropped[record.kind, "queue_full"] += 1
-        state.flusher.ensure_started()
-        bounds = self._limits
-        full = (
-            records < bounds.batch_records_max <= queue.records
-            or size < bounds.batch_bytes_max <= queue.bytes
-        )
-        return not (dropped and dropped[-1].line is line), records == 0 or full
-
     def _new_state(self, resource: dict[str, Any]) -> _State:
         bounds = self._limits
         queue = RecordQueue(records_max=bounds.queue_records_max, bytes_max=bounds.queue_bytes_max)
         delivery = Delivery(queue, bounds.delivery())
-        lock = threading.RLock()
+        lock = native.reentrant_lock()
         resource = fit_resource(resource)
         # Not the resource's id, which may come from the environment and be that of the process
         # before: the collector would take our first batches for repeats of its.
         sender = clock.instance_id()
         resource.setdefault("service.instance.id", sender)
-        resource_json = encode_json(resource)
-        link: Link
-        if self._socket_path is None:
-            link = StreamLink(self._descriptor, resource_json)
-        else:
-            link = SocketLink(self._socket_path, sender, resource_json)
         state_holder: list[_State] = []
-        flusher = Flusher(delivery, link, lock, lambda: _dropped(state_holder[0]))
+        flusher = Flusher(
+            delivery,
+            self._make_link(sender, encode_json(resource)),
+            lock,
+            lambda: _dropped(state_holder[0]),
+            self.logs.release,
+        )
         state_holder.append(_State(resource, queue, delivery, flusher, lock))
         return state_holder[0]
 
@@ -245,12 +229,24 @@ class Emitter:
         resource = {**parent.resource, "service.instance.id": clock.instance_id()}
         if "process.pid" in resource:
             resource["process.pid"] = os.getpid()
+        self.logs.renew()
         self._state = self._new_state(resource)
+
+
+def _usual_link(socket_path: str | None, descriptor: int) -> MakeLink:
+    if socket_path is None:
+        return lambda _, resource_json: StreamLink(descriptor, resource_json)
+    return lambda sender, resource_json: SocketLink(socket_path, sender, resource_json)
 
 
 def _usual_scrubber() -> Scrubber:
     key = os.environ.get(HASH_KEY_VARIABLE)
     return Scrubber(HashKey.parse(key) if key else None, keyless="keep", values=False)
+
+
+def _count_full(state: _State, dropped: Sequence[Held]) -> None:
+    for record in dropped:
+        state.dropped[record.kind, "queue_full"] += 1
 
 
 def _dropped(state: _State) -> dict[str, dict[str, int]]:

@@ -3,12 +3,11 @@
 import contextlib
 import os
 import select
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, assert_never
 
-from penstock.specs import clock
+from penstock.specs import clock, native
 from penstock.specs.core.delivery import (
     Close,
     Connect,
@@ -24,6 +23,7 @@ from penstock.specs.links import LINK_ERRORS, Dropped, Link
 
 _MS: Final = 1_000_000
 _READ_BYTES: Final = 4096
+_CHORES_MS: Final = 1000
 
 
 class Flusher:
@@ -34,32 +34,46 @@ class Flusher:
         link: Touched by the thread only.
         lock: A reentrant lock.
         dropped: The drop counters to report; called with `lock` held.
+        chores: Called now and then, without `lock`; True: again within a second.
     """
 
     def __init__(
-        self, delivery: Delivery, link: Link, lock: Any, dropped: Callable[[], Dropped]
+        self,
+        delivery: Delivery,
+        link: Link,
+        lock: Any,
+        dropped: Callable[[], Dropped],
+        chores: Callable[[], bool] = lambda: False,
     ) -> None:
         self._delivery = delivery
         self._link = link
         self._lock = lock
         self._dropped = dropped
-        self._settled = threading.Condition(lock)
-        self._thread: threading.Thread | None = None
+        self._chores = chores
+        self._waiters: list[Any] = []
+        self._running: Any = None
         self._stopping = False
         self._wake_in, self._wake_out = -1, -1
 
+    @property
+    def is_started(self) -> bool:
+        """Whether the thread runs, or was ended."""
+        return self._running is not None
+
     def ensure_started(self) -> None:
         """Start the thread if it does not run; call with the lock held."""
-        if self._thread is not None or self._stopping:
+        if self._running is not None or self._stopping:
             return
+        running = native.allocate_lock()
+        running.acquire()
         try:
             self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-            self._thread = threading.Thread(target=self._run, name="penstock-specs", daemon=True)
-            self._thread.start()
+            self._running = running
+            native.start_thread(self._run)
         except (OSError, RuntimeError):
             # No descriptors, or the interpreter is ending: try again at the next record.
             self._close_wake()
-            self._thread = None
+            self._running = None
 
     def wake(self) -> None:
         """Make the thread look at the queue."""
@@ -75,8 +89,16 @@ class Flusher:
                 return True
             self.ensure_started()
             self._delivery.hurry()
-            self.wake()
-            return self._settled.wait_for(lambda: self._delivery.idle, timeout_s)
+            settled = native.allocate_lock()
+            settled.acquire()
+            self._waiters.append(settled)
+        self.wake()
+        if settled.acquire(timeout=max(0.0, timeout_s)):
+            return True
+        with self._lock:
+            if settled in self._waiters:
+                self._waiters.remove(settled)
+            return self._delivery.idle
 
     def stop(self, timeout_s: float) -> None:
         """End the thread; what is queued stays there.
@@ -86,11 +108,10 @@ class Flusher:
         """
         with self._lock:
             self._stopping = True
-            thread, self._thread = self._thread, None
-        if thread is not None:
+            running, self._running = self._running, None
+        if running is not None:
             self.wake()
-            thread.join(timeout_s)
-            if not thread.is_alive():
+            if running.acquire(timeout=timeout_s):
                 with self._lock:
                     self._close_wake()
 
@@ -100,8 +121,10 @@ class Flusher:
         self._close_wake()
 
     def _run(self) -> None:
+        running = self._running
         while not self._stopping:
-            self._wait()
+            again = self._chores()
+            self._wait(_CHORES_MS if again else None)
             try:
                 self._step()
             except Exception:  # noqa: BLE001 - out of memory, say: reconnect, and send again
@@ -109,20 +132,20 @@ class Flusher:
                 with self._lock:
                     self._delivery.handle(Lost(clock.jitter()), clock.monotonic_ns())
         self._link.close()
+        running.release()
 
-    def _wait(self) -> None:
+    def _wait(self, milliseconds: int | None) -> None:
         """Until a deadline, until the link can go on, or until somebody wakes us."""
         with self._lock:
             deadline_ns = self._delivery.next_deadline_ns()
-        poll = select.poll()
+        poll = native.poll()
         poll.register(self._wake_in, select.POLLIN)
         if interest := self._link.interest():
             poll.register(*interest)
-        if deadline_ns is None:
-            poll.poll()
-        else:
-            wait_ns = max(0, deadline_ns - clock.monotonic_ns())
-            poll.poll(-(-wait_ns // _MS))
+        if deadline_ns is not None:
+            wait_ms = -(-max(0, deadline_ns - clock.monotonic_ns()) // _MS)
+            milliseconds = wait_ms if milliseconds is None else min(milliseconds, wait_ms)
+        poll.poll(milliseconds)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_in, _READ_BYTES)
 
@@ -134,7 +157,7 @@ class Flusher:
                 effects = self._delivery.handle(events.popleft(), clock.monotonic_ns())
                 dropped = self._dropped() if effects else {}
                 if self._delivery.idle:
-                    self._settled.notify_all()
+                    self._release_waiters()
             for effect in effects:
                 self._apply(effect, dropped, events)
 
@@ -156,6 +179,11 @@ class Flusher:
         except LINK_ERRORS:
             self._link.close()
             events.append(Lost(clock.jitter()))
+
+    def _release_waiters(self) -> None:
+        for settled in self._waiters:
+            settled.release()
+        self._waiters.clear()
 
     def _close_wake(self) -> None:
         for descriptor in (self._wake_in, self._wake_out):

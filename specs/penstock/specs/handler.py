@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from penstock.specs import current
 from penstock.specs.emit import Emitter
-from penstock.specs.log_line import log_line
 
 _STANDARD: Final = frozenset(
     vars(logging.LogRecord("", 0, "", 0, "", None, None)).keys() | {"message", "asctime"}
@@ -14,9 +14,14 @@ _STANDARD: Final = frozenset(
 
 
 class SpecHandler(logging.Handler):
-    """Emits each record of the logger it is added to; its `extra` becomes attributes."""
+    """Emits each record of the logger it is added to; its `extra` becomes attributes.
 
-    def __init__(self, emitter: Emitter, level: int = logging.NOTSET) -> None:
+    Args:
+        emitter: Gets the records; None for the process's, whichever that is at the time.
+        level: The least severe level, as in `logging`.
+    """
+
+    def __init__(self, emitter: Emitter | None = None, level: int = logging.NOTSET) -> None:
         super().__init__(level)
         self._emitter = emitter
 
@@ -35,21 +40,21 @@ class SpecHandler(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        severity_number = severity_of(record.levelno)
-        try:
-            line = log_line(
-                record.getMessage(),
-                severity_number,
-                _attributes(record),
-                scope=record.name,
-                error=record.exc_info[1] if record.exc_info else None,
-                time_unix_nano=int(record.created * 1e9),
-                scrubber=self._emitter.scrubber,
-            )
-        except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
-            self._emitter.lose("log", "not_encodable")
+        sink: current.Sink | None = self._emitter or current.sink()
+        if sink is None:
             return
-        self._emitter.emit("log", line, severity_number)
+        try:
+            body = record.getMessage()
+        except Exception:  # noqa: BLE001 - arguments that do not fit the message, or break in it
+            body = str(record.msg)
+        sink.logs.write(
+            body,
+            severity_of(record.levelno),
+            _attributes(record),
+            scope=record.name,
+            error=record.exc_info[1] if record.exc_info else None,
+            time_unix_nano=int(record.created * 1e9),
+        )
 
 
 def severity_of(level: int) -> int:

@@ -100,3 +100,16 @@ BACKOFF_MAX_MS: Final = 5_000
 
 EXIT_FLUSH_MS: Final = 2_000
 """How long a process that ends waits for its last records."""
+
+REPEATS_MAX: Final = 100
+"""Equal log records of one second that are not folded; a loop that fails makes thousands."""
+
+SPILL_BYTES_MAX: Final = 16 * MIB
+"""Audit records that wait in a file; some 30,000."""
+
+SPILL_FILES_ADOPTED_MAX: Final = 8
+"""Files of processes that died, delivered by one that lives at a time."""
+
+BAGGAGE_BYTES_MAX: Final = 8192
+BAGGAGE_MEMBERS_MAX: Final = 64
+"""What W3C Baggage asks every platform to propagate."""

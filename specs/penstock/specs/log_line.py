@@ -1,18 +1,26 @@
 """The line of a log record, made straight from what the application said.
 
 Free-form logs are not validated where they are made: that would cost more than all the rest. They
-are built to fit instead, and the collector's gate checks them.
+are built to fit instead, and the collector's gate checks them. What cannot be encoded as it is goes
+out all the same, sanitised.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from penstock.specs import clock
-from penstock.specs.attributes import clean_attributes, clean_text, encodable
-from penstock.specs.bound import bound
+from penstock.specs.attributes import clean_attributes, clean_text, encodable, has_plain_values
+from penstock.specs.bound import Bound, bound
 from penstock.specs.exceptions import exception_attributes
-from penstock.specs.limits import RECORD_BYTES_SOFT, SCOPE_CHARACTERS_MAX
+from penstock.specs.limits import (
+    ATTRIBUTES_MAX,
+    RECORD_BYTES_SOFT,
+    SCOPE_CHARACTERS_MAX,
+    STRING_CHARACTERS_SOFT,
+)
 from penstock.specs.log_record import severity_text
+from penstock.specs.machine import MachineFacts
 from penstock.specs.scrub import Scrubber
 from penstock.specs.traces import trace_fields
 from penstock.specs.wire import encode_json
@@ -20,9 +28,141 @@ from penstock.specs.wire import encode_json
 _SEVERITY_TEXTS: Final = ("", *(severity_text(number) for number in range(1, 25)))
 _CUT_CHARACTERS: Final = (1024, 128)
 """What counts as long when a record is too large; the second only if the first does not help."""
+_DAY_NS: Final = 86_400 * 10**9
+_NAMES_MAX: Final = 4096
+"""Different sets of attributes' names that are remembered."""
+SANITISED: Final = "penstock.sanitised"
+"""The attribute that says why a record is not what the application said."""
 
 
-def log_line(  # noqa: PLR0913 - most are optional and named
+class LogLines:
+    """Makes log records for one emitter. Every record of an application passes here: few calls.
+
+    Args:
+        scrubber: Takes sensitive values out.
+        facts: Goes onto every record.
+    """
+
+    def __init__(self, scrubber: Scrubber | None = None, facts: MachineFacts | None = None) -> None:
+        self._scrubber = scrubber
+        self._searches = scrubber is not None and scrubber.searches_values
+        self._facts = facts
+        self._harmless: set[tuple[str, ...]] = set()
+        self._treated: tuple[Bound | None, int, Bound, int] = (None, 0, Bound(), 0)
+
+    def record(
+        self,
+        body: Any,
+        severity_number: int,
+        fields: Mapping[str, Any],
+        *,
+        scope: Any = None,
+        error: BaseException | None = None,
+        time_unix_nano: int | None = None,
+    ) -> dict[str, Any]:
+        """One log record's JSON object, without its resource; scrubbed.
+
+        Args:
+            body: The constant message.
+            severity_number: 1 to 24.
+            fields: Become attributes, over those that are bound.
+            scope: The logger's name; whatever it is, its text.
+            error: Added as ``exception.*``.
+            time_unix_nano: When it was said; now, if None.
+        """
+        now = clock.unix_ns() if time_unix_nano is None else time_unix_nano
+        known, day, here, dropped = self._treated
+        if known is not bound() or day != now // _DAY_NS:
+            here, dropped = self._surroundings(now)
+        record: dict[str, Any] = {
+            "schema": "log/1.0",
+            "kind": "log",
+            "time_unix_nano": now,
+            **trace_fields(),
+        }
+        if scope:
+            short = scope.__class__ is str and len(scope) <= SCOPE_CHARACTERS_MAX
+            record["scope"] = scope if short else clean_text(scope, SCOPE_CHARACTERS_MAX)
+        if here.context:
+            record["context"] = here.context
+        record["severity_number"] = severity_number
+        record["severity_text"] = _SEVERITY_TEXTS[severity_number]
+        short = body.__class__ is str and len(body) <= STRING_CHARACTERS_SOFT
+        record["body"] = body if short else clean_text(body)
+        if error is not None or tuple(fields) not in self._harmless or not has_plain_values(fields):
+            fields, more = self._fit(fields, error)
+            dropped += more
+        facts: Mapping[str, Any] = self._facts.at(now) if self._facts is not None else {}
+        attributes = {**facts, **here.attributes, **fields}
+        if len(attributes) > ATTRIBUTES_MAX:
+            dropped += len(attributes) - ATTRIBUTES_MAX
+            attributes = dict(list(attributes.items())[-ATTRIBUTES_MAX:])
+        if attributes:
+            record["attributes"] = attributes
+        if dropped:
+            record["dropped_attributes_count"] = dropped
+        if self._searches and self._scrubber is not None:
+            return self._scrubber.scrub(record)
+        return record
+
+    def _fit(
+        self, fields: Mapping[str, Any], error: BaseException | None
+    ) -> tuple[Mapping[str, Any], int]:
+        """Attributes that fit, and how many did not; learns names that need no second look."""
+        failure = exception_attributes(error) if error is not None else {}
+        given, dropped = clean_attributes({**fields, **failure})
+        fitted: Mapping[str, Any] = given
+        if self._scrubber is not None and given:
+            fitted = self._scrubber.scrub_names(given)
+        names = tuple(fields)
+        if fitted is given and names == tuple(given):
+            if len(self._harmless) >= _NAMES_MAX:
+                self._harmless.clear()
+            self._harmless.add(names)
+        return fitted, dropped
+
+    def _surroundings(self, now: int) -> tuple[Bound, int]:
+        """What is bound, scrubbed, and how much of it was dropped.
+
+        Remembered for the binding and the day, since keys rotate by days.
+        """
+        given = bound()
+        treated, dropped = given, 0
+        if self._scrubber is not None and (given.context or given.attributes):
+            treated, dropped = _scrubbed(given, self._scrubber, now)
+        self._treated = (given, now // _DAY_NS, treated, dropped)
+        return treated, dropped
+
+
+def encode_log(record: dict[str, Any]) -> bytes:
+    """A record's line: whatever was said, as much of it as fits."""
+    try:
+        line = encode_json(record)
+    except (TypeError, ValueError):
+        line = encode_json(encodable(record))
+    if len(line) > RECORD_BYTES_SOFT:
+        for characters in _CUT_CHARACTERS:
+            line = _cut(record, characters)
+            if len(line) <= RECORD_BYTES_SOFT:
+                break
+    return line
+
+
+def sanitised_line(body: Any, severity_number: int, reason: str) -> bytes:
+    """What remains of a log call whose arguments break whoever looks at them."""
+    record = {
+        "schema": "log/1.0",
+        "kind": "log",
+        "time_unix_nano": clock.unix_ns(),
+        "severity_number": severity_number,
+        "severity_text": _SEVERITY_TEXTS[severity_number],
+        "body": clean_text(body),
+        "attributes": {SANITISED: reason},
+    }
+    return encode_json(encodable(record))
+
+
+def log_line(  # noqa: PLR0913 - as `LogLines.record`
     body: Any,
     severity_number: int,
     fields: Mapping[str, Any],
@@ -32,51 +172,24 @@ def log_line(  # noqa: PLR0913 - most are optional and named
     time_unix_nano: int | None = None,
     scrubber: Scrubber | None = None,
 ) -> bytes:
-    """One log record, without its resource.
+    """One log record's line by itself; the arguments are those of `LogLines`."""
+    record = LogLines(scrubber).record(
+        body, severity_number, fields, scope=scope, error=error, time_unix_nano=time_unix_nano
+    )
+    return encode_log(record)
 
-    Args:
-        body: The constant message.
-        severity_number: 1 to 24.
-        fields: Become attributes, over those that are bound.
-        scope: The logger's name; whatever it is, its text.
-        error: Added as ``exception.*``.
-        time_unix_nano: When it was said; now, if None.
-        scrubber: Takes sensitive values out; the emitter's.
-    """
-    here = bound()
-    given: Mapping[str, Any] = {**here.attributes, **fields} if here.attributes else fields
-    if error is not None:
-        given = {**given, **exception_attributes(error)}
-    attributes, dropped = clean_attributes(given)
-    record: dict[str, Any] = {
+
+def _scrubbed(here: Bound, scrubber: Scrubber, now: int) -> tuple[Bound, int]:
+    fields = {
         "schema": "log/1.0",
         "kind": "log",
-        "time_unix_nano": clock.unix_ns() if time_unix_nano is None else time_unix_nano,
-        **trace_fields(),
+        "time_unix_nano": now,
+        "context": dict(here.context),
+        "attributes": dict(here.attributes),
     }
-    if scope:
-        record["scope"] = clean_text(scope, SCOPE_CHARACTERS_MAX)
-    if here.context:
-        record["context"] = here.context
-    record["severity_number"] = severity_number
-    record["severity_text"] = _SEVERITY_TEXTS[severity_number]
-    record["body"] = clean_text(body)
-    if attributes:
-        record["attributes"] = attributes
-    if dropped:
-        record["dropped_attributes_count"] = dropped
-    return _encode(record if scrubber is None else scrubber.scrub(record))
-
-
-def _encode(record: dict[str, Any]) -> bytes:
-    try:
-        line = encode_json(record)
-    except (TypeError, ValueError):
-        line = encode_json(encodable(record))
-    for characters in _CUT_CHARACTERS:
-        if len(line) > RECORD_BYTES_SOFT:
-            line = _cut(record, characters)
-    return line
+    treated = scrubber.scrub(fields)
+    found = replace(here, context=treated["context"], attributes=treated["attributes"])
+    return found, treated.get("dropped_attributes_count", 0)
 
 
 def _cut(record: dict[str, Any], characters: int) -> bytes:

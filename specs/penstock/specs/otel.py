@@ -9,13 +9,16 @@ throws failed batches away.
 """
 
 import os
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from penstock.specs import environment, hooks
 from penstock.specs.app import process_emitter
 from penstock.specs.attributes import clean_attributes, encodable
 from penstock.specs.emit import Emitter
 from penstock.specs.errors import MissingExtraError
+from penstock.specs.limits import ATTRIBUTES_MAX
 from penstock.specs.wire import encode_json
 
 try:
@@ -49,6 +52,9 @@ from penstock.specs.otel_records import log_record, metric_records, span_record
 from penstock.specs.resource import fit_resource
 
 TEMPORALITY_VARIABLE: Final = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+INTERVAL_VARIABLE: Final = "OTEL_METRIC_EXPORT_INTERVAL"
+_INTERVAL_MS: Final = 10_000.0
+_FLUSH_MS: Final = 1_000
 _RESOURCES_MAX: Final = 16
 
 
@@ -62,6 +68,17 @@ class _Outlet:
     def send(self, kind: str, resource: Resource, record: dict[str, Any]) -> None:
         """Emit one record; counted, never raised, when it cannot be."""
         emitter = self._emitter or process_emitter()
+        failed = record.get("status_code") == "ERROR"
+        if kind == "span" and emitter.sampler is not None and not failed:
+            if not emitter.sampler.keeps(record["trace_id"]):
+                emitter.lose(kind, "sampled")
+                return
+            record["sample_weight"] = emitter.sampler.weight
+        if kind == "span" and emitter.facts is not None:
+            facts = emitter.facts.at(record["end_time_unix_nano"])
+            own = record.get("attributes", {})
+            if facts and len(own) + len(facts) <= ATTRIBUTES_MAX:
+                record["attributes"] = {**facts, **own}
         try:
             line = _encode(emitter.scrubber.scrub(record))
             extra = self._resource_json(emitter, resource)
@@ -70,7 +87,6 @@ class _Outlet:
         except (TypeError, ValueError):
             emitter.lose(kind, "not_encodable")
             return
-        failed = record.get("status_code") == "ERROR"
         emitter.emit(kind, line, 17 if failed else int(record.get("severity_number", 9)))
 
     def lose(self, kind: str) -> None:
@@ -182,20 +198,37 @@ class PenstockMetricExporter(MetricExporter):
         return self._outlet.flush(timeout_millis)
 
 
-def install(emitter: Emitter | None = None, *, metric_interval_s: float = 10.0) -> None:
+def install(emitter: Emitter | None = None, *, metric_interval_s: float | None = None) -> None:
     """Make the process's tracer and meter providers emit records; call once, after `setup`.
 
-    At exit the SDK exports what it holds, then the emitter flushes. A program that wants to know
-    what became of its last records calls `shutdown` and `Emitter.flush` itself.
+    `setup` does so itself where nobody else has; then this does nothing. At exit the SDK exports
+    what it holds, then the emitter flushes. A program that wants to know what became of its last
+    records calls `shutdown` and `Emitter.flush` itself.
+
+    Args:
+        emitter: Gets the records; None for the process's, whichever that is at the time.
+        metric_interval_s: Between exports of metrics; else OTEL_METRIC_EXPORT_INTERVAL, else 10 s.
     """
     resource = Resource.create((emitter or process_emitter()).resource)
-    tracers = TracerProvider(resource=resource)
-    tracers.add_span_processor(BatchSpanProcessor(PenstockSpanExporter(emitter)))
-    trace.set_tracer_provider(tracers)
-    reader = PeriodicExportingMetricReader(
-        PenstockMetricExporter(emitter), export_interval_millis=metric_interval_s * 1000
-    )
-    metrics.set_meter_provider(MeterProvider(metric_readers=[reader], resource=resource))
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        _install_tracers(emitter, resource)
+    if not isinstance(metrics.get_meter_provider(), MeterProvider):
+        _install_meters(emitter, resource, metric_interval_s)
+    hooks.before_end(_force_flush)
+
+
+def install_where_free() -> None:
+    """What `setup` does: `install`, where nothing else was set up and no variable forbids it."""
+    if environment.sdk_is_disabled():
+        return
+    resource = Resource.create(process_emitter().resource)
+    tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+    if environment.is_exported("traces") and isinstance(tracers, trace.ProxyTracerProvider):
+        _install_tracers(None, resource)
+    # The API has no public name for what stands in for a provider.
+    if environment.is_exported("metrics") and type(meters).__name__ == "_ProxyMeterProvider":
+        _install_meters(None, resource, None)
+    hooks.before_end(_force_flush)
 
 
 def shutdown() -> None:
@@ -203,6 +236,35 @@ def shutdown() -> None:
     for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
         if isinstance(provider, (TracerProvider, MeterProvider)):
             provider.shutdown()
+
+
+def _install_tracers(emitter: Emitter | None, resource: Resource) -> None:
+    tracers = TracerProvider(resource=resource)
+    tracers.add_span_processor(BatchSpanProcessor(PenstockSpanExporter(emitter)))
+    trace.set_tracer_provider(tracers)
+
+
+def _install_meters(emitter: Emitter | None, resource: Resource, interval_s: float | None) -> None:
+    milliseconds = None if interval_s is None else interval_s * 1000
+    if milliseconds is None and INTERVAL_VARIABLE not in os.environ:
+        milliseconds = _INTERVAL_MS
+    reader = PeriodicExportingMetricReader(
+        PenstockMetricExporter(emitter), export_interval_millis=milliseconds
+    )
+    os.register_at_fork(after_in_child=lambda: _renew_lock(reader))
+    metrics.set_meter_provider(MeterProvider(metric_readers=[reader], resource=resource))
+
+
+def _renew_lock(reader: PeriodicExportingMetricReader) -> None:
+    """The SDK renews all its locks in a forked child but this one, which its thread may hold."""
+    if hasattr(reader, "_export_lock"):
+        reader._export_lock = threading.Lock()  # noqa: SLF001 - see above
+
+
+def _force_flush() -> None:
+    for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
+        if isinstance(provider, (TracerProvider, MeterProvider)):
+            provider.force_flush(_FLUSH_MS)
 
 
 def temporality_of(preference: str) -> dict[type, AggregationTemporality]:

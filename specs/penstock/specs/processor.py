@@ -2,11 +2,14 @@
 
 import logging
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
+from penstock.specs import current
 from penstock.specs.emit import Emitter
 from penstock.specs.errors import MissingExtraError
-from penstock.specs.log_line import log_line
+from penstock.specs.log_line import SANITISED
+from penstock.specs.log_record import DEFAULT_SEVERITY
 
 try:
     import structlog
@@ -28,56 +31,87 @@ SEVERITIES: Final = {
 
 
 class SpecProcessor:
-    """The last processor of a chain: makes the record's line. Never raises."""
+    """The last processor of a chain: emits the record. Never raises.
 
-    def __init__(self, emitter: Emitter) -> None:
+    Args:
+        emitter: Gets the records; None for the process's, whichever that is at the time.
+    """
+
+    def __init__(self, emitter: Emitter | None = None) -> None:
         self._emitter = emitter
 
     def __call__(
         self, _logger: WrappedLogger, method: str, event_dict: EventDict
-    ) -> tuple[tuple[bytes, int], dict[str, Any]]:
-        """Turn an event dict into the arguments of `EmitterLogger`'s methods."""
-        severity_number = SEVERITIES.get(method, 9)
+    ) -> tuple[tuple[()], dict[str, Any]]:
+        """Emit an event dict; what is left for the logger at the end is nothing."""
+        body: Any = ""
         try:
-            body = event_dict.pop("event", "")
-            scope = event_dict.pop("scope", None)
-            error = _error(event_dict.pop("exc_info", None))
-            line = log_line(
+            body = event_dict.get("event", "")
+            fields = dict(event_dict)
+        except Exception as error:  # noqa: BLE001 - the application must not fail because of it
+            fields = {SANITISED: type(error).__name__}
+        fields.pop("event", None)
+        self.emit(method, body, fields)
+        return (), {}
+
+    def emit(self, method: str, body: Any, fields: dict[str, Any]) -> None:
+        """Emit one record; `fields` is used up."""
+        sink: current.Sink | None = self._emitter or current.sink()
+        if sink is not None:
+            scope = fields.pop("scope", None)
+            given = fields.pop("exc_info", None)
+            sink.logs.write(
                 body,
-                severity_number,
-                event_dict,
+                SEVERITIES.get(method, DEFAULT_SEVERITY),
+                fields,
                 scope=scope,
-                error=error,
-                scrubber=self._emitter.scrubber,
+                error=None if given is None else _error(given),
             )
-        except Exception:  # noqa: BLE001 - the application must not fail because of its telemetry
-            self._emitter.lose("log", "not_encodable")
-            line = b""
-        return (line, severity_number), {}
+
+
+def make_bound_logger(level: int) -> type[Any]:
+    """Structlog's filtering logger that, with no processor but ours, goes straight to the emitter.
+
+    structlog's own way from a call to its only processor costs as much as making the record.
+    """
+    filtering: Any = structlog.make_filtering_bound_logger(level)
+
+    class SpecBoundLogger(filtering):  # type: ignore[misc]  # a class made at run time
+        def _proxy_to_logger(
+            self, method_name: str, event: str | None = None, *args: Any, **kwargs: Any
+        ) -> Any:
+            processors = self._processors
+            if args or len(processors) != 1 or processors[0].__class__ is not SpecProcessor:
+                return super()._proxy_to_logger(method_name, event, *args, **kwargs)
+            processors[0].emit(method_name, event, {**self._context, **kwargs})
+            return None
+
+    return SpecBoundLogger
 
 
 class EmitterLogger:
-    """The logger at the end: every method offers the line to the emitter."""
+    """The logger at the end, for which `SpecProcessor` leaves nothing to do."""
 
-    def __init__(self, emitter: Emitter) -> None:
-        self._emitter = emitter
-
-    def msg(self, line: bytes, severity_number: int) -> None:
-        """Offer a line that `SpecProcessor` made; an empty one has been counted already."""
-        if line:
-            self._emitter.emit("log", line, severity_number)
+    def msg(self) -> None:
+        """Nothing."""
 
     debug = info = warn = warning = error = exception = fatal = critical = log = msg
 
 
-def configure_structlog(emitter: Emitter, level: int = logging.INFO) -> None:
-    """Make structlog emit through `emitter`, from `level` on."""
-    logger = EmitterLogger(emitter)
+def configure_structlog(
+    emitter: Emitter | None = None, level: int = logging.INFO, processors: Sequence[Any] = ()
+) -> None:
+    """Make structlog emit through `emitter`, or the process's, from `level` on.
+
+    `processors` go before ours. Loggers are kept once they were used, so that later calls cost
+    less; one that was used before keeps the `level` and `processors` of then.
+    """
+    logger = EmitterLogger()
     structlog.configure(
-        processors=[SpecProcessor(emitter)],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        processors=[*processors, SpecProcessor(emitter)],
+        wrapper_class=make_bound_logger(level),
         logger_factory=lambda *_: logger,
-        cache_logger_on_first_use=False,
+        cache_logger_on_first_use=emitter is None,
     )
 
 

@@ -77,6 +77,11 @@ class Scrubber:
         self._values = values
         self._actions = tuple(sorted((actions or {}).items()))
 
+    @property
+    def searches_values(self) -> bool:
+        """Whether undeclared attributes and free text are searched, too."""
+        return self._values
+
     def scrub_line(self, line: bytes) -> bytes:
         """A line that the gate accepted, scrubbed; the very bytes when there was nothing to do."""
         fields = from_json(line)
@@ -114,6 +119,19 @@ class Scrubber:
             return fields
         merged = {**fields, **changes}
         return {name: value for name, value in merged.items() if value is not _GONE}
+
+    def scrub_names(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Attributes that no spec declares, judged by their names alone; the object, if all pass.
+
+        What `scrub` does to a log record's attributes when it was made with ``values=False``.
+        """
+        suspects = suspect_names(tuple(attributes))
+        if not suspects:
+            return attributes
+        if self._values:
+            return self._detect(dict(attributes), frozenset())
+        judged = {name: _judged(attributes[name], found) for name, found in suspects.items()}
+        return {**attributes, **judged}
 
     def _apply(
         self, found: dict[str, Any], markers: Mapping[str, Sensitive], time: Any

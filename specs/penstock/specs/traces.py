@@ -1,24 +1,80 @@
-"""The ids of the span that is running, if OpenTelemetry is installed and there is one."""
+"""The ids of the trace that is running: OpenTelemetry's current span, else one that was bound."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-_current_span: Callable[[], Any] | None
+from penstock.specs.bound import bound
+
+_current_context: Callable[[], Any] | None
 try:
-    from opentelemetry.trace import get_current_span
-except ImportError:  # the extra `app` is not installed: records carry no trace ids
-    _current_span = None
+    from opentelemetry.context import attach, detach, get_current
+    from opentelemetry.trace import (
+        NonRecordingSpan,
+        SpanContext,
+        TraceFlags,
+        TraceState,
+        get_current_span,
+        set_span_in_context,
+    )
+except ImportError:  # the extra `app` is not installed
+    _current_context = None
 else:
-    _current_span = get_current_span
+    _current_context = get_current
+
+_known: tuple[Any, Mapping[str, Any] | None] = (None, None)
+"""OpenTelemetry's context that was looked at last, which cannot change, and its span's fields."""
 
 
-def trace_fields() -> dict[str, Any]:
-    """``trace_id``, ``span_id`` and ``trace_flags`` of the current span, or nothing."""
-    if _current_span is None:
-        return {}
-    span = _current_span().get_span_context()
+def trace_fields() -> Mapping[str, Any]:
+    """``trace_id``, ``span_id`` and ``trace_flags``, or nothing. Not to be changed."""
+    global _known  # noqa: PLW0603 - a memo of one, replaced as a whole
+    fields = None
+    if _current_context is not None:
+        context = _current_context()
+        known, fields = _known
+        if context is not known:
+            fields = _span_fields(context)
+            _known = (context, fields)
+    return bound().trace if fields is None else fields
+
+
+def trace_state() -> str:
+    """The vendors' part of the running trace (W3C ``tracestate``)."""
+    if _current_context is not None:
+        span = get_current_span().get_span_context()
+        if span.is_valid:
+            return span.trace_state.to_header()
+    return bound().trace_state
+
+
+@contextmanager
+def remote_parent(trace: Mapping[str, Any], state: str) -> Iterator[None]:
+    """Make OpenTelemetry's next span, within the block, a child of one elsewhere.
+
+    Unless a span of this process is running: a framework that traces itself has seen to it.
+    """
+    if _current_context is None or get_current_span().is_recording():
+        yield
+        return
+    span = SpanContext(
+        int(trace["trace_id"], 16),
+        int(trace["span_id"], 16),
+        is_remote=True,
+        trace_flags=TraceFlags(trace["trace_flags"]),
+        trace_state=TraceState.from_header([state]) if state else None,
+    )
+    token = attach(set_span_in_context(NonRecordingSpan(span)))
+    try:
+        yield
+    finally:
+        detach(token)
+
+
+def _span_fields(context: Any) -> dict[str, Any] | None:
+    span = get_current_span(context).get_span_context()
     if not span.is_valid:
-        return {}
+        return None
     return {
         "trace_id": f"{span.trace_id:032x}",
         "span_id": f"{span.span_id:016x}",

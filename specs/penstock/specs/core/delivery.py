@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import assert_never
+from operator import attrgetter
+from typing import Final, assert_never
 
 from penstock.specs.core.queue import Held, RecordQueue
 
@@ -251,5 +252,8 @@ class Delivery:
         return oldest_ns if self._hurried else oldest_ns + self._limits.batch_age_ns
 
 
+_kind_of: Final = attrgetter("kind")
+
+
 def _by_kind(records: Iterable[Held]) -> Counter[str]:
-    return Counter(record.kind for record in records)
+    return Counter(map(_kind_of, records))

@@ -1,0 +1,65 @@
+"""What an emitter may hold, and its account of what became of records."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from penstock.specs import limits
+from penstock.specs.core.delivery import DeliveryLimits
+
+MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmitterLimits:
+    """What an emitter may hold, and how patient it is.
+
+    Attributes:
+        repeats_max: Equal log records within a second that go out one by one; what comes beyond is
+            folded into one with a count. 0 folds nothing.
+        spill_bytes_max: Of the file that audit records wait in.
+    """
+
+    queue_records_max: int = limits.QUEUE_RECORDS_MAX
+    queue_bytes_max: int = limits.QUEUE_BYTES_MAX
+    batch_records_max: int = limits.BATCH_RECORDS_MAX
+    batch_bytes_max: int = limits.BATCH_BYTES_MAX
+    batch_age_ms: int = limits.BATCH_AGE_MS
+    ack_timeout_ms: int = limits.ACK_TIMEOUT_MS
+    backoff_min_ms: int = limits.BACKOFF_MIN_MS
+    backoff_max_ms: int = limits.BACKOFF_MAX_MS
+    repeats_max: int = limits.REPEATS_MAX
+    spill_bytes_max: int = limits.SPILL_BYTES_MAX
+
+    def delivery(self) -> DeliveryLimits:
+        """The part that the delivery core needs, in its units."""
+        return DeliveryLimits(
+            batch_records_max=self.batch_records_max,
+            batch_bytes_max=self.batch_bytes_max,
+            batch_age_ns=self.batch_age_ms * MS,
+            ack_timeout_ns=self.ack_timeout_ms * MS,
+            backoff_min_ns=self.backoff_min_ms * MS,
+            backoff_max_ns=self.backoff_max_ms * MS,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What became of the records of one process so far.
+
+    Attributes:
+        emitted: Offered to the emitter, by kind.
+        acked: Durable at the collector (or written, to a stream), by kind.
+        dropped: Given up, by kind and reason.
+        queued: Waiting, all kinds.
+        in_flight: Sent and not answered yet, all kinds.
+    """
+
+    emitted: dict[str, int]
+    acked: dict[str, int]
+    dropped: dict[str, dict[str, int]]
+    queued: int
+    in_flight: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
