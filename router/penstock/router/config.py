@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, model_validator
 
+from penstock.logd.client import Access
 from penstock.router.core.offsets import offsets_from_json
 from penstock.router.errors import BadOptionError
 from penstock.service import HostPort, HostPorts
@@ -27,11 +28,42 @@ class Trigger(_Model):
 
 
 class Source(_Model):
-    """How the log is read."""
+    """How the log is read, and how the router is let in there."""
 
     fail_on_data_loss: bool = True
     retry_timeout_s: Seconds = 120.0
     partitions_min: Annotated[int, Field(ge=1, le=1024)] = 1
+    token_file: Path | None = None
+    tls: bool = False
+    tls_ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _files_fit_together(self) -> Self:
+        self.access()
+        return self
+
+    def access(self) -> Access:
+        """As the client takes it."""
+        return Access(
+            tls=self.tls,
+            ca_file=self.tls_ca_file,
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+            token_file=self.token_file,
+        )
+
+    def options(self) -> dict[str, str]:
+        """The same for Spark's data source."""
+        found = {
+            "tokenFile": self.token_file,
+            "tlsCaFile": self.tls_ca_file,
+            "certFile": self.cert_file,
+            "keyFile": self.key_file,
+        }
+        files = {name: str(path.absolute()) for name, path in found.items() if path is not None}
+        return files | {"tls": str(self.tls).lower()}
 
 
 class Route(_Model):

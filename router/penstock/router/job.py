@@ -61,7 +61,10 @@ class Job:
             config.checkpoint_dir, wait_s=config.connect_timeout_s, clock=self._clock
         )
         self._log = LogReading(
-            config.logd, retry_timeout_s=config.connect_timeout_s, clock=self._clock
+            config.logd,
+            retry_timeout_s=config.connect_timeout_s,
+            clock=self._clock,
+            access=config.source.access(),
         )
         self._session: Session | None = None
         self._queries: list[SinkQuery] = []

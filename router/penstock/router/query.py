@@ -112,6 +112,7 @@ class SinkQuery:
             minPartitions=str(job.source.partitions_min),
             failOnDataLoss=str(job.source.fail_on_data_loss).lower(),
             retryTimeoutSeconds=str(job.source.retry_timeout_s),
+            **job.source.options(),
         )
         rows = rows_for(self.name, job, typed(reader.load())).select(*self._sink.columns)
         # A pool of its own, so that one sink's backlog does not make the others queue.

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.logd.batch import SCHEMA, decode_body
-from penstock.logd.client import Fetched, LogClient, passes, slice_rows
+from penstock.logd.client import ANYBODY, Access, Fetched, LogClient, passes, slice_rows
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.router.clock import Clock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
@@ -28,6 +28,18 @@ FETCH_BYTES: Final = 4 * 1024 * 1024
 _TIMEOUT_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
+
+_NOT_LET_IN: Final = frozenset(
+    {
+        "UNAUTHENTICATED",
+        "PERMISSION_DENIED",
+        "QUOTA_EXCEEDED",
+        "PLAIN_TOKEN",
+        "BAD_TOKEN_FILE",
+        "BAD_TLS_FILE",
+    }
+)
+"""Refusals of this reader, which say nothing of the records."""
 
 Value = TypeVar("Value")
 
@@ -58,12 +70,16 @@ class LogReading:
 
     Args:
         server: Address of logd's fetch endpoint.
-        retry_timeout_s: Seconds to wait for an unreachable logd before giving up.
+        retry_timeout_s: Seconds to wait for an unreachable logd before giving up; and for one that
+            does not let this reader in, for tokens and permissions are renewed.
         clock: For the waiting.
+        access: How it is let in.
     """
 
-    def __init__(self, server: str, *, retry_timeout_s: float, clock: Clock) -> None:
-        self._client = LogClient(server, timeout_s=_TIMEOUT_S)
+    def __init__(
+        self, server: str, *, retry_timeout_s: float, clock: Clock, access: Access = ANYBODY
+    ) -> None:
+        self._client = LogClient(server, timeout_s=_TIMEOUT_S, access=access)
         self._retry_timeout_s = retry_timeout_s
         self._clock = clock
         self._random = random.Random()  # noqa: S311 - jitter
@@ -163,7 +179,7 @@ class LogReading:
                 wait_ms=1000,
             )
         except RefusedError as error:
-            if passes(error):
+            if passes(error) or error.code in _NOT_LET_IN:
                 raise UnavailableError(str(error)) from None
             raise DataLossError(
                 f"{span.stream}/{span.partition}: offset {offset} cannot be read: {error}"
@@ -187,7 +203,12 @@ class LogReading:
         return span.end
 
     def _state(self, streams: tuple[str, ...]) -> LogState:
-        known = {info.name: info for info in self._client.streams()}
+        try:
+            known = {info.name: info for info in self._client.streams()}
+        except RefusedError as error:
+            if error.code not in _NOT_LET_IN:
+                raise
+            raise UnavailableError(str(error)) from None
         unknown = [name for name in streams if name not in known]
         if unknown:
             raise DataLossError(f"logd has no stream {', '.join(map(repr, unknown))}")

@@ -19,6 +19,10 @@
 | failOnDataLoss | true | fail, rather than go on without records that are gone |
 | includeHeaders | false | adds the column `headers` |
 | retryTimeoutSeconds | 120 | how long an unreachable logd is waited for |
+| tokenFile | none | a file with a token or an API key, there where tasks run as well |
+| tls | false | whether to connect with TLS; so it is with the next two |
+| tlsCaFile | the system's | PEM; the authority of logd's certificate |
+| certFile, keyFile | none | PEM; the certificate to be known by, and its key |
 
 JSON offsets are `{"logs": {"0": 123}}`; -2 in place of an offset is the earliest, -1 the latest.
 
@@ -57,6 +61,7 @@ from pyspark.sql.types import (
 )
 from typing_extensions import override
 
+from penstock.logd.client import Access
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.core.offsets import (
     EARLIEST,
@@ -92,10 +97,13 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_headers: bool
     retry_timeout_s: float
+    access: Access
 
     def reading(self, clock: Clock) -> LogReading:
         """A reader of the log with these options."""
-        return LogReading(self.logd, retry_timeout_s=self.retry_timeout_s, clock=clock)
+        return LogReading(
+            self.logd, retry_timeout_s=self.retry_timeout_s, clock=clock, access=self.access
+        )
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -120,7 +128,21 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
         include_headers=_flag(options, "includeHeaders", default=False),
         retry_timeout_s=_seconds(options, "retryTimeoutSeconds", default=RETRY_TIMEOUT_S),
+        access=_access(options),
     )
+
+
+def _access(options: Mapping[str, str]) -> Access:
+    try:
+        return Access(
+            tls=_flag(options, "tls", default=False),
+            ca_file=options.get("tlsCaFile"),
+            cert_file=options.get("certFile"),
+            key_file=options.get("keyFile"),
+            token_file=options.get("tokenFile"),
+        )
+    except ValueError as error:
+        raise BadOptionError(f"options keyFile, certFile, tokenFile: {error}") from None
 
 
 class LogPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here

@@ -10,6 +10,7 @@ from penstock.logd.cli.cursors import cursors
 from penstock.logd.cli.export import export
 from penstock.logd.cli.former import FormerNames
 from penstock.logd.cli.groups import groups
+from penstock.logd.cli.keys import keys
 from penstock.logd.cli.offline import check as check_offline
 from penstock.logd.cli.offline import dump, repair
 from penstock.logd.cli.publish import publish
@@ -54,5 +55,5 @@ def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
 
 
 _ASKING = (streams, cluster, publish, tail, fetch, query, export, cursors, groups, match)
-for _command in (*_ASKING, check_offline, repair, dump):
+for _command in (*_ASKING, check_offline, repair, dump, keys):
     cli.add_command(_command)

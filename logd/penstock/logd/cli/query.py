@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.logd.cli.cells import json_row, text_row
 from penstock.logd.cli.positions import POSITION, Position, resolve
 from penstock.logd.cli.progress import Progress
-from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.server import access, asking, server_option
 from penstock.logd.cli.source import Range, StreamSource, clip, partitions_of
 from penstock.logd.cli.sql import Bounds, Reading, reading_of
 from penstock.logd.cli.tables import table
@@ -205,14 +205,16 @@ def _register(
     folded = {name.lower() for name in reading.tables}
     if len(folded) < len(reading.tables):
         raise click.UsageError("streams whose names differ only by case cannot be told apart")
-    sources = []
+    sources, let_in = [], access()
     for name in reading.tables:
         bounds = reading.bounds.get(name, Bounds())
         ranges = [
             _within(log, name, partition, bounds, scope)
             for partition in partitions_of(log, name, scope.partitions)
         ]
-        source = StreamSource(lambda: LogClient(server), ranges, reading.columns, progress.advance)
+        source = StreamSource(
+            lambda: LogClient(server, access=let_in), ranges, reading.columns, progress.advance
+        )
         engine.register(name, source)
         sources.append(source)
     return sources

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
 from penstock.logd.cli.text import safe
-from penstock.logd.client import LogClient
+from penstock.logd.client import Access, LogClient
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.publisher import BlockingPublisher, PublishOptions
 from penstock.service import ExitCode, ServiceError
@@ -15,7 +16,12 @@ from penstock.service import UnavailableError as ServiceUnavailableError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_GIVEN: Final = "penstock.logd.access"
 _FIXES = {
+    "UNAUTHENTICATED": "show who you are: --token-file FILE, or --cert FILE and --key FILE",
+    "PLAIN_TOKEN": "connect with TLS: --tls, or --tls-ca FILE",
+    "BAD_TOKEN_FILE": "name a file with a token or an API key in one line",
+    "BAD_TLS_FILE": "name readable PEM files: --tls-ca, --cert, --key",
     "UNKNOWN_STREAM": "list the streams: penstock logd streams ls",
     "OUT_OF_RANGE": "ask for an offset in that range, or earliest or latest",
     "STREAM_DIFFERS": "use the same options, or delete the stream first",
@@ -59,7 +65,9 @@ class DamagedAnswerError(ServiceError):
 
 
 def server_option(function: Function) -> Function:
-    """Add `--server HOST:PORT,...`."""
+    """Add `--server HOST:PORT,...`, and how to be let in there: `asking` finds that by itself."""
+    for option in reversed(_ACCESS):
+        function = option(function)
     return click.option(
         "--server",
         envvar="PENSTOCK_LOGD_SERVER",
@@ -84,11 +92,62 @@ def nats_option(function: Function) -> Function:
     )(function)
 
 
+def _note(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Keep an option of access for `asking`."""
+    assert parameter.name is not None
+    context.meta.setdefault(_GIVEN, {})[parameter.name] = value
+
+
+def _access_option(name: str, parameter: str, variable: str, text: str) -> Any:
+    return click.option(
+        name,
+        parameter,
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar=f"PENSTOCK_LOGD_{variable}",
+        show_envvar=True,
+        metavar="FILE",
+        expose_value=False,
+        callback=_note,
+        help=text,
+    )
+
+
+_ACCESS: Final = (
+    _access_option("--token-file", "token_file", "TOKEN_FILE", "Token or API key to be known by."),
+    click.option(
+        "--tls",
+        "tls",
+        is_flag=True,
+        envvar="PENSTOCK_LOGD_TLS",
+        show_envvar=True,
+        expose_value=False,
+        callback=_note,
+        help="Connect with TLS; so it is with the next two.",
+    ),
+    _access_option("--tls-ca", "ca_file", "TLS_CA", "Authority of logd's certificate, in PEM."),
+    _access_option("--cert", "cert_file", "CERT", "Certificate to be known by, in PEM."),
+    _access_option("--key", "key_file", "KEY", "Its key, if it is not in the same file."),
+)
+
+
+def access() -> Access:
+    """How the command that runs is let in, as its options and the environment say.
+
+    Raises:
+        click.UsageError: They contradict themselves.
+    """
+    try:
+        return Access(**click.get_current_context().meta.get(_GIVEN, {}))
+    except ValueError as error:
+        words = str(error).replace("key_file", "--key").replace("cert_file", "--cert")
+        raise click.UsageError(words) from None
+
+
 @contextmanager
 def asking(server: str) -> Iterator[LogClient]:
     """A client of a running daemon; its errors become messages with a fix, and exit codes."""
     try:
-        client = LogClient(server)
+        client = LogClient(server, access=access())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--server") from None
     try:

@@ -36,6 +36,12 @@ Of a cluster, several consumers share the partitions of streams as members of a 
 Each record is seen at least once. For exactly once, store `item.next_offset` with the results in
 one transaction, and say by `positions` where that store wants to go on.
 
+A logd with TLS that wants to know who asks (docs/security.md):
+
+    access = Access(ca_file="ca.pem", token_file="token")
+    with LogClient("logd.example:9293", access=access) as log:
+        print(log.streams())
+
 Publishing needs NATS, not this connection: `penstock.logd.publisher`.
 
 `follow` and `follow_batches` go on by themselves after logd was away. They never pass anything
@@ -43,6 +49,7 @@ over on their own: an offset that is gone is an error unless `out_of_range` says
 a stream that was deleted and made again always is one.
 """
 
+from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.answers import (
     ClusterInfo,
     Cursor,
@@ -73,6 +80,8 @@ from penstock.logd.core.cluster.records import GroupPartition
 from penstock.logd.rows import Frame, batch_records, slice_rows, split_frames
 
 __all__ = [
+    "ANYBODY",
+    "Access",
     "AsyncCursorHandle",
     "AsyncGroupConsumer",
     "AsyncLogClient",

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from penstock.logd.batch import Record
 from penstock.logd.client import calls
+from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.answers import Cursor, Fetched, OffsetRange
 from penstock.logd.client.async_cursor import AsyncCursorHandle
 from penstock.logd.client.async_managing import AsyncManaging
@@ -52,10 +53,11 @@ class AsyncLogClient(AsyncManaging):
         server: As for `LogClient`; so `prefer` and `rack`.
         timeout_s: Seconds to wait for a connection, and without a byte for an answer that is due.
         outstanding_max: Calls under way at a time; further ones wait their turn.
+        access: How it is let in: TLS, certificate, token.
         rng: For the jitter of pauses between tries, and the choice of a replica.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - independent of each other, all but one with a default
         self,
         server: str,
         *,
@@ -63,12 +65,14 @@ class AsyncLogClient(AsyncManaging):
         outstanding_max: int = OUTSTANDING_MAX,
         prefer: Prefer = "leader",
         rack: str = "",
+        access: Access = ANYBODY,
         rng: random.Random | None = None,
     ) -> None:
         self.server = server
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         router = Router(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
-        self._connections = Connections(router, timeout_s)
+        self._access = access
+        self._connections = Connections(router, timeout_s, access)
         self._outstanding = asyncio.Semaphore(outstanding_max)
 
     async def __aenter__(self) -> Self:
@@ -214,7 +218,7 @@ class AsyncLogClient(AsyncManaging):
     def for_beats(self, options: GroupOptions) -> "AsyncLogClient":
         """A client that soon goes to another node: a session is short."""
         timeout_s = max(BEATS_S_MIN, options.session_s / BEATS_PER_SESSION)
-        return AsyncLogClient(self.server, timeout_s=timeout_s, rng=self._rng)
+        return AsyncLogClient(self.server, timeout_s=timeout_s, access=self._access, rng=self._rng)
 
     async def ask(self, call: Call[Answer]) -> Answer:
         """Make a call of `penstock.logd.client.calls`."""

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.client import calls
+from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.answers import Cursor, Fetched, OffsetRange
 from penstock.logd.client.asynchronous import AsyncLogClient
 from penstock.logd.client.calls import Call
@@ -52,6 +53,7 @@ class LogClient(Managing):
         prefer: `replica`: fetches go to a replica in sync that does not lead, if there is one. It
             is a little behind the leader.
         rack: With that, to one in this rack if there is one.
+        access: How it is let in: TLS, certificate, token.
         rng: For the jitter of pauses between tries, and the choice of a replica.
     """
 
@@ -62,14 +64,15 @@ class LogClient(Managing):
         timeout_s: float = 10.0,
         prefer: Prefer = "leader",
         rack: str = "",
+        access: Access = ANYBODY,
         rng: random.Random | None = None,
     ) -> None:
         self.server = server
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         router = Router(server, prefer=prefer, rack=rack, timeout_s=timeout_s, rng=self._rng)
-        self._sockets = Sockets(router, timeout_s, time.sleep)
+        self._sockets = Sockets(router, timeout_s, time.sleep, access)
         self._beside = partial(
-            AsyncLogClient, server, timeout_s=timeout_s, prefer=prefer, rack=rack
+            AsyncLogClient, server, timeout_s=timeout_s, prefer=prefer, rack=rack, access=access
         )
 
     def __enter__(self) -> Self:

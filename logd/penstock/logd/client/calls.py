@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from penstock.logd.client.access import in_words
 from penstock.logd.client.answers import (
     ClusterInfo,
     Cursor,
@@ -299,7 +300,7 @@ def silent(server: str, seconds: float) -> UnavailableError:
 
 def unreachable(server: str, error: OSError) -> UnavailableError:
     """A server whose connection failed, or could not be made."""
-    return UnavailableError(f"logd at {server} cannot be reached: {error.strerror or error}")
+    return UnavailableError(f"logd at {server} cannot be reached: {in_words(error)}")
 
 
 def _cursors(header: Document) -> list[Cursor]:

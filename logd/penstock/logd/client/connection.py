@@ -7,9 +7,10 @@ from typing import Final, Self
 
 from typing_extensions import override
 
+from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.decoder import Response, ResponseDecoder
 from penstock.logd.errors import CorruptError
-from penstock.logd.fetch.wire import Document, encode_request
+from penstock.logd.fetch.wire import Document, encode_request, raise_error
 
 _CLOSED: Final = "the server closed the connection"
 
@@ -33,15 +34,26 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
 
     @classmethod
-    async def open(cls, address: tuple[str, int], where: str) -> Self:
-        """Connect.
+    async def open(cls, address: tuple[str, int], where: str, access: Access = ANYBODY) -> Self:
+        """Connect, and be let in.
 
         Raises:
             OSError: It cannot be connected to.
+            RefusedError: `UNAUTHENTICATED`, `PLAIN_TOKEN`, `BAD_TOKEN_FILE`, `BAD_TLS_FILE`.
         """
+        context = greeting = None
+        if access.encrypted or access.has_secret:
+            context, greeting = await asyncio.to_thread(access.prepare, address[0])
+        name = None if context is None else address[0]
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: cls(where), *address
+            lambda: cls(where), *address, ssl=context, server_hostname=name
         )
+        if greeting is not None:
+            try:
+                raise_error((await connection.request(greeting))[0])
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def request(self, request: Document) -> asyncio.Future[Response]:

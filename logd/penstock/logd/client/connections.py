@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, TypeVar
 
+from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.address import split_address
 from penstock.logd.client.calls import Call
 from penstock.logd.client.clock import monotonic_ns
@@ -22,9 +23,11 @@ class Connections:
     Args:
         router: Says whom to ask.
         timeout_s: Seconds without a byte for an answer that is due.
+        access: How it is let in.
     """
 
-    def __init__(self, router: Router, timeout_s: float) -> None:
+    def __init__(self, router: Router, timeout_s: float, access: Access = ANYBODY) -> None:
+        self._access = access
         self._router = router
         self._timeout_s = timeout_s
         self._open: dict[str, Connection] = {}
@@ -43,7 +46,7 @@ class Connections:
         Raises:
             LogdError: As the methods of `LogClient` say.
         """
-        course = Course(self._router, call, monotonic_ns())
+        course, again = Course(self._router, call, monotonic_ns()), False
         while True:
             step = course.step(monotonic_ns())
             if step.pause_s:
@@ -64,6 +67,10 @@ class Connections:
             try:
                 raise_error(header)
             except RefusedError as error:
+                if reused and not again and self._access.may_know_more(error):
+                    again = True
+                    self._drop(step.address, connection)
+                    continue
                 course.refused(step, error, monotonic_ns())
                 continue
             answer = step.call.read(header, payload)
@@ -78,7 +85,7 @@ class Connections:
                 return present, True
             async with asyncio.timeout(step.connect_s):
                 address = split_address(step.address)
-                connection = await Connection.open(address, step.address)
+                connection = await Connection.open(address, step.address, self._access)
             self._open[step.address] = connection
             return connection, False
 
@@ -99,7 +106,9 @@ class Connections:
         finally:
             answer.cancel()
 
-    def _drop(self, address: str) -> None:
-        connection = self._open.pop(address, None)
-        if connection is not None:
+    def _drop(self, address: str, only: Connection | None = None) -> None:
+        """Close a connection, unless it is another one than `only` by now."""
+        connection = self._open.get(address)
+        if connection is not None and only in (None, connection):
+            del self._open[address]
             connection.close()

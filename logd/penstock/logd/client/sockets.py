@@ -4,6 +4,7 @@ import socket
 from collections.abc import Callable
 from typing import TypeVar
 
+from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.address import split_address
 from penstock.logd.client.calls import Call
 from penstock.logd.client.clock import monotonic_ns
@@ -11,7 +12,7 @@ from penstock.logd.client.course import Course
 from penstock.logd.client.decoder import Response, ResponseDecoder
 from penstock.logd.client.routing import Router, Step
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.fetch.wire import encode_request, raise_error
+from penstock.logd.fetch.wire import Document, encode_request, raise_error
 
 Answer = TypeVar("Answer")
 
@@ -23,9 +24,17 @@ class Sockets:
         router: Says whom to ask.
         timeout_s: Seconds without a byte of an answer that is due.
         sleep: Waits so many seconds.
+        access: How it is let in.
     """
 
-    def __init__(self, router: Router, timeout_s: float, sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        timeout_s: float,
+        sleep: Callable[[float], None],
+        access: Access = ANYBODY,
+    ) -> None:
+        self._access = access
         self._router = router
         self._timeout_s = timeout_s
         self._sleep = sleep
@@ -43,7 +52,7 @@ class Sockets:
         Raises:
             LogdError: As the methods of `LogClient` say.
         """
-        course = Course(self._router, call, monotonic_ns())
+        course, again = Course(self._router, call, monotonic_ns()), False
         while True:
             step = course.step(monotonic_ns())
             if step.pause_s:
@@ -63,6 +72,10 @@ class Sockets:
             try:
                 raise_error(header)
             except RefusedError as error:
+                if reused and not again and self._access.may_know_more(error):
+                    again = True
+                    self._drop(step.address)
+                    continue
                 course.refused(step, error, monotonic_ns())
                 continue
             answer = step.call.read(header, payload)
@@ -72,14 +85,32 @@ class Sockets:
     def _exchange(self, step: Step) -> Response:
         connection = self._open.get(step.address)
         if connection is None:
-            address = split_address(step.address)
-            connection = socket.create_connection(address, step.connect_s)
+            connection = self._connect(step)
             self._open[step.address] = connection
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._last_id += 1
         connection.settimeout(self._timeout_s + step.call.wait_s)
-        connection.sendall(encode_request(step.request | {"id": self._last_id}))
-        decoder = ResponseDecoder(step.address)
+        return self._ask(connection, step.request, step.address)
+
+    def _connect(self, step: Step) -> socket.socket:
+        """A connection on which whoever this client is has been let in."""
+        address = split_address(step.address)
+        context, greeting = self._access.context(), self._access.greeting(address[0])
+        connection = socket.create_connection(address, step.connect_s)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                connection = context.wrap_socket(connection, server_hostname=address[0])
+            if greeting is not None:
+                raise_error(self._ask(connection, greeting, step.address)[0])
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _ask(self, connection: socket.socket, request: Document, where: str) -> Response:
+        """Send a request, and wait for what it is answered."""
+        self._last_id += 1
+        connection.sendall(encode_request(request | {"id": self._last_id}))
+        decoder = ResponseDecoder(where)
         while True:
             count = connection.recv_into(decoder.room())
             if count == 0:
@@ -88,7 +119,7 @@ class Sockets:
             if response is not None:
                 break
         if response[0].get("id") not in (self._last_id, 0):
-            raise CorruptError(f"answer to request {response[0].get('id')}", where=step.address)
+            raise CorruptError(f"answer to request {response[0].get('id')}", where=where)
         return response
 
     def _drop(self, address: str) -> None:

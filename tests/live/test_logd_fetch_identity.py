@@ -1,0 +1,305 @@
+"""Who is at the fetch endpoint: on real sockets and with real clients, without a daemon."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.logd.client import Access, AsyncLogClient, LogClient
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.fetch.connection import FetchLimits, Response, SendingTurn
+from penstock.logd.fetch.server import FetchServer
+from penstock.logd.fetch.wire import REQUEST_HEAD, Document, encode_request
+from penstock.logd.security.authenticator import Authenticator
+from penstock.logd.security.principal import Principal
+from penstock.logd.security.tls import CertificateFiles, ClientCertificates
+from tests.support.certificates import Authority, Certificate
+from tests.support.identities import Callers
+from tests.support.waiting import wait_until_async
+
+pytestmark = pytest.mark.live
+
+
+class Asked:
+    """Answers every request with the empty list of streams, and remembers who asked."""
+
+    def __init__(self) -> None:
+        self.callers = list[Principal]()
+
+    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+        self.callers.append(turn.caller)
+        return Response({"streams": []})
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{caller.method}:{caller.name}" for caller in self.callers]
+
+
+@pytest.fixture(scope="module")
+def callers(tmp_path_factory: pytest.TempPathFactory) -> Callers:
+    return Callers(tmp_path_factory.mktemp("callers"))
+
+
+@asynccontextmanager
+async def serving(
+    callers: Callers,
+    authenticator: Authenticator,
+    asked: Asked | None = None,
+    *,
+    clients: ClientCertificates | None = ClientCertificates.OPTIONAL,
+) -> AsyncIterator[tuple[str, FetchServer]]:
+    source = None
+    if clients is not None:
+        files = CertificateFiles(
+            ca_file=callers.clients.cert,
+            cert_file=callers.server.cert,
+            key_file=callers.server.key,
+        )
+        context = files.server(clients)
+        source = lambda: context  # noqa: E731 - a source of one context
+    server = FetchServer(
+        asked or Asked(), FetchLimits(connections_max=4), tls=source, authenticator=authenticator
+    )
+    address = server.listen("127.0.0.1:0")
+    running = asyncio.create_task(server.run())
+    try:
+        yield address, server
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def access(callers: Callers, certificate: Certificate | None = None, **more: Any) -> Access:
+    if certificate is not None:
+        more |= {"cert_file": certificate.cert, "key_file": certificate.key}
+    return Access(ca_file=callers.servers.cert, **more)
+
+
+def ask(address: str, let_in: Access, *, times: int = 1) -> None:
+    with LogClient(address, access=let_in) as log:
+        for _ in range(times):
+            assert log.streams() == []
+
+
+async def ask_async(address: str, let_in: Access) -> None:
+    async with AsyncLogClient(address, access=let_in) as log:
+        assert await log.streams() == []
+
+
+async def refusal(address: str, let_in: Access) -> RefusedError:
+    """How both clients are refused."""
+    with pytest.raises(RefusedError) as blocking:
+        await asyncio.to_thread(ask, address, let_in)
+    with pytest.raises(RefusedError) as asynchronous:
+        await ask_async(address, let_in)
+    assert str(blocking.value) == str(asynchronous.value)
+    assert blocking.value.code == asynchronous.value.code
+    return blocking.value
+
+
+async def test_callers_are_known_by_certificate_token_and_key(callers: Callers) -> None:
+    asked = Asked()
+    async with serving(callers, callers.authenticator(), asked) as (address, _):
+        for let_in in (
+            access(callers, callers.client("billing")),
+            access(callers, token=callers.token("alice")),
+            access(callers, token=callers.key),
+            access(callers, callers.client("billing"), token=callers.token("bob")),
+        ):
+            await asyncio.to_thread(ask, address, let_in)
+            await ask_async(address, let_in)
+    expected = ["certificate:billing", "token:alice", "key:batch", "token:bob"]
+    assert asked.names == [name for name in expected for _ in range(2)]
+
+
+async def test_nobody_is_served_who_is_not_known(callers: Callers) -> None:
+    authenticator = callers.authenticator()
+    asked = Asked()
+    async with serving(callers, authenticator, asked) as (address, server):
+        assert (await refusal(address, access(callers))).detail["reason"] == "nobody"
+        assert server.counts.refused == {"UNAUTHENTICATED": 2}
+    assert asked.callers == []
+    assert authenticator.failed == {("fetch", "nobody"): 2}
+
+
+async def test_without_the_need_callers_may_stay_anonymous(callers: Callers) -> None:
+    asked = Asked()
+    authenticator = callers.authenticator(required=False)
+    async with serving(callers, authenticator, asked, clients=None) as (address, _):
+        await asyncio.to_thread(ask, address, Access())
+        await ask_async(address, Access(token=callers.token()))
+    assert asked.names == ["anonymous:anonymous", "token:alice"]
+
+
+async def test_what_is_wrong_with_a_token_is_said_and_the_token_is_not(callers: Callers) -> None:
+    now = int(datetime.now(UTC).timestamp())  # noqa: TID251 - a real deadline
+    forger = callers.issuer
+    async with serving(callers, callers.authenticator()) as (address, _):
+        for text, reason in (
+            (callers.token(aud="another"), "audience"),
+            (callers.token(iss="https://elsewhere.example"), "issuer"),
+            (callers.token(exp=now - 60), "expired"),
+            (callers.token(nbf=now + 600), "not_yet"),
+            (forger.forge_none("alice", now), "algorithm"),
+            (forger.forge_hs256("alice", now), "algorithm"),
+            (forger.token("alice", now, kid="other"), "unknown_key"),
+            (callers.key + "x", "unknown_key"),
+            ("rubbish", "malformed"),
+        ):
+            refused = await refusal(address, access(callers, token=text))
+            assert (refused.code, refused.detail["reason"]) == ("UNAUTHENTICATED", reason)
+            assert text not in str(refused)
+
+
+async def test_a_certificate_of_another_authority_and_none_where_one_is_needed(
+    callers: Callers, tmp_path: Path
+) -> None:
+    strange = Authority(tmp_path / "strange").sign("billing")
+    required = ClientCertificates.REQUIRED
+    asked = Asked()
+    async with serving(callers, callers.authenticator(), asked, clients=required) as found:
+        for certificate in (None, strange, callers.clients.sign("old", expired=True)):
+            let_in = access(callers, certificate, token=callers.token())
+            with pytest.raises(UnavailableError, match="cannot be reached"):
+                await asyncio.to_thread(ask, found[0], let_in)
+            with pytest.raises(UnavailableError, match="cannot be reached"):
+                await ask_async(found[0], let_in)
+        assert asked.callers == []
+        await asyncio.to_thread(ask, found[0], access(callers, callers.client()))
+        await wait_until_async(lambda: found[1].handshakes_failed >= 6)
+
+
+async def test_a_client_trusts_only_its_authority(callers: Callers, tmp_path: Path) -> None:
+    strange = Access(ca_file=Authority(tmp_path / "strange").cert, token=callers.token())
+    asked = Asked()
+    async with serving(callers, callers.authenticator(), asked) as (address, _):
+        with pytest.raises(UnavailableError, match="not trusted"):
+            await asyncio.to_thread(ask, address, strange)
+        with pytest.raises(UnavailableError, match="not trusted"):
+            await ask_async(address, strange)
+    assert asked.callers == []
+
+
+async def test_a_certificate_that_names_nobody_is_refused(callers: Callers) -> None:
+    nameless = access(callers, callers.clients.sign("group:ops", file="nameless"))
+    async with serving(callers, callers.authenticator()) as (address, _):
+        assert "nobody can be named" in str(await refusal(address, nameless))
+
+
+async def test_an_identity_ends_with_its_key_and_with_its_time(callers: Callers) -> None:
+    authenticator = callers.authenticator()
+    async with serving(callers, authenticator) as (address, _):
+        let_in = access(callers, token=callers.key)
+        async with AsyncLogClient(address, access=let_in) as log:
+            assert await log.streams() == []
+            lines = callers.keys.read_text()
+            callers.keys.write_text("")
+            callers.key_file.look()
+            with pytest.raises(RefusedError, match="not known here"):
+                await log.streams()
+            callers.keys.write_text(lines)
+            callers.key_file.look()
+            assert await log.streams() == []
+    assert authenticator.failed["fetch", "revoked"] == 1
+
+
+async def test_a_new_token_in_the_file_is_shown_when_the_old_one_has_expired(
+    callers: Callers, tmp_path: Path
+) -> None:
+    asked = Asked()
+    now = datetime.now(UTC)  # noqa: TID251 - tokens have real times
+    nearly = int((now - timedelta(seconds=28)).timestamp())  # the skew is 30
+    path = tmp_path / "token"
+    path.write_text(callers.token("first", exp=nearly))
+    async with serving(callers, callers.authenticator(), asked) as (address, _):
+        with LogClient(address, access=access(callers, token_file=path)) as log:
+            await asyncio.to_thread(log.streams)
+            path.write_text(callers.token("second"))
+
+            def changed() -> bool:
+                return asked.names[-1] == "token:second"
+
+            async with asyncio.timeout(60):
+                while not changed():
+                    await asyncio.to_thread(log.streams)
+    assert asked.names[0] == "token:first"
+
+
+async def test_three_wrong_tokens_close_the_connection(callers: Callers) -> None:
+    async with serving(callers, callers.authenticator(), clients=None) as (address, server):
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for number in range(9):
+            writer.write(encode_request({"api": "authenticate", "id": number, "token": "x"}))
+        async with asyncio.timeout(60):
+            answers = await reader.read()
+        assert answers.count(b"UNAUTHENTICATED") == 3
+        writer.close()
+        assert server.counts.refused == {"UNAUTHENTICATED": 3}
+
+
+async def test_whoever_says_nothing_is_shown_out(
+    callers: Callers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.logd.fetch.connection.AUTHENTICATE_S", 0.2)
+    async with serving(callers, callers.authenticator(), clients=None) as (address, server):
+        host, port = address.split(":")
+        silent, slow = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+        slow[1].write(REQUEST_HEAD.pack(100) + b"{")
+        async with asyncio.timeout(60):
+            assert await silent[0].read() == b""
+            assert await slow[0].read() == b""
+        assert server.counts.stalled == 2
+        for _, writer in (silent, slow):
+            writer.close()
+
+
+async def test_without_tls_a_token_goes_nowhere_but_to_this_machine(callers: Callers) -> None:
+    let_in = Access(token=callers.token())
+    for client in (LogClient("192.0.2.1:1", access=let_in),):
+        with pytest.raises(RefusedError, match="without TLS") as refused:
+            client.streams()
+        assert refused.value.code == "PLAIN_TOKEN"
+    async with AsyncLogClient("192.0.2.1:1", access=let_in) as log:
+        with pytest.raises(RefusedError, match="without TLS"):
+            await log.streams()
+
+
+async def test_tls_that_is_too_old_or_none_at_all_is_not_spoken(callers: Callers) -> None:
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.load_verify_locations(callers.servers.cert)
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    asked = Asked()
+    async with serving(callers, callers.authenticator(), asked) as (address, server):
+        host, port = address.split(":")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection(host, int(port), ssl=old, server_hostname="localhost")
+        with pytest.raises(UnavailableError):
+            await asyncio.to_thread(ask, address, Access())
+        await wait_until_async(lambda: server.handshakes_failed == 2)
+    async with serving(callers, callers.authenticator(), asked, clients=None) as (address, _):
+        with pytest.raises(UnavailableError, match="does not speak TLS"):
+            await asyncio.to_thread(ask, address, access(callers))
+    assert asked.callers == []
+
+
+async def test_handshakes_that_never_end_leave_room_for_others(callers: Callers) -> None:
+    let_in = access(callers, callers.client())
+    async with serving(callers, callers.authenticator()) as (address, server):
+        host, port = address.split(":")
+        silent = [socket.create_connection((host, int(port))) for _ in range(100)]
+        await wait_until_async(lambda: server.connections == 2 * 4 + 64)
+        for one in silent[:70]:
+            one.close()
+        await wait_until_async(lambda: server.connections < 10)
+        await asyncio.to_thread(ask, address, let_in)
+        for one in silent:
+            one.close()
