@@ -10,10 +10,12 @@ from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
 from penstock.collector.intake import Intake
 from penstock.collector.pipeline import Pipeline
+from penstock.collector.sources.exec import ExecSource
 from penstock.collector.sources.file import FileSource
 from penstock.collector.sources.forward import ForwardSource
 from penstock.collector.sources.host_metrics import HostMetricsSource
 from penstock.collector.sources.otlp import OtlpSource
+from penstock.collector.sources.prometheus import PrometheusSource
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.statsd import StatsdSource
 from penstock.collector.sources.stdin import StdinSource
@@ -44,7 +46,7 @@ class Parts:
     known: frozenset[str]
 
 
-def make_source(  # noqa: PLR0911 - one case a source
+def make_source(  # noqa: C901, PLR0911 - one case a source
     section: sections.Source, parts: Parts
 ) -> Source:
     """Make a source of its configuration."""
@@ -66,6 +68,10 @@ def make_source(  # noqa: PLR0911 - one case a source
             return SyslogSource(section, intake=intake)
         case sections.StatsdSource():
             return StatsdSource(section, resource, intake=intake)
+        case sections.ExecSource():
+            return ExecSource(section, intake=intake)
+        case sections.PrometheusSource():
+            return PrometheusSource(section, resource, intake=intake)
         case sections.HostMetricsSource(service=service, interval_s=interval_s):
             own = {**resource, "service.name": service}
             return HostMetricsSource(interval_s, own, intake=intake)

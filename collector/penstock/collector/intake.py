@@ -6,12 +6,14 @@ disk, `offer_or_drop`, which count; who can be made to wait, `keep_surely`, whic
 
 import asyncio
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
 from penstock.collector.core.ledger import Ledger
+from penstock.collector.core.lines import Line
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.spool import Spool, Unit
 from penstock.service.clock import Clock
@@ -32,6 +34,22 @@ class Payload:
     data: bytes
     count: int
     meta: dict[str, Any] = field(default_factory=dict)
+
+
+def payload_of_lines(
+    lines: Sequence[Line], *, service: str, attributes: Mapping[str, str] | None = None
+) -> Payload:
+    """Raw lines that become log records, with what holds for all of them."""
+    return Payload(
+        format="lines",
+        data=b"\n".join(line.text for line in lines),
+        count=len(lines),
+        meta={
+            "service": service,
+            "truncated": [index for index, line in enumerate(lines) if line.truncated],
+            "attributes": dict(attributes or {}),
+        },
+    )
 
 
 class Intake:

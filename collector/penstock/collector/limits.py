@@ -83,3 +83,6 @@ STATSD_TAGS_MAX: Final = 64
 
 STATSD_SET_MEMBERS_MAX: Final = 100_000
 """Different members of all sets of a source within one flush interval."""
+
+SCRAPE_BYTES_MAX: Final = 16 * MIB
+"""One exporter's answer; some hundred thousand samples."""

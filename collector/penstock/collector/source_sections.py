@@ -156,6 +156,34 @@ class StatsdSource(SourceSection):
         return self
 
 
+class ExecSource(SourceSection):
+    """Lines that a program writes to its outputs."""
+
+    type: Literal["exec"]
+    command: list[str] = Field(min_length=1, description="program and arguments; no shell")
+    interval_s: float | None = Field(
+        default=None, ge=0.1, le=86_400, description="none: it goes on, and is started when it ends"
+    )
+    timeout_s: float = Field(default=60.0, gt=0, le=86_400, description="of one run by interval")
+    service: str = Field(min_length=1)
+    line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
+
+
+class PrometheusSource(SourceSection):
+    """Metrics scraped from Prometheus exporters."""
+
+    type: Literal["prometheus"]
+    targets: list[Annotated[str, Field(pattern=r"^https?://[^/\s]+(/\S*)?$")]] = Field(
+        min_length=1, description="URLs"
+    )
+    interval_s: float = Field(default=15.0, ge=0.1, le=86_400)
+    timeout_s: float = Field(default=10.0, gt=0, le=3600)
+    samples_max: int = Field(default=50_000, ge=1, le=500_000, description="of one scrape")
+    service: str = Field(default="prometheus", min_length=1)
+    bearer_token: SecretStr | None = None
+    ca_file: Path | None = Field(default=None, description="PEM: who signs https targets")
+
+
 class HostMetricsSource(SourceSection):
     """This host's cpu, memory, disk, network, load and filesystem figures."""
 
@@ -172,6 +200,8 @@ Source = Annotated[
     | OtlpSource
     | SyslogSource
     | StatsdSource
+    | ExecSource
+    | PrometheusSource
     | HostMetricsSource,
     Field(discriminator="type"),
 ]

@@ -12,7 +12,7 @@ import select
 from typing_extensions import override
 
 from penstock.collector.core.lines import Line, LineCutter
-from penstock.collector.intake import Intake, Payload
+from penstock.collector.intake import Intake, payload_of_lines
 from penstock.collector.limits import READ_BYTES
 from penstock.collector.sources.source import Source
 
@@ -76,17 +76,3 @@ class StdinSource(Source):
             payload = payload_of_lines(lines, service=self._service)
             self._intake.note("lines_truncated", len(payload.meta["truncated"]))
             await self._intake.keep_surely(payload)
-
-
-def payload_of_lines(lines: list[Line], *, service: str, **attributes: str) -> Payload:
-    """Raw lines that become log records, with what holds for all of them."""
-    return Payload(
-        format="lines",
-        data=b"\n".join(line.text for line in lines),
-        count=len(lines),
-        meta={
-            "service": service,
-            "truncated": [index for index, line in enumerate(lines) if line.truncated],
-            "attributes": attributes,
-        },
-    )

@@ -1,0 +1,161 @@
+"""What a Prometheus exporter exposes, in the text format or OpenMetrics, as metric points.
+
+    counter                   cumulative sum, monotonic, named as the sample (``..._total``)
+    gauge, untyped, info,     gauge
+    stateset
+    histogram                 histogram: cumulative buckets by ``le`` become counts between bounds
+    summary, gauge histogram  their samples: gauges, and for ``_count`` and ``_sum`` sums
+
+Sums began when the exporter's process did, if it says so (``process_start_time_seconds``), else
+when it was first scraped. A value that is not finite is no measurement; such are counted.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as open_metrics_families,
+)
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from penstock.collector.errors import UndecodableError
+
+_START: Final = "process_start_time_seconds"
+_NANOSECONDS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapedPoint:
+    """One point; `time_ns` is None for the time of the scrape."""
+
+    name: str
+    unit: str
+    labels: dict[str, str]
+    typed: dict[str, Any]
+    time_ns: int | None = None
+
+
+@dataclass(slots=True)
+class Scraped:
+    """What one scrape brought.
+
+    Attributes:
+        samples: As they stand in the text.
+        not_finite: Of which so many are no numbers.
+    """
+
+    points: list[ScrapedPoint] = field(default_factory=list)
+    samples: int = 0
+    not_finite: int = 0
+
+
+def read_exposition(
+    body: bytes, content_type: str, *, first_scrape_ns: int, samples_max: int
+) -> Scraped:
+    """Read an exporter's answer.
+
+    Args:
+        body: The answer.
+        content_type: Its header, which tells the formats apart.
+        first_scrape_ns: When the exporter was first scraped.
+        samples_max: An answer with more is refused whole.
+
+    Raises:
+        UndecodableError: It is in neither format, or too much.
+    """
+    parse = (
+        open_metrics_families
+        if content_type.startswith("application/openmetrics-text")
+        else text_string_to_metric_families
+    )
+    scraped = Scraped()
+    families: list[Metric] = []
+    try:
+        for family in parse(body.decode()):
+            families.append(family)
+            scraped.samples += len(family.samples)
+            if scraped.samples > samples_max:
+                raise UndecodableError(f"more than {samples_max} samples")
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise UndecodableError(f"not Prometheus metrics: {error}"[:200]) from None
+    start_ns = _start_ns(families, first_scrape_ns)
+    for family in families:
+        for point in _points(family, start_ns):
+            if all(
+                math.isfinite(point.typed[key]) for key in ("value", "sum") if key in point.typed
+            ):
+                scraped.points.append(point)
+            else:
+                scraped.not_finite += 1
+    return scraped
+
+
+def _start_ns(families: Iterable[Metric], first_scrape_ns: int) -> int:
+    for family in families:
+        for sample in family.samples:
+            if sample.name == _START and 0 < sample.value < first_scrape_ns / _NANOSECONDS:
+                return int(sample.value * _NANOSECONDS)
+    return first_scrape_ns
+
+
+def _points(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
+    if family.type == "histogram":
+        yield from _histograms(family, start_ns)
+        return
+    for sample in family.samples:
+        if sample.name.endswith("_created") and family.type in ("counter", "summary"):
+            continue  # the time itself, not a measurement
+        is_sum = family.type == "counter" or (
+            family.type == "summary" and sample.name.endswith(("_count", "_sum"))
+        )
+        typed: dict[str, Any] = {"metric_type": "gauge", "value": float(sample.value)}
+        if is_sum:
+            typed |= {"metric_type": "sum", **_window(start_ns)}
+            typed["is_monotonic"] = not sample.name.endswith("_sum")
+        yield _point(family, sample, typed)
+
+
+def _histograms(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
+    """Each set of labels of a histogram as one point; one without buckets is left out."""
+    series: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+    for sample in family.samples:
+        labels = {key: value for key, value in sample.labels.items() if key != "le"}
+        found = series.setdefault(tuple(sorted(labels.items())), {"buckets": [], "at": sample})
+        if sample.name.endswith("_bucket"):
+            found["buckets"].append((float(sample.labels.get("le", "nan")), sample.value))
+        elif sample.name.endswith("_sum"):
+            found["sum"] = float(sample.value)
+    for labels_key, found in series.items():
+        buckets = sorted(found["buckets"])
+        if not buckets or buckets[-1][0] != math.inf:
+            continue
+        totals = [int(count) for _, count in buckets]
+        before = [0, *totals[:-1]]
+        typed: dict[str, Any] = {
+            "metric_type": "histogram",
+            "count": totals[-1],
+            "bucket_counts": [now - then for now, then in zip(totals, before, strict=True)],
+            "explicit_bounds": [bound for bound, _ in buckets[:-1]],
+            **_window(start_ns),
+        }
+        if "sum" in found:
+            typed["sum"] = found["sum"]
+        point = _point(family, found["at"], typed)
+        yield ScrapedPoint(family.name, point.unit, dict(labels_key), typed, point.time_ns)
+
+
+def _point(family: Metric, sample: Sample, typed: dict[str, Any]) -> ScrapedPoint:
+    time_ns = None
+    if sample.timestamp is not None:
+        time_ns = int(float(sample.timestamp) * _NANOSECONDS)
+        if "start_time_unix_nano" in typed:
+            typed["start_time_unix_nano"] = min(typed["start_time_unix_nano"], time_ns)
+    return ScrapedPoint(sample.name, family.unit, dict(sample.labels), typed, time_ns)
+
+
+def _window(start_ns: int) -> dict[str, Any]:
+    return {"temporality": "cumulative", "start_time_unix_nano": start_ns}

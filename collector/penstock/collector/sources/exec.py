@@ -1,0 +1,138 @@
+"""Lines that a program writes: one that goes on, or one that is run again and again.
+
+Both outputs become log records, told apart by ``log.iostream``. There is no acknowledgement: the
+program is held back while the spool has no room, and what was read and not yet durable when the
+process is killed is lost. A program that ends is started again after a wait that doubles.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from typing import Final
+
+from typing_extensions import override
+
+from penstock.collector.core.lines import LineCutter
+from penstock.collector.intake import Intake, payload_of_lines
+from penstock.collector.limits import READ_BYTES
+from penstock.collector.source_sections import ExecSource as Section
+from penstock.collector.sources.source import Source
+from penstock.service import ConfigError
+
+_RESTART_MIN_S: Final = 1.0
+_RESTART_MAX_S: Final = 60.0
+_TERM_GRACE_S: Final = 3.0
+"""Between asking a program to end and ending it."""
+
+
+class ExecSource(Source):
+    """Runs one command, without a shell."""
+
+    def __init__(self, section: Section, *, intake: Intake) -> None:
+        self.name = intake.source
+        self._section = section
+        self._intake = intake
+        self._stopping = asyncio.Event()
+
+    @property
+    @override
+    def endpoint(self) -> str | None:
+        return None
+
+    @override
+    async def start(self) -> None:
+        """Refuse a program that is not there; `run` starts it."""
+        program = self._section.command[0]
+        if shutil.which(program) is None:
+            raise ConfigError(
+                f"source {self.name}: command: {program} cannot be run",
+                fix="name an executable file, or a program on PATH",
+            )
+
+    @override
+    async def run(self) -> None:
+        wait_s = _RESTART_MIN_S
+        while not self._stopping.is_set():
+            began_ns = self._intake.clock.monotonic_ns()
+            status = await self._run_once()
+            lasted_s = (self._intake.clock.monotonic_ns() - began_ns) / 1e9
+            if status != 0 and not self._stopping.is_set():
+                self._intake.note("exits_with_failure")
+                self._intake.log.warning("the program failed", status=status)
+            interval_s = self._section.interval_s
+            if interval_s is not None:
+                await self._pause(max(0.0, interval_s - lasted_s))
+                continue
+            wait_s = _RESTART_MIN_S if lasted_s > _RESTART_MAX_S else wait_s
+            await self._pause(wait_s)
+            wait_s = min(wait_s * 2, _RESTART_MAX_S)
+
+    @override
+    async def stop(self) -> None:
+        self._stopping.set()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    async def _run_once(self) -> int:
+        """Run the program to its end; returns its status, negative for a signal."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._section.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                limit=READ_BYTES,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._intake.log.warning("the program cannot be started", error=error.strerror)
+            return 127
+        assert process.stdout is not None
+        assert process.stderr is not None
+        guard = asyncio.create_task(self._end_in_time(process))
+        try:
+            await asyncio.gather(
+                self._read(process.stdout, "stdout"), self._read(process.stderr, "stderr")
+            )
+            return await process.wait()
+        finally:
+            guard.cancel()
+            _signal(process, signal.SIGKILL)
+
+    async def _end_in_time(self, process: asyncio.subprocess.Process) -> None:
+        """End the program, and what it started, when the source stops or its time is over."""
+        timeout_s = self._section.timeout_s if self._section.interval_s is not None else None
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._stopping.wait()
+        except TimeoutError:
+            self._intake.note("timeouts")
+        _signal(process, signal.SIGTERM)
+        await asyncio.sleep(_TERM_GRACE_S)
+        _signal(process, signal.SIGKILL)
+
+    async def _read(self, stream: asyncio.StreamReader, name: str) -> None:
+        cutter = LineCutter(self._section.line_bytes_max)
+        while data := await stream.read(READ_BYTES):
+            await self._take(cutter, data, name)
+        await self._take(cutter, b"\n" if cutter.waits else b"", name)
+
+    async def _take(self, cutter: LineCutter, data: bytes, name: str) -> None:
+        lines = cutter.feed(data)
+        if lines:
+            payload = payload_of_lines(
+                lines, service=self._section.service, attributes={"log.iostream": name}
+            )
+            self._intake.note("lines_truncated", len(payload.meta["truncated"]))
+            await self._intake.keep_surely(payload)
+
+
+def _signal(process: asyncio.subprocess.Process, number: int) -> None:
+    """Send a signal to the program and all that it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

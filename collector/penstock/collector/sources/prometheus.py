@@ -1,0 +1,151 @@
+"""Metrics scraped from Prometheus exporters, each target at its own pace.
+
+A scrape's samples become one unit, with ``up`` (1, or 0 when the scrape failed),
+``scrape_duration_seconds`` and ``scrape_samples_scraped`` as Prometheus itself adds them. What the
+spool has no room for is counted as dropped: the next scrape has newer figures.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from typing_extensions import override
+
+from penstock.collector.decode.metric_lines import metric_line
+from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exposition
+from penstock.collector.errors import RemoteProtocolError, UndecodableError
+from penstock.collector.intake import Intake, Payload
+from penstock.collector.limits import SCRAPE_BYTES_MAX
+from penstock.collector.source_sections import PrometheusSource as Section
+from penstock.collector.sources.http_client import get
+from penstock.collector.sources.source import Source
+from penstock.logd.security.tls import CertificateFiles, TlsFileError
+from penstock.service import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
+
+_ACCEPT: Final = (
+    "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.8,*/*;q=0.1"
+)
+
+
+class PrometheusSource(Source):
+    """Scrapes the targets of one section.
+
+    Args:
+        resource: Of the points; each target adds its address.
+    """
+
+    def __init__(self, section: Section, resource: Mapping[str, Any], *, intake: Intake) -> None:
+        self.name = intake.source
+        self._section = section
+        self._resource = {**resource, "service.name": section.service}
+        self._intake = intake
+        self._context: ssl.SSLContext | None = None
+        self._first_ns: dict[str, int] = {}
+        self._stopping = asyncio.Event()
+
+    @property
+    @override
+    def endpoint(self) -> str | None:
+        return None
+
+    @override
+    async def start(self) -> None:
+        try:
+            self._context = CertificateFiles(ca_file=self._section.ca_file).client()
+        except TlsFileError as error:
+            raise ConfigError(f"source {self.name}: ca_file: {error}", fix=error.fix) from None
+
+    @override
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for target in self._section.targets:
+                tasks.create_task(self._follow(target))
+
+    @override
+    async def stop(self) -> None:
+        self._stopping.set()
+
+    async def _follow(self, target: str) -> None:
+        while not self._stopping.is_set():
+            began_ns = self._intake.clock.monotonic_ns()
+            await self._take(target)
+            spent_s = (self._intake.clock.monotonic_ns() - began_ns) / 1e9
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, self._section.interval_s - spent_s)):
+                    await self._stopping.wait()
+
+    async def _take(self, target: str) -> None:
+        clock = self._intake.clock
+        now_ns, began_ns = clock.unix_ns(), clock.monotonic_ns()
+        first_ns = self._first_ns.setdefault(target, now_ns)
+        up, scraped = 1, Scraped()
+        try:
+            async with asyncio.timeout(self._section.timeout_s):
+                scraped = await self._scrape(target, first_ns)
+        except (OSError, RemoteProtocolError, UndecodableError, TimeoutError) as error:
+            up = 0
+            self._intake.note("scrapes_failed")
+            self._intake.log.warning("scrape failed", target=target, error=_words(error))
+        self._intake.note("samples_not_finite", scraped.not_finite)
+        seconds = (clock.monotonic_ns() - began_ns) / 1e9
+        own = (("up", up), ("scrape_duration_seconds", seconds),
+               ("scrape_samples_scraped", scraped.samples))  # fmt: skip
+        points = scraped.points + [
+            ScrapedPoint(name, "", {}, {"metric_type": "gauge", "value": value})
+            for name, value in own
+        ]
+        resource = self._resource | _address(target)
+        lines = await asyncio.to_thread(_lines, points, now_ns, resource)
+        await self._intake.keep_or_drop(Payload("ndjson", b"\n".join(lines), len(lines)))
+
+    async def _scrape(self, target: str, first_ns: int) -> Scraped:
+        """Fetch and read.
+
+        Raises:
+            OSError: It cannot be connected to.
+            RemoteProtocolError: It answers otherwise than expected.
+            UndecodableError: What it answers are no metrics.
+        """
+        headers = {"accept": _ACCEPT, "user-agent": "penstock-collector"}
+        if self._section.bearer_token is not None:
+            headers["authorization"] = f"Bearer {self._section.bearer_token.get_secret_value()}"
+        reply = await get(target, headers, body_bytes_max=SCRAPE_BYTES_MAX, context=self._context)
+        if reply.status != 200:
+            raise RemoteProtocolError(f"status {reply.status}")
+        # The parser is slow and written in Python: in a thread it delays nobody for long.
+        return await asyncio.to_thread(
+            read_exposition,
+            reply.body,
+            reply.headers.get("content-type", ""),
+            first_scrape_ns=first_ns,
+            samples_max=self._section.samples_max,
+        )
+
+
+def _lines(points: list[ScrapedPoint], now_ns: int, resource: Mapping[str, Any]) -> list[bytes]:
+    return [
+        metric_line(
+            point.name, point.unit, point.labels, point.typed,
+            time_ns=now_ns if point.time_ns is None else point.time_ns,
+            observed_ns=now_ns, resource=resource,
+        )
+        for point in points
+    ]  # fmt: skip
+
+
+def _address(target: str) -> dict[str, Any]:
+    parts = urlsplit(target)
+    return {
+        "service.instance.id": parts.netloc.rpartition("@")[2],
+        "server.address": parts.hostname or "",
+        "url.scheme": parts.scheme,
+    }
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,97 @@
+"""Programs whose output is collected."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.collector.source_sections import ExecSource as Section
+from penstock.collector.sources import exec as exec_source
+from penstock.collector.sources.exec import ExecSource
+from penstock.service import ConfigError
+from tests.support.intake import SpoolingIntake, spooling
+from tests.support.waiting import wait_until_async
+
+
+@asynccontextmanager
+async def running(
+    directory: Path, program: str, **options: Any
+) -> AsyncIterator[tuple[ExecSource, SpoolingIntake]]:
+    command = [sys.executable, "-c", program]
+    section = Section.model_validate(
+        {"type": "exec", "command": command, "service": "job", **options}
+    )
+    async with spooling(directory, "exec", drop_newest=False) as intake:
+        source = ExecSource(section, intake=intake)
+        await source.start()
+        task = asyncio.ensure_future(source.run())
+        try:
+            yield source, intake
+        finally:
+            await source.stop()
+            await task
+
+
+def bodies(intake: SpoolingIntake) -> list[str]:
+    return [json.loads(line)["body"] for line in intake.lines()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+
+
+async def test_both_outputs_are_read_to_their_end(tmp_path: Path) -> None:
+    program = "import sys; print('a'); print('b', end=''); print('e' * 100, file=sys.stderr)"
+    async with running(tmp_path, program, interval_s=3600, line_bytes_max=64) as (_, intake):
+        await wait_until_async(lambda: len(bodies(intake)) == 3)
+        records = [json.loads(line) for line in intake.lines()]
+        streams = {r["body"]: r["attributes"]["log.iostream"] for r in records}
+        assert streams == {"a": "stdout", "b": "stdout", "e" * 64: "stderr"}
+        assert intake.account.notes["lines_truncated"] == 1
+
+
+async def test_a_program_that_ends_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exec_source, "_RESTART_MIN_S", 0.01)
+    async with running(tmp_path, "print('hi'); raise SystemExit(3)") as (_, intake):
+        await wait_until_async(lambda: len(bodies(intake)) >= 2)
+        await wait_until_async(lambda: intake.account.notes["exits_with_failure"] >= 2)
+
+
+async def test_the_stop_ends_the_program_and_what_it_started(tmp_path: Path) -> None:
+    program = (
+        "import os, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '1000'])\n"
+        "print(os.getpid(), child.pid, flush=True)\n"
+        "time.sleep(1000)"
+    )
+    async with running(tmp_path, program) as (source, intake):
+        await wait_until_async(lambda: bodies(intake))
+        pids = [int(pid) for pid in bodies(intake)[0].split()]
+        await source.stop()
+        await wait_until_async(lambda: not any(map(is_alive, pids)))
+
+
+async def test_a_run_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    program = "import time; print('begun', flush=True); time.sleep(1000)"
+    async with running(tmp_path, program, interval_s=3600, timeout_s=0.5) as (_, intake):
+        await wait_until_async(lambda: intake.account.notes["exits_with_failure"] == 1)
+        assert intake.account.notes["timeouts"] == 1
+
+
+async def test_a_program_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+    section = Section(type="exec", command=["/nowhere/program"], service="job")
+    async with spooling(tmp_path, "exec") as intake:
+        with pytest.raises(ConfigError, match="cannot be run"):
+            await ExecSource(section, intake=intake).start()

@@ -1,0 +1,173 @@
+"""Prometheus expositions as metric points, and scraping with everything bounded."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
+
+from penstock.collector.decode.metric_lines import metric_line
+from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exposition
+from penstock.collector.errors import UndecodableError
+from penstock.collector.source_sections import PrometheusSource as Section
+from penstock.collector.sources import prometheus
+from penstock.collector.sources.prometheus import PrometheusSource
+from penstock.specs import Accepted, check_line
+from tests.support.intake import SpoolingIntake, spooling
+from tests.support.waiting import wait_until_async
+
+TEXT, OPEN = "text/plain; version=0.0.4", "application/openmetrics-text; version=1.0.0"
+NOW = 1_700_000_000_000_000_000
+
+
+def read(body: bytes, content_type: str = TEXT, samples_max: int = 1000) -> Scraped:
+    scraped = read_exposition(body, content_type, first_scrape_ns=NOW - 5, samples_max=samples_max)
+    for point in scraped.points:
+        line = metric_line(
+            point.name, point.unit, point.labels, point.typed,
+            time_ns=point.time_ns or NOW, observed_ns=NOW, resource={"service.name": "s"},
+        )  # fmt: skip
+        assert isinstance(check_line(line), Accepted), (check_line(line), line)
+    return scraped
+
+
+def by_name(scraped: Scraped) -> dict[str, ScrapedPoint]:
+    return {point.name: point for point in scraped.points}
+
+
+@pytest.mark.parametrize(
+    ("generate", "content_type"), [(generate_latest, TEXT), (generate_open_metrics, OPEN)]
+)
+def test_what_the_client_library_exposes_is_read(generate: Any, content_type: str) -> None:
+    registry = CollectorRegistry()
+    Counter("jobs", "J.", ["queue"], registry=registry).labels("a").inc(3)
+    Gauge("depth", "D.", registry=registry).set(-1.5)
+    Histogram("size_bytes", "S.", buckets=(1, 5), registry=registry).observe(2)
+    Summary("wait_seconds", "W.", registry=registry).observe(0.5)
+    found = by_name(read(generate(registry), content_type))
+    assert found["jobs_total"].labels == {"queue": "a"}
+    assert found["jobs_total"].typed == {
+        "metric_type": "sum", "value": 3.0, "is_monotonic": True, "temporality": "cumulative",
+        "start_time_unix_nano": NOW - 5,
+    }  # fmt: skip
+    assert found["depth"].typed == {"metric_type": "gauge", "value": -1.5}
+    histogram = found["size_bytes"].typed
+    assert (histogram["bucket_counts"], histogram["explicit_bounds"]) == ([0, 1, 0], [1.0, 5.0])
+    assert (histogram["count"], histogram["sum"]) == (1, 2.0)
+    assert found["wait_seconds_count"].typed["is_monotonic"] is True
+    assert found["wait_seconds_sum"].typed["is_monotonic"] is False
+
+
+def test_sums_begin_with_the_process_where_it_says_so() -> None:
+    text = b"# TYPE a_total counter\na_total 1\nprocess_start_time_seconds 5\n"
+    assert by_name(read(text))["a_total"].typed["start_time_unix_nano"] == 5_000_000_000
+
+
+def test_values_that_are_no_numbers_are_counted_and_times_are_kept() -> None:
+    scraped = read(b"a NaN\nb +Inf\nc 1 1600000000000\n")
+    assert [(p.name, p.time_ns) for p in scraped.points] == [("c", 1_600_000_000_000_000_000)]
+    assert (scraped.samples, scraped.not_finite) == (3, 2)
+
+
+def test_quantiles_are_gauges_and_other_types_too() -> None:
+    text = b'# TYPE s summary\ns{quantile="0.5"} 2\ns_count 1\nuntyped 3\n'
+    found = by_name(read(text))
+    assert (found["s"].typed["metric_type"], found["s"].labels) == ("gauge", {"quantile": "0.5"})
+    assert found["untyped"].typed["metric_type"] == "gauge"
+
+
+def test_a_histogram_without_its_last_bucket_is_no_point() -> None:
+    assert read(b'# TYPE h histogram\nh_bucket{le="1"} 2\nh_count 2\nh_sum 1\n').points == []
+
+
+@pytest.mark.parametrize("body", [b"\xff", b"a{", b"a x", b"a 1\n" * 1001])
+def test_what_is_no_exposition_is_refused_whole(body: bytes) -> None:
+    with pytest.raises(UndecodableError):
+        read(body)
+
+
+@given(st.text(alphabet='ab_ {}="\\\n#1.e+-TYPEhistogramcounterle,', max_size=60))
+def test_no_text_makes_the_reader_raise_anything_else(text: str) -> None:
+    for content_type in (TEXT, OPEN):
+        try:
+            read_exposition(text.encode(), content_type, first_scrape_ns=NOW, samples_max=10)
+        except UndecodableError:
+            continue
+
+
+@asynccontextmanager
+async def scraping(
+    directory: Path, answer: bytes, **options: Any
+) -> AsyncIterator[tuple[SpoolingIntake, list[bytes]]]:
+    """A source that scrapes a server which answers everything with these bytes."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    target = f"http://127.0.0.1:{port}/metrics?x=1"
+    section = Section.model_validate({"type": "prometheus", "targets": [target], **options})
+    async with spooling(directory, "prometheus") as intake:
+        source = PrometheusSource(section, {"host.name": "h"}, intake=intake)
+        await source.start()
+        running = asyncio.ensure_future(source.run())
+        try:
+            await wait_until_async(intake.lines)
+            yield intake, asked
+        finally:
+            await source.stop()
+            await running
+            server.close()
+
+
+def reply(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def values(intake: SpoolingIntake) -> dict[str, float]:
+    found = [json.loads(line) for line in intake.lines()]
+    assert {record["resource"]["server.address"] for record in found} == {"127.0.0.1"}
+    return {record["name"]: record["value"] for record in found}
+
+
+async def test_a_scrape_says_that_the_target_is_up(tmp_path: Path) -> None:
+    body = gzip.compress(b"a 1\n")
+    answer = reply(body, "200 OK", "content-encoding: gzip", f"content-type: {TEXT}")
+    async with scraping(tmp_path, answer, bearer_token="key") as (intake, asked):
+        found = values(intake)
+        assert (found["a"], found["up"], found["scrape_samples_scraped"]) == (1, 1, 1)
+        assert asked[0].startswith(b"GET /metrics?x=1 HTTP/1.1\r\n")
+        assert b"authorization: Bearer key\r\n" in asked[0].lower().replace(b"bearer", b"Bearer")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"", b"nonsense\r\n\r\n", reply(b"a 1\n", "500 Oh"), reply(b"a {"),
+        reply(b"a 1\n" * 400),
+        reply(gzip.compress(b"#" * 90_000), "200 OK", "content-encoding: gzip"),
+        b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\na 1\n",
+    ],
+    ids=["nothing", "no http", "status", "no metrics", "large", "bomb", "ends early"],
+)  # fmt: skip
+async def test_everything_else_says_that_it_is_down(
+    tmp_path: Path, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "SCRAPE_BYTES_MAX", 1000)
+    async with scraping(tmp_path, answer) as (intake, _):
+        assert values(intake)["up"] == 0
+        assert intake.account.notes["scrapes_failed"] == 1
