@@ -92,7 +92,7 @@ def test_the_opentelemetry_sdk_over_grpc_and_http(tmp_path: Path, nats_url: str)
     with collecting(tmp_path, nats_url, source) as (logd, collector):
         grpc = endpoint(collector, "otlp.grpc")
         http = f"http://{endpoint(collector, 'otlp.http')}/v1"
-        options = {"endpoint": grpc, "insecure": True}
+        options: dict[str, Any] = {"endpoint": grpc, "insecure": True}
         emit_one_of_each(GrpcLogs(**options), GrpcSpans(**options), GrpcMetrics(**options))
         emit_one_of_each(
             HttpLogs(f"{http}/logs", compression=Compression.Gzip),
