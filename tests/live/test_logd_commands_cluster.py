@@ -74,6 +74,8 @@ CHANGES: list[tuple[str, Any]] = [
     ("cluster drain b", ("drain", "b", False)),
     ("cluster undrain b", ("drain", "b", True)),
     ("cluster remove b --yes", ("remove_node", "b")),
+    ("cluster step-down", ("step_down", None)),
+    ("cluster step-down --to c", ("step_down", "c")),
     ("streams pause logs", ("set_mode", "logs", True, None, None)),
     ("streams pause logs --hold", ("set_mode", "logs", True, None, True)),
     ("streams resume logs", ("set_mode", "logs", False, None, None)),

@@ -22,12 +22,14 @@ class FakeLog:
         streams: Of each stream, the frames of each partition.
         read: Offsets of the frames that were sent, by stream.
         broken: Raised in the middle of reading.
+        nodes: What each node of the cluster says of its gaps, or why it says nothing.
     """
 
     streams: dict[str, list[list[tuple[FrameHeader, pa.RecordBatch]]]] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
     read: list[tuple[str, int]] = field(default_factory=list)
     broken: Exception | None = None
+    nodes: dict[str, Any] = field(default_factory=dict)
 
     def add(
         self, stream: str, records: list[Record], *, per_frame: int, partition: int = 0
@@ -65,6 +67,21 @@ class FakeLog:
                 if time_ns >= timestamp_ns:
                     return header.base_offset + delta
         return self.offsets(stream, partition).end
+
+    def purge(self, stream: str, before: int, partition: int = 0) -> int:
+        self._frames(stream, partition)
+        self.starts[stream] = before
+        return before
+
+    def cluster(self) -> Any:
+        nodes = [SimpleNamespace(node=name, is_member=True) for name in self.nodes]
+        return SimpleNamespace(name="demo" if len(nodes) > 1 else None, nodes=nodes)
+
+    def gaps(self, node: str | None) -> Any:
+        found = self.nodes[node or next(iter(self.nodes))]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def batches(
         self,

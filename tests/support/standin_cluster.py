@@ -137,6 +137,11 @@ class Node(LoneStreams):
         return {"leader": "b", "unclean_elections": 1} | ends
 
     @override
+    async def step_down(self, heir: str | None) -> str:
+        self._in.changes.append(("step_down", heir))
+        return heir or "b"
+
+    @override
     async def rebalance(self) -> int:
         return 7
 

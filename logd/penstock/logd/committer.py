@@ -30,6 +30,7 @@ from penstock.logd.log_orders import (
     Order,
     Outcome,
     Patch,
+    PurgeBefore,
     Remembered,
     StartMoved,
     Wish,
@@ -114,6 +115,10 @@ class Committer:
     def delete_before(self, offset: int) -> None:
         """Have whole segments below `offset` deleted, when the retainer finds that they may be."""
         self._give(DeleteBefore(offset))
+
+    def purge_before(self, offset: int) -> None:
+        """Have whole segments below `offset` deleted, the active one too if all of it is below."""
+        self._give(PurgeBefore(offset))
 
     def patch(self, first: int, upto: int, frames: Iterable[Frame], cuts: int) -> None:
         """Have damage in [first, upto) filled with checked frames: `Patched`, if it could be.
@@ -208,7 +213,15 @@ class Committer:
                 self._retainer.remembered(offset)
             case Wish.SEAL:
                 self._log.roll()
-            case BeginEpoch() | Truncate() | Reset() | DeleteBefore() | Patch() | Note():
+            case (
+                BeginEpoch()
+                | Truncate()
+                | Reset()
+                | DeleteBefore()
+                | PurgeBefore()
+                | Patch()
+                | Note()
+            ):
                 outcome = self._changes.carry_out(order)
                 self._start = self._log.start_offset
                 if outcome is not None:

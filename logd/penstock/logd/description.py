@@ -35,7 +35,7 @@ def describe_standing(partition: Readable | None) -> dict[str, Any]:
         names = ("start_offset", "high_watermark", "end_offset", "epoch", "size_bytes")
         return dict.fromkeys(names)
     return {
-        "start_offset": partition.log.start_offset,
+        "start_offset": partition.start_offset,
         "high_watermark": partition.high_watermark,
         "end_offset": partition.log.end_offset,
         "epoch": partition.epoch,

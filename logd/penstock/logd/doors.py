@@ -21,6 +21,7 @@ from penstock.logd.fetch.access import AccessApi
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.guarded import GuardedApi
 from penstock.logd.fetch.permits import Permits
+from penstock.logd.gap_report import gap_document
 from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.security.principal import Principal
 from penstock.service.clock import Clock, SystemClock
@@ -60,7 +61,13 @@ class Doors:
         self.throttle = Throttle(
             engine.access, self.guard, clock, wait_s_max=config.quota_delay_s_max
         )
-        api = FetchApi(engine.streams, engine.cursors, engine.groups, self.creator)
+        api = FetchApi(
+            engine.streams,
+            engine.cursors,
+            engine.groups,
+            self.creator,
+            partial(gap_document, engine),
+        )
         self.api = GuardedApi(
             api,
             AccessApi(engine.access, self.guard).handlers(),

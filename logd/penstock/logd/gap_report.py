@@ -7,6 +7,7 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from penstock.logd.core.gaps import Gap, GapLedger, GapReason, Instant
+from penstock.logd.engine import Engine
 
 _STREAMS_SHOWN: Final = 10
 _SAID_ELSEWHERE: Final = (GapReason.RECONNECTING, GapReason.DENIED, GapReason.STORAGE_FAILED)
@@ -20,6 +21,17 @@ def describe_gaps(gaps: GapLedger, now: Instant) -> dict[str, Any]:
         "lasting": [_describe(gap, now) | {"end": None} for gap in lasting],
         "ended": [_describe(gap, now) for gap in list(gaps.ended)],
     }
+
+
+def gap_document(engine: Engine) -> dict[str, Any]:
+    """The gaps of a daemon, and what is known to be damaged of its logs."""
+    listening = engine.listening
+    damaged = [
+        {"stream": partition.name, "partition": partition.number, "first": first, "upto": upto}
+        for partition in engine.partitions()
+        for first, upto in partition.log.damaged()
+    ]
+    return describe_gaps(listening.gaps, listening.now()) | {"damaged": damaged}
 
 
 def gap_reasons(gaps: GapLedger) -> Iterable[str]:

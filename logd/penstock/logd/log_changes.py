@@ -12,6 +12,7 @@ from penstock.logd.log_orders import (
     Outcome,
     Patch,
     Patched,
+    PurgeBefore,
     WasReset,
 )
 from penstock.logd.retainer import Retainer
@@ -69,12 +70,13 @@ class LogChanges:
                 return WasReset(start, cuts)
             case DeleteBefore(offset):
                 self._retainer.delete_before(offset)
-                return None
+            case PurgeBefore(offset):
+                self._retainer.purge_before(offset)
             case Patch():
                 return self._patch(change)
             case Note():
                 self._note(change)
-                return None
+        return None
 
     def _was_cut(self, cuts: int) -> None:
         self.cuts = cuts

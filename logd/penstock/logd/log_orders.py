@@ -54,7 +54,14 @@ class Patch:
     cuts: int
 
 
-Change = BeginEpoch | Truncate | Reset | DeleteBefore | Patch | Note
+@dataclass(frozen=True, slots=True)
+class PurgeBefore:
+    """Delete whole segments below `offset`, and the active one if all of it is below."""
+
+    offset: int
+
+
+Change = BeginEpoch | Truncate | Reset | DeleteBefore | PurgeBefore | Patch | Note
 """What changes the log, or what is beside it, otherwise than by appending."""
 
 Order = Append | Memory | Remembered | Wish | Change

@@ -1,5 +1,6 @@
 """The streams of a logd that is in no cluster, as the fetch api asks for them."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -12,6 +13,7 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.streams import StreamOutline
 from penstock.logd.fetch.wire import Document
 from penstock.logd.partition import Partition
+from penstock.logd.purging import PurgePoint, check_purge
 from penstock.logd.replication_settings import ReplicationSettings
 from penstock.logd.streams import StreamSet
 
@@ -92,6 +94,16 @@ class LoneStreams:
         """As `Streams`."""
         return describe_stream(await self._streams.open(stream), self.node)
 
+    async def purge(self, stream: str, partition: int, before: int) -> int:
+        """As `Streams`; it is written down beside the log first."""
+        found = self._streams.partition(stream, partition)
+        start, end = found.start_offset, found.high_watermark + 1
+        check_purge(stream, before, start=start, end=end)
+        point = PurgePoint(max(before, start), found.epoch)
+        await asyncio.to_thread(point.save, found.log.directory)
+        found.purging.set(point, found.high_watermark)
+        return found.start_offset
+
     async def alter(self, stream: str, options: Mapping[str, Any]) -> Document:
         """Refused."""
         del stream, options
@@ -133,6 +145,11 @@ class LoneStreams:
         """Refused."""
         del stream, partition
         self._refuse("it leads whatever it has")
+
+    async def step_down(self, heir: str | None) -> str:
+        """Refused."""
+        del heir
+        self._refuse("nobody else can decide")
 
     async def rebalance(self) -> int:
         """Refused."""

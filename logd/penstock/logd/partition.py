@@ -13,20 +13,12 @@ from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.committer import Committer
 from penstock.logd.core.intake import Intake
 from penstock.logd.core.metadata import Stream, is_internal
-from penstock.logd.core.turn import (
-    FRAME_OVERHEAD,
-    Append,
-    Message,
-)
+from penstock.logd.core.turn import FRAME_OVERHEAD, Append, Message
 from penstock.logd.errors import UnavailableError
 from penstock.logd.leadership import Leadership
-from penstock.logd.log_orders import (
-    CommitFailed,
-    MemorySynced,
-    MemoryWanted,
-    Outcome,
-)
+from penstock.logd.log_orders import CommitFailed, MemorySynced, MemoryWanted, Outcome
 from penstock.logd.lone_replica import LoneReplica
+from penstock.logd.purging import PurgePoint, Purging
 from penstock.logd.rebuild import rebuild_intake, remember_anew
 from penstock.logd.remembering import Remembering
 from penstock.logd.retainer import Retainer
@@ -76,6 +68,7 @@ class Partition:
         role: Decides who commits.
         log: For readers; only its writer writes.
         writer: Of the log.
+        purging: What of it was purged.
         leadership: Takes what is published while this node leads.
         retainer: For its counters; it works on the committer's thread.
         upkeep: For its counters; it works on the compactor's thread.
@@ -111,6 +104,7 @@ class Partition:
             clock=around.clock,
             retainer=self.retainer,
         )
+        self.purging = Purging(log, self.role.epochs, opened.purged, self.writer.purge_before)
         submit = self.writer.submit if self.role.leads else self._submit
         self.leadership = Leadership(stream, number, log, intake, submit, around)
         if self.role.leads:
@@ -118,6 +112,7 @@ class Partition:
         self.upkeep = self._begin_upkeep()
         self._remembering = Remembering(intake, log, self.writer, self.upkeep, around.compactor)
         self.writer.start()
+        self.purging.committed(self.high_watermark)
 
     @classmethod
     async def open(
@@ -172,6 +167,11 @@ class Partition:
     def high_watermark(self) -> int:
         """Offset of the last committed record; -1 when there is none."""
         return self.role.high_watermark
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return max(self.log.start_offset, min(self.purging.start(), self.high_watermark + 1))
 
     @property
     def intake(self) -> Intake:
@@ -311,6 +311,7 @@ class Partition:
         """The high watermark has risen: answer publishers, wake readers."""
         self.leadership.committed_upto(high_watermark)
         self._remembering.committed(high_watermark)
+        self.purging.committed(high_watermark)
         self._wake()
 
     def lead(self, epoch: int, next_offset: int) -> None:
@@ -379,6 +380,7 @@ class _Opened:
     log: CommitLog
     role: Role
     intake: Intake
+    purged: PurgePoint
 
 
 def _recover(stream: Stream, directory: Path, around: Surroundings, make_role: MakeRole) -> _Opened:
@@ -395,4 +397,4 @@ def _recover(stream: Stream, directory: Path, around: Surroundings, make_role: M
     rebuild_intake(intake, log, around.clock.unix_ns(), save=role.leads)
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))
-    return _Opened(log, role, intake)
+    return _Opened(log, role, intake, PurgePoint.load(directory))

@@ -64,6 +64,7 @@ class Retainer:
         self._doomed: deque[SegmentFacts] = deque()
         self._remembered_offset = 0
         self._goal = 0
+        self._purge = 0
 
     def wait_s(self) -> float | None:
         """Seconds until there may be something to do; None: never."""
@@ -80,7 +81,7 @@ class Retainer:
         Raises:
             LogFailedError: The disk failed; the log takes no more writes.
         """
-        if not self._goal and not self._decides:
+        if not self._goal and not self._purge and not self._decides:
             return False
         now_ns = self._clock.monotonic_ns()
         if not self._doomed and self._log.segment_count != self._segments_seen:
@@ -110,11 +111,18 @@ class Retainer:
         if not self._doomed:
             self._due_ns = self._clock.monotonic_ns()
 
+    def purge_before(self, offset: int) -> None:
+        """Delete whatever ends at or below an offset, the active segment too; all is committed."""
+        self._purge = max(self._purge, offset)
+        if not self._doomed:
+            self._due_ns = self._clock.monotonic_ns()
+
     def was_cut(self) -> None:
         """The log was truncated or reset: what was planned is of records that may be gone."""
         end = self._log.end_offset
         self._doomed.clear()
         self._goal = min(self._goal, end)
+        self._purge = min(self._purge, end)
         self._remembered_offset = min(self._remembered_offset, end)
 
     def count_on(self, before: "Retainer") -> None:
@@ -129,7 +137,12 @@ class Retainer:
 
     def _plan(self, now_ns: int) -> None:
         segments = self._log.segments()
+        if segments[0].base_offset < segments[-1].next_offset <= self._purge and self._log.roll():
+            segments = self._log.segments()
         self._segments_seen = len(segments)
+        self._doomed.extend(facts for facts in segments[:-1] if facts.next_offset <= self._purge)
+        if self._doomed:
+            return
         if not self._decides:
             self._doomed.extend(facts for facts in segments[:-1] if facts.next_offset <= self._goal)
             return

@@ -100,7 +100,7 @@ class StreamSet:
         """As `penstock.logd.cursors.CursorStreams`."""
         partition = self.partition(stream, number)
         end = partition.high_watermark + 1
-        return Extent(partition.stream.incarnation, partition.log.start_offset, end)
+        return Extent(partition.stream.incarnation, partition.start_offset, end)
 
     def find(self, stream: str) -> Partition | Unopened:
         """A stream, open or not.

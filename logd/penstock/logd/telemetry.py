@@ -136,7 +136,7 @@ def stage(partition: Partition) -> Stage:
             "received_bytes": counts.received_bytes,
             "malformed_envelopes": counts.malformed_envelopes,
             "lost": partition.leadership.lost,
-            "start_offset": partition.log.start_offset,
+            "start_offset": partition.start_offset,
             "high_watermark": partition.high_watermark,
             "end_offset": partition.log.end_offset,
             "epoch": partition.epoch,
@@ -262,7 +262,7 @@ def _stream_metrics(partitions: list[Partition], unopened: list[Unopened]) -> It
         malformed.add_metric(name, counts.malformed_envelopes)
         uncommitted.add_metric(name, partition.leadership.uncommitted)
         high_watermark.add_metric(name, partition.high_watermark)
-        start.add_metric(name, partition.log.start_offset)
+        start.add_metric(name, partition.start_offset)
         size.add_metric(name, partition.log.size_bytes)
         held.add_metric(name, partition.budget.held)
     yield _refused_metric(streams)

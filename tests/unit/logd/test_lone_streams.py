@@ -88,6 +88,7 @@ async def test_a_partition_is_described_with_who_has_it(tmp_path: Path) -> None:
         ("move", {"stream": "logs", "partition": 0, "replicas": ["other"]}),
         ("move", {"stream": "logs", "partition": 0, "replicas": None}),
         ("rebalance", {}),
+        ("step_down", {"heir": None}),
         ("create_stream", {"config": {"name": "a", "subject": "a", "replication_factor": 3}}),
         ("create_stream", {"config": {"name": "a", "subject": "a", "partitions": 2}}),
         ("create_stream", {"config": {"name": "a", "subject": "a", "read_only": True}}),

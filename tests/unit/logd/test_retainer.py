@@ -251,3 +251,46 @@ def test_what_was_to_be_deleted_before_a_cut_is_not_after_it(
     retainer.remembered(99)
     assert not retainer.step()
     assert log.start_offset == 0
+
+
+def test_what_is_purged_goes_whatever_is_to_be_kept_the_active_segment_too(
+    log: CommitLog, clock: ManualClock
+) -> None:
+    fill(log, 2)
+    log.append(make_frames(log.end_offset, [b"x"] * 3))
+    retainer = make_retainer(log, clock)
+    retainer.leading = False
+    retainer.remembered(1 << 40)
+    retainer.purge_before(10)
+    for _ in range(4):
+        retainer.step()
+        clock.now_ns += SECOND
+    assert log.start_offset == 8, "10 lies in the active segment"
+    retainer.purge_before(11)
+    for _ in range(2):
+        retainer.step()
+        clock.now_ns += SECOND
+    assert (log.start_offset, log.end_offset, log.segment_count) == (11, 11, 1)
+    assert retainer.records_deleted == 11
+    log.append(make_frames(11, [b"x"]))
+    clock.now_ns += 60 * SECOND
+    retainer.step()
+    assert log.start_offset == 11
+
+
+def test_a_purge_waits_for_what_is_remembered_and_ends_with_a_cut(
+    log: CommitLog, clock: ManualClock
+) -> None:
+    fill(log, 2)
+    retainer = make_retainer(log, clock)
+    retainer.leading = False
+    retainer.purge_before(8)
+    assert retainer.step()
+    assert log.start_offset == 0
+    log.truncate_to(4)
+    retainer.was_cut()
+    retainer.remembered(1 << 40)
+    for _ in range(3):
+        retainer.step()
+        clock.now_ns += SECOND
+    assert log.start_offset == 4

@@ -85,6 +85,24 @@ def rebalance(server: str, as_json: bool) -> None:
         click.echo(f"{moves} moves have begun")
 
 
+@cluster.command("step-down", epilog="Example: penstock logd cluster step-down --to logd-2")
+@click.option("--to", "heir", metavar="NODE", help="Who is to decide. Default: any other node.")
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def step_down(heir: str | None, server: str, as_json: bool) -> None:
+    """Have another node be the controller, which decides who leads what.
+
+    Before that node is taken away, or because it is slow. Leaders of partitions stay who they are:
+    a node that is stopped hands those over itself, `drain` moves them off, `rebalance` evens out.
+    """
+    with asking(server) as log:
+        controller = log.step_down(heir)
+    if as_json:
+        echo_json({"controller": controller})
+    else:
+        click.echo(f"node {controller} is the controller")
+
+
 def _summary(info: ClusterInfo, streams: list[StreamInfo]) -> str:
     """What is wrong at a glance, or that nothing is."""
     members = [node for node in info.nodes if node.is_member]

@@ -9,6 +9,7 @@ from penstock.logd.cli.cluster import cluster
 from penstock.logd.cli.cursors import cursors
 from penstock.logd.cli.export import export
 from penstock.logd.cli.former import FormerNames
+from penstock.logd.cli.gaps import gaps
 from penstock.logd.cli.groups import groups
 from penstock.logd.cli.keys import keys
 from penstock.logd.cli.offline import check as check_offline
@@ -54,6 +55,6 @@ def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
     run_until_stopped(lambda stop: run_daemon(config, config_path, stop))
 
 
-_ASKING = (streams, cluster, publish, tail, fetch, query, export, cursors, groups, match)
+_ASKING = (streams, cluster, publish, tail, fetch, query, export, cursors, groups, match, gaps)
 for _command in (*_ASKING, check_offline, repair, dump, keys):
     cli.add_command(_command)

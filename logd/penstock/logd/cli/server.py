@@ -43,6 +43,7 @@ _FIXES = {
     "IN_SYNC_ALIVE": "wait a second: it is about to be led, and nothing is lost",
     "NO_REPLICA": "start one of these nodes",
     "NOT_ENOUGH_NODES": "ask for fewer replicas, or start more nodes",
+    "NO_HEIR": "list the nodes: penstock logd cluster info",
     "BAD_SUBJECT": "choose a subject such as telemetry.logs.>",
     "READ_ONLY": "let it be written to: penstock logd streams writable NAME",
     "WRONG_STREAM": "see which streams store the subject: penstock logd match SUBJECT",

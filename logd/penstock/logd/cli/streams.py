@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.logd.cli.purge import purge
 from penstock.logd.cli.server import AskRefusedError, asking, server_option
 from penstock.logd.cli.stream_changes import (
     alter,
@@ -29,7 +30,7 @@ def streams() -> None:
     """List, show, create, change, move, purge and delete streams."""
 
 
-for _command in (alter, pause, resume, readonly, writable, move, observers, elect):
+for _command in (alter, purge, pause, resume, readonly, writable, move, observers, elect):
     streams.add_command(_command)
 
 

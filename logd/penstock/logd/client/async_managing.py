@@ -91,6 +91,18 @@ class AsyncManaging(ABC):
         """
         return await self._call(calls.open_stream(name, node))
 
+    async def purge(self, stream: str, before: int, partition: int = 0) -> int:
+        """Take what is below an offset from readers, and delete it; the first that is left then.
+
+        Whole segment files below it are deleted; what the one that holds the offset has below it
+        goes with that file. Cursors stay: readers below are refused as `OUT_OF_RANGE`.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `RESERVED_NAME`, `READ_ONLY`;
+                `OUT_OF_RANGE`: not all of it is committed.
+        """
+        return await self._call(calls.purge(stream, partition, before))
+
     async def delete_stream(self, name: str) -> None:
         """Delete a stream with its data.
 
@@ -148,6 +160,22 @@ class AsyncManaging(ABC):
                 there; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_CLUSTERED`.
         """
         return await self._call(calls.elect(stream, partition))
+
+    async def step_down(self, heir: str | None = None) -> str:
+        """Have another node be the controller, that one or any; which one is then.
+
+        Raises:
+            RefusedError: `NO_HEIR`: it is not there, or none is; `NOT_CLUSTERED`.
+        """
+        return await self._call(calls.step_down(heir))
+
+    async def gaps(self, node: str | None = None) -> dict[str, Any]:
+        """What a node has missed of its subjects, and what of its logs it cannot read.
+
+        `lasting` and `ended` are lists of gaps, `damaged` one of ranges of offsets, as
+        `penstock.logd.fetch.wire` has them.
+        """
+        return await self._call(calls.gaps(node))
 
     async def rebalance(self) -> int:
         """Spread replicas and leaderships evenly; how many moves begin.

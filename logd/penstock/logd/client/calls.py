@@ -149,6 +149,25 @@ def elect(stream: str, partition: int) -> Call[Elected]:
     )
 
 
+def purge(stream: str, partition: int, before: int) -> Call[int]:
+    """Take what is below an offset from readers, and delete it."""
+    request = {"api": "purge", "stream": stream, "partition": partition, "before": before}
+    to = ToPartition(stream, partition)
+    return Call(request, lambda header, _: int(header["start_offset"]), wait_s=_CHANGE_S, to=to)
+
+
+def step_down(heir: str | None) -> Call[str]:
+    """Have another node be the controller."""
+    request = {"api": "step_down", "heir": heir}
+    return Call(request, lambda header, _: str(header["controller"]), wait_s=_CHANGE_S)
+
+
+def gaps(node: str | None) -> Call[Document]:
+    """What a node has missed, and cannot read."""
+    to = None if node is None else ToNode(node)
+    return Call({"api": "gaps"}, lambda header, _: header, to=to)
+
+
 def rebalance() -> Call[int]:
     """Spread replicas and leaderships evenly."""
     request = {"api": "rebalance"}

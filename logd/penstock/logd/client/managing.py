@@ -91,6 +91,18 @@ class Managing(ABC):
         """
         return self._call(calls.open_stream(name, node))
 
+    def purge(self, stream: str, before: int, partition: int = 0) -> int:
+        """Take what is below an offset from readers, and delete it; the first that is left then.
+
+        Whole segment files below it are deleted; what the one that holds the offset has below it
+        goes with that file. Cursors stay: readers below are refused as `OUT_OF_RANGE`.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `RESERVED_NAME`, `READ_ONLY`;
+                `OUT_OF_RANGE`: not all of it is committed.
+        """
+        return self._call(calls.purge(stream, partition, before))
+
     def delete_stream(self, name: str) -> None:
         """Delete a stream with its data.
 
@@ -146,6 +158,22 @@ class Managing(ABC):
                 there; `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_CLUSTERED`.
         """
         return self._call(calls.elect(stream, partition))
+
+    def step_down(self, heir: str | None = None) -> str:
+        """Have another node be the controller, that one or any; which one is then.
+
+        Raises:
+            RefusedError: `NO_HEIR`: it is not there, or none is; `NOT_CLUSTERED`.
+        """
+        return self._call(calls.step_down(heir))
+
+    def gaps(self, node: str | None = None) -> dict[str, Any]:
+        """What a node has missed of its subjects, and what of its logs it cannot read.
+
+        `lasting` and `ended` are lists of gaps, `damaged` one of ranges of offsets, as
+        `penstock.logd.fetch.wire` has them.
+        """
+        return self._call(calls.gaps(node))
 
     def rebalance(self) -> int:
         """Spread replicas and leaderships evenly; how many moves begin.

@@ -19,6 +19,7 @@ from penstock.logd.core.cluster.records import ReplicationOptions
 from penstock.logd.core.cluster.state import ClusterState, Refused
 from penstock.logd.core.metadata import Metadata, Stream, is_internal
 from penstock.logd.errors import UnavailableError
+from penstock.logd.purging import PurgePoint
 from penstock.logd.store import Checkpoint, EpochFile
 
 _ADOPTED: Final = "metadata.adopted"
@@ -88,12 +89,15 @@ class Adoption:
         if directory is None:
             return self._refuse(name, "its data is missing")
         epochs = await asyncio.to_thread(EpochFile, directory / "epochs")
+        purged = await asyncio.to_thread(PurgePoint.load, directory)
         command = AdoptStream(
             config=stream.config,
             options=ReplicationOptions(replication_factor=1),
             incarnation=stream.incarnation,
             node=node.name,
             leader_epoch=epochs.latest + 1,
+            purged=purged.before,
+            purge_epoch=purged.epoch,
         )
         while True:
             result = await node.group.insist(command)

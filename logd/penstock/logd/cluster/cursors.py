@@ -117,7 +117,7 @@ class _LedHere:
         if replica is None or not replica.leading:
             return Extent(incarnation)
         # A new leader does not know at first that all it has is committed, and readers do.
-        return Extent(incarnation, replica.log.start_offset, replica.log.end_offset)
+        return Extent(incarnation, replica.partition.start_offset, replica.log.end_offset)
 
     def incarnation(self, stream: str, number: int) -> str | None:
         """As `CursorStreams`."""

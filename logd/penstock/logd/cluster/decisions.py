@@ -41,6 +41,7 @@ class Decisions:
             "create_stream": self._create,
             "rebalance": self._rebalance,
             "elect_unclean": self._elect,
+            "step_down": self._step_down,
             "group_beat": self._beat,
             "group_leave": self._leave,
         }
@@ -80,6 +81,16 @@ class Decisions:
             UnavailableError: Not in time.
         """
         await self._ask("rebalance", {}, timeout_s)
+
+    async def step_down(self, heir: str | None, *, timeout_s: float) -> str:
+        """Have another node lead the metadata group; which one.
+
+        Raises:
+            RefusedError: `NO_HEIR`.
+            UnavailableError: Not in time.
+        """
+        answer = await self._ask("step_down", {"heir": heir}, timeout_s)
+        return str(answer["controller"])
 
     async def elect(self, key: PartitionKey, *, timeout_s: float) -> _Document:
         """Elect the best replica that is there, though it lacks acked records.
@@ -175,6 +186,22 @@ class Decisions:
         del wish
         self._node.controlling.rebalance()
         return {}
+
+    async def _step_down(self, wish: _Document) -> _Document:
+        heir = wish.get("heir")
+        if heir == self._node.name:  # it is the controller already
+            return {"controller": heir}
+        heirs = self._node.heirs()
+        if (heir is not None and heir not in heirs) or not heirs:
+            message = f"node {heir or 'other than ' + self._node.name} is not there to decide"
+            raise RefusedError(
+                "NO_HEIR", f"{message}; those that are: {', '.join(heirs) or 'none'}"
+            )
+        await self._node.hand_over(_ELECT_S, heir=heir)
+        leader = self._node.group.leader
+        if leader in (None, self._node.name):
+            raise RefusedError("NOT_YET", f"node {heir or heirs[0]} has not taken over yet")
+        return {"controller": leader}
 
     async def _elect(self, wish: _Document) -> _Document:
         key = PartitionKey(str(wish["stream"]), int(wish["partition"]))

@@ -235,10 +235,14 @@ class ClusterNode:
             self._server.close()
             await asyncio.to_thread(self._storage.close)
 
-    async def hand_over(self, timeout_s: float) -> None:
-        """Have another node lead the metadata group, if this one does: leases then go on."""
+    def heirs(self) -> list[str]:
+        """The nodes that can lead the metadata group in this one's place, by name."""
         up = {link.peer for link in self.mesh.links() if link.up}
-        heirs = sorted(self.member.membership.voters & up)
+        return sorted(self.member.membership.voters & up)
+
+    async def hand_over(self, timeout_s: float, *, heir: str | None = None) -> None:
+        """Have another node lead the metadata group, if this one does: leases then go on."""
+        heirs = [heir] if heir else self.heirs()
         if not self.member.leads or not heirs:
             return
         with suppress(TimeoutError, NotLeaderError, BusyError, RefusedError):

@@ -36,6 +36,7 @@ from penstock.logd.core.replication.settings import ReplicationSettings
 from penstock.logd.errors import LogdError, UnavailableError
 from penstock.logd.listening import Link, Listening
 from penstock.logd.partition import Partition
+from penstock.logd.purging import PurgePoint
 from penstock.logd.surroundings import Surroundings
 from penstock.service.clock import Clock
 
@@ -303,6 +304,8 @@ class NodeReplicas:
         replica = self.at(place)
         if record is not None and replica is not None and _is_of(replica, record[0]):
             replica.view(view_of(*record))
+            point = PurgePoint(record[1].purged, record[1].purge_epoch)
+            replica.partition.purging.set(point, replica.high_watermark)
             self._subscribing.look(replica)
         if not self._is_as_wanted(place):
             self._settling.touch(place)

@@ -17,6 +17,7 @@ from penstock.logd.core.cluster.commands import (
     Command,
     DeleteStream,
     Drain,
+    PurgePartition,
     RemoveNode,
     SetStreamMode,
     SetTarget,
@@ -32,6 +33,7 @@ from penstock.logd.fetch.stream_settings import altered
 from penstock.logd.fetch.streams import StreamOutline, not_here
 from penstock.logd.fetch.wire import Document
 from penstock.logd.partition import Partition
+from penstock.logd.purging import check_purge
 from penstock.logd.replication_settings import ReplicationSettings
 
 _log = structlog.get_logger()
@@ -156,6 +158,23 @@ class ClusterStreams:
                 await self._replicas.reopen(place)
         return self._describe(self._record(stream))
 
+    async def purge(self, stream: str, partition: int, before: int) -> int:
+        """As `Streams`; the cluster's metadata says so to every replica, those to come too."""
+        found = self.partition(stream, partition)
+        record, end = self._record(stream), found.high_watermark + 1
+        read_only = record.options.read_only
+        check_purge(stream, before, start=found.start_offset, end=end, read_only=read_only)
+        await self._change(
+            PurgePartition(
+                stream=stream,
+                incarnation=record.incarnation,
+                partition=partition,
+                leader_epoch=found.epoch,
+                before=max(before, found.purging.start()),
+            )
+        )
+        return found.start_offset
+
     async def alter(self, stream: str, options: Mapping[str, Any]) -> Document:
         """As `Streams`."""
         check_not_internal(stream)
@@ -215,6 +234,10 @@ class ClusterStreams:
         await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
         now = _part(self._record(stream), partition)
         return found | {"unclean_elections": max(now.unclean_elections, before.unclean_elections)}
+
+    async def step_down(self, heir: str | None) -> str:
+        """As `Streams`."""
+        return await self._decisions.step_down(heir, timeout_s=_CHANGE_S)
 
     async def rebalance(self) -> int:
         """As `Streams`."""

@@ -82,6 +82,14 @@ class _Observe(_OnPartition):
     observers: Annotated[list[str], Field(max_length=REPLICAS_MAX)]
 
 
+class _Purge(_OnPartition):
+    before: Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class _StepDown(_Request):
+    heir: str | None = None
+
+
 class _Elect(_OnPartition):
     lose_records: Literal[True]
 
@@ -143,6 +151,7 @@ class FetchApi:
         cursors: Of consumers.
         groups: Of consumers.
         creator: For whose quota a stream counts that somebody creates.
+        gaps: What this daemon missed, and what of its logs cannot be read.
     """
 
     def __init__(
@@ -151,9 +160,11 @@ class FetchApi:
         cursors: Cursors,
         groups: Groups,
         creator: Callable[[Principal], str] = lambda _: "",
+        gaps: Callable[[], Document] = dict,
     ) -> None:
         self._streams = streams
         self._creator = creator
+        self._report_gaps = gaps
         self._cursors = cursors
         self._groups = GroupApi(groups)
         self._reading = FetchReading()
@@ -178,6 +189,9 @@ class FetchApi:
             "observe": self._observe,
             "elect": self._elect,
             "rebalance": self._rebalance,
+            "purge": self._purge,
+            "step_down": self._step_down,
+            "gaps": self._gaps,
             "group_beat": self._group_beat,
             "group_leave": self._group_leave,
             "groups": self._list_groups,
@@ -209,12 +223,12 @@ class FetchApi:
         end = partition.high_watermark + 1
         match request.at:
             case "earliest":
-                offset = partition.log.start_offset
+                offset = partition.start_offset
             case "latest":
                 offset = end
             case timestamp_ns:
                 found = await asyncio.to_thread(partition.log.offset_for_timestamp, timestamp_ns)
-                offset = min(found, end)
+                offset = min(max(found, partition.start_offset), end)
         return Response(partition_standing(partition) | {"offset": offset})
 
     async def _list(self, document: Document, _: SendingTurn) -> Response:
@@ -289,6 +303,19 @@ class FetchApi:
     async def _elect(self, document: Document, _: SendingTurn) -> Response:
         request = parse(_Elect, document)
         return Response(await self._streams.elect(request.stream, request.partition))
+
+    async def _purge(self, document: Document, _: SendingTurn) -> Response:
+        request = parse(_Purge, document)
+        start = await self._streams.purge(request.stream, request.partition, request.before)
+        return Response({"start_offset": start})
+
+    async def _step_down(self, document: Document, _: SendingTurn) -> Response:
+        heir = parse(_StepDown, document).heir
+        return Response({"controller": await self._streams.step_down(heir)})
+
+    async def _gaps(self, document: Document, _: SendingTurn) -> Response:
+        parse(_Request, document)
+        return Response({"node": self._streams.node} | self._report_gaps())
 
     async def _rebalance(self, document: Document, _: SendingTurn) -> Response:
         parse(_Request, document)

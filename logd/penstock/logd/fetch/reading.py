@@ -106,7 +106,7 @@ async def _read(
     partition: Readable, request: FetchRequest, offset: int, bytes_max: int
 ) -> list[FileRange]:
     end = partition.high_watermark + 1
-    if not partition.log.start_offset <= offset <= end:
+    if not partition.start_offset <= offset <= end:
         raise _out_of_range(partition, request, offset)
     if offset == end:
         return []
@@ -150,7 +150,7 @@ def _check_history(partition: Readable, request: FetchRequest) -> None:
 
 
 def _out_of_range(partition: Readable, request: FetchRequest, offset: int) -> RefusedError:
-    start, end = partition.log.start_offset, partition.high_watermark + 1
+    start, end = partition.start_offset, partition.high_watermark + 1
     where = f"{request.stream}/{request.partition}"
     message = f"offset {offset} of {where} is not in {start} to {end}"
     written = partition.log.end_offset

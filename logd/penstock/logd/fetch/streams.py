@@ -39,6 +39,10 @@ class Readable(Protocol):
         """What is read, up to the high watermark."""
 
     @property
+    def start_offset(self) -> int:
+        """The first offset that can be read: what is below was deleted, or purged."""
+
+    @property
     def high_watermark(self) -> int:
         """Offset of the last committed record known here; -1 when there is none."""
 
@@ -144,6 +148,17 @@ class Streams(Protocol):
             UnavailableError: It still cannot be.
         """
 
+    async def purge(self, stream: str, partition: int, before: int) -> int:
+        """Take what is below an offset from readers, and delete it; the first offset there is then.
+
+        Of a partition that this node leads. What was purged stays so whoever leads next.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_HERE`, `RESERVED_NAME`,
+                `READ_ONLY`; `OUT_OF_RANGE`: not all of it is committed.
+            UnavailableError: It cannot be read now, or nobody knows yet whether it is done.
+        """
+
     # What only a cluster does; the others refuse it with `NOT_CLUSTERED`.
 
     async def alter(self, stream: str, options: Mapping[str, Any]) -> Document:
@@ -203,6 +218,16 @@ class Streams(Protocol):
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`; `HAS_LEADER`, `IN_SYNC_ALIVE`:
                 nothing need be lost; `NO_REPLICA`: none is there.
+        """
+
+    async def step_down(self, heir: str | None) -> str:
+        """Have another node be the controller; which one is then.
+
+        Args:
+            heir: Who; None: any that is there.
+
+        Raises:
+            RefusedError: `NO_HEIR`: none is there that can.
         """
 
     async def rebalance(self) -> int:

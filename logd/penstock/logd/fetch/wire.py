@@ -35,6 +35,9 @@ has asked for.
 | observe | stream, partition, observers: names of nodes | |
 | elect | stream, partition, lose_records: true | leader; end_offset: where its log ends; known_end: where those in sync ended when last heard; both null where not known; unclean_elections: how many there were |
 | rebalance | | moves: how many have begun |
+| purge | stream, partition, before: an offset | start_offset: the first that is left to readers |
+| step_down | heir: a node, or null for any | controller: who is by now |
+| gaps | | node; lasting, ended: ingest gaps with streams, stream_count, reason, detail, start, end, seconds, messages; damaged: ranges with stream, partition, first, upto |
 | group_beat | group, member, streams, session_ms, sequence, joining, epoch, held: a list of stream, incarnation, partitions | answer: group, member, sequence, epoch, granted: a list of stream, incarnation, partition, epoch; error, message |
 | group_leave | group, member | |
 | groups | group? | groups: a list of group, epoch, members, partitions |

@@ -134,7 +134,7 @@ class Subscribing:
         while position > partition.high_watermark:
             await course.wait(partition, position)
             partition = course.again()
-        while position >= max(stop or 0, partition.log.start_offset):
+        while position >= max(stop or 0, partition.start_offset):
             rows, position = await course.read(
                 read_backward, position, partition.high_watermark + 1
             )
@@ -223,7 +223,7 @@ class _Course:
 async def _start(partition: Readable, request: wire.SubscribeRequest) -> int:
     """The offset of the first record wanted; one that does not exist yet is waited for."""
     log = partition.log
-    first, end = log.start_offset, log.end_offset
+    first, end = partition.start_offset, log.end_offset
     match request.startPosition:
         case wire.NEW_ONLY:
             return max(end - 1, 0) if request.reverse else end
@@ -233,7 +233,7 @@ async def _start(partition: Readable, request: wire.SubscribeRequest) -> int:
             return max(end - 1, first)
         case wire.TIMESTAMP:
             found = await asyncio.to_thread(log.offset_for_timestamp, request.startTimestamp)
-            return min(found, end)
+            return min(max(found, first), end)
         case wire.OFFSET:
             if first <= request.startOffset <= end:
                 return request.startOffset
@@ -258,7 +258,7 @@ async def _stop(partition: Readable, request: wire.SubscribeRequest) -> int | No
         case wire.STOP_OFFSET:
             return request.stopOffset
         case wire.STOP_LATEST:
-            if log.end_offset <= log.start_offset:
+            if log.end_offset <= partition.start_offset:
                 raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "the partition is empty")
             return log.end_offset - 1
         case wire.STOP_TIMESTAMP:

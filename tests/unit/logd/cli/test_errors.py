@@ -25,6 +25,8 @@ USAGE = [
     "publish t.a x --header novalue",
     "publish t.a --file no-such-file",
     "publish t.a x --retry-s -1",
+    "streams purge logs",
+    "streams purge logs --all --before 3",
     "nonsense",
     "streams nonsense",
     "",
@@ -65,6 +67,7 @@ def _needed(command: click.Command) -> Iterator[str]:
         "move": ("--cancel",),
         "remove": ("--yes",),
         "observers": ("--none",),
+        "purge": ("--all",),
     }
     yield from names.get(command.name or "", ())
 

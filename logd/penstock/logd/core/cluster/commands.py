@@ -104,6 +104,7 @@ class AdoptStream:
 
     Attributes:
         leader_epoch: Above every epoch in its log.
+        purged, purge_epoch: As `Partition` has them.
     """
 
     config: StreamConfig
@@ -111,6 +112,8 @@ class AdoptStream:
     incarnation: str
     node: NodeId
     leader_epoch: int
+    purged: int = 0
+    purge_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +235,21 @@ class ChangeObservers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PurgePartition:
+    """Take what a partition's leader has below an offset from readers; all of it is committed.
+
+    Attributes:
+        leader_epoch: Of that leader; if another leads by now, it is refused.
+    """
+
+    stream: str
+    incarnation: str
+    partition: int
+    leader_epoch: int
+    before: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewShare:
     """Who is to read a partition, and who may be reading it from now on."""
 
@@ -281,6 +299,7 @@ Command: TypeAlias = (
     | SetTarget
     | ChangeReplicas
     | ChangeObservers
+    | PurgePartition
     | PutGroup
     | PutAcl
     | DeleteAcl

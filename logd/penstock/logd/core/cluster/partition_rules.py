@@ -13,6 +13,7 @@ from penstock.logd.core.cluster.commands import (
     ChangeReplicas,
     Election,
     IsrChange,
+    PurgePartition,
     SetTarget,
 )
 from penstock.logd.core.cluster.records import (
@@ -171,6 +172,25 @@ def change_observers(tables: Tables, index: int, command: ChangeObservers) -> Do
     removed = set(partition.observers) - set(observers)
     former = tuple(sorted({*partition.former, *removed}))
     return _put(tables, command.basis, partition, observers=observers, former=former)
+
+
+def purge_partition(tables: Tables, index: int, command: PurgePartition) -> Done:
+    """Note how far a partition was purged, as its leader has said it in its epoch."""
+    del index
+    stream = tables.stream(command.stream, command.incarnation)
+    where = f"partition {command.partition} of {command.stream}"
+    if not 0 <= command.partition < len(stream.partitions):
+        raise RefusedError("UNKNOWN_PARTITION", f"there is no {where}")
+    partition, epoch = stream.partitions[command.partition], command.leader_epoch
+    if partition.leader_epoch != epoch:
+        message = f"{where} is in epoch {partition.leader_epoch}, not {epoch}"
+        raise RefusedError("STALE_EPOCH", message, leader_epoch=partition.leader_epoch)
+    if (partition.purge_epoch, partition.purged) >= (epoch, command.before):
+        return Done(changed=False)
+    key = PartitionKey(command.stream, command.partition)
+    version = partition.version + 1
+    tables.put(key, replace(partition, purged=command.before, purge_epoch=epoch, version=version))
+    return Done(partitions=(key,))
 
 
 def _check_takes_replicas(tables: Tables, node: NodeId) -> None:

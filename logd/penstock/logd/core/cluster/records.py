@@ -109,6 +109,9 @@ class Partition:
         former: Nodes that may hold data of it, which is to be removed.
         unclean_elections: Leaders there were that lacked acked records.
         unclean_epoch: The leader epoch of the last of them; 0: there was none.
+        purged: Records below this offset were purged, as far as leaders up to `purge_epoch` have
+            ordered them.
+        purge_epoch: The leader epoch in which that was said; 0: never.
     """
 
     replicas: tuple[NodeId, ...]
@@ -123,6 +126,8 @@ class Partition:
     former: tuple[NodeId, ...] = ()
     unclean_elections: int = 0
     unclean_epoch: int = 0
+    purged: int = 0
+    purge_epoch: int = 0
 
     @property
     def holders(self) -> set[NodeId]:

@@ -44,6 +44,7 @@ from penstock.logd.core.cluster.commands import (
     DeleteStream,
     Drain,
     ElectLeaders,
+    PurgePartition,
     PutGroup,
     RegisterNode,
     RemoveNode,
@@ -58,6 +59,7 @@ from penstock.logd.core.cluster.partition_rules import (
     change_observers,
     change_replicas,
     elect,
+    purge_partition,
     set_target,
 )
 from penstock.logd.core.cluster.records import (
@@ -127,6 +129,7 @@ _RULES: Final[dict[type, _Rule]] = {
     SetTarget: set_target,
     ChangeReplicas: change_replicas,
     ChangeObservers: change_observers,
+    PurgePartition: purge_partition,
     PutGroup: put_group,
     PutAcl: _change_access,
     DeleteAcl: _change_access,

@@ -70,6 +70,8 @@ def adopt_stream(tables: Tables, index: int, command: AdoptStream) -> Done:
     partition = replace(
         _new_partition(Placement(replicas=(command.node,), isr=(command.node,))),
         leader_epoch=command.leader_epoch,
+        purged=command.purged,
+        purge_epoch=command.purge_epoch,
     )
     return _add(tables, command.config, command.options, command.incarnation, (partition,))
 

@@ -1,0 +1,202 @@
+"""What is purged is gone for readers at once, stays so, and costs nothing that was not purged."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from penstock.logd.core.cluster.commands import PurgePartition
+from penstock.logd.core.cluster.state import ClusterState
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.turn import Message
+from penstock.logd.cursors import CursorStore
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.fetch.api import FetchApi
+from penstock.logd.fetch.connection import SendingTurn
+from penstock.logd.fetch.groups import LoneGroups
+from penstock.logd.lone_streams import LoneStreams
+from penstock.logd.partition import Partition
+from penstock.logd.purging import PurgePoint, Purging
+from penstock.logd.store import CommitLog, EpochFile, LogConfig
+from penstock.logd.streams import StreamSet
+from tests.support.cluster_state import Cluster
+from tests.support.frames import make_frames
+from tests.support.surroundings import QuietLink, make_surroundings
+from tests.support.waiting import wait_until_async
+
+LOGS = StreamConfig(name="logs", subject="t.>")
+
+
+async def opened(directory: Path) -> tuple[StreamSet, LoneStreams]:
+    streams = StreamSet(
+        directory,
+        QuietLink(),
+        make_surroundings=lambda _: make_surroundings(),
+        new_incarnation=lambda: "i",
+    )
+    await streams.start([LOGS])
+    return streams, LoneStreams("me", streams, CursorStore(streams, cursors_max=10), dict)
+
+
+@pytest.fixture
+async def lone(tmp_path: Path) -> AsyncIterator[tuple[StreamSet, LoneStreams]]:
+    found = await opened(tmp_path)
+    yield found
+    await found[0].close()
+
+
+async def publish(partition: Partition, count: int) -> None:
+    for _ in range(count):
+        message = Message(b"t.a", b"", b"", b"x")
+        await partition.wait_committed(partition.store([message]))
+
+
+def segments(partition: Partition) -> list[tuple[int, int]]:
+    return [(facts.base_offset, facts.next_offset) for facts in partition.log.segments()]
+
+
+async def test_everything_committed_goes_with_its_files(
+    lone: tuple[StreamSet, LoneStreams],
+) -> None:
+    partition = lone[0].partition("logs")
+    await publish(partition, 5)
+    assert await lone[1].purge("logs", 0, 5) == 5
+    assert partition.start_offset == 5, "at once"
+    await wait_until_async(lambda: segments(partition) == [(5, 5)], what="its file is gone")
+    await publish(partition, 2)
+    assert (partition.start_offset, partition.high_watermark) == (5, 6)
+
+
+async def test_readers_are_told_and_cursors_stay(lone: tuple[StreamSet, LoneStreams]) -> None:
+    partition = lone[0].partition("logs")
+    await publish(partition, 6)
+    api = FetchApi(lone[1], CursorStore(lone[0], cursors_max=10), LoneGroups("me"))
+
+    async def ask(name: str, **request: object) -> dict[str, object]:
+        asked = {"api": name, "stream": "logs", "partition": 0} | request
+        return (await api.answer(asked, SendingTurn(asyncio.Lock()))).header
+
+    assert await ask("purge", before=4) == {"start_offset": 4}
+    assert segments(partition) == [(0, 6)], "what is below goes with the segment that holds it"
+    assert (await ask("offsets", at="earliest"))["offset"] == 4
+    assert (await ask("offsets", at=0))["offset"] == 4, "the first at or after a time"
+    assert (await ask("fetch", offset=4))["next_offset"] == 6
+    for request in ({"offset": 3}, {"offset": 3, "subject": "t.a"}):
+        with pytest.raises(RefusedError) as refused:
+            await ask("fetch", **request)
+        assert refused.value.code == "OUT_OF_RANGE"
+        assert (refused.value.detail["earliest"], refused.value.detail["latest"]) == (4, 6)
+    assert await ask("purge", before=2) == {"start_offset": 4}, "it never becomes less"
+    (described,) = lone[1].describe("logs")
+    assert described["partitions"][0]["start_offset"] == 4
+
+
+async def test_what_is_purged_stays_so_over_a_restart(tmp_path: Path) -> None:
+    streams, lone = await opened(tmp_path)
+    await publish(streams.partition("logs"), 6)
+    await lone.purge("logs", 0, 4)
+    await streams.close()
+    streams, lone = await opened(tmp_path)
+    partition = streams.partition("logs")
+    assert (partition.start_offset, partition.log.start_offset) == (4, 0)
+    await publish(partition, 1)
+    assert await lone.purge("logs", 0, 7) == 7
+    await wait_until_async(lambda: segments(partition) == [(7, 7)], what="its files are gone")
+    await streams.close()
+
+
+@pytest.mark.parametrize(
+    ("stream", "partition", "before", "code"),
+    [
+        ("logs", 0, 4, "OUT_OF_RANGE"),
+        ("logs", 1, 1, "UNKNOWN_PARTITION"),
+        ("none", 0, 1, "UNKNOWN_STREAM"),
+        ("__cursors", 0, 0, "RESERVED_NAME"),
+    ],
+)
+async def test_what_cannot_be_purged_is_refused(
+    lone: tuple[StreamSet, LoneStreams], stream: str, partition: int, before: int, code: str
+) -> None:
+    await publish(lone[0].partition("logs"), 3)
+    if stream == "__cursors":
+        await lone[0].create(StreamConfig(name="__cursors", subject=""))
+    with pytest.raises(RefusedError) as refused:
+        await lone[1].purge(stream, partition, before)
+    assert refused.value.code == code
+    assert lone[0].partition("logs").start_offset == 0
+
+
+def log_of(directory: Path, epochs: list[tuple[int, int]], end: int) -> tuple[CommitLog, EpochFile]:
+    directory.mkdir()
+    log = CommitLog.open(directory, LogConfig())
+    log.append(make_frames(0, [b"x"] * end))
+    file = EpochFile(directory / "epochs")
+    for epoch, start in epochs:
+        file.begin(epoch, start)
+    return log, file
+
+
+def test_records_of_later_epochs_were_not_purged(tmp_path: Path) -> None:
+    """A power loss has cost 3 to 9; the next leader gave those offsets to other records."""
+    log, epochs = log_of(tmp_path / "log", [(1, 0), (2, 3)], 7)
+    ordered: list[int] = []
+    purging = Purging(log, epochs, PurgePoint(10, 1), ordered.append)
+    assert purging.start() == 3
+    purging.committed(6)
+    assert ordered == [3]
+    purging.set(PurgePoint(5, 2), 6)
+    assert (purging.start(), ordered) == (5, [3, 5])
+    purging.set(PurgePoint(10, 1), 6)
+    assert purging.start() == 5, "what was said before that is older"
+
+
+def test_files_go_no_further_than_what_is_known_to_be_committed(tmp_path: Path) -> None:
+    log, epochs = log_of(tmp_path / "log", [(1, 0)], 8)
+    ordered: list[int] = []
+    purging = Purging(log, epochs, PurgePoint(), ordered.append)
+    purging.set(PurgePoint(6, 1), 2)
+    assert (purging.start(), ordered) == (6, [3])
+    for high_watermark in (2, 4, 7, 9):
+        purging.committed(high_watermark)
+    assert ordered == [3, 5, 6]
+
+
+def test_a_purge_point_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert PurgePoint.load(tmp_path) == PurgePoint()
+    PurgePoint(7, 3).save(tmp_path)
+    assert PurgePoint.load(tmp_path) == PurgePoint(7, 3)
+    (tmp_path / "purged").write_bytes(b"damaged")
+    with pytest.raises(CorruptError):
+        PurgePoint.load(tmp_path)
+
+
+def test_the_metadata_keeps_what_a_leader_has_purged() -> None:
+    cluster = Cluster("a", "b", "c")
+    incarnation = cluster.create("s", ("a", "b", "c"), ("b", "c", "a"))
+
+    def purge(before: int, epoch: int = 1, partition: int = 1) -> str:
+        return cluster.code(
+            PurgePartition(
+                stream="s", incarnation=incarnation, partition=partition,
+                leader_epoch=epoch, before=before,
+            )
+        )  # fmt: skip
+
+    def purged() -> tuple[int, int]:
+        found = cluster.partition("s", 1)
+        return found.purged, found.purge_epoch
+
+    version = cluster.partition("s", 1).version
+    assert (purge(5), purged()) == ("", (5, 1))
+    assert cluster.partition("s", 1).version == version + 1, "its replicas are to see it"
+    assert (purge(3), purged()) == ("", (5, 1))
+    assert cluster.partition("s", 1).version == version + 1
+    assert (purge(9, epoch=2), purge(9, partition=2)) == ("STALE_EPOCH", "UNKNOWN_PARTITION")
+    cluster.apply(cluster.election(None, "a", "b", "c", number=1))
+    cluster.apply(cluster.election("a", "a", "b", "c", number=1))
+    epoch = cluster.partition("s", 1).leader_epoch
+    assert (purge(9), purge(4, epoch), purged()) == ("STALE_EPOCH", "", (4, epoch))
+    assert cluster.partition("s", 0).purged == 0
+    restored = ClusterState.restore(cluster.state.snapshot())
+    assert restored.streams["s"].partitions[1].purged == 4
