@@ -45,7 +45,7 @@ async def stream(_: bytes, context: Any) -> None:
 @asynccontextmanager
 async def serving(door: GrpcDoor) -> AsyncIterator[int]:
     server = grpc.aio.server(interceptors=(Edge(door.authenticator, "proto.API"),))
-    handlers = {
+    handlers: dict[str, Any] = {
         "Who": grpc.unary_unary_rpc_method_handler(who),
         "Stream": grpc.unary_stream_rpc_method_handler(stream),
     }
@@ -158,7 +158,7 @@ async def test_a_renewed_certificate_is_shown_to_new_connections(callers: Caller
     assert isinstance(found.tls, Renewed)
     async with serving(found) as port:
         lasting = channel_to(port, old_authority)
-        call = lasting.unary_unary("/proto.API/Who")
+        call: Any = lasting.unary_unary("/proto.API/Who")
         shown = [("authorization", f"Bearer {token}")]
         assert await call(b"", metadata=shown, timeout=60) == b"token:alice"
         before.cert.write_bytes(b"rubbish")
@@ -184,7 +184,8 @@ async def test_a_subscription_ends_with_the_identity_of_whoever_made_it(callers:
         channel_to(port) as channel,
     ):
         shown = [("authorization", f"Bearer {callers.key}")]
-        call = channel.unary_stream("/proto.API/Stream")(b"", metadata=shown, timeout=60)
+        stream_of: Any = channel.unary_stream("/proto.API/Stream")
+        call = stream_of(b"", metadata=shown, timeout=60)
         assert await call.read() == b"key:batch"
         callers.keys.write_text("")
         callers.key_file.look()

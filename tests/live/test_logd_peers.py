@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -294,3 +295,37 @@ async def test_a_later_version_of_a_dialer_is_answered_with_ours() -> None:
     assert answers[0] == (Kind.WELCOME, b"\x08\x01")
     assert answers[1][0] is Kind.REFUSED
     assert Refused.FromString(answers[1][1]).code == "UNKNOWN_VERSION"
+
+
+def named(authority: Authority, name: str) -> PeerTls:
+    made = authority.sign(name, "IP:127.0.0.1")
+    files = CertificateFiles(ca_file=authority.cert, cert_file=made.cert, key_file=made.key)
+    return PeerTls.of(files, named=True)
+
+
+async def test_a_node_is_whom_its_certificate_names(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "nodes")
+    a, b, c = (named(authority, name) for name in ("a", "b", "c"))
+    service = Recorder()
+    server = PeerServer(B, service, b)
+    address = server.listen("127.0.0.1:0")
+    running = asyncio.create_task(server.run())
+    stranger = named(Authority(tmp_path / "others"), "a")
+    for tls, me, peer, reason in (
+        (c, A, "b", "its certificate does not"),  # c says that it is a
+        (a, A, "z", "its certificate does not"),  # whoever dials z comes to b
+        (stranger, A, "b", "certificate verify failed"),
+    ):
+        link = PeerLink(me, peer, address, rng=random.Random(1), tls=tls)
+        trying = asyncio.create_task(link.run())
+        await wait_until_async(lambda: reason in link.problem, what=link.problem)  # noqa: B023
+        trying.cancel()
+    assert server.counts.refused >= 1
+    link = PeerLink(A, "b", address, rng=random.Random(1), tls=a)
+    talking = asyncio.create_task(link.run())
+    await connected(link)
+    assert await link.ask("echo", b"hello", timeout_s=20) == b"a:hello"
+    for task in (talking, running):
+        task.cancel()
+        await asyncio.wait([task])
+    server.close()

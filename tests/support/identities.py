@@ -64,9 +64,9 @@ class Callers:
             SystemClock(), required=required, tokens=(rules, self.key_set), keys=self.key_file
         )
 
-    def config(self, *, certificates: str = "optional", required: bool = True) -> dict[str, object]:
+    def config(self, *, certificates: str = "optional", required: bool = True) -> dict[str, Any]:
         """The sections `tls` and `auth` of a configuration."""
-        tls: dict[str, object] = {
+        tls: dict[str, Any] = {
             "cert_file": str(self.server.cert),
             "key_file": str(self.server.key),
         }

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from penstock.logd.client import LogClient
+from penstock.logd.client import ANYBODY, Access, LogClient
 from tests.support.processes import Daemon, free_port
 
 
@@ -16,6 +16,7 @@ class Logd:
         nats_url: Of the NATS server.
         streams: As in the configuration file.
         program: What to run instead of logd itself.
+        access: How its own clients are let in.
         options: Further keys of the configuration.
     """
 
@@ -26,6 +27,7 @@ class Logd:
         streams: list[dict[str, Any]],
         *,
         program: Sequence[str] | None = None,
+        access: Access = ANYBODY,
         **options: Any,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -41,6 +43,9 @@ class Logd:
             "streams": streams,
         } | options
         self.daemon = Daemon("logd", self.config, directory, program=program)
+        self.access = access
+        self.daemon.tls, greeting = access.prepare("127.0.0.1")
+        self.daemon.token = greeting["token"] if greeting else ""
 
     def __enter__(self) -> Self:
         self.daemon.start()
@@ -51,7 +56,7 @@ class Logd:
 
     def client(self, *, timeout_s: float = 20.0) -> LogClient:
         """A client of this logd."""
-        return LogClient(self.fetch, timeout_s=timeout_s)
+        return LogClient(self.fetch, timeout_s=timeout_s, access=self.access)
 
     def restart(self, *, kill: bool = False) -> None:
         """Stop (or kill -9) and start again on the same data and addresses."""

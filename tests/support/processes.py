@@ -11,11 +11,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from tests.support.waiting import PATIENCE, wait_until
+
+if TYPE_CHECKING:
+    import ssl
 
 _PORTS = (12_000, 32_000)
 """Below those that the kernel takes for connections, as a rule."""
@@ -51,6 +54,10 @@ class Daemon:
         config: Of its configuration file; read again at each start.
         directory: For the configuration and the log.
         program: What to run instead of the component itself; it is given the same arguments.
+
+    Attributes:
+        tls: Of its admin endpoint, if that has TLS.
+        token: To be known by there.
     """
 
     def __init__(
@@ -64,6 +71,8 @@ class Daemon:
         self.component = component
         self.program = program or (sys.executable, "-m", f"penstock.{component}")
         self.admin = str(config["admin"])
+        self.tls: ssl.SSLContext | None = None
+        self.token = ""
         self._config = config
         self._config_path = directory / f"{component}.yaml"
         self._write_config()
@@ -138,9 +147,16 @@ class Daemon:
 
     def status(self) -> dict[str, Any]:
         """The process's `/status`."""
-        with urllib.request.urlopen(f"http://{self.admin}/status", timeout=5) as answer:
+        with self.get("/status") as answer:
             body: dict[str, Any] = json.load(answer)
             return body
+
+    def get(self, path: str) -> Any:
+        """An answer of its admin endpoint."""
+        url = f"http{'s' if self.tls else ''}://{self.admin}{path}"
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        request = urllib.request.Request(url, headers=headers)
+        return urllib.request.urlopen(request, timeout=5, context=self.tls)
 
     def stage(self, name: str) -> dict[str, Any]:
         """One stage of `/status`; a stage that is not there yet counts zero."""
@@ -170,7 +186,7 @@ class Daemon:
         if self._process.poll() is not None:
             return True
         try:
-            with urllib.request.urlopen(f"http://{self.admin}/healthz", timeout=5) as answer:
+            with self.get("/healthz") as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False

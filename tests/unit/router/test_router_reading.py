@@ -90,3 +90,8 @@ def test_what_is_refused_for_now_is_asked_again_and_no_loss() -> None:
     assert read(frames, 0, 4, "UNAVAILABLE", "TOO_MANY_REQUESTS") == [1, 3]
     with pytest.raises(DataLossError, match="OUT_OF_RANGE"):
         read(frames, 0, 4, "OUT_OF_RANGE")
+
+
+@pytest.mark.parametrize("code", ["UNAUTHENTICATED", "PERMISSION_DENIED", "QUOTA_EXCEEDED"])
+def test_a_reader_that_is_not_let_in_waits_and_loses_nothing(code: str) -> None:
+    assert read([compacted(0, 4, [1, 3])], 0, 4, code, code) == [1, 3]
