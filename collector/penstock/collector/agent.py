@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from prometheus_client import CollectorRegistry
 
-from penstock.collector.admission import admission
+from penstock.collector.admission import admission, scrubber_of
 from penstock.collector.assembly import Parts, make_source
 from penstock.collector.config import CollectorConfig
 from penstock.collector.core.batch import Limits
@@ -92,7 +92,7 @@ class Agent:
             self._courier,
             self._quarantine,
             self._ledger,
-            admit=admission(config.subject_prefix),
+            admit=admission(config.subject_prefix, scrubber_of(config.sensitive)),
             resource=self._resource,
         )
         self._generations = Generations(

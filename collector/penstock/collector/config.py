@@ -10,6 +10,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from penstock.collector.source_sections import Section, Source
 from penstock.service import HostPort
+from penstock.specs.errors import SpecError
+from penstock.specs.sensitive import Action, HashKey
 
 _TOKEN = re.compile(r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
 
@@ -45,6 +47,26 @@ class QuarantineSection(Section):
     bytes_max: int = Field(default=256 * 1024**2, ge=1024**2)
 
 
+class SensitiveSection(Section):
+    """What becomes of sensitive values, whoever sent them; see `penstock.specs.scrub`."""
+
+    enabled: bool = True
+    search: bool = True
+    hash_key: SecretStr | None = None
+    without_key: Literal["redact", "keep"] = "redact"
+    actions: dict[str, Action] = Field(default={})
+
+    @field_validator("hash_key")
+    @classmethod
+    def _is_a_hash_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            try:
+                HashKey.parse(value.get_secret_value())
+            except SpecError as error:
+                raise ValueError(str(error)) from None
+        return value
+
+
 class CollectorConfig(Section):
     """The whole file."""
 
@@ -58,6 +80,7 @@ class CollectorConfig(Section):
     spool: SpoolSection = SpoolSection()
     batch: BatchSection = BatchSection()
     quarantine: QuarantineSection = QuarantineSection()
+    sensitive: SensitiveSection = SensitiveSection()
     checkpoint_interval_s: float = Field(default=1.0, gt=0, le=60)
     connect_timeout_s: float = Field(default=10.0, gt=0)
     drain_timeout_s: float = Field(default=10.0, ge=0)

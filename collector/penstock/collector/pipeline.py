@@ -145,6 +145,7 @@ class Pipeline:
         """Hand good records to delivery, by subject; returns the others."""
         batches: dict[str, Batch] = {}
         refusals: list[Refusal] = []
+        scrubbed = 0
         admit, resource, observed_ns = self._admit, chunk.resource, chunk.observed_ns
         for sequence, line in zip(sequences, lines, strict=True):
             verdict = admit(line, resource, observed_ns)
@@ -158,7 +159,10 @@ class Pipeline:
             batch.timestamps.append(verdict.time_ns)
             batch.lines.append(verdict.line)
             batch.size += len(verdict.line)
-        self._ledger[chunk.source].pending -= len(lines) - len(refusals)
+            scrubbed += verdict.scrubbed
+        account = self._ledger[chunk.source]
+        account.pending -= len(lines) - len(refusals)
+        account.notes["scrubbed"] += scrubbed
         for subject, batch in batches.items():
             lane = LaneKey(chunk.origin, chunk.source, subject)
             self._courier.handle(Take(lane, batch))

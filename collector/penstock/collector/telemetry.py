@@ -180,6 +180,11 @@ class Metrics(PrometheusCollector):
         held = GaugeMetricFamily(
             "penstock_collector_held_records", "Records between receipt and log.", labels=["source"]
         )
+        scrubbed = CounterMetricFamily(
+            "penstock_collector_scrubbed_records",
+            "Records that had something sensitive taken out.",
+            labels=["source"],
+        )
         accounts = status.info.get("reconciliation", {})
         for source, account in accounts.items():
             for outcome in ("received", "recovered", "delivered", "filtered", "quarantined"):
@@ -187,6 +192,7 @@ class Metrics(PrometheusCollector):
             for reason, count in account["dropped"].items():
                 records.add_metric((source, "dropped", reason), count)
             held.add_metric((source,), account["held"])
+            scrubbed.add_metric((source,), account["scrubbed"])
         spool = GaugeMetricFamily("penstock_collector_spool_bytes", "Bytes in the spool.")
         spool.add_metric((), status.info.get("spool", {}).get("bytes", 0))
-        return (records, held, spool)
+        return (records, held, scrubbed, spool)

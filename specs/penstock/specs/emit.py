@@ -28,7 +28,7 @@ from penstock.specs.emitter_limits import Counters, EmitterLimits
 from penstock.specs.envelope import Record
 from penstock.specs.flusher import Flusher
 from penstock.specs.links import Link, SocketLink, StreamLink
-from penstock.specs.log_line import LogLines
+from penstock.specs.log_line import LogLines, encode_log
 from penstock.specs.log_record import DEFAULT_SEVERITY
 from penstock.specs.log_writer import LogWriter
 from penstock.specs.machine import MachineFacts
@@ -77,6 +77,7 @@ class Emitter:
         sampling: The share of traces whose logs and spans are kept, above 0 and up to 1. Errors,
             metrics, events, audit and what belongs to no trace are always kept.
         machine_facts: Whether records carry what the machine is doing.
+        encode: Makes what `link` takes for a log record's line.
 
     Raises:
         SpecError: PENSTOCK_HASH_KEY is malformed.
@@ -94,6 +95,7 @@ class Emitter:
         scrubber: Scrubber | None = None,
         sampling: float = 1.0,
         machine_facts: bool = False,
+        encode: Callable[[dict[str, Any]], bytes] = encode_log,
     ) -> None:
         self.scrubber: Final = scrubber or _usual_scrubber()
         self.sampler: Final = Sampler(sampling) if sampling != 1 else None
@@ -107,6 +109,7 @@ class Emitter:
             LogLines(self.scrubber, self.facts),
             self.sampler,
             Folder(repeats_max) if repeats_max else None,
+            encode,
         )
         self._make_link = link or _usual_link(socket_path, descriptor)
         self._state = self._new_state(dict(resource))

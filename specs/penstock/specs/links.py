@@ -53,6 +53,14 @@ class Link(Protocol):
         ...
 
 
+class Answers(Protocol):
+    """Cuts the bytes that a peer sends into answers."""
+
+    def feed(self, data: bytes) -> list[Answer]:
+        """Add bytes; returns the answers that they complete."""
+        ...
+
+
 class SocketLink(Link):
     """The collector's Unix stream socket; nothing here ever waits."""
 
@@ -62,22 +70,14 @@ class SocketLink(Link):
         self._resource_json = resource_json
         self._socket: _socket.socket | None = None
         self._unsent = memoryview(b"")
-        self._answers = AnswerReader()
+        self._answers: Answers = AnswerReader()
 
     @override
     def connect(self) -> bool:
         self.close()
-        attempt = native.stream_socket(socket.AF_UNIX)
-        attempt.setblocking(False)
-        try:
-            # A Unix socket connects at once, or fails: with EAGAIN when the listener is busy.
-            attempt.connect(self._path)
-        except OSError:
-            attempt.close()
-            return False
-        self._socket = attempt
-        self._answers = AnswerReader()
-        return True
+        self._socket = self._opened()
+        self._answers = self._reader()
+        return self._socket is not None
 
     @override
     def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
@@ -85,6 +85,20 @@ class SocketLink(Link):
         frame = encode_batch(self._sender, batch.sequence, lines, self._resource_json, dropped)
         self._unsent = memoryview(bytes(self._unsent) + frame)
         return []
+
+    def _opened(self) -> "_socket.socket | None":
+        attempt = native.stream_socket(socket.AF_UNIX)
+        attempt.setblocking(False)
+        try:
+            # A Unix socket connects at once, or fails: with EAGAIN when the listener is busy.
+            attempt.connect(self._path)
+        except OSError:
+            attempt.close()
+            return None
+        return attempt
+
+    def _reader(self) -> Answers:
+        return AnswerReader()
 
     @override
     def interest(self) -> tuple[int, int] | None:

@@ -148,18 +148,17 @@ def encode_log(record: dict[str, Any]) -> bytes:
     return line
 
 
-def sanitised_line(body: Any, severity_number: int, reason: str) -> bytes:
+def sanitised(body: Any, severity_number: int, reason: str) -> dict[str, Any]:
     """What remains of a log call whose arguments break whoever looks at them."""
-    record = {
+    return {
         "schema": "log/1.0",
         "kind": "log",
         "time_unix_nano": clock.unix_ns(),
         "severity_number": severity_number,
         "severity_text": _SEVERITY_TEXTS[severity_number],
-        "body": clean_text(body),
+        "body": encodable(clean_text(body)),
         "attributes": {SANITISED: reason},
     }
-    return encode_json(encodable(record))
 
 
 def log_line(  # noqa: PLR0913 - as `LogLines.record`

@@ -1,12 +1,12 @@
 """From a call of a logger to the emitter: sampled, folded, made a line, offered. Never raises."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from penstock.specs import clock
 from penstock.specs.core.folding import Folder, Step
 from penstock.specs.core.sampling import Sampler
-from penstock.specs.log_line import LogLines, encode_log, sanitised_line
+from penstock.specs.log_line import LogLines, encode_log, sanitised
 from penstock.specs.log_record import FAILED_SEVERITY
 from penstock.specs.native import allocate_lock
 from penstock.specs.traces import trace_fields
@@ -35,6 +35,7 @@ class LogWriter:
         lines: Makes them.
         sampler: Leaves out traces; never errors.
         folder: Folds what repeats itself.
+        encode: Makes a record's line, or whatever the way out takes for one.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class LogWriter:
         lines: LogLines,
         sampler: Sampler | None = None,
         folder: Folder | None = None,
+        encode: Callable[[dict[str, Any]], bytes] = encode_log,
     ) -> None:
         self._sink = sink
         self._lines = lines
         self._sampler = sampler
         self._folder = folder
+        self._encode = encode
         self._lock = allocate_lock()
 
     def write(
@@ -77,9 +80,9 @@ class LogWriter:
                 step = folder.judge(record["body"], record["time_unix_nano"])
                 if step is not Step.PASS and self._is_folded(folder, step, record):
                     return
-            line = encode_log(record)
+            line = self._encode(record)
         except Exception as failure:  # noqa: BLE001 - the application must not fail because of it
-            line = sanitised_line(body, severity_number, type(failure).__name__)
+            line = self._encode(sanitised(body, severity_number, type(failure).__name__))
         self._sink.emit("log", line, severity_number)
 
     def release(self, *, everything: bool = False) -> bool:
@@ -130,7 +133,7 @@ class LogWriter:
             self._lock.release()
         for record, times in due:
             attributes = {**record.get("attributes", {}), REPEATED: times}
-            line = encode_log({**record, "attributes": attributes})
+            line = self._encode({**record, "attributes": attributes})
             # It stands for all of them: the others are counted as dropped, this one is emitted.
             self._sink.lose("log", "repeated", times - 1)
             self._sink.emit("log", line, record["severity_number"])

@@ -51,3 +51,13 @@ def poll() -> Any:
 def stream_socket(family: int) -> _socket.socket:
     """A stream socket without a time limit, in whose way nothing stands."""
     return _socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+
+
+def resolve(host: str, port: int) -> list[tuple[int, Any]]:
+    """Families and addresses that a name stands for.
+
+    Raises:
+        OSError: It stands for none.
+    """
+    found = _socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+    return [(family, address) for family, _, _, _, address in found]

@@ -64,6 +64,7 @@ class Account:
             "dropped": dict(self.dropped),
             "held": self.held,
             "difference": self.difference,
+            "scrubbed": self.notes["scrubbed"],
         }
 
 
