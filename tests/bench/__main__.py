@@ -20,6 +20,7 @@ from rich.console import Console
 from penstock.service.clock import SystemClock
 from tests.bench import (
     acked,
+    app_log,
     batches,
     catch_up,
     cluster_footprint,
@@ -61,6 +62,7 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "k": ((catch_up.TITLE, catch_up.run),),
     "l": ((cluster_footprint.TITLE, cluster_footprint.run),),
     "m": ((gate.TITLE, gate.run),),
+    "n": ((app_log.TITLE, app_log.run),),
 }
 
 

@@ -24,14 +24,16 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
-from penstock.specs.attributes import clean_attributes, clean_text
+from penstock.specs.attributes import clean_attributes, clean_text, has_plain_values
 from penstock.specs.limits import (
+    ATTRIBUTES_MAX,
     BUCKETS_MAX,
     EXEMPLARS_MAX,
     INT64_MAX,
     INT64_MIN,
+    KEY_CHARACTERS_MAX,
     LINKS_MAX,
     NAME_CHARACTERS_MAX,
     SCOPE_CHARACTERS_MAX,
@@ -48,6 +50,9 @@ _TEMPORALITY: Final = {
     AggregationTemporality.CUMULATIVE: "cumulative",
 }
 _INFO: Final = 9
+# An enum's own way to its name is ten times as long.
+_SPAN_KINDS: Final = {kind: kind.name for kind in SpanKind}
+_STATUS_CODES: Final = {code: code.name for code in StatusCode}
 
 
 def span_record(span: ReadableSpan) -> Json:
@@ -55,14 +60,15 @@ def span_record(span: ReadableSpan) -> Json:
     context = span.context
     assert context is not None, "the SDK exports spans with a context only"
     start = _time(span.start_time)
-    record = _envelope("span", start, span.attributes, span.instrumentation_scope)
+    attributes = getattr(span, "_attributes", None) or span.attributes  # the latter is a proxy
+    record = _envelope("span", start, attributes, span.instrumentation_scope)
     record |= _ids(context)
     if span.parent is not None and span.parent.is_valid:
         record["parent_span_id"] = f"{span.parent.span_id:016x}"
     record["name"] = clean_text(span.name, NAME_CHARACTERS_MAX) or "unnamed"
-    record["span_kind"] = span.kind.name
+    record["span_kind"] = _SPAN_KINDS[span.kind]
     record["end_time_unix_nano"] = max(start, _time(span.end_time))
-    record["status_code"] = span.status.status_code.name
+    record["status_code"] = _STATUS_CODES[span.status.status_code]
     if span.status.description:
         record["status_message"] = clean_text(span.status.description)
     state = context.trace_state.to_header() if context.trace_state else ""
@@ -82,7 +88,8 @@ def span_record(span: ReadableSpan) -> Json:
             }
             for event in span.events[:SPAN_EVENTS_MAX]
         ]
-    return record | _lost(span)
+    record.update(_lost(span))
+    return record
 
 
 def log_record(readable: ReadableLogRecord) -> Json:
@@ -220,8 +227,9 @@ def _envelope(kind: str, time: int, attributes: Mapping[str, Any] | None, scope:
     record: Json = {"schema": f"{kind}/1.0", "kind": kind, "time_unix_nano": time}
     if scope is not None and scope.name:
         record["scope"] = clean_text(scope.name, SCOPE_CHARACTERS_MAX)
-    clean, dropped = clean_attributes(attributes or {})
-    dropped += getattr(attributes, "dropped", 0)
+    clean, dropped = _cleaned(attributes)
+    if attributes is not None:
+        dropped += getattr(attributes, "dropped", 0)
     if clean:
         record["attributes"] = clean
     if dropped:
@@ -235,8 +243,24 @@ def _ids(context: SpanContext, *, flags: bool = True) -> Json:
 
 
 def _attributes(attributes: Mapping[str, Any] | None) -> Json:
-    clean, _ = clean_attributes(attributes or {})
+    clean, _ = _cleaned(attributes)
     return {"attributes": clean} if clean else {}
+
+
+def _cleaned(attributes: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], int]:
+    """The SDK's attributes as a record's; most need nothing but a look at them."""
+    if not attributes:
+        return {}, 0
+    # The SDK's own mapping takes a call for each member; the dict within it does not.
+    given = getattr(attributes, "_dict", attributes)
+    if (
+        given.__class__ is dict
+        and len(given) <= ATTRIBUTES_MAX
+        and has_plain_values(given)
+        and max(map(len, given)) <= KEY_CHARACTERS_MAX
+    ):
+        return dict(given), 0
+    return clean_attributes(given)
 
 
 def _time(given: float | None) -> int:
@@ -245,11 +269,12 @@ def _time(given: float | None) -> int:
 
 
 def _lost(span: ReadableSpan) -> Json:
-    counts = {
-        "dropped_events_count": span.dropped_events + max(0, len(span.events) - SPAN_EVENTS_MAX),
-        "dropped_links_count": span.dropped_links + max(0, len(span.links) - LINKS_MAX),
-    }
-    return {name: count for name, count in counts.items() if count}
+    events = span.dropped_events + max(0, len(span.events) - SPAN_EVENTS_MAX)
+    links = span.dropped_links + max(0, len(span.links) - LINKS_MAX)
+    lost: Json = {"dropped_events_count": events} if events else {}
+    if links:
+        lost["dropped_links_count"] = links
+    return lost
 
 
 def _body(body: Any) -> str:

@@ -38,7 +38,7 @@ class SpecProcessor:
     """
 
     def __init__(self, emitter: Emitter | None = None) -> None:
-        self._emitter = emitter
+        self.emitter: Final = emitter
 
     def __call__(
         self, _logger: WrappedLogger, method: str, event_dict: EventDict
@@ -51,22 +51,19 @@ class SpecProcessor:
         except Exception as error:  # noqa: BLE001 - the application must not fail because of it
             fields = {SANITISED: type(error).__name__}
         fields.pop("event", None)
-        self.emit(method, body, fields)
+        sink: current.Sink | None = self.emitter or current.sink()
+        if sink is not None:
+            _write(sink, method, body, fields)
         return (), {}
 
-    def emit(self, method: str, body: Any, fields: dict[str, Any]) -> None:
-        """Emit one record; `fields` is used up."""
-        sink: current.Sink | None = self._emitter or current.sink()
-        if sink is not None:
-            scope = fields.pop("scope", None)
-            given = fields.pop("exc_info", None)
-            sink.logs.write(
-                body,
-                SEVERITIES.get(method, DEFAULT_SEVERITY),
-                fields,
-                scope=scope,
-                error=None if given is None else _error(given),
-            )
+
+def _write(sink: current.Sink, method: str, body: Any, fields: dict[str, Any]) -> None:
+    """Emit one record; `fields` is used up."""
+    scope = fields.pop("scope", None)
+    given = fields.pop("exc_info", None)
+    error = None if given is None else _error(given)
+    severity = SEVERITIES.get(method, DEFAULT_SEVERITY)
+    sink.logs.write(body, severity, fields, scope=scope, error=error)
 
 
 def make_bound_logger(level: int) -> type[Any]:
@@ -83,7 +80,9 @@ def make_bound_logger(level: int) -> type[Any]:
             processors = self._processors
             if args or len(processors) != 1 or processors[0].__class__ is not SpecProcessor:
                 return super()._proxy_to_logger(method_name, event, *args, **kwargs)
-            processors[0].emit(method_name, event, {**self._context, **kwargs})
+            sink: current.Sink | None = processors[0].emitter or current.sink()
+            if sink is not None:
+                _write(sink, method_name, event, {**self._context, **kwargs})
             return None
 
     return SpecBoundLogger

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from penstock.specs.bound import bound
 
 _current_context: Callable[[], Any] | None
 try:
+    from opentelemetry import context as otel_context
     from opentelemetry.context import attach, detach, get_current
     from opentelemetry.trace import (
         NonRecordingSpan,
@@ -20,7 +22,9 @@ try:
 except ImportError:  # the extra `app` is not installed
     _current_context = None
 else:
-    _current_context = get_current
+    # What `get_current` asks, two calls further down; every record needs it.
+    _holder = getattr(otel_context._RUNTIME_CONTEXT, "_current_context", None)  # noqa: SLF001
+    _current_context = _holder.get if isinstance(_holder, ContextVar) else get_current
 
 _known: tuple[Any, Mapping[str, Any] | None] = (None, None)
 """OpenTelemetry's context that was looked at last, which cannot change, and its span's fields."""

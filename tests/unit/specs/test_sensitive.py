@@ -366,8 +366,8 @@ def test_undeclared_attribute_in_the_specs_namespace_is_refused_where_it_is_made
 PIECES = st.sampled_from(
     [
         "-----BEGIN RSA PRIVATE KEY-----", "eyJ", "abcdefgh12", ".", "AKIA", "ASIA", "ghp_",
-        "x" * 36, "ABCDEFGH01234567", "xoxb-", "sk_live_", "BeArEr ", "://", "user:pw", "@", "host.example",
-        "4111", "1111", " ", "-", "5500000000000004", "é",
+        "x" * 36, "ABCDEFGH01234567", "xoxb-", "sk_live_", "BeArEr ", "://", "user:pw", "@",
+        "host.example", "4111", "1111", " ", "-", "5500000000000004", "é",
     ]
 )  # fmt: skip
 
