@@ -51,6 +51,16 @@ HANDSHAKE_TIMEOUT_S: Final = 10.0
 HEAD_BYTES: Final = 1024
 """Bytes at a file's start that identify it; OpenTelemetry's collector uses 1000."""
 
+CONTAINER_LINE_BYTES_MAX: Final = 256 * KIB
+"""One line of a container log; Docker and containerd cut at 16 KiB, which JSON may make six times
+as long, and attributes come on top."""
+
+HELD_BYTES_MAX: Final = 1 * MIB
+"""Of one file's events that wait for lines that may belong to them."""
+
+MULTILINE_LOOK_BYTES: Final = 1 * KIB
+"""Of a line, for telling whether it begins an event."""
+
 PENDING_BYTES_MAX: Final = 16 * MIB
 """Records read from the spool and the files and not yet in the log; reading pauses above it."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import re2
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from penstock.collector.limits import KIB, LINE_BYTES_MAX, MIB
@@ -51,6 +52,26 @@ class StdinSource(SourceSection):
     line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
 
 
+class MultilineSection(Section):
+    """Which lines belong together; patterns in RE2's syntax, searched in a line's first KiB."""
+
+    start: str | None = Field(default=None, description="a line with it begins an event")
+    continuation: str | None = Field(default=None, description="a line with it goes on with one")
+
+    @model_validator(mode="after")
+    def _is_one_pattern(self) -> "MultilineSection":
+        pattern = self.start if self.start is not None else self.continuation
+        if pattern is None or (self.start is not None and self.continuation is not None):
+            msg = "set either `start` or `continuation`"
+            raise ValueError(msg)
+        try:
+            re2.compile(pattern.encode())
+        except re2.error as error:
+            msg = f"is no pattern of RE2: {error}"
+            raise ValueError(msg) from None
+        return self
+
+
 class FileSource(SourceSection):
     """Lines of files, followed through rotation; the files are their own spool."""
 
@@ -59,6 +80,11 @@ class FileSource(SourceSection):
     exclude: list[str] = []
     service: str = Field(min_length=1)
     start: Literal["beginning", "end"] = "beginning"
+    format: Literal["plain", "docker", "cri"] = "plain"
+    multiline: MultilineSection | None = None
+    join_timeout_s: float = Field(
+        default=5.0, ge=0, le=3600, description="how long an event waits for more of its lines"
+    )
     line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
     poll_ms: int = Field(default=250, ge=10, le=60_000)
     rotate_wait_s: float = Field(default=30.0, ge=0)

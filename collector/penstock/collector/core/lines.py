@@ -10,11 +10,15 @@ class Line:
     Attributes:
         end: Position after its newline in the stream.
         truncated: It was longer than allowed; `text` is its beginning.
+        time_ns: When it was written, where the line says so.
+        stream: Of a container, where the line says so.
     """
 
     text: bytes
     end: int
     truncated: bool = False
+    time_ns: int | None = None
+    stream: str = ""
 
 
 class LineCutter:

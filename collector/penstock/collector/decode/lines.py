@@ -7,20 +7,18 @@ or message the body, the timestamp the time, all else attributes.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import orjson
 
+from penstock.collector.core.times import iso_time_ns
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.severity import INFO, severity
-from penstock.specs.limits import ATTRIBUTES_MAX, INT64_MAX, STRING_CHARACTERS_MAX
+from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
 
 _LEVEL_KEYS: Final = ("level", "severity", "log.level", "levelname", "lvl")
 _TIME_KEYS: Final = ("timestamp", "time", "@timestamp", "ts")
 _BODY_KEYS: Final = ("event", "message", "msg", "log")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _YEAR_2200_S: Final = 7_258_118_400
 
 
@@ -36,14 +34,24 @@ class LineContext:
     attributes: Mapping[str, Any]
 
 
-def decode_line(line: bytes, context: LineContext, now_ns: int, *, truncated: bool) -> bytes:
+def decode_line(
+    line: bytes,
+    context: LineContext,
+    now_ns: int,
+    *,
+    truncated: bool,
+    written_ns: int | None = None,
+    stream: str = "",
+) -> bytes:
     """Make a log record of a line.
 
     Args:
         line: Without its newline.
         context: What the source adds.
-        now_ns: When the line was read: the observed time, and the time when the line has none.
+        now_ns: When the line was read: the observed time, and the time when nothing says it.
         truncated: The line was longer than allowed and this is its beginning.
+        written_ns: When its container wrote it; a time in the line itself is better.
+        stream: Of its container.
 
     Returns:
         The record's line.
@@ -51,15 +59,18 @@ def decode_line(line: bytes, context: LineContext, now_ns: int, *, truncated: bo
     attributes: dict[str, Any] = dict(context.attributes)
     if truncated:
         attributes["log.record.truncated"] = True
+    if stream:
+        attributes["log.iostream"] = stream
     fields = None if truncated else _structured(line)
     if fields is not None:
-        return _encode(log_record(fields, attributes, context.resource, now_ns))
+        own = log_record(fields, attributes, context.resource, now_ns, written_ns=written_ns)
+        return _encode(own)
     body = text_of(line, attributes)
     return _encode(
         {
             "schema": "log/1.0",
             "kind": "log",
-            "time_unix_nano": now_ns,
+            "time_unix_nano": now_ns if written_ns is None else written_ns,
             "observed_time_unix_nano": now_ns,
             "severity_number": INFO[0],
             "severity_text": INFO[1],
@@ -70,13 +81,14 @@ def decode_line(line: bytes, context: LineContext, now_ns: int, *, truncated: bo
     )
 
 
-def log_record(
+def log_record(  # noqa: PLR0913 - what is known of an event
     fields: dict[str, Any],
     attributes: dict[str, Any],
     resource: Mapping[str, Any],
     now_ns: int,
     *,
     time_ns: int | None = None,
+    written_ns: int | None = None,
     body: str = "",
 ) -> dict[str, Any]:
     """Make a log record of a structured event; `fields` is used up.
@@ -87,17 +99,20 @@ def log_record(
         resource: Who emitted it.
         now_ns: When it was read.
         time_ns: When it happened, when the protocol says so; else a time field of the event.
+        written_ns: The time when neither says it; else when it was read.
         body: The body when the event has no message.
     """
     level = severity(_take(fields, _LEVEL_KEYS, lambda value: severity(value) is not None)) or INFO
     if time_ns is None:
         time_ns = _time_ns(_take(fields, _TIME_KEYS, lambda value: _time_ns(value) is not None))
+    if time_ns is None:
+        time_ns = now_ns if written_ns is None else written_ns
     message = _take(fields, _BODY_KEYS, lambda value: isinstance(value, str) and bool(value))
     own, left_out = flatten(fields, count_max=ATTRIBUTES_MAX - len(attributes))
     record: dict[str, Any] = {
         "schema": "log/1.0",
         "kind": "log",
-        "time_unix_nano": now_ns if time_ns is None else time_ns,
+        "time_unix_nano": time_ns,
         "observed_time_unix_nano": now_ns,
         "severity_number": level[0],
         "severity_text": level[1],
@@ -149,18 +164,6 @@ def _time_ns(value: object) -> int | None:
     if not 0 < value < _YEAR_2200_S:
         return None
     return int(value) * 1_000_000_000 + int((value % 1) * 1_000_000_000)
-
-
-def iso_time_ns(text: str) -> int | None:
-    """ISO 8601 text, in UTC when it names no zone; None when no record can hold it."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    time_ns = (moment - _EPOCH) // _MICROSECOND * 1000
-    return time_ns if 0 <= time_ns <= INT64_MAX else None
 
 
 def printable(path: str) -> str:

@@ -15,8 +15,9 @@ from zoneinfo import ZoneInfo
 import orjson
 
 from penstock.collector.core.syslog_framing import messages_in
+from penstock.collector.core.times import iso_time_ns
 from penstock.collector.decode.attributes import flatten
-from penstock.collector.decode.lines import iso_time_ns, text_of
+from penstock.collector.decode.lines import text_of
 from penstock.collector.decode.severity import severity
 from penstock.collector.limits import SERVICE_CHARACTERS_MAX
 from penstock.collector.spool import Unit

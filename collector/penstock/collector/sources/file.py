@@ -22,13 +22,13 @@ from typing_extensions import override
 from penstock.collector.core.delivery import Read
 from penstock.collector.core.files import FileState, Generations, Verdict
 from penstock.collector.core.ledger import Ledger
-from penstock.collector.core.lines import Line, LineCutter
+from penstock.collector.core.lines import Line
 from penstock.collector.courier import Courier
 from penstock.collector.decode.lines import LineContext, decode_line, printable
 from penstock.collector.pipeline import Chunk, Pipeline
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.source import Source
-from penstock.collector.sources.tail import Tail, look
+from penstock.collector.sources.tail import Tail, look, make_tail
 from penstock.service.clock import Clock
 
 _COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz", ".zip")
@@ -139,7 +139,7 @@ class FileSource(Source):
             begun |= self._find_renamed()
         for tail in list(self._tails.values()):
             try:
-                begun |= self._watch(tail)
+                begun |= await self._watch(tail)
             except OSError as error:
                 self._complain(tail.state.path, error)
         if begun:
@@ -207,8 +207,7 @@ class FileSource(Source):
         return begun
 
     def _follow(self, state: FileState, descriptor: int) -> None:
-        lines = LineCutter(self._section.line_bytes_max, position=state.position)
-        self._tails[state.device, state.inode] = Tail(state, descriptor, lines)
+        self._tails[state.device, state.inode] = make_tail(self._section, state, descriptor)
         self._courier.handle(Read(state.origin, state.position))
 
     def _find_renamed(self) -> bool:
@@ -225,7 +224,7 @@ class FileSource(Source):
                 self._log.warning("a file is gone since the last run", path=state.path)
         return begun
 
-    def _watch(self, tail: Tail) -> bool:
+    async def _watch(self, tail: Tail) -> bool:
         """Begin a new generation where the content is not the one that was being read."""
         verdict = tail.verdict()
         if verdict is Verdict.SAME:
@@ -233,7 +232,8 @@ class FileSource(Source):
         found = look(tail.descriptor)
         self._ledger[self.name].notes[f"files_{verdict.name.lower()}"] += 1
         self._log.info("file begins again", path=tail.state.path, verdict=verdict.name.lower())
-        self._retiring[tail.state.origin] = tail.lines.line_start
+        await self._take(tail, *tail.flush_all())
+        self._retiring[tail.state.origin] = tail.position
         if found.size == 0:
             tail.close()
             del self._tails[tail.key]  # met again once there is something in it
@@ -252,12 +252,15 @@ class FileSource(Source):
                 return False
             await self._courier.wait_for_room()
             try:
-                start, lines, at_end = tail.read()
+                now_ns = self._clock.monotonic_ns()
+                start, lines, at_end = tail.read(now_ns)
             except OSError as error:
                 self._complain(tail.state.path, error)
                 continue
             await self._take(tail, start, lines)
             if at_end:
+                if now_ns - tail.grew_ns > self._section.join_timeout_s * 1e9:
+                    await self._take(tail, *tail.flush_events())
                 await self._let_go(tail)
             else:
                 more = True
@@ -282,14 +285,24 @@ class FileSource(Source):
                     start=start,
                     sequences=[line.end for line in lines],
                     lines=[
-                        decode_line(line.text, context, now_ns, truncated=line.truncated)
+                        decode_line(
+                            line.text,
+                            context,
+                            now_ns,
+                            truncated=line.truncated,
+                            written_ns=line.time_ns,
+                            stream=line.stream,
+                        )
                         for line in lines
                     ],
                     resource=b"",
                     observed_ns=now_ns,
                 )
             )
-        self._courier.handle(Read(origin, tail.lines.line_start))
+        if tail.joiner is not None and tail.joiner.malformed:
+            self._ledger[self.name].notes["lines_malformed"] += tail.joiner.malformed
+            tail.joiner.malformed = 0
+        self._courier.handle(Read(origin, tail.position))
 
     async def _let_go(self, tail: Tail) -> None:
         """Close a file without a name once all of it is in the log and its writer had time."""
@@ -301,9 +314,9 @@ class FileSource(Source):
             tail.orphaned_ns = now_ns
         if now_ns - tail.orphaned_ns < self._section.rotate_wait_s * 1e9:
             return
-        rest = tail.lines.flush()
-        if rest is not None:
-            await self._take(tail, rest.end - len(rest.text), [rest])
+        start, lines = tail.flush_all()
+        if lines:
+            await self._take(tail, start, lines)
             return
         origin = tail.state.origin
         if self._courier.delivery.cursor(origin) >= tail.lines.position:

@@ -3,10 +3,23 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+import re2
+
+from penstock.collector.core.containers import ReadPiece, read_cri, read_docker, read_plain
 from penstock.collector.core.files import FileState, Found, Verdict
+from penstock.collector.core.joining import IsStart, Joiner
 from penstock.collector.core.lines import Line, LineCutter
-from penstock.collector.limits import FILE_READ_BYTES, HEAD_BYTES
+from penstock.collector.limits import (
+    CONTAINER_LINE_BYTES_MAX,
+    FILE_READ_BYTES,
+    HEAD_BYTES,
+    HELD_BYTES_MAX,
+    MULTILINE_LOOK_BYTES,
+)
+from penstock.collector.source_sections import FileSource as FileSection
+from penstock.collector.source_sections import MultilineSection
 
 
 def look(descriptor: int) -> Found:
@@ -21,12 +34,16 @@ class Tail:
     """A file being read.
 
     Attributes:
+        joiner: What makes events of several lines; None when each line is one.
+        grew_ns: When something was read last.
         orphaned_ns: When it was first seen at its end with no name of the source's any more.
     """
 
     state: FileState
     descriptor: int
     lines: LineCutter
+    joiner: Joiner | None = None
+    grew_ns: int = 0
     orphaned_ns: int | None = None
     changed: tuple[int, int] = (-1, -1)
 
@@ -48,16 +65,45 @@ class Tail:
             self.changed = now
         return verdict
 
-    def read(self) -> tuple[int, list[Line], bool]:
+    @property
+    def position(self) -> int:
+        """Everything before it has been handed out."""
+        held = None if self.joiner is None else self.joiner.start
+        return self.lines.line_start if held is None else held
+
+    def read(self, now_ns: int) -> tuple[int, list[Line], bool]:
         """Read on.
 
         Returns:
-            The position from which the lines can be read again, the lines that were completed, and
-            whether the end of the file was reached.
+            The position from which the lines can be read again, the lines, or the events made of
+            them, that were completed, and whether the end of the file was reached.
         """
         start = self.lines.line_start
         data = os.pread(self.descriptor, FILE_READ_BYTES, self.lines.position)
-        return start, self.lines.feed(data) if data else [], len(data) < FILE_READ_BYTES
+        lines = self.lines.feed(data) if data else []
+        if data:
+            self.grew_ns = now_ns
+        if self.joiner is not None and lines:
+            start, lines = self.joiner.feed(start, lines)
+        return start, lines, len(data) < FILE_READ_BYTES
+
+    def flush_events(self) -> tuple[int, list[Line]]:
+        """What is held for lines that may follow; the position it can be read again from first."""
+        if self.joiner is None or self.joiner.start is None:
+            return self.position, []
+        return self.joiner.flush()
+
+    def flush_all(self) -> tuple[int, list[Line]]:
+        """The same with a line that has no newline yet."""
+        start = self.lines.line_start
+        rest = self.lines.flush()
+        if rest is None:
+            return self.flush_events()
+        if self.joiner is None:
+            return start, [rest]
+        start, lines = self.joiner.feed(start, [rest])
+        _, more = self.flush_events()
+        return start, lines + more
 
     def has_name(self, path: Path) -> bool:
         """Whether `path` names this very file now."""
@@ -70,3 +116,37 @@ class Tail:
     def close(self) -> None:
         """Give the descriptor back."""
         os.close(self.descriptor)
+
+
+def make_tail(section: FileSection, state: FileState, descriptor: int) -> Tail:
+    """A tail that reads as its source is configured, from where the state says."""
+    read = _READERS[section.format]
+    framed = section.format != "plain"
+    bytes_max = CONTAINER_LINE_BYTES_MAX if framed else section.line_bytes_max
+    lines = LineCutter(bytes_max, position=state.position)
+    if not framed and section.multiline is None:
+        return Tail(state, descriptor, lines)
+    joiner = Joiner(
+        read,
+        None if section.multiline is None else _is_start(section.multiline),
+        bytes_max=section.line_bytes_max,
+        held_bytes_max=HELD_BYTES_MAX,
+    )
+    return Tail(state, descriptor, lines, joiner)
+
+
+def _is_start(section: MultilineSection) -> IsStart:
+    """Which lines begin an event; re2 takes time in proportion to a line, whatever the pattern."""
+    if section.start is not None:
+        begins = re2.compile(section.start.encode())
+        return lambda line: begins.search(line[:MULTILINE_LOOK_BYTES]) is not None
+    assert section.continuation is not None
+    goes_on = re2.compile(section.continuation.encode())
+    return lambda line: goes_on.search(line[:MULTILINE_LOOK_BYTES]) is None
+
+
+_READERS: Final[dict[str, ReadPiece]] = {
+    "plain": read_plain,
+    "docker": read_docker,
+    "cri": read_cri,
+}

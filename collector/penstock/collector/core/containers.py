@@ -1,0 +1,80 @@
+r"""Lines of container logs: what Docker's json-file driver and CRI runtimes write around each.
+
+    docker   {"log":"text\n","stream":"stdout","time":"2026-01-02T03:04:05.123456789Z"}
+    cri      2026-01-02T03:04:05.123456789Z stdout F text
+
+Both cut long lines: a piece of Docker's lacks the newline at its end, one of CRI's has the tag P
+instead of F. The pieces of one line follow one another within their stream only.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from penstock.collector.core.times import iso_time_ns
+
+_CRI: Final = re.compile(rb"([0-9][0-9T:.+Z-]{18,35}) (stdout|stderr) ([^ ]+) ?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A line, or a part of one.
+
+    Attributes:
+        stream: ``stdout``, ``stderr``, or empty.
+        time_ns: When it was written; None when the line does not say.
+        is_partial: The line goes on in the next piece of its stream.
+    """
+
+    text: bytes
+    stream: str = ""
+    time_ns: int | None = None
+    is_partial: bool = False
+
+
+ReadPiece = Callable[[bytes], Piece | None]
+"""Read a line of a file; None when it is not of the format."""
+
+
+def read_plain(line: bytes) -> Piece:
+    """A line that is nothing else."""
+    return Piece(line)
+
+
+def read_docker(line: bytes) -> Piece | None:
+    """A line of the json-file driver; an empty `log` is left out by it."""
+    try:
+        fields = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(fields, dict) or "time" not in fields:
+        return None
+    text, stream, time = fields.get("log", "\n"), fields.get("stream", ""), fields["time"]
+    if not (isinstance(text, str) and isinstance(stream, str) and isinstance(time, str)):
+        return None
+    raw = text.encode()
+    return Piece(
+        raw.removesuffix(b"\n").removesuffix(b"\r"),
+        stream,
+        iso_time_ns(time),
+        is_partial=not raw.endswith(b"\n"),
+    )
+
+
+def read_cri(line: bytes) -> Piece | None:
+    """A line of a CRI runtime."""
+    head = _CRI.match(line)
+    if head is None:
+        return None
+    tag = head[3].partition(b":")[0]
+    if tag not in (b"P", b"F"):
+        return None
+    return Piece(
+        line[head.end() :],
+        head[2].decode(),
+        iso_time_ns(head[1].decode()),
+        is_partial=tag == b"P",
+    )

@@ -1,0 +1,197 @@
+"""Container formats, and events of several lines, however the file's bytes arrive."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.collector.core.containers import (
+    Piece,
+    ReadPiece,
+    read_cri,
+    read_docker,
+    read_plain,
+)
+from penstock.collector.core.joining import Joiner
+from penstock.collector.core.lines import Line, LineCutter
+
+STAMP = "2026-01-02T03:04:05.123456789Z"
+STAMP_NS = 1_767_323_045_123_456_789
+START = re.compile(rb"[A-Z]")
+
+
+def cri(text: str, tag: str = "F", stream: str = "stdout") -> bytes:
+    return f"{STAMP} {stream} {tag} {text}\n".encode()
+
+
+def docker(text: str, stream: str = "stdout") -> bytes:
+    return json.dumps({"log": text, "stream": stream, "time": STAMP}).encode() + b"\n"
+
+
+class Reading:
+    """A file that is read piece by piece, as a source does it."""
+
+    def __init__(
+        self, read: ReadPiece = read_plain, *, multiline: bool = False, position: int = 0,
+        bytes_max: int = 1000, held_bytes_max: int = 10_000,
+    ) -> None:  # fmt: skip
+        self.cutter = LineCutter(1000, position=position)
+        self.joiner = Joiner(
+            read, (lambda line: bool(START.match(line))) if multiline else None,
+            bytes_max=bytes_max, held_bytes_max=held_bytes_max,
+        )  # fmt: skip
+        self.events: list[Line] = []
+        self.starts: list[int] = []
+
+    @property
+    def position(self) -> int:
+        held = self.joiner.start
+        return self.cutter.line_start if held is None else held
+
+    def feed(self, data: bytes) -> None:
+        start = self.cutter.line_start
+        self.took(*self.joiner.feed(start, self.cutter.feed(data)))
+
+    def flush(self) -> None:
+        if self.joiner.start is not None:
+            self.took(*self.joiner.flush())
+
+    def took(self, start: int, events: list[Line]) -> None:
+        self.events += events
+        self.starts += [start] * len(events)
+
+    @property
+    def texts(self) -> list[bytes]:
+        return [event.text for event in self.events]
+
+
+def test_formats_are_read() -> None:
+    assert read_cri(cri("a b")[:-1]) == Piece(b"a b", "stdout", STAMP_NS)
+    assert read_cri(cri("x", "P:more", "stderr")[:-1]) == Piece(
+        b"x", "stderr", STAMP_NS, is_partial=True
+    )
+    assert read_cri(cri("")[:-1]) == Piece(b"", "stdout", STAMP_NS)
+    assert read_docker(docker("a\r\n")) == Piece(b"a", "stdout", STAMP_NS)
+    assert read_docker(docker("part")) == Piece(b"part", "stdout", STAMP_NS, is_partial=True)
+    assert read_docker(b'{"stream":"stderr","time":"%s"}' % STAMP.encode()) == Piece(
+        b"", "stderr", STAMP_NS
+    )
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"text", b"{}", b"[]", b'{"log":1,"time":"x"}', b"2026 stdout F x", b"\xff{"]
+)
+def test_what_is_of_neither_format_is_told(line: bytes) -> None:
+    assert read_cri(line) is None
+    assert read_docker(line) is None
+
+
+def test_pieces_are_joined_within_their_stream() -> None:
+    reading = Reading(read_cri)
+    reading.feed(cri("a", "P") + cri("x", "P", "stderr") + cri("b", "P"))
+    assert (reading.events, reading.position) == ([], 0)
+    reading.feed(cri("c") + cri("y", "F", "stderr"))
+    assert reading.texts == [b"abc", b"xy"]
+    assert [event.stream for event in reading.events] == ["stdout", "stderr"]
+    assert reading.position == reading.events[-1].end
+
+
+def test_docker_pieces_are_joined_until_the_newline() -> None:
+    reading = Reading(read_docker)
+    reading.feed(docker("one ") + docker("line\n") + docker("next\n"))
+    assert reading.texts == [b"one line", b"next"]
+
+
+def test_a_piece_without_its_end_leaves_when_it_is_flushed() -> None:
+    reading = Reading(read_cri)
+    reading.feed(cri("only", "P"))
+    reading.flush()
+    assert reading.texts == [b"only"]
+
+
+def test_a_line_that_is_not_of_the_format_is_an_event_as_it_stands() -> None:
+    reading = Reading(read_cri)
+    reading.feed(b"odd\n" + cri("a"))
+    assert (reading.texts, reading.joiner.malformed) == ([b"odd", b"a"], 1)
+
+
+def test_lines_go_on_with_an_event_until_another_begins() -> None:
+    reading = Reading(multiline=True)
+    reading.feed(b"Error\n  at a\n  at b\nNext\n")
+    assert reading.texts == [b"Error\n  at a\n  at b"]
+    assert reading.position == reading.events[0].end
+    reading.flush()
+    assert reading.texts[1:] == [b"Next"]
+
+
+def test_an_event_waits_for_one_of_another_stream_that_may_end_before_it() -> None:
+    reading = Reading(read_cri, multiline=True)
+    reading.feed(cri("Err", stream="stderr") + cri("Out") + cri("Out2"))
+    assert reading.events == []
+    reading.feed(cri(" more", stream="stderr"))
+    assert reading.texts == [b"Out"]
+    reading.flush()
+    assert sorted(reading.texts) == [b"Err\n more", b"Out", b"Out2"]
+    assert [event.end for event in reading.events] == sorted(event.end for event in reading.events)
+
+
+def test_what_is_beyond_the_bound_is_left_out_and_marked() -> None:
+    reading = Reading(multiline=True, bytes_max=10)
+    reading.feed(b"Abcdefg\n" + b" 123456\n" * 10 + b"B\n")
+    assert reading.events == [Line(b"Abcdefg\n 1", 88, truncated=True)]
+
+
+def test_more_than_may_be_held_is_not_waited_for() -> None:
+    reading = Reading(read_cri, held_bytes_max=100)
+    reading.feed(cri("stuck", "P", "stderr"))
+    for number in range(20):
+        reading.feed(cri(f"line {number:05}"))
+    assert b"stuck" in reading.texts
+    assert len(reading.texts) > 5
+
+
+FILES = st.lists(
+    st.one_of(
+        st.builds(
+            cri,
+            st.text("Aab ", max_size=4),
+            st.sampled_from("PFF"),
+            st.sampled_from(["stdout", "stderr"]),
+        ),
+        st.just(b"odd\n"),
+    ),
+    max_size=14,
+).map(b"".join)
+
+
+@given(FILES, st.integers(1, 90), st.booleans())
+def test_events_are_the_same_however_the_bytes_arrive(
+    data: bytes, step: int, multiline: bool
+) -> None:
+    whole, parts = Reading(read_cri, multiline=multiline), Reading(read_cri, multiline=multiline)
+    whole.feed(data)
+    for at in range(0, len(data), step):
+        parts.feed(data[at : at + step])
+    for reading in (whole, parts):
+        reading.flush()
+    assert parts.events == whole.events
+    ends = [event.end for event in whole.events]
+    assert ends == sorted(set(ends))
+
+
+@given(FILES, st.integers(1, 90), st.booleans(), st.integers(0, 20))
+def test_reading_again_from_where_nothing_is_done_meets_the_same_events(
+    data: bytes, step: int, multiline: bool, done: int
+) -> None:
+    """After a crash: events up to `done` are known by their ends, the rest must come again."""
+    first = Reading(read_cri, multiline=multiline)
+    for at in range(0, len(data), step):
+        first.feed(data[at : at + step])
+    last = first.events[:done][-1].end if first.events[:done] else 0
+    start = first.starts[done] if done < len(first.events) else first.position
+    again = Reading(read_cri, multiline=multiline, position=start)
+    again.feed(data[start:])
+    rest = [event for event in again.events if event.end > last]
+    assert rest == first.events[done:]
