@@ -56,6 +56,8 @@ def _values(column: pa.Array) -> list[Any]:
         ]
     if pa.types.is_map(column.type):
         return [None if pairs is None else dict(pairs) for pairs in column.to_pylist()]
+    if pa.types.is_decimal(column.type) and column.type.scale == 0:  # a sum, of DuckDB's
+        return [None if value is None else int(value) for value in column.to_pylist()]
     found: list[Any] = column.to_pylist()
     return found
 

@@ -22,7 +22,7 @@ HOUR_9 = 1_767_258_000 * SECOND
 def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
     made = FakeLog()
     monkeypatch.setattr(command, "asking", partial(asking_in_memory, made))
-    monkeypatch.setattr(command, "LogClient", lambda _: made)
+    monkeypatch.setattr(command, "LogClient", lambda _, access: made)
     records = [
         Record(
             f"t.{n % 2}",
