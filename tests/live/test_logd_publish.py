@@ -62,7 +62,7 @@ async def test_message_id_is_a_duplicate_within_the_window_also_after_a_restart(
         ({"Nats-Expected-Last-Msg-Id": "x"}, Nack.WRONG_LAST_MESSAGE_ID),
         ({"Nats-Expected-Stream": "other"}, Nack.WRONG_STREAM),
         ({"Nats-Expected-Last-Sequence": "x"}, Nack.BAD_HEADER),
-        ({"Nats-Rollup": "all"}, Nack.BAD_HEADER),
+        ({"Nats-Rollup": "all"}, Nack.NO_ROLLUP),
     ],
 )
 async def test_refusals_are_jetstream_api_errors(

@@ -41,6 +41,13 @@ class Nack(Enum):
     STREAM_FULL = (503, 20005, True)
     NOT_ENOUGH_REPLICAS = (503, 20006, True)
     READ_ONLY = (403, 20007, False)
+    HEADERS_TOO_LARGE = (400, 10097, False)
+    NO_SUBJECT_SEQUENCE = (400, 10193, False)
+    NO_ROLLUP = (500, 10111, False)
+    NO_TTL = (400, 10166, False)
+    NO_COUNTERS = (400, 10168, False)
+    NO_ATOMIC_PUBLISH = (400, 10174, False)
+    NO_SCHEDULES = (400, 10188, False)
 
     @property
     def code(self) -> int:

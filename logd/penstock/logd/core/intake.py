@@ -15,12 +15,12 @@ from typing import Final, assert_never
 from penstock.logd.acks import Nack, PubAck
 from penstock.logd.core.batch_check import describe_batch
 from penstock.logd.core.dedup import Dedup
+from penstock.logd.core.expectations import refuse_position
 from penstock.logd.core.intake_counts import IntakeCounts
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.producers import Accept, Duplicate, Gap
 from penstock.logd.core.publish_options import (
     TOMBSTONE,
-    PublishOptions,
     Refusal,
 )
 from penstock.logd.core.single import BUSY, Single, open_published, published_fault, read_message
@@ -275,7 +275,13 @@ class Intake:
                     self._ack_when_durable(PendingAck(0, reply, known, duplicate=True, form=form))
                 return
         # After that: what a repeat expects has passed already, and it takes no room.
-        refusal = self._refuse_position(options) or self._refuse_full(single.size)
+        refusal = refuse_position(
+            options,
+            single.message.subject,
+            self.config,
+            next_offset=self.next_offset,
+            last_message_id=self.dedup.last_message_id,
+        ) or self._refuse_full(single.size)
         if refusal is not None:
             self._refuse_single(single, refusal)
             return
@@ -290,16 +296,6 @@ class Intake:
         self._turn.put([single.message], [reply], single.size, self.next_offset, extras)
         self._count_stored(1)
         self.dedup.last_message_id = options.message_id or b""
-
-    def _refuse_position(self, options: PublishOptions) -> Refusal | None:
-        wanted = options.last_sequence
-        if wanted is not None and wanted != self.next_offset:
-            return Refusal(Nack.WRONG_LAST_SEQUENCE, f"wrong last sequence: {self.next_offset}")
-        last_id = options.last_message_id
-        if last_id is not None and last_id != self.dedup.last_message_id:
-            shown = self.dedup.last_message_id.decode("utf-8", "replace")
-            return Refusal(Nack.WRONG_LAST_MESSAGE_ID, f"wrong last msg ID: {shown}")
-        return None
 
     def _take_batch(self, message: Message, payload: memoryview, size: int, *, acked: bool) -> None:
         try:

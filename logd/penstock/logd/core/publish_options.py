@@ -20,6 +20,8 @@ MESSAGE_ID: Final = "Nats-Msg-Id"
 EXPECTED_STREAM: Final = "Nats-Expected-Stream"
 EXPECTED_LAST_SEQUENCE: Final = "Nats-Expected-Last-Sequence"
 EXPECTED_LAST_MESSAGE_ID: Final = "Nats-Expected-Last-Msg-Id"
+EXPECTED_SUBJECT_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 KEY: Final = "Penstock-Key"
 TOMBSTONE: Final = "Penstock-Tombstone"
 ACK_POLICY: Final = "Penstock-Ack-Policy"
@@ -29,24 +31,28 @@ _TAKEN_OUT: Final = frozenset({KEY, TOMBSTONE, ACK_POLICY})
 """Headers that are not stored, for the record says it otherwise. One that comes twice is refused:
 no copy of it is left to tell what else was meant."""
 
-_NOT_OFFERED: Final = frozenset(
-    {
-        "Nats-Expected-Last-Subject-Sequence",
-        "Nats-Expected-Last-Subject-Sequence-Subject",
-        "Nats-Rollup",
-        "Nats-TTL",
-        "Nats-Incr",
-        "Nats-Schedule",
-        "Nats-Batch-Id",
-    }
-)
-"""JetStream headers that change what storing means. A message that asks for one is refused: stored
-without it, the publisher would believe it had what it asked for."""
+_NOT_OFFERED: Final = {
+    "Nats-Rollup": (Nack.NO_ROLLUP, "rollup not permitted"),
+    "Nats-TTL": (Nack.NO_TTL, "per-message TTL is disabled"),
+    "Nats-Incr": (Nack.NO_COUNTERS, "message counters is disabled"),
+    "Nats-Batch-Id": (Nack.NO_ATOMIC_PUBLISH, "atomic publish is disabled"),
+    "Nats-Schedule": (Nack.NO_SCHEDULES, "message schedules is disabled"),
+}
+"""JetStream headers that change what storing means, and what JetStream says where they are off. A
+message that asks for one is refused: stored without it, the publisher would believe it had what it
+asked for."""
 
 _KNOWN: Final = (
-    _NOT_OFFERED
+    frozenset(_NOT_OFFERED)
     | _TAKEN_OUT
-    | {MESSAGE_ID, EXPECTED_STREAM, EXPECTED_LAST_SEQUENCE, EXPECTED_LAST_MESSAGE_ID}
+    | {
+        MESSAGE_ID,
+        EXPECTED_STREAM,
+        EXPECTED_LAST_SEQUENCE,
+        EXPECTED_LAST_MESSAGE_ID,
+        EXPECTED_SUBJECT_SEQUENCE,
+        EXPECTED_SUBJECT,
+    }
 )
 
 
@@ -64,6 +70,8 @@ class PublishOptions(NamedTuple):
 
     Attributes:
         last_sequence: One more than the offset of the stream's last record.
+        subject_sequence: The same of the last record of a subject.
+        subject: Whose, if it is not the message's own.
         key: Not empty.
         tombstone: Whether the record's value is null; then it has a key.
         ack_policy: Instead of the stream's.
@@ -76,6 +84,8 @@ class PublishOptions(NamedTuple):
     key: bytes | None = None
     tombstone: bool = False
     ack_policy: AckPolicy | None = None
+    subject_sequence: int | None = None
+    subject: bytes | None = None
 
     @property
     def for_one_record(self) -> bool:
@@ -84,7 +94,13 @@ class PublishOptions(NamedTuple):
 
     def without_expectations(self) -> "PublishOptions":
         """What they ask of a stream that the publisher did not name."""
-        return self._replace(stream=None, last_sequence=None, last_message_id=None)
+        return self._replace(
+            stream=None,
+            last_sequence=None,
+            last_message_id=None,
+            subject_sequence=None,
+            subject=None,
+        )
 
 
 NO_OPTIONS: Final = PublishOptions()
@@ -100,24 +116,26 @@ def read_options(pairs: Pairs, *, key_bytes_max: int) -> PublishOptions | Refusa
     values: dict[str, bytes] = {}
     for name, value in known:
         if name in _NOT_OFFERED:
-            return Refusal(Nack.BAD_HEADER, f"header {name} is not offered")
+            nack, text = _NOT_OFFERED[name]
+            return Refusal(nack, f"{text}: header {name} is not offered")
         if name in _TAKEN_OUT and name in values:
             return Refusal(Nack.BAD_HEADER, f"{name} stands there twice")
         values.setdefault(name, value)
     policy = values.get(ACK_POLICY)
-    fault = _fault(values, key_bytes_max)
-    if fault is not None:
-        return Refusal(Nack.BAD_HEADER, fault)
-    sequence = values.get(EXPECTED_LAST_SEQUENCE)
+    refusal = _refuse_values(values, key_bytes_max)
+    if refusal is not None:
+        return refusal
     stream = values.get(EXPECTED_STREAM)
     return PublishOptions(
         message_id=values.get(MESSAGE_ID) or None,
         stream=None if stream is None else stream.decode("utf-8", "replace"),
-        last_sequence=None if sequence is None else int(sequence),
+        last_sequence=_sequence(values, EXPECTED_LAST_SEQUENCE),
         last_message_id=values.get(EXPECTED_LAST_MESSAGE_ID),
         key=values.get(KEY),
         tombstone=TOMBSTONE in values,
         ack_policy=None if policy is None else _ACK_POLICIES[policy],
+        subject_sequence=_sequence(values, EXPECTED_SUBJECT_SEQUENCE),
+        subject=values.get(EXPECTED_SUBJECT),
     )
 
 
@@ -134,13 +152,29 @@ def stored_message_id(pairs: Pairs) -> bytes | None:
     return None
 
 
+def _sequence(values: dict[str, bytes], name: str) -> int | None:
+    value = values.get(name)
+    return None if value is None else int(value)
+
+
+def _refuse_values(values: dict[str, bytes], key_bytes_max: int) -> Refusal | None:
+    fault = _fault(values, key_bytes_max)
+    if fault is not None:
+        return Refusal(Nack.BAD_HEADER, fault)
+    if EXPECTED_SUBJECT in values and EXPECTED_SUBJECT_SEQUENCE not in values:
+        text = "missing sequence for expected last sequence per subject"
+        return Refusal(Nack.NO_SUBJECT_SEQUENCE, text)
+    return None
+
+
 def _fault(values: dict[str, bytes], key_bytes_max: int) -> str | None:
     """What is wrong with the values; None when nothing is."""
     if len(values.get(MESSAGE_ID, b"")) > MESSAGE_ID_LENGTH_MAX:
         return f"{MESSAGE_ID} has more than {MESSAGE_ID_LENGTH_MAX} bytes"
-    sequence = values.get(EXPECTED_LAST_SEQUENCE)
-    if sequence is not None and not (sequence.isdigit() and len(sequence) <= 19):
-        return f"{EXPECTED_LAST_SEQUENCE} is not a number"
+    for name in (EXPECTED_LAST_SEQUENCE, EXPECTED_SUBJECT_SEQUENCE):
+        sequence = values.get(name)
+        if sequence is not None and not (sequence.isdigit() and len(sequence) <= 19):
+            return f"{name} is not a number"
     policy = values.get(ACK_POLICY)
     if policy is not None and policy not in _ACK_POLICIES:
         return f"{ACK_POLICY} is {policy[:40]!r}; it can be all, leader or none"

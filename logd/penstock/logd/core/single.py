@@ -85,8 +85,8 @@ def _refuse_size(message: Message, size: int, config: StreamConfig, *, size_max:
     if len(message.payload) + len(message.headers) > limit:
         return Refusal(Nack.MESSAGE_TOO_LARGE, f"message size exceeds maximum of {limit} bytes")
     if len(message.headers) > config.header_bytes_max:
-        text = f"headers of more than {config.header_bytes_max} bytes"
-        return Refusal(Nack.BAD_HEADER, text)
+        text = f"header size exceeds maximum of {config.header_bytes_max} bytes"
+        return Refusal(Nack.HEADERS_TOO_LARGE, text)
     if size > size_max:
         text = f"message takes {size} bytes while it waits; there is room for {size_max}"
         return Refusal(Nack.MESSAGE_TOO_LARGE, text)

@@ -1,0 +1,174 @@
+"""Publishing as to JetStream, with nothing but a stock nats-py."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js.client import JetStreamContext
+from nats.js.errors import APIError, BadRequestError, NoStreamResponseError, ServerError
+
+from tests.support.logd import Logd
+
+pytestmark = pytest.mark.live
+
+ORDERS = {"name": "orders", "subject": "orders.new"}
+EVENTS = {"name": "events", "subject": "events.>", "header_bytes_max": 1024}
+SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+
+
+@pytest.fixture
+def logd(tmp_path: Path, nats_url: str) -> Iterator[Logd]:
+    with Logd(tmp_path / "logd", nats_url, [ORDERS, EVENTS]) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(nats_url: str) -> AsyncIterator[Client]:
+    connection = await nats.connect(nats_url)
+    yield connection
+    await connection.close()
+
+
+async def refused(js: JetStreamContext, subject: str, headers: dict[str, str]) -> APIError:
+    with pytest.raises(APIError) as raised:
+        await js.publish(subject, b"x", headers=headers)
+    return raised.value
+
+
+async def test_publish_async_gives_every_message_its_ack(logd: Logd, client: Client) -> None:
+    js = client.jetstream(publish_async_max_pending=64)
+    waiting = [
+        await js.publish_async("orders.new", b"%d" % n, headers={"Nats-Msg-Id": str(n % 150)})
+        for n in range(200)
+    ]
+    await js.publish_async_completed()
+    acks = [future.result() for future in waiting]
+    assert [ack.seq for ack in acks] == [*range(1, 151), *range(1, 51)]
+    assert [bool(ack.duplicate) for ack in acks] == [False] * 150 + [True] * 50
+    assert {ack.stream for ack in acks} == {"orders"}
+    assert len(logd.values("orders")) == 150
+
+
+async def test_expectations_are_met_or_refused_with_jetstreams_codes(
+    logd: Logd, client: Client
+) -> None:
+    js = client.jetstream()
+    assert (await js.publish("orders.new", b"1", headers={SUBJECT_SEQUENCE: "0"})).seq == 1
+    met = {
+        "Nats-Msg-Id": "two",
+        "Nats-Expected-Stream": "orders",
+        "Nats-Expected-Last-Sequence": "1",
+        SUBJECT_SEQUENCE: "1",
+        f"{SUBJECT_SEQUENCE}-Subject": "orders.new",
+    }
+    assert (await js.publish("orders.new", b"2", headers=met)).seq == 2
+    assert (await js.publish("orders.new", b"2", headers=met)).duplicate, "before expectations"
+    for header, value, number in (
+        ("Nats-Expected-Stream", "events", 10060),
+        ("Nats-Expected-Last-Sequence", "1", 10071),
+        (SUBJECT_SEQUENCE, "1", 10071),
+        ("Nats-Expected-Last-Msg-Id", "one", 10070),
+        (f"{SUBJECT_SEQUENCE}-Subject", "orders.new", 10193),
+    ):
+        error = await refused(js, "orders.new", {header: value})
+        assert (type(error), error.code, error.err_code) == (BadRequestError, 400, number)
+    assert logd.values("orders") == [b"1", b"2"]
+
+
+async def test_what_is_not_offered_is_refused_and_not_stored(logd: Logd, client: Client) -> None:
+    js = client.jetstream()
+    with pytest.raises(BadRequestError) as ttl:
+        await js.publish("events.a", b"x", msg_ttl=5)
+    assert ttl.value.err_code == 10166
+    for header, kind, number in (
+        ("Nats-Rollup", ServerError, 10111),
+        ("Nats-Incr", BadRequestError, 10168),
+        ("Nats-Batch-Id", BadRequestError, 10174),
+        ("Nats-Schedule", BadRequestError, 10188),
+        (SUBJECT_SEQUENCE, BadRequestError, 20004),
+    ):
+        error = await refused(js, "events.a", {header: "1"})
+        assert (type(error), error.err_code) == (kind, number)
+    assert (await refused(js, "events.a", {"Long": "x" * 2000})).err_code == 10097
+    assert logd.values("events") == []
+
+
+async def test_only_one_of_many_writers_gets_the_next_sequence(
+    logd: Logd, client: Client, nats_url: str
+) -> None:
+    other = await nats.connect(nats_url)
+    try:
+        for last in range(5):
+            expecting = {SUBJECT_SEQUENCE: str(last)}
+            answers = await asyncio.gather(
+                *(
+                    writer.jetstream().publish("orders.new", b"%d" % last, headers=dict(expecting))
+                    for writer in (client, other)
+                    for _ in range(4)
+                ),
+                return_exceptions=True,
+            )
+            lost = [answer for answer in answers if isinstance(answer, APIError)]
+            assert len(lost) == 7
+            assert {error.err_code for error in lost} == {10071}
+    finally:
+        await other.close()
+    assert logd.values("orders") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_subject_without_a_stream_has_no_responders(logd: Logd, client: Client) -> None:
+    js = client.jetstream()
+    with pytest.raises(NoStreamResponseError):
+        await js.publish("invoices.new", b"x")
+    with logd.client() as log:
+        log.create_stream("invoices", "invoices.>")
+        assert (await js.publish("invoices.new", b"one", stream="invoices")).seq == 1
+        log.delete_stream("invoices")
+    with pytest.raises(NoStreamResponseError):
+        await js.publish("invoices.new", b"two")
+
+
+async def test_services_keep_their_subject_while_a_stream_comes_and_goes(
+    logd: Logd, client: Client, nats_url: str
+) -> None:
+    service = await nats.connect(nats_url)
+    heard: list[bytes] = []
+
+    async def answer(message: Msg) -> None:
+        heard.append(message.data)
+        if message.reply:
+            await message.respond(b"done " + message.data)
+
+    await service.subscribe("svc.prices", cb=answer)
+    await service.flush()
+
+    async def use(name: bytes) -> None:
+        """What callers of the service do, whoever else listens."""
+        reply = await client.request("svc.prices", name, timeout=5)
+        assert reply.data == b"done " + name
+        await client.publish("svc.prices", b"told " + name)
+        await client.flush()
+
+    try:
+        await use(b"before")
+        with logd.client() as log:
+            log.create_stream("prices", "svc.*", ack_on_reply=False)
+            await use(b"meanwhile")
+            await use(b"again")
+            start, _ = log.offsets("prices")
+            following = log.follow("prices", start)
+            stored = [next(following)[1].value for _ in range(4)]
+            log.delete_stream("prices")
+        await use(b"after")
+    finally:
+        await service.close()
+    assert stored == [b"meanwhile", b"told meanwhile", b"again", b"told again"]
+    assert heard == [
+        told + name
+        for name in (b"before", b"meanwhile", b"again", b"after")
+        for told in (b"", b"told ")
+    ]
