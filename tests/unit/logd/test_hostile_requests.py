@@ -1,0 +1,146 @@
+"""Whatever a caller of the fetch endpoint asks, it is answered or refused with a code of its own.
+
+`INTERNAL` is what a request gets that hit a bug: it is none of the codes that are expected here.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from penstock.logd.core.metadata import check_stream_name
+from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.fetch.api import FetchApi
+from penstock.logd.fetch.connection import SendingTurn
+from penstock.logd.fetch.wire import decode_request, encode_response
+from penstock.logd.limits import REQUEST_SIZE_MAX
+from tests.support.fuzzing import SEED, any_value, cases, mutated, mutated_bytes
+from tests.unit.logd.test_lone_streams import api
+
+CURSOR: Final = {"consumer": "c", "stream": "logs", "partition": 0, "offset": 0}
+CONFIG: Final = {
+    "name": "more",
+    "subject": "more.>",
+    "retention": {"age_s": 60},
+    "partitions": 1,
+    "encryption": "none",
+}
+BEAT: Final = {
+    "group": "g",
+    "member": "m",
+    "streams": ["logs"],
+    "session_ms": 10_000,
+    "sequence": 1,
+    "joining": True,
+    "epoch": 0,
+    "held": [{"stream": "logs", "incarnation": "0", "partitions": [0]}],
+}
+SOUND: Final[tuple[dict[str, Any], ...]] = (
+    {"api": "fetch", "stream": "logs", "offset": 0, "bytes_max": 1000, "subject": "t.a"},
+    {"api": "fetch", "stream": "logs", "partition": 0, "offset": 0, "log_epoch": 1},
+    {"api": "offsets", "stream": "logs", "at": "latest"},
+    {"api": "offsets", "stream": "logs", "at": 1_700_000_000_000_000_000},
+    {"api": "streams", "stream": "logs", "internal": True},
+    {"api": "match", "subject": "t.a"},
+    {"api": "create_stream", "config": CONFIG},
+    {"api": "open_stream", "stream": "logs"},
+    {"api": "delete_stream", "stream": "more"},
+    {"api": "set_cursor", "cursors": [CURSOR], "rewind": True},
+    {"api": "set_cursor", "cursors": [CURSOR | {"incarnation": "0", "epoch": 1}], "member": "m"},
+    {"api": "get_cursor", "consumer": "c", "stream": "logs", "partition": 0},
+    {"api": "list_cursors", "consumer": "c", "after": ["c", "logs", 0]},
+    {"api": "delete_cursor", "consumer": "c", "stream": "logs"},
+    {"api": "cluster"},
+    {"api": "alter_stream", "stream": "logs", "options": {"retention": {"bytes": 1 << 20}}},
+    {"api": "set_mode", "stream": "logs", "paused": True},
+    {"api": "drain", "node": "me", "undo": False},
+    {"api": "remove_node", "node": "me"},
+    {"api": "move", "stream": "logs", "partition": 0, "replicas": ["me"]},
+    {"api": "observe", "stream": "logs", "partition": 0, "observers": []},
+    {"api": "elect", "stream": "logs", "partition": 0, "lose_records": True},
+    {"api": "rebalance"},
+    {"api": "group_beat"} | BEAT,
+    {"api": "group_leave", "group": "g", "member": "m"},
+    {"api": "groups", "group": "g"},
+)
+
+
+def hostile(rng: Random) -> dict[str, Any]:
+    document = mutated(rng, rng.choice(SOUND)) | {"wait_ms_max": 0}
+    if document.get("api") != "fetch":
+        del document["wait_ms_max"]
+    if rng.random() < 0.02:
+        document["api"] = any_value(rng)
+    return document
+
+
+def names_in(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+async def ask(found: FetchApi, document: dict[str, Any]) -> str:
+    """The code it is refused with; empty when it is answered."""
+    try:
+        request = decode_request(json.dumps(document, allow_nan=False).encode())
+        if request["api"] == "cancel":
+            return ""
+        response = await found.answer(request, SendingTurn(asyncio.Lock()))
+    except RefusedError as error:
+        return error.code
+    except UnavailableError:
+        return "UNAVAILABLE"
+    encode_response(response.header | {"id": request.get("id", 0)}, response.payload_length)
+    return ""
+
+
+def test_every_api_has_a_sound_request_to_begin_with() -> None:
+    apis = set(vars(FetchApi(None, None, None))["_apis"])  # type: ignore[arg-type]
+    assert apis == {document["api"] for document in SOUND}
+
+
+async def test_nearly_right_requests_are_answered_or_refused_with_a_code(tmp_path: Path) -> None:
+    codes = set[str]()
+    async with api(tmp_path) as found:
+        for number in range(cases(1500)):
+            rng = Random(f"{SEED}-{number}")
+            document = hostile(rng)
+            try:
+                codes.add(await ask(found, document))
+            except Exception as error:
+                error.add_note(f"seed {SEED}, case {number}: {document!r}"[:2000])
+                raise
+        assert await ask(found, {"api": "cluster"}) == ""
+    assert {"", "BAD_REQUEST", "UNKNOWN_STREAM", "NOT_CLUSTERED"} <= codes
+    assert "INTERNAL" not in codes
+    assert names_in(tmp_path) <= {"metadata", "streams", "trash"}
+
+
+def test_bytes_that_are_nearly_requests_are_decoded_or_refused() -> None:
+    rng, codes = Random(SEED), set[str]()
+    for _ in range(cases(3000)):
+        data = mutated_bytes(rng, json.dumps(hostile(rng)).encode())
+        try:
+            assert isinstance(decode_request(data)["api"], str)
+        except RefusedError as error:
+            codes.add(error.code)
+    assert codes == {"BAD_REQUEST"}
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"api":['])
+def test_nesting_as_deep_as_a_request_is_long_is_refused(opening: bytes) -> None:
+    with pytest.raises(RefusedError) as refused:
+        decode_request((opening * REQUEST_SIZE_MAX)[:REQUEST_SIZE_MAX])
+    assert refused.value.code == "BAD_REQUEST"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", ".", "../x", "/x", "a/b", "a\\b", "a\x00", "a.b", "x" * 65, "", " ", "a\n", "é", "%2e"],
+)
+def test_no_stream_name_leads_out_of_its_directory(name: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        check_stream_name(name)
+    assert refused.value.code == "BAD_NAME"
