@@ -2,16 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import nats
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
 from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, BadRequestError, NoStreamResponseError, ServerError
 
 from tests.support.logd import Logd
+from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
 
@@ -144,7 +147,10 @@ async def test_services_keep_their_subject_while_a_stream_comes_and_goes(
             await message.respond(b"done " + message.data)
 
     await service.subscribe("svc.prices", cb=answer)
-    await service.flush()
+    async with asyncio.timeout(20):  # nats-py's flush may overtake its subscribe
+        while not heard:
+            with suppress(NoRespondersError):
+                await client.request("svc.prices", b"ready")
 
     async def use(name: bytes) -> None:
         """What callers of the service do, whoever else listens."""
@@ -164,11 +170,15 @@ async def test_services_keep_their_subject_while_a_stream_comes_and_goes(
             stored = [next(following)[1].value for _ in range(4)]
             log.delete_stream("prices")
         await use(b"after")
+        await wait_until_async(lambda: len(heard) == 9)
     finally:
         await service.close()
     assert stored == [b"meanwhile", b"told meanwhile", b"again", b"told again"]
     assert heard == [
-        told + name
-        for name in (b"before", b"meanwhile", b"again", b"after")
-        for told in (b"", b"told ")
+        b"ready",
+        *(
+            told + name
+            for name in (b"before", b"meanwhile", b"again", b"after")
+            for told in (b"", b"told ")
+        ),
     ]

@@ -22,7 +22,7 @@ from typing import Final
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.frame import FrameHeader
 from penstock.logd.rows import batch_records
-from penstock.logd.store import CommitLog, LogConfig, LogFailedError, Repacker, Rewriting
+from penstock.logd.store import CommitLog, LogConfig, LogFailedError, Repacker, Rewriting, Vault
 from penstock.logd.store.disk import File
 from penstock.logd.store.segment import Segment
 from tests.sim.disk import MemoryDisk
@@ -39,6 +39,8 @@ class RewritingWorld:
     Args:
         seed: Of everything.
         cuts: Whether the log is cut at its end, too.
+        disk: An empty one.
+        vault: Encrypts the log.
 
     Attributes:
         model: The record of each offset.
@@ -48,9 +50,16 @@ class RewritingWorld:
         counts: How often each rare thing happened.
     """
 
-    def __init__(self, seed: int, *, cuts: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        cuts: bool = False,
+        disk: MemoryDisk | None = None,
+        vault: Vault | None = None,
+    ) -> None:
         self.random = Random(seed)
-        self.disk = MemoryDisk()
+        self.disk, self.vault = disk or MemoryDisk(), vault
         self.cuts = cuts
         self.disk.make_directory(DIRECTORY.parent)
         self.model: list[Record] = []
@@ -204,7 +213,7 @@ class RewritingWorld:
     def frames_of(self, pinned: list[tuple[Segment, File]]) -> Iterator[tuple[FrameHeader, bytes]]:
         """What a reader gets who took the list of segments before."""
         for segment, file in pinned:
-            yield from segment.frames(file, segment.base_offset, 1 << 40)
+            yield from segment.frames(file, segment.base_offset, 1 << 40, self.log.vault)
 
     # Checks.
 
@@ -248,13 +257,21 @@ class RewritingWorld:
         assert not found & removed, "a removed record came back"
 
     def open(self) -> None:
-        self.log = CommitLog.open(DIRECTORY, CONFIG, disk=self.disk, now_ns=lambda: 0)
+        self.log = CommitLog.open(
+            DIRECTORY, CONFIG, disk=self.disk, now_ns=lambda: 0, vault=self.vault
+        )
 
 
-def run_seed(seed: int, *, cuts: bool = False) -> Counter[str]:
+def run_seed(
+    seed: int,
+    *,
+    cuts: bool = False,
+    disk: MemoryDisk | None = None,
+    vault: Vault | None = None,
+) -> Counter[str]:
     """Run one seed; the error says which."""
     try:
-        world = RewritingWorld(seed, cuts=cuts)
+        world = RewritingWorld(seed, cuts=cuts, disk=disk, vault=vault)
         world.run(5)
     except BaseException as error:
         error.add_note(f"seed {seed}")

@@ -7,6 +7,7 @@ from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.servers import parse_servers
+from penstock.logd.encryption import MasterKeys
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.postbox import Postbox
@@ -34,6 +35,7 @@ def make_surroundings(
     budget_bytes: int = 1 << 20,
     clock: Clock | None = None,
     admission: AdmissionPolicy = NEVER_LEAVE,
+    masters: MasterKeys | None = None,
 ) -> Surroundings:
     link = NatsLink(
         NatsAccess(servers=parse_servers("nats://127.0.0.1:1")),
@@ -50,5 +52,6 @@ def make_surroundings(
         postbox=Postbox(acks),
         clock=clock or SystemClock(),
         admission=admission,
+        masters=masters or MasterKeys({}),
         streams_for=lambda _: (),
     )

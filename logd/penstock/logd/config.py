@@ -16,9 +16,16 @@ from pydantic import (
 from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.core.activity import activity_stream
 from penstock.logd.core.admission import AdmissionPolicy
-from penstock.logd.core.metadata import AckPolicy, FsyncPolicy, StreamConfig, check_stream_name
+from penstock.logd.core.metadata import (
+    AckPolicy,
+    Encryption,
+    FsyncPolicy,
+    StreamConfig,
+    check_stream_name,
+)
 from penstock.logd.core.retention import Discard, Retention
 from penstock.logd.core.subjects import check_stream_subject
+from penstock.logd.encryption import EncryptionSection, MasterKeys
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.connection import FetchLimits
 from penstock.logd.liftbridge.config import GrpcSection
@@ -70,6 +77,7 @@ class StreamSettings(_Settings):
     compact: bool = False
     tombstone_retention_s: Annotated[int, Field(ge=0, le=10 * 365 * 86_400)] = 86_400
     expected_offset: bool = False
+    encryption: Encryption = "none"
 
     @field_validator("name")
     @classmethod
@@ -152,6 +160,7 @@ class LogdConfig(_Settings):
         cluster: The cluster that it is a node of; none: it is alone.
         activity: What happens is taken down; none: it is only logged.
         quota_delay_s_max: How long something over its quota may be held up before it is refused.
+        encryption: Master keys for streams that are encrypted on disk; none: there are no such.
         streams: Made at start when missing; their options follow the file, their subject cannot.
         intake_bytes_max: Bytes of accepted messages that may wait for the disk, over all streams.
         streams_max: Streams there may be, those configured included.
@@ -184,6 +193,7 @@ class LogdConfig(_Settings):
     tls: TlsSection | None = None
     auth: AuthSection = AuthSection()
     insecure_listeners: tuple[Door, ...] = ()
+    encryption: EncryptionSection | None = None
     streams: tuple[ConfiguredStream, ...] = ()
     intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 256 * _MIB
     streams_max: Annotated[int, Field(ge=1, le=100_000)] = STREAMS_MAX
@@ -225,6 +235,10 @@ class LogdConfig(_Settings):
     def standby(self) -> StandbySettings:
         """What replicas of a cluster may keep while other nodes lead."""
         return StandbySettings() if self.cluster is None else self.cluster.standby()
+
+    def masters(self) -> MasterKeys:
+        """What streams are encrypted with."""
+        return MasterKeys.of(self.encryption)
 
     def admission_policy(self) -> AdmissionPolicy:
         """When a stream without room leaves its subject."""

@@ -368,6 +368,7 @@ class _Daemon:
             admission=self._config.admission_policy(),
             compactor=self._compactor,
             standby=self._config.standby(),
+            masters=self._config.masters(),
         )
 
     def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:

@@ -8,10 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, decode_body
+from penstock.logd.encryption import MasterKeys
 from penstock.logd.errors import CorruptError
 from penstock.logd.frame import FrameHeader
 from penstock.logd.rows import slice_rows
-from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig
+from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig, Masters
+from penstock.logd.store.key_file import read_keys
 from penstock.logd.store.shadow import ShadowDisk
 
 SCHEMA_OF_DUMP: Final = pa.schema(
@@ -31,14 +33,20 @@ class Dump:
     Args:
         directory: Of the log.
         on_damage: Told of each damaged frame, which is passed over.
+        masters: Master keys, for a log that is encrypted.
 
     Raises:
-        CorruptError: The log's segments contradict each other.
-        RefusedError: `UNKNOWN_FORMAT`: written by a later version.
+        CorruptError: The log's segments contradict each other, or its key files are damaged.
+        RefusedError: `UNKNOWN_FORMAT`: written by a later version; `KEY_UNAVAILABLE`, `WRONG_KEY`.
     """
 
-    def __init__(self, directory: Path, *, on_damage: OnDamage) -> None:
-        self._log = CommitLog.open(directory, LogConfig(), disk=ShadowDisk())
+    def __init__(
+        self, directory: Path, *, on_damage: OnDamage, masters: Masters | None = None
+    ) -> None:
+        disk = ShadowDisk()
+        keys = read_keys(directory, masters or MasterKeys({}), disk=disk)
+        vault = None if keys is None else keys.vault()
+        self._log = CommitLog.open(directory, LogConfig(), disk=disk, vault=vault)
         self._on_damage = on_damage
 
     @property

@@ -9,7 +9,8 @@ itself. All integers are little-endian.
          4    1 format version     1
          5    1 schema version     of the batch, `penstock.logd.batch.SCHEMA_VERSION`
          6    2 flags              bit 0: producer id and sequence are set
-                                   bit 1: compacted, see below; the rest are zero
+                                   bit 1: compacted, see below
+                                   bit 2: encrypted, see below; the rest are zero
          8    4 header CRC         CRC-32C of bytes 0-8 and 12-88
         12    4 body CRC           CRC-32C of the body
         16    8 base offset        first offset of the frame's range, assigned by the leader
@@ -28,6 +29,9 @@ frames of a log tile its offsets without a gap. As it is written first, a frame 
 each offset: record count = last offset delta + 1. A frame that was rewritten by compaction carries
 flag bit 1 and may have fewer, none even (its body is then a batch of no rows): the missing offsets
 were removed on purpose. So readers tell a loss by the ranges of frames, never by gaps between rows.
+
+Flag bit 2 is for a disk only: the body is encrypted, as `penstock.logd.store.vault` says, and its
+length and CRC are those of what lies there. Such a frame is decrypted before it goes anywhere.
 
 The leader fills in base offset and epoch without touching the body, so the body CRC is made once,
 by whoever built the batch, and holds from there to the last reader, or until the frame is
@@ -56,7 +60,12 @@ NO_TIMESTAMP: Final = -(2**63)
 
 FLAG_PRODUCER: Final = 1
 FLAG_COMPACTED: Final = 2
+FLAG_ENCRYPTED: Final = 4
 _FLAGS_KNOWN: Final = FLAG_PRODUCER | FLAG_COMPACTED
+_FLAGS_STORED: Final = _FLAGS_KNOWN | FLAG_ENCRYPTED
+
+ENCRYPTION_BYTES: Final = 80
+"""Bytes that an encrypted body is longer than what is in it."""
 
 _LAYOUT: Final = struct.Struct("<4sBBHIIqQIIIIqq16sQ")
 _CRC_SPAN: Final = struct.Struct("<I")
@@ -76,6 +85,7 @@ class FrameHeader:
 
     Attributes:
         compacted: The range may hold offsets that have no record any more.
+        encrypted: The body is encrypted.
     """
 
     base_offset: int
@@ -90,6 +100,7 @@ class FrameHeader:
     producer_id: bytes = NO_PRODUCER
     producer_sequence: int = 0
     compacted: bool = False
+    encrypted: bool = False
 
     @property
     def last_offset(self) -> int:
@@ -115,6 +126,7 @@ def encode_header(header: FrameHeader) -> bytes:
     """Encode a header, its CRC included."""
     flags = FLAG_PRODUCER if header.producer_id != NO_PRODUCER else 0
     flags |= FLAG_COMPACTED if header.compacted else 0
+    flags |= FLAG_ENCRYPTED if header.encrypted else 0
     data = bytearray(
         _LAYOUT.pack(
             MAGIC,
@@ -139,12 +151,15 @@ def encode_header(header: FrameHeader) -> bytes:
     return bytes(data)
 
 
-def decode_header(data: bytes | memoryview, *, where: str = "") -> FrameHeader:
+def decode_header(
+    data: bytes | memoryview, *, where: str = "", stored: bool = False
+) -> FrameHeader:
     """Decode and check a header.
 
     Args:
         data: At least `HEADER_SIZE` bytes; what follows is ignored.
         where: File and position or peer, for the error.
+        stored: It is one of a log's file, so that it may be encrypted.
 
     Raises:
         CorruptError: Too short, or magic, version, CRC, flags or a field's range is wrong.
@@ -161,7 +176,8 @@ def decode_header(data: bytes | memoryview, *, where: str = "") -> FrameHeader:
         raise CorruptError(f"frame format version {fields[1]} is not known", where=where)
     if fields[4] != _header_crc(head):
         raise CorruptError("frame header CRC does not match", where=where)
-    if fields[3] & ~_FLAGS_KNOWN or fields[11]:
+    flags_known = _FLAGS_STORED if stored else _FLAGS_KNOWN
+    if fields[3] & ~flags_known or fields[11]:
         raise CorruptError(
             f"frame flags {fields[3]:#x}, {fields[11]:#x} are not known", where=where
         )
@@ -178,6 +194,7 @@ def decode_header(data: bytes | memoryview, *, where: str = "") -> FrameHeader:
         producer_id=fields[14],
         producer_sequence=fields[15],
         compacted=bool(fields[3] & FLAG_COMPACTED),
+        encrypted=bool(fields[3] & FLAG_ENCRYPTED),
     )
     _check_ranges(header, where)
     return header
@@ -195,7 +212,7 @@ def version_not_known(data: bytes) -> str:
         return ""
     if fields[1] > FORMAT_VERSION:
         return f"frame format version {fields[1]}"
-    if fields[3] & ~_FLAGS_KNOWN or fields[11]:
+    if fields[3] & ~_FLAGS_STORED or fields[11]:
         return f"frame flags {fields[3]:#x}, {fields[11]:#x}"
     return ""
 
@@ -246,10 +263,11 @@ def _header_crc(data: bytes | bytearray) -> int:
 def _check_ranges(header: FrameHeader, where: str) -> None:
     span = header.last_offset_delta + 1
     count_min = 0 if header.compacted else span
+    length_max = BODY_SIZE_MAX + (ENCRYPTION_BYTES if header.encrypted else 0)
     sane = (
         header.base_offset >= 0
         and count_min <= header.record_count <= span
-        and 0 < header.body_length <= BODY_SIZE_MAX
+        and 0 < header.body_length <= length_max
         and header.body_length % 8 == 0
     )
     if not sane:

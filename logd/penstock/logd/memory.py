@@ -23,6 +23,7 @@ below is remembered), `complete` (message ids too, for the log may not have them
 `last_message_id` (hex) and `lost` (below this offset something has been forgotten because an
 earlier file was missing or damaged; 0: nothing). Magic, version and CRC keep their places in every
 version. Earlier releases wrote a checkpoint (`penstock.logd.store.checkpoint`): that is still read.
+Beside an encrypted log the file is encrypted as a whole (`penstock.logd.store.vault`).
 """
 
 import struct
@@ -43,6 +44,7 @@ from penstock.logd.store.checkpoint import MAGIC as CHECKPOINT_MAGIC
 from penstock.logd.store.checkpoint import Checkpoint
 from penstock.logd.store.disk import REAL_DISK, Disk, write_atomically
 from penstock.logd.store.names import MEMORY_NAME
+from penstock.logd.store.vault import Vault
 
 FILE_NAME: Final = MEMORY_NAME
 MAGIC: Final = b"PNSR"
@@ -98,16 +100,26 @@ class Memory:
             dedup.lost,
         )
 
-    def save(self, directory: Path, *, disk: Disk = REAL_DISK) -> None:
+    def save(self, directory: Path, *, disk: Disk = REAL_DISK, vault: Vault | None = None) -> None:
         """Write it down; everything below `offset` is durable.
+
+        Args:
+            directory: Of the log.
+            disk: The file system.
+            vault: Of the log, whose ids are none of the disk's business.
 
         Raises:
             OSError: The disk failed; the old file is still there, or the new one already.
         """
-        write_atomically(disk, directory / FILE_NAME, self._encode())
+        data = self._encode()
+        if vault is not None:
+            data = [vault.encrypt_file(FILE_NAME, b"".join(data))]
+        write_atomically(disk, directory / FILE_NAME, data)
 
     @classmethod
-    def load(cls, directory: Path, *, disk: Disk = REAL_DISK) -> "Memory | None":
+    def load(
+        cls, directory: Path, *, disk: Disk = REAL_DISK, vault: Vault | None = None
+    ) -> "Memory | None":
         """What was written down last; None when nothing was.
 
         Raises:
@@ -120,6 +132,8 @@ class Memory:
         file = disk.open(path)
         data = file.read(0, file.size())
         file.close()
+        if vault is not None:
+            data = vault.decrypt_file(FILE_NAME, data, where=str(path))
         if data.startswith(CHECKPOINT_MAGIC):
             return _from_checkpoint(path, disk)
         return _decode(data, str(path))

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.logd.core.metadata import Metadata
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.store import Checkpoint, DirectoryLock
+from penstock.logd.store import Checkpoint, DirectoryLock, Masters
 from penstock.logd.store.inspection import (
     Inspection,
     PartitionReport,
@@ -165,7 +165,11 @@ def locked(directory: DataDirectory, *, live: bool = False, make: bool = False) 
 
 
 def check(
-    directory: DataDirectory, *, live: bool = False, progress: Progress = lambda _: None
+    directory: DataDirectory,
+    *,
+    live: bool = False,
+    progress: Progress = lambda _: None,
+    masters: Masters | None = None,
 ) -> CheckReport:
     """Verify everything, changing nothing.
 
@@ -173,13 +177,14 @@ def check(
         directory: As `look` found it.
         live: A logd runs there; what it removes meanwhile is no damage.
         progress: Called with numbers of bytes read.
+        masters: Master keys, for streams that are encrypted.
 
     Raises:
         PermissionError: A file may not be read.
     """
     report = CheckReport(list(directory.problems))
     for place in directory.places:
-        _inspect(place, report, progress, live_tries=_LIVE_TRIES if live else 0)
+        _inspect(place, report, progress, masters, live_tries=_LIVE_TRIES if live else 0)
     return report
 
 
@@ -204,21 +209,26 @@ def repair(
 
 
 def _inspect(
-    place: Place, report: CheckReport, progress: Progress, *, live_tries: int = 0
+    place: Place,
+    report: CheckReport,
+    progress: Progress,
+    masters: Masters | None = None,
+    *,
+    live_tries: int = 0,
 ) -> Inspection:
-    inspection = Inspection(place.directory, progress=progress)
+    inspection = Inspection(place.directory, progress=progress, masters=masters)
     logs = set(place.directory.glob(f"*{LOG_SUFFIX}"))
     try:
         damaged = inspection.run().verdict == "damaged"
         if damaged and live_tries > 1 and logs - set(place.directory.glob(f"*{LOG_SUFFIX}")):
             # Compaction merged segments under the look: two states of one log were compared.
-            return _inspect(place, report, progress, live_tries=live_tries - 1)
+            return _inspect(place, report, progress, masters, live_tries=live_tries - 1)
     except PermissionError:
         raise
     except OSError as error:
         removed = live_tries > 0 and isinstance(error, FileNotFoundError)
         if removed and live_tries > 1:
-            return _inspect(place, report, progress, live_tries=live_tries - 1)
+            return _inspect(place, report, progress, masters, live_tries=live_tries - 1)
         severity = Severity.LEFTOVER if removed else Severity.DAMAGE
         meaning = "not everything was read; check again" if removed else "it cannot be read"
         inspection.report.problems.append(_note(place.directory, str(error), meaning, severity))

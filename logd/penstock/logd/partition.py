@@ -26,6 +26,7 @@ from penstock.logd.store import CommitLog, EpochFile, LogConfig
 from penstock.logd.surroundings import Surroundings
 from penstock.logd.upkeep import CompactionSettings, Upkeep, Wants
 
+_Place = tuple[Path, int]
 _log = structlog.get_logger()
 
 
@@ -135,12 +136,12 @@ class Partition:
 
         Raises:
             CorruptError: The log contradicts itself.
-            RefusedError: It was written by a later version.
+            RefusedError: It was written by a later version, or a key of it is not to be had.
             OSError: The disk failed.
         """
         if make_role is None:
             make_role = partial(LoneReplica, around.node, stream.incarnation)
-        opened = await asyncio.to_thread(_recover, stream, directory, around, make_role)
+        opened = await asyncio.to_thread(_recover, stream, (directory, number), around, make_role)
         return cls(stream, number, opened, around)
 
     @property
@@ -383,13 +384,14 @@ class _Opened:
     purged: PurgePoint
 
 
-def _recover(stream: Stream, directory: Path, around: Surroundings, make_role: MakeRole) -> _Opened:
-    config = stream.config
+def _recover(stream: Stream, place: _Place, around: Surroundings, make_role: MakeRole) -> _Opened:
+    config, directory = stream.config, place[0]
     log_config = LogConfig(
         segment_bytes_max=config.deleting.segment_bytes_max(config.segment_bytes_max),
         segment_age_s_max=config.deleting.segment_age_s_max(),
     )
-    log = CommitLog.open(directory, log_config)
+    vault = around.masters.vault_of(stream, *place)
+    log = CommitLog.open(directory, log_config, vault=vault)
     role = make_role(log, EpochFile(directory / "epochs"))
     intake = Intake(
         config, next_offset=log.end_offset, epoch=role.epoch, streams_for=around.streams_for

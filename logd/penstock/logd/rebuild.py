@@ -53,7 +53,7 @@ def rebuild_intake(
         _tell_loss(intake, lost, now_ns + window_ns)
     if save and (restored is None or producers_from != log.end_offset):
         try:
-            Memory.of(intake).save(log.directory, disk=disk)
+            Memory.of(intake).save(log.directory, disk=disk, vault=log.vault)
         except OSError as error:  # the next start reads as much of the log again
             _log.warning("producers not saved", stream=intake.config.name, error=str(error))
 
@@ -91,7 +91,7 @@ def _restore(intake: Intake, log: CommitLog, disk: Disk) -> tuple[int, int] | No
         Where to go on in the log for producers, and for message ids; None if it is of no use.
     """
     try:
-        memory = Memory.load(log.directory, disk=disk)
+        memory = Memory.load(log.directory, disk=disk, vault=log.vault)
     except LogdError as error:
         _log.warning("producers not restored", stream=intake.config.name, error=str(error))
         return None

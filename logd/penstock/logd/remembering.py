@@ -98,7 +98,7 @@ class Remembering:
         self._upkeep.was_cut(end_offset)
         directory, disk = self._log.directory, self._log.disk
         with self._lock, contextlib.suppress(LogdError):  # one that is damaged is not used
-            memory = Memory.load(directory, disk=disk)
+            memory = Memory.load(directory, disk=disk, vault=self._log.vault)
             if memory is not None and memory.offset > end_offset:
                 disk.unlink(directory / FILE_NAME)
                 disk.sync_directory(directory)
@@ -126,7 +126,7 @@ class Remembering:
 
     def _save(self, memory: Memory) -> bool:
         try:
-            memory.save(self._log.directory, disk=self._log.disk)
+            memory.save(self._log.directory, disk=self._log.disk, vault=self._log.vault)
         except OSError as error:  # the log itself has it; the next start reads more of it
             _log.warning("producers not saved", log=str(self._log.directory), error=str(error))
             return False

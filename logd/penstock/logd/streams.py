@@ -231,6 +231,7 @@ class StreamSet:
                 config, self._new_incarnation(), streams_max=self.streams_max, owner=owner
             )
             if created:
+                self._around.masters.check(config)
                 self._descriptors.check(len(list(changed.streams())))
                 await asyncio.to_thread(make_directories, self._directory(stream) / "0")
                 await self._save(changed)
@@ -319,6 +320,7 @@ class StreamSet:
             if config.name in present:
                 altered |= changed.alter(config)
             else:
+                self._around.masters.check(config)
                 added.append(changed.create(config, self._new_incarnation())[0])
         self._descriptors.check(len(list(changed.streams())))
         if added:

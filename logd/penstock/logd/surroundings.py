@@ -8,6 +8,7 @@ from penstock.logd.byte_budget import ByteBudget
 from penstock.logd.compactor import Compactor
 from penstock.logd.core.admission import NEVER_LEAVE, AdmissionPolicy
 from penstock.logd.core.node import NodeId
+from penstock.logd.encryption import MasterKeys
 from penstock.logd.postbox import Postbox
 from penstock.logd.standby import StandbySettings
 from penstock.service.clock import Clock
@@ -27,3 +28,4 @@ class Surroundings:
     admission: AdmissionPolicy = NEVER_LEAVE
     compactor: Compactor | None = None
     standby: StandbySettings = field(default_factory=StandbySettings)
+    masters: MasterKeys = field(default_factory=lambda: MasterKeys({}))

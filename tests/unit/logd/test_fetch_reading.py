@@ -17,15 +17,17 @@ from penstock.logd.fetch.reading import FetchReading, FetchRequest
 from penstock.logd.fetch.subject_filter import filter_ranges
 from penstock.logd.partition import Partition
 from penstock.logd.rows import split_frames
+from tests.support.encryption import master_keys
 from tests.support.surroundings import make_surroundings
 from tests.support.waiting import wait_until_async
 
-STREAM = Stream(config=StreamConfig(name="logs", subject="t.>"), incarnation="i")
 
-
-@pytest.fixture
-async def partition(tmp_path: Path) -> AsyncIterator[Partition]:
-    opened = await Partition.open(STREAM, tmp_path / "0", make_surroundings())
+@pytest.fixture(params=["none", "aes-256-gcm"])
+async def partition(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Partition]:
+    config = StreamConfig(name="logs", subject="t.>", encryption=request.param)
+    stream = Stream(config=config, incarnation="i")
+    around = make_surroundings(masters=master_keys(tmp_path))
+    opened = await Partition.open(stream, tmp_path / "0", around)
     yield opened
     opened.close()
     await asyncio.to_thread(opened.finish)
@@ -59,7 +61,7 @@ async def test_more_than_fits_is_not_waited_for(partition: Partition) -> None:
     await publish(partition, "t.a", "t.a", "t.a", size=1000)
     frame = (await fetch(partition, 0, bytes_max=1)).payload_length
     response = await fetch(
-        partition, 0, bytes_max=frame * 2 + 10, bytes_min=1 << 40, wait_ms_max=60_000
+        partition, 0, bytes_max=frame * 2 + 200, bytes_min=1 << 40, wait_ms_max=60_000
     )
     assert response.header["next_offset"] == 2
 
@@ -111,9 +113,9 @@ async def test_a_filter_that_matches_nothing_gets_on_and_stays_within_its_bound(
     frame = (await fetch(partition, 0, bytes_max=1)).payload_length
     seen = list[int]()
 
-    def measured(ranges: Any, subject: str, *, bytes_max: int) -> tuple[bytes, int]:
+    def measured(ranges: Any, subject: str, **about: Any) -> tuple[bytes, int]:
         seen.append(sum(part.length for part in ranges))
-        return filter_ranges(ranges, subject, bytes_max=bytes_max)
+        return filter_ranges(ranges, subject, **about)
 
     monkeypatch.setattr(reading, "filter_ranges", measured)
     found, position, asked = list[int](), 0, 0

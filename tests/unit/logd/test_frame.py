@@ -90,7 +90,7 @@ def test_header_with_missing_records_that_does_not_say_why_is_refused() -> None:
         decode_header(golden)
 
 
-@pytest.mark.parametrize(("position", "value"), [(6, 4), (7, 128), (44, 1), (47, 1)])
+@pytest.mark.parametrize(("position", "value"), [(6, 8), (7, 128), (44, 1), (47, 1)])
 def test_header_with_an_unknown_flag_or_reserved_byte_is_refused(position: int, value: int) -> None:
     later = bytearray(encode_header(HEADER))
     later[position] |= value

@@ -16,6 +16,7 @@ from penstock.logd.cli.showing import record_json, record_text, time_text
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json, safe
 from penstock.logd.dump import Dump
+from penstock.logd.encryption import KeySource, MasterKeys
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import NO_PRODUCER, FrameHeader
 from penstock.logd.offline import CheckReport
@@ -23,6 +24,8 @@ from penstock.logd.rows import batch_records
 from penstock.logd.store.inspection import Problem
 from penstock.service import ExitCode, ServiceError, UnavailableError
 from penstock.service.clock import SystemClock
+
+Keys = dict[str, KeySource]
 
 _PROGRESS_BYTES_MIN: Final = 64 * 1024 * 1024
 """Below it a check is over before a bar can be read."""
@@ -34,6 +37,8 @@ _FIXES: Final = {
     "AMBIGUOUS_STREAM": "name the partition's directory instead of the data directory",
     "NOT_A_DATA_DIR": "name the data_dir of logd's configuration, or a directory with .log files",
     "OUT_OF_RANGE": "ask for offsets in that range, or earliest or latest",
+    "KEY_UNAVAILABLE": "name the file with that master key: --key NAME=FILE",
+    "WRONG_KEY": "name the file with the key that the log was encrypted with: --key NAME=FILE",
     "UNKNOWN_FORMAT": "use the version of Penstock that wrote it",
 }
 
@@ -62,6 +67,27 @@ _directory = click.argument(
 _live_option = click.option(
     "--live", is_flag=True, help="Also while a logd runs there: the ends are being written."
 )
+
+
+def _keys(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> Keys:
+    """Where the master keys are, by name."""
+    found = {}
+    for value in values:
+        name, equals, file = value.partition("=")
+        if not (name and equals and file):
+            raise click.BadParameter(f"{value!r} is not NAME=FILE")
+        found[name] = KeySource(file=Path(file))
+    return found
+
+
+_key_option = click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="NAME=FILE",
+    callback=_keys,
+    help="A master key, for streams that are encrypted; repeatable.",
+)
 _json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 
 
@@ -74,8 +100,9 @@ class DamagedStoreError(ServiceError):
 @click.command(epilog="Example: penstock logd check /var/lib/penstock/logd --json")
 @_directory
 @_live_option
+@_key_option
 @_json_option
-def check(directory: Path, live: bool, as_json: bool) -> None:
+def check(directory: Path, live: bool, keys: Keys, as_json: bool) -> None:
     """Verify every byte of a stopped logd's data directory DIR, or of one partition's.
 
     Changes nothing. Exit code 0: nothing is damaged; 65: something is; 69: a logd runs there.
@@ -83,7 +110,8 @@ def check(directory: Path, live: bool, as_json: bool) -> None:
     with _offline():
         found = offline.look(directory)
         with offline.locked(found, live=live) as holder, _progress(found.size_bytes) as progress:
-            report = offline.check(found, live=bool(holder), progress=progress)
+            masters = MasterKeys(keys) if keys else None
+            report = offline.check(found, live=bool(holder), progress=progress, masters=masters)
     _show(directory, report, holder, as_json=as_json, actions=False)
 
 
@@ -129,11 +157,20 @@ def repair(directory: Path, dry_run: bool, as_json: bool) -> None:
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Instead of stdout."
 )
 @_live_option
-def dump(directory: Path, stream: str | None, partition: int, live: bool, **options: Any) -> None:
+@_key_option
+def dump(
+    directory: Path, stream: str | None, partition: int, live: bool, keys: Keys, **options: Any
+) -> None:
     """Write what DIR holds of STREAM; STREAM is left out for one partition's directory.
 
     Changes nothing. Damaged frames are named on standard error and passed over; exit code 65 then.
     """
+    damaged: list[str] = []
+
+    def on_damage(text: str) -> None:
+        damaged.append(text)
+        click.echo(f"damaged: {safe(text)}", err=True)
+
     form, terminal = options["form"], sys.stdout.isatty()
     if options["output"] is None and (form == "parquet" or (form == "arrow" and terminal)):
         raise click.UsageError(f"--format {form} needs --output FILE")
@@ -143,24 +180,19 @@ def dump(directory: Path, stream: str | None, partition: int, live: bool, **opti
             raise click.UsageError("name a STREAM of the data directory")
         place = found.find(stream, partition) if stream is not None else found.places[0]
         with offline.locked(found, live=live):
-            damaged = _dump(place.directory, **options)
+            log = Dump(place.directory, on_damage=on_damage, masters=MasterKeys(keys))
+            _dump(log, **options)
     if damaged:
         raise DamagedStoreError(
-            f"{damaged} damaged places were passed over", fix=f"penstock logd check {directory}"
+            f"{len(damaged)} damaged places were passed over",
+            fix=f"penstock logd check {directory}",
         )
 
 
 def _dump(
-    directory: Path, *, start: str, end: str, form: str, records: bool, output: Path | None
-) -> int:
-    """Write a range; the number of places that were passed over."""
-    damaged: list[str] = []
-
-    def on_damage(text: str) -> None:
-        damaged.append(text)
-        click.echo(f"damaged: {safe(text)}", err=True)
-
-    log = Dump(directory, on_damage=on_damage)
+    log: Dump, *, start: str, end: str, form: str, records: bool, output: Path | None
+) -> None:
+    """Write a range."""
     words = {"earliest": log.start_offset, "latest": log.end_offset}
     first, stop = (words[at] if at in words else int(at) for at in (start, end))
     with _sink(output) as sink:
@@ -173,7 +205,6 @@ def _dump(
                 sink.writelines(_ndjson(log, first, stop))
             case _:
                 sink.writelines(_text(log, first, stop, records=records))
-    return len(damaged)
 
 
 def _text(log: Dump, start: int, end: int, *, records: bool) -> Iterator[bytes]:

@@ -61,6 +61,11 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--subject", required=True, help="Subject or filter, with * and >, to store.")
 @click.option("--partitions", type=click.IntRange(min=1), help="How many; cannot be changed.")
+@click.option(
+    "--encryption",
+    type=click.Choice(["none", "aes-256-gcm"]),
+    help="Of what is on disk; cannot be changed.",
+)
 @stream_options
 @server_option
 def create(name: str, subject: str, server: str, **options: Any) -> None:

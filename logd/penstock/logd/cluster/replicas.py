@@ -61,6 +61,7 @@ class NodeReplicas:
         listening: Which partitions are on their subjects.
         adoption: Of what a lone logd left here.
         problems: Why replicas are not open, by place.
+        masters: Keys that this node encrypts with.
         revived: Logs opened again since the start.
         ready: Whether it has the state as it was when the node started, or later.
     """
@@ -80,7 +81,7 @@ class NodeReplicas:
         self.settings = settings or ReplicationSettings()
         self.problems: dict[Place, str] = {}
         around = self._around = make_surroundings(self.match)
-        self.node = around.node
+        self.node, self.masters = around.node, around.masters
         self.listening = Listening(link, around.budget, around.clock, around.admission)
         self._holdings = Holdings(data_dir)
         self.adoption = Adoption(self._holdings)

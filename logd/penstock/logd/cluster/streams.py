@@ -128,6 +128,7 @@ class ClusterStreams:
         if replication.partitions > 1 and config.subject.endswith(">"):
             message = f"{config.subject!r}: partition n is on subject.n, which > would cover"
             raise RefusedError("BAD_SUBJECT", message, subject=config.subject)
+        self._replicas.masters.check(config)
         state = await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
         factor = min(_REPLICAS, len(state.active()) or 1)
         done = await self._decisions.create(

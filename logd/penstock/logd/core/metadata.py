@@ -17,6 +17,7 @@ from penstock.logd.limits import STREAM_NAME_LENGTH_MAX, STREAMS_MAX
 
 FsyncPolicy = Literal["commit", "interval", "never"]
 AckPolicy = Literal["all", "leader", "none"]
+Encryption = Literal["none", "aes-256-gcm"]
 
 INTERNAL_PREFIX: Final = "__"
 """Names that begin so are logd's own streams: they store no subject."""
@@ -54,6 +55,7 @@ class StreamConfig:
         compact: Whether of each key only the last record is kept.
         tombstone_retention_s: Seconds a tombstone is kept after what it deletes is gone.
         expected_offset: Whether Liftbridge's publishers get the offset they expect, or a refusal.
+        encryption: How its records are encrypted on disk. It cannot be changed.
     """
 
     name: str
@@ -79,6 +81,7 @@ class StreamConfig:
     compact: bool = False
     tombstone_retention_s: int = 86_400
     expected_offset: bool = False
+    encryption: Encryption = "none"
 
     @property
     def deleting(self) -> Retention:
@@ -226,18 +229,16 @@ class Metadata:
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`; `BAD_SUBJECT` when it must not ack; `STREAM_DIFFERS`
-                when the subject would change.
+                when the subject or the encryption would change.
         """
         if not is_internal(config.name):
             check_stream_subject(config.subject, ack_on_reply=config.ack_on_reply)
         present = self.get(config.name)
-        if present.config.subject != config.subject:
-            raise RefusedError(
-                "STREAM_DIFFERS",
-                f"stream {config.name!r} is bound to {present.config.subject!r}, which cannot be"
-                f" changed to {config.subject!r}",
-                stream=config.name,
-            )
+        for key in ("subject", "encryption"):
+            old, new = getattr(present.config, key), getattr(config, key)
+            if old != new:
+                message = f"stream {config.name!r}: {key} {old!r} cannot be changed to {new!r}"
+                raise RefusedError("STREAM_DIFFERS", message, stream=config.name)
         self._streams[config.name] = replace(present, config=config)
         return present.config != config
 

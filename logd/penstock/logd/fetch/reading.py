@@ -13,6 +13,7 @@ from penstock.logd.fetch.connection import Response, SendingTurn, Waiting
 from penstock.logd.fetch.streams import Readable
 from penstock.logd.fetch.subject_filter import filter_ranges
 from penstock.logd.fetch.wire import Document
+from penstock.logd.frame import encode_header
 from penstock.logd.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, FILTER_BYTES_MAX
 from penstock.logd.store import FileRange
 
@@ -60,12 +61,12 @@ class FetchReading:
         wait_s = min(request.wait_ms_max, FETCH_WAIT_MS_MAX) / 1000
         until = asyncio.get_running_loop().time() + wait_s
         if request.subject is None:
-            return await self._plain(partition, request, turn.waiting, until)
+            return await self._plain(partition, request, turn, until)
         check_filter(request.subject)
         return await self._filtered(partition, request, turn, until)
 
     async def _plain(
-        self, partition: Readable, request: FetchRequest, waiting: Waiting, until: float
+        self, partition: Readable, request: FetchRequest, turn: SendingTurn, until: float
     ) -> Response:
         bytes_max = min(request.bytes_max, FETCH_BYTES_MAX)
         while True:
@@ -73,8 +74,21 @@ class FetchReading:
             next_offset = ranges[-1].next_offset if ranges else request.offset
             length = sum(part.length for part in ranges)
             enough = length >= request.bytes_min or next_offset <= partition.high_watermark
-            if enough or not await _wait_for(partition, next_offset, waiting, until):
-                return Response(_standing(partition, next_offset), ranges)
+            if enough or not await _wait_for(partition, next_offset, turn.waiting, until):
+                break
+        if partition.log.vault is None or not ranges:
+            return Response(_standing(partition, next_offset), ranges)
+        await turn.take()  # a connection holds one payload in memory at a time
+        read = partition.log.read_frames
+        frames = await asyncio.to_thread(
+            read, request.offset, bytes_max=bytes_max, upto=next_offset
+        )
+        if not frames:
+            raise UnavailableError(f"offset {request.offset} of {partition.name} was taken back")
+        payload = b"".join(
+            [part for header, body in frames for part in (encode_header(header), body)]
+        )
+        return Response(_standing(partition, frames[-1][0].next_offset), payload=payload)
 
     async def _filtered(
         self, partition: Readable, request: FetchRequest, turn: SendingTurn, until: float
@@ -89,7 +103,7 @@ class FetchReading:
             if ranges:
                 await turn.take()  # a connection holds one payload in memory at a time
                 work = self._filters.submit(
-                    filter_ranges, ranges, request.subject, bytes_max=bytes_max
+                    filter_ranges, ranges, request.subject, log=partition.log, bytes_max=bytes_max
                 )
                 payload, position = await asyncio.wrap_future(work)
                 left -= sum(part.length for part in ranges)

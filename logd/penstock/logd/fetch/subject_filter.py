@@ -13,12 +13,15 @@ import pyarrow.compute as pc
 from penstock.logd.batch import decode_body, encode_body
 from penstock.logd.core.subjects import matches
 from penstock.logd.frame import FrameHeader, crc32c, encode_header
-from penstock.logd.rows import Frame, split_frames
+from penstock.logd.rows import split_frames
 from penstock.logd.store import FileRange
+from penstock.logd.store.reader import LogReader
+
+Body = bytes | memoryview
 
 
 def filter_ranges(
-    ranges: Iterable[FileRange], subject: str, *, bytes_max: int
+    ranges: Iterable[FileRange], subject: str, *, log: LogReader, bytes_max: int
 ) -> tuple[bytes, int]:
     """Read frames and keep the records whose subjects a filter matches.
 
@@ -27,6 +30,7 @@ def filter_ranges(
     Args:
         ranges: What to read; not empty.
         subject: The filter.
+        log: That they are of.
         bytes_max: Of what is kept; what goes beyond it is left for the next fetch, after one frame.
 
     Returns:
@@ -37,7 +41,7 @@ def filter_ranges(
     """
     parts: list[bytes] = []
     size, next_offset = 0, 0
-    for header, body in _frames(ranges):
+    for header, body in _frames(ranges, log):
         kept = _filter_frame(header, body, subject)
         length = sum(len(part) for part in kept)
         if size and size + length > bytes_max:
@@ -48,13 +52,16 @@ def filter_ranges(
     return b"".join(parts), next_offset
 
 
-def _frames(ranges: Iterable[FileRange]) -> Iterator[Frame]:
+def _frames(ranges: Iterable[FileRange], log: LogReader) -> Iterator[tuple[FrameHeader, Body]]:
     for part in ranges:
+        if log.vault is not None:
+            yield from log.frames(part.base_offset, upto=part.next_offset)
+            continue
         data = memoryview(part.file.read(part.position, part.length))
         yield from split_frames(data, where=f"offset {part.base_offset}")
 
 
-def _filter_frame(header: FrameHeader, body: memoryview, subject: str) -> tuple[bytes, ...]:
+def _filter_frame(header: FrameHeader, body: Body, subject: str) -> tuple[bytes, ...]:
     batch = decode_body(body, where=f"offset {header.base_offset}")
     kept = batch.filter(_matching(batch.column("subject"), subject))
     if kept.num_rows == 0:

@@ -23,6 +23,8 @@ _CODES: Final[Mapping[str, grpc.StatusCode]] = {
     "STREAM_DIFFERS": grpc.StatusCode.ALREADY_EXISTS,
     "NOT_HERE": grpc.StatusCode.FAILED_PRECONDITION,
     "NOT_CLUSTERED": grpc.StatusCode.FAILED_PRECONDITION,
+    "ENCRYPTION_UNAVAILABLE": grpc.StatusCode.FAILED_PRECONDITION,
+    "KEY_UNAVAILABLE": grpc.StatusCode.FAILED_PRECONDITION,
     "GROUP_ACTIVE": grpc.StatusCode.FAILED_PRECONDITION,
     "FENCED": grpc.StatusCode.FAILED_PRECONDITION,
     "NATS_REFUSED": grpc.StatusCode.PERMISSION_DENIED,

@@ -17,8 +17,6 @@ def settings_of(request: wire.CreateStreamRequest) -> dict[str, Any]:
     Raises:
         CallError: It asks for what there is not.
     """
-    if request.encryption.value:
-        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "encryption: logd does not offer it")
     settings: dict[str, Any] = {
         "name": request.name,
         "subject": request.subject,
@@ -28,6 +26,8 @@ def settings_of(request: wire.CreateStreamRequest) -> dict[str, Any]:
         "compact": request.compactEnabled.value,
         "partitions": request.partitions or 1,
     }
+    if request.encryption.value:
+        settings["encryption"] = "aes-256-gcm"
     if request.group:
         settings["queue_group"] = request.group
     if request.replicationFactor:

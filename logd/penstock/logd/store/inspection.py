@@ -21,13 +21,15 @@ from penstock.logd.memory import Memory
 from penstock.logd.store.config import LogConfig
 from penstock.logd.store.epochs import EpochFile
 from penstock.logd.store.index import Claim
+from penstock.logd.store.key_file import InspectedKeys, Masters
 from penstock.logd.store.mark import load_mark
-from penstock.logd.store.names import EPOCHS_NAME, MARK_NAME, MEMORY_NAME
+from penstock.logd.store.names import EPOCHS_NAME, KEYS_NAME, MARK_NAME, MEMORY_NAME
 from penstock.logd.store.recovery import Finding, Recovery
 from penstock.logd.store.scan import Found, FrameReader
 from penstock.logd.store.segment import LOG_SUFFIX, Segment, segment_path
 from penstock.logd.store.shadow import ShadowDisk
 from penstock.logd.store.swap import REPLACED_SUFFIX
+from penstock.logd.store.vault import decrypted
 
 TORN_SUFFIX: Final = ".torn"
 
@@ -122,6 +124,7 @@ class Inspection:
     Args:
         directory: Of the log; it exists.
         progress: Called with numbers of bytes read.
+        masters: Master keys, for a log that is encrypted.
 
     Attributes:
         report: What was found.
@@ -132,13 +135,18 @@ class Inspection:
     """
 
     def __init__(
-        self, directory: Path, *, progress: Callable[[int], None] = lambda _: None
+        self,
+        directory: Path,
+        *,
+        progress: Callable[[int], None] = lambda _: None,
+        masters: Masters | None = None,
     ) -> None:
         self.report = PartitionReport(directory)
         self.findings: list[Finding] = []
         self.shadow = ShadowDisk()
         self.segments: list[Segment] = []
         self.marked = False
+        self._keys = InspectedKeys(directory, masters, self.shadow)
         self._directory = directory
         self._progress = progress
         self._epochs: EpochFile | None = None
@@ -158,12 +166,19 @@ class Inspection:
         self.report.segments = len(logs)
         self.report.bytes = sum(path.stat().st_size for path in logs)
         self._check_small_files()
+        if self._keys.fault:
+            self._tell(self._directory / KEYS_NAME, self._keys.fault, self._keys.meaning)
+        elif self._keys.note:
+            meaning = "each frame's CRCs were checked; what is in them was not looked at"
+            self._tell(
+                self._directory / KEYS_NAME, self._keys.note, meaning, severity=Severity.NOTE
+            )
         self._survey()
         if self._epochs is not None and not self._epochs.entries and self._epoch:
             reason = f"the file is missing or empty; frames are of epochs up to {self._epoch}"
             meaning = "nothing to readers; logd would give out the same epochs again"
             self._tell(self._directory / EPOCHS_NAME, reason, meaning)
-        if self.segments:
+        if self.segments and self._keys.readable:
             self._check_memory()
         self._check_mark(mark)
         self._note_copies()
@@ -181,7 +196,7 @@ class Inspection:
         path, start = self._directory / MEMORY_NAME, self.report.start_offset
         problem, memory = "the file is missing", None
         try:
-            memory = Memory.load(self._directory, disk=self.shadow)
+            memory = Memory.load(self._directory, disk=self.shadow, vault=self._keys.vault)
         except (CorruptError, RefusedError) as error:
             problem = str(error)
         if memory is not None and not start <= memory.offset <= self.report.end_offset:
@@ -282,10 +297,21 @@ class Inspection:
         self._check_epoch(reader, found)
         if header.schema_version != SCHEMA_VERSION:
             reason = f"schema version {header.schema_version} is not known"
+        elif self._keys.readable:
+            reason = self._wrong_body(reader, found)
         else:
-            reason = _wrong_rows(header, reader.body_of(found))
+            reason = ""
         if reason:
             self._tell_frame(reader, found, reason, "readers are given the frame, and refuse it")
+
+    def _wrong_body(self, reader: FrameReader, found: Found) -> str:
+        """What is wrong with a body whose CRC holds; empty if nothing is."""
+        segment = int(Path(reader.name).stem)
+        try:
+            frame = decrypted(self._keys.vault, found.header, reader.body_of(found), segment)
+        except CorruptError as error:
+            return str(error)
+        return _wrong_rows(*frame)
 
     def _check_epoch(self, reader: FrameReader, found: Found) -> None:
         epoch = found.header.leader_epoch

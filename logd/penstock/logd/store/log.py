@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from penstock.logd.frame import FrameHeader
 from penstock.logd.store.clock import now_ns as system_now_ns
 from penstock.logd.store.config import LogConfig
 from penstock.logd.store.disk import REAL_DISK, Disk, File
@@ -37,10 +36,11 @@ from penstock.logd.store.rewriting import Rewriting, SwapCutShortError
 from penstock.logd.store.segment import Segment, segment_path
 from penstock.logd.store.segments import SegmentList
 from penstock.logd.store.swap import Swap
+from penstock.logd.store.vault import Encrypting, Frame, Vault
 
 
 class CommitLog(LogReader):
-    """One partition's log. Made by `open`.
+    """One partition's log, encrypted if there is a vault. Made by `open`.
 
     Attributes:
         disk: The file system.
@@ -55,8 +55,10 @@ class CommitLog(LogReader):
         recovery: Recovery,
         disk: Disk,
         now_ns: Callable[[], int],
+        vault: Vault | None,
     ) -> None:
-        super().__init__(directory, SegmentList(*recovery.run()))
+        super().__init__(directory, SegmentList(*recovery.run()), vault)
+        self._encrypting = Encrypting(vault)
         self._config, self._interval_bytes = config, config.index_interval_bytes
         self.disk = disk
         self._now_ns = now_ns
@@ -80,6 +82,7 @@ class CommitLog(LogReader):
         *,
         disk: Disk = REAL_DISK,
         now_ns: Callable[[], int] = system_now_ns,
+        vault: Vault | None = None,
     ) -> "CommitLog":
         """Open a log, making or recovering it as needed; everything it holds is then durable.
 
@@ -89,11 +92,11 @@ class CommitLog(LogReader):
             OSError: The disk failed.
         """
         recovery = Recovery(directory, interval_bytes=config.index_interval_bytes, disk=disk)
-        return cls(directory, config, recovery, disk, now_ns)
+        return cls(directory, config, recovery, disk, now_ns, vault)
 
     # The writer's side.
 
-    def append(self, frames: Sequence[tuple[FrameHeader, bytes]]) -> None:
+    def append(self, frames: Sequence[Frame]) -> None:
         """Write frames at the end, in one call; they are readable, and durable after `sync`.
 
         Args:
@@ -112,7 +115,7 @@ class CommitLog(LogReader):
             self.roll()
         active, size = self._active, self._active.size
         try:
-            active.append(self._active_file, frames)
+            active.append(self._active_file, self._encrypting.frames(active.base_offset, frames))
         except OSError as error:
             self._fail("append", error, cut_to=size)
         active.written_ns = self._now_ns()
@@ -248,8 +251,9 @@ class CommitLog(LogReader):
         Raises:
             OSError: The disk failed or is full; the log goes on.
         """
-        swap, interval_bytes = Swap(self.directory, base_offset, end_offset), self._interval_bytes
-        return Rewriting(swap, self._changes, interval_bytes=interval_bytes, disk=self.disk)
+        interval_bytes, disk, vault = self._interval_bytes, self.disk, self.vault
+        swap = Swap(self.directory, base_offset, end_offset)
+        return Rewriting(swap, self._changes, interval_bytes=interval_bytes, disk=disk, vault=vault)
 
     def swap_in(self, rewriting: Rewriting) -> bool:
         """Put a finished rewriting in the place of the segments it was made from; durable then.
@@ -265,7 +269,7 @@ class CommitLog(LogReader):
         with self._removing:
             return self._swap_in(rewriting)
 
-    def patch(self, first: int, upto: int, frames: Sequence[tuple[FrameHeader, bytes]]) -> bool:
+    def patch(self, first: int, upto: int, frames: Sequence[Frame]) -> bool:
         """Put frames in the place of the damage in [first, upto); durable on return.
 
         Other frames stay as they are. The active segment is sealed if it is damaged there.
@@ -339,7 +343,7 @@ class CommitLog(LogReader):
         base, end = segment.base_offset, segment.end_offset
         rewriting, mended = self.begin_rewriting(base, end), False
         try:
-            mended = patch.rewrite(segment, rewriting) and self._swap_in(rewriting)
+            mended = patch.rewrite(segment, rewriting, self.vault) and self._swap_in(rewriting)
         finally:
             if not mended:
                 rewriting.discard()
@@ -354,12 +358,9 @@ class CommitLog(LogReader):
             raise LogFailedError(f"{self.directory}: the log takes no writes: {reason}")
 
     def _roll_is_due(self, length: int) -> bool:
-        size = self._active.size
-        if size == 0:
-            return False
-        age_max = self._config.segment_age_s_max
+        size, age_max = self._active.size, self._config.segment_age_s_max
         too_old = age_max is not None and self._now_ns() - self._begun_ns >= age_max * 1e9
-        return too_old or size + length > self._config.segment_bytes_max
+        return size > 0 and (too_old or size + length > self._config.segment_bytes_max)
 
     def _fail(self, operation: str, error: OSError, *, cut_to: int | None) -> NoReturn:
         """Refuse writes from now on; cut off what must not come back when opened again."""

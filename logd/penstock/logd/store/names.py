@@ -11,5 +11,10 @@ MEMORY_NAME: Final = "producers"
 REPLICA_NAME: Final = "replica"
 """What a replica knows besides its log: `penstock.logd.store.replica_file`."""
 
+KEYS_NAME: Final = "keys"
+"""An encrypted log's keys, and a copy: `penstock.logd.store.key_file`."""
+
+KEYS_COPY_NAME: Final = "keys.copy"
+
 MARK_NAME: Final = "synced"
 """How far the active segment is durable: `penstock.logd.store.mark`."""

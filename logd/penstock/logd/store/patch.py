@@ -9,12 +9,14 @@ Damage that nothing came for is copied with all its bytes.
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from penstock.logd.errors import CorruptError
 from penstock.logd.frame import HEADER_SIZE, FrameHeader
 from penstock.logd.store.disk import File
 from penstock.logd.store.rewriting import Rewriting
-from penstock.logd.store.scan import Damage, scanner, walk
+from penstock.logd.store.scan import Damage, damaged_body, scanner, walk
 from penstock.logd.store.segment import Segment
 from penstock.logd.store.trimming import trim_frame
+from penstock.logd.store.vault import Vault, decrypted
 
 Frame = tuple[FrameHeader, bytes]
 Range = tuple[int, int]
@@ -46,8 +48,13 @@ class Patch:
         """Whether a segment has a part of the range."""
         return segment.base_offset < self.upto and self.first < segment.end_offset
 
-    def rewrite(self, segment: Segment, rewriting: Rewriting) -> bool:
+    def rewrite(self, segment: Segment, rewriting: Rewriting, vault: Vault | None) -> bool:
         """Copy a sealed segment, its damage in the range filled; whether there was any.
+
+        Args:
+            segment: No more is appended to it.
+            rewriting: Of its whole range.
+            vault: Of the log. A frame that cannot be decrypted is damage, too.
 
         Raises:
             RefusedError: A frame that came reaches over the damage and cannot be cut down.
@@ -61,9 +68,14 @@ class Patch:
         for item in walk(reader, 0, segment.base_offset, end_offset=end, deep=True):
             if isinstance(item, Damage):
                 self._mend(item, file, rewriting)
+                continue
+            body = reader.bytes_at(item.position + HEADER_SIZE, item.header.body_length)
+            try:
+                frame = decrypted(vault, item.header, body, segment.base_offset)
+            except CorruptError as error:
+                self._mend(damaged_body(item, error), file, rewriting)
             else:
-                length = item.header.body_length
-                rewriting.add(item.header, reader.bytes_at(item.position + HEADER_SIZE, length))
+                rewriting.add(*frame)
         if self.filled:
             rewriting.finish()
         return bool(self.filled)

@@ -11,6 +11,7 @@ from penstock.logd.store.errors import CorruptFrameError
 from penstock.logd.store.file_range import FileRange
 from penstock.logd.store.ranges import gather_ranges
 from penstock.logd.store.segments import SegmentList
+from penstock.logd.store.vault import Vault
 
 Frame = tuple[FrameHeader, bytes]
 
@@ -21,10 +22,15 @@ class LogReader:
     Args:
         directory: Of the log.
         segments: All of it, durable.
+        vault: Decrypts its frames; None: they are not encrypted.
+
+    Attributes:
+        vault: As given.
     """
 
-    def __init__(self, directory: Path, segments: SegmentList) -> None:
+    def __init__(self, directory: Path, segments: SegmentList, vault: Vault | None = None) -> None:
         self.directory = directory
+        self.vault = vault
         self._list = segments
         self._lock = segments.lock
         self._damages = DamagedRanges()
@@ -74,7 +80,9 @@ class LogReader:
         return self._damages.within(self.start_offset, self.end_offset)
 
     def read(self, offset: int, *, bytes_max: int, upto: int) -> list[FileRange]:
-        """Whole frames that hold records in [offset, upto), as byte ranges for sendfile.
+        """Whole frames that hold records in [offset, upto), as byte ranges of the log's files.
+
+        They are for sendfile, unless the log has a vault: then `read_frames` decrypts them.
 
         Args:
             offset: First record wanted; the first frame may begin before it.
@@ -96,9 +104,9 @@ class LogReader:
             raise
 
     def read_frames(self, offset: int, *, bytes_max: int, upto: int) -> list[Frame]:
-        """What `read` gives, as frames whose CRCs hold now: damage ends them.
+        """What `read` gives, as frames that are sound now: damage ends them.
 
-        A run of frames in one segment is read at once.
+        A run of frames in one segment is read at once, but where it has to be decrypted.
 
         Raises:
             RefusedError: `OUT_OF_RANGE`.
@@ -106,6 +114,11 @@ class LogReader:
         """
         frames: list[Frame] = []
         for part in self.read(offset, bytes_max=bytes_max, upto=upto):
+            if self.vault is not None:
+                frames += self._sound_frames(part, offset, alone=not frames)
+                if not frames or frames[-1][0].next_offset < part.next_offset:
+                    return frames
+                continue
             try:
                 frames += parse_frames(part.file.read(part.position, part.length))
             except CorruptError:  # rotted since it was checked first
@@ -124,13 +137,16 @@ class LogReader:
         end = self._readable_end() if upto is None else min(upto, self._readable_end())
         try:
             for segment, file in self._list.pinned(offset, end):
-                yield from segment.frames(file, max(offset, segment.base_offset), end)
+                first = max(offset, segment.base_offset)
+                yield from segment.frames(file, first, end, self.vault)
         except CorruptFrameError as error:
             self._note(error, changes)
             raise
 
     def headers(self, offset: int = 0) -> Iterator[FrameHeader]:
         """Headers of frames that hold records at or above an offset; bodies are not read.
+
+        Those of encrypted frames are as they lie on disk.
 
         Raises:
             RefusedError: `OUT_OF_RANGE`.
@@ -148,7 +164,7 @@ class LogReader:
 
     def offset_for_timestamp(self, timestamp_ns: int) -> int:
         """First offset whose record is not earlier than a time; `end_offset` if there is none."""
-        return self._list.offset_for_timestamp(timestamp_ns, self._readable_end())
+        return self._list.offset_for_timestamp(timestamp_ns, self._readable_end(), self.vault)
 
     # Parts.
 

@@ -14,6 +14,7 @@ from penstock.logd.store.scan import ALIGNMENT
 from penstock.logd.store.segment import Segment
 from penstock.logd.store.segments import SegmentList
 from penstock.logd.store.swap import Swap
+from penstock.logd.store.vault import Encryptor, Vault
 
 _WRITE_BYTES: Final = 1024 * 1024
 """Bytes gathered before they are written."""
@@ -34,6 +35,7 @@ class Rewriting:
         changes: Of the log, how often it had been cut when this began.
         interval_bytes: Of its index.
         disk: The file system.
+        vault: Of the log; None: it is not encrypted.
 
     Attributes:
         size: Bytes added.
@@ -43,12 +45,21 @@ class Rewriting:
         OSError: The file cannot be made.
     """
 
-    def __init__(self, swap: Swap, changes: int, *, interval_bytes: int, disk: Disk) -> None:
+    def __init__(
+        self,
+        swap: Swap,
+        changes: int,
+        *,
+        interval_bytes: int,
+        disk: Disk,
+        vault: Vault | None = None,
+    ) -> None:
         self.swap = swap
         self.size = 0
         self.next_offset = swap.base_offset
         self.changes = changes
         self._disk = disk
+        self._encryptor = None if vault is None else Encryptor(vault, swap.base_offset)
         self._index = SparseIndex(interval_bytes)
         self._max_timestamp_ns = NO_TIMESTAMP
         self._damaged = self._skipped = False
@@ -63,6 +74,8 @@ class Rewriting:
             OSError: The disk failed or is full.
         """
         assert header.base_offset == self.next_offset, (header.base_offset, self.next_offset)
+        if self._encryptor is not None:
+            header, body = self._encryptor.encrypt(header, body)
         self._index.offer(
             header.base_offset, self.size, self._max_timestamp_ns, force=self._skipped
         )

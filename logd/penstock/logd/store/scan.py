@@ -112,7 +112,7 @@ class FrameReader:
         """
         data = self.bytes_at(position, HEADER_SIZE)
         try:
-            header = decode_header(data)
+            header = decode_header(data, stored=True)
         except CorruptError:
             _refuse_later_version(data, f"{self.name} at {position}")
             raise

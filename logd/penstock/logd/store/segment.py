@@ -20,6 +20,7 @@ from penstock.logd.store.file_range import FileRange
 from penstock.logd.store.index import Claim, IndexState, SparseIndex, empty_claim
 from penstock.logd.store.rows import first_row_at
 from penstock.logd.store.scan import Damage, Found, FrameReader, damaged_body, scanner, walk
+from penstock.logd.store.vault import Frame, Vault, decrypted
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -145,8 +146,8 @@ class Segment:
 
     # The writer's side.
 
-    def append(self, file: File, frames: Sequence[tuple[FrameHeader, bytes]]) -> None:
-        """Write frames at the end; readers see them when this returns.
+    def append(self, file: File, frames: Sequence[Frame]) -> None:
+        """Write frames at the end as they are; readers see them when this returns.
 
         Raises:
             OSError: Not all were written; readers see none of them.
@@ -277,8 +278,8 @@ class Segment:
         ends.note(next_offset, end)
         return FileRange(file, start, end - start, first.header.base_offset, next_offset)
 
-    def frames(self, file: File, offset: int, upto: int) -> Iterator[tuple[FrameHeader, bytes]]:
-        """Checked frames with records in [offset, upto).
+    def frames(self, file: File, offset: int, upto: int, vault: Vault | None) -> Iterator[Frame]:
+        """Checked frames with records in [offset, upto), as they were written.
 
         Raises:
             CorruptFrameError: When the next frame is damaged.
@@ -286,13 +287,13 @@ class Segment:
         reader = scanner(file, end=self.size, name=str(self.path))
         for found in self._walk_from(file, reader, offset, upto):
             try:
-                body = reader.body_of(found)
+                frame = decrypted(vault, found.header, reader.body_of(found), self.base_offset)
             except CorruptError as error:
                 raise damaged_body(found, error).error(str(self.path)) from None
-            yield found.header, body
+            yield frame
 
     def headers(self, file: File, offset: int, upto: int) -> Iterator[FrameHeader]:
-        """Headers of frames with records in [offset, upto); bodies are not looked at.
+        """Headers of frames with records in [offset, upto), as they lie on disk.
 
         Raises:
             CorruptFrameError: When the next header is damaged.
@@ -301,7 +302,9 @@ class Segment:
         for found in self._walk_from(file, reader, offset, upto):
             yield found.header
 
-    def offset_for_timestamp(self, file: File, timestamp_ns: int) -> int | None:
+    def offset_for_timestamp(
+        self, file: File, timestamp_ns: int, vault: Vault | None
+    ) -> int | None:
         """First offset whose record is not earlier than a time; None if there is none.
 
         A damaged frame counts as a whole: whoever reads there is told of the damage.
@@ -315,7 +318,9 @@ class Segment:
         for item in walk(reader, position, offset, end_offset=end_offset):
             if isinstance(item, Found) and item.header.max_timestamp_ns >= timestamp_ns:
                 try:
-                    return first_row_at(item.header, reader.body_of(item), timestamp_ns)
+                    body = reader.body_of(item)
+                    frame = decrypted(vault, item.header, body, self.base_offset)
+                    return first_row_at(*frame, timestamp_ns)
                 except CorruptError:
                     return item.header.base_offset
         return None

@@ -15,6 +15,7 @@ from typing import Final
 from penstock.logd.errors import RefusedError
 from penstock.logd.store.disk import File
 from penstock.logd.store.segment import Segment
+from penstock.logd.store.vault import Vault
 
 OPEN_FILES_MAX: Final = 8
 """Sealed segments of one log whose files stay open between reads."""
@@ -121,12 +122,12 @@ class SegmentList:
                     self._recent_files.append(file)
             yield segment, file
 
-    def offset_for_timestamp(self, timestamp_ns: int, end: int) -> int:
+    def offset_for_timestamp(self, timestamp_ns: int, end: int, vault: Vault | None) -> int:
         """First offset below `end` whose record is not earlier than a time; `end` if none is."""
         while True:
             with contextlib.suppress(RefusedError):  # deleted meanwhile: a later start now
                 for segment, file in self.pinned(self.all[0].base_offset, end):
-                    found = segment.offset_for_timestamp(file, timestamp_ns)
+                    found = segment.offset_for_timestamp(file, timestamp_ns, vault)
                     if found is not None:
                         return min(found, end)
                 return end

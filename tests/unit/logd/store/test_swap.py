@@ -170,7 +170,7 @@ def test_readers_with_the_old_list_go_on_with_the_old_files(tmp_path: Path) -> N
     found = [
         header.base_offset
         for segment, file in reading
-        for header, _ in segment.frames(file, segment.base_offset, 13)
+        for header, _ in segment.frames(file, segment.base_offset, 13, None)
     ]
     assert found == list(range(3, 13)), "every record of the old segments, though their files went"
     assert first.pin().size() > 0

@@ -32,7 +32,8 @@ class Found:
 def read_frames(log: CommitLog, offset: int, *, bytes_max: int, upto: int) -> Found:
     """Read whole frames that hold records in [offset, upto), and check them.
 
-    They are not taken apart (`CommitLog.read_frames`), for they are sent as they are.
+    They are not taken apart (`CommitLog.read_frames`), for they are sent as they are. Those of an
+    encrypted log are decrypted: each node's own keys protect what it has.
 
     Args:
         log: The leader's.
@@ -46,6 +47,8 @@ def read_frames(log: CommitLog, offset: int, *, bytes_max: int, upto: int) -> Fo
     pieces: list[bytes] = []
     count = next_offset = 0
     try:
+        if log.vault is not None:
+            return _decrypted(log, offset, bytes_max, upto)
         for part in log.read(offset, bytes_max=bytes_max, upto=upto):
             data = part.file.read(part.position, part.length)
             try:
@@ -60,6 +63,14 @@ def read_frames(log: CommitLog, offset: int, *, bytes_max: int, upto: int) -> Fo
         start = log.start_offset
         return Found(start=start if offset < start else None)
     return Found(pieces[0] if len(pieces) == 1 else b"".join(pieces), count, next_offset)
+
+
+def _decrypted(log: CommitLog, offset: int, bytes_max: int, upto: int) -> Found:
+    frames = log.read_frames(offset, bytes_max=bytes_max, upto=upto)
+    if not frames:
+        return Found()
+    data = b"".join([piece for header, body in frames for piece in (encode_header(header), body)])
+    return Found(data, len(frames), frames[-1][0].next_offset)
 
 
 def _count(data: bytes) -> int:
