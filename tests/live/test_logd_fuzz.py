@@ -7,7 +7,6 @@ import asyncio
 import json
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,6 @@ import pytest
 from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.envelope import (
     COOKIE,
-    TYPE_BATCH,
     BatchPayload,
     encode_batch,
     encode_envelope,
@@ -212,7 +210,6 @@ async def test_every_message_with_a_reply_is_answered(logd: Logd, nats_url: str)
     )
     publish = encode_envelope(TYPE_PUBLISH, encode({2: b"v", 4: "t.a"}))
     assert batch.startswith(COOKIE)
-    assert TYPE_BATCH != TYPE_PUBLISH
     try:
         for number in range(cases(300)):
             rng = Random(f"{SEED}-{number}")
@@ -256,10 +253,7 @@ def served(logd: Logd) -> None:
         assert log.streams()
     assert logd.daemon.status()["health"] in ("ready", "degraded")
     with grpc.insecure_channel(str(logd.config["grpc"]["listen"])) as channel:
-        ready = threading.Event()
-        channel.subscribe(lambda state: state is grpc.ChannelConnectivity.READY and ready.set(),
-                          try_to_connect=True)  # fmt: skip
-        assert ready.wait(20)
+        grpc.channel_ready_future(channel).result(timeout=20)
 
 
 def test_a_bomb_of_compression_is_refused_by_what_it_claims(logd: Logd, nats_url: str) -> None:

@@ -2,9 +2,6 @@
 
 from typing import Any, Final
 
-import grpc
-
-from penstock.logd.liftbridge.errors import CallError
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
 _BYTES_MIN: Final = 1024 * 1024
@@ -12,11 +9,7 @@ _SEGMENT_BYTES: Final = (64 * 1024, 1024 * 1024 * 1024)
 
 
 def settings_of(request: wire.CreateStreamRequest) -> dict[str, Any]:
-    """The stream as logd's own requests name its options; what is not given is logd's default.
-
-    Raises:
-        CallError: It asks for what there is not.
-    """
+    """The stream as logd's own requests name its options; what is not given is logd's default."""
     settings: dict[str, Any] = {
         "name": request.name,
         "subject": request.subject,
