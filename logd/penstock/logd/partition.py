@@ -390,12 +390,10 @@ def _recover(stream: Stream, place: _Place, around: Surroundings, make_role: Mak
         segment_bytes_max=config.deleting.segment_bytes_max(config.segment_bytes_max),
         segment_age_s_max=config.deleting.segment_age_s_max(),
     )
-    vault = around.masters.vault_of(stream, *place)
-    log = CommitLog.open(directory, log_config, vault=vault)
+    log = CommitLog.open(directory, log_config, vault=around.masters.vault_of(stream, *place))
     role = make_role(log, EpochFile(directory / "epochs"))
-    intake = Intake(
-        config, next_offset=log.end_offset, epoch=role.epoch, streams_for=around.streams_for
-    )
+    end, epoch = log.end_offset, role.epoch
+    intake = Intake(config, next_offset=end, epoch=epoch, streams_for=around.streams_for)
     rebuild_intake(intake, log, around.clock.unix_ns(), save=role.leads)
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))
