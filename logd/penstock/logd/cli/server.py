@@ -51,6 +51,12 @@ _FIXES = {
     "NATS_MAX_PAYLOAD": "publish less at a time, or raise max_payload of the NATS server",
     "STREAM_FULL": "see its limits: penstock logd streams info NAME",
     "NOT_ENOUGH_REPLICAS": "see which nodes are missing: penstock logd cluster info",
+    "PERMISSION_DENIED": "ask whoever administers logd for that rule; see: penstock logd acl test",
+    "QUOTA_EXCEEDED": "ask again later, or for more: penstock logd quotas ls",
+    "STALE_VERSION": "somebody else was faster: see what there is now, and ask again",
+    "UNKNOWN_RULE": "list the rules: penstock logd acl ls",
+    "UNKNOWN_QUOTA": "list the quotas: penstock logd quotas ls",
+    "BAD_RULE": "see what a rule may say: penstock logd acl --help",
     "BUSY": "publish more slowly, or give it more time with --retry-s",
 }
 

@@ -1,0 +1,240 @@
+"""`penstock logd acl ...`, `who-can` and `quotas ...`: who may do what, and how much of it."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.tables import table
+from penstock.logd.cli.text import echo_json, safe
+from penstock.logd.client import LogClient, access_calls
+from penstock.logd.client.access_calls import AclPage
+from penstock.logd.core.acl import EVERYBODY, AclRule, Action, Effect
+from penstock.logd.core.acl_nats import nats_configuration, nats_users
+from penstock.logd.core.quotas import Quota
+from penstock.logd.limits import ACL_RULES_PER_REQUEST_MAX
+
+_ACTIONS = [str(action) for action in Action]
+_EFFECTS = [str(effect) for effect in Effect]
+
+
+@click.group(epilog="Example: penstock logd acl ls")
+def acl() -> None:
+    """Show and change the rules of who may do what.
+
+    A principal is a name, group:NAME, or * for everybody. A resource is a stream (orders), streams
+    whose names begin so (orders-*), subject:FILTER, or * for everything. What no rule allows is
+    denied, once `auth.acl` is on, and a rule that denies counts more than any that allows.
+    """
+
+
+@acl.command("ls", epilog="Example: penstock logd acl ls --principal alice --json")
+@click.option("--principal", help="Only the rules about this one.")
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def list_rules(principal: str | None, server: str, as_json: bool) -> None:
+    """List the rules."""
+    with asking(server) as log:
+        page, rules = _all(log)
+    kept = [rule for rule in rules if principal in (None, rule.principal)]
+    if as_json:
+        for rule in kept:
+            echo_json({"id": rule.id} | asdict(rule))
+        return
+    rows = [(r.id, str(r.effect), r.principal, str(r.action), r.resource) for r in kept]
+    click.echo(table(("ID", "EFFECT", "PRINCIPAL", "ACTION", "RESOURCE"), rows))
+    if not page.enabled:
+        click.echo("they are not followed: auth.acl is off", err=True)
+    if page.superusers:
+        click.echo(f"superusers: {safe(', '.join(page.superusers))}", err=True)
+
+
+@acl.command(epilog="Example: penstock logd acl add allow alice publish,read 'subject:orders.>'")
+@click.argument("effect", type=click.Choice(_EFFECTS))
+@click.argument("principal")
+@click.argument("actions")
+@click.argument("resource")
+@server_option
+def add(effect: str, principal: str, actions: str, resource: str, server: str) -> None:
+    """Allow or deny PRINCIPAL ACTIONS on RESOURCE; the same again changes nothing.
+
+    ACTIONS is one or several of publish, read, create, delete, alter, cursor, admin, with commas
+    between them.
+    """
+    rules = [
+        AclRule(
+            principal=principal, effect=Effect(effect), action=Action(action), resource=resource
+        )
+        for action in _actions(actions)
+    ]
+    with asking(server) as log:
+        changed = log.ask(access_calls.put_acls(rules))
+    for rule in rules:
+        click.echo(f"{rule.id}  {safe(rule.text)}{'' if changed else '  (was there already)'}")
+
+
+@acl.command(epilog="Example: penstock logd acl rm 3f1c0a9be27d")
+@click.argument("ids", nargs=-1, required=True)
+@server_option
+def rm(ids: tuple[str, ...], server: str) -> None:
+    """Remove the rules with these IDS, all of them or none."""
+    if len(ids) > ACL_RULES_PER_REQUEST_MAX:
+        raise click.UsageError(f"at most {ACL_RULES_PER_REQUEST_MAX} at a time")
+    with asking(server) as log:
+        log.ask(access_calls.delete_acls(ids))
+    click.echo(f"removed: {safe(', '.join(ids))}")
+
+
+@acl.command("test", epilog="Example: penstock logd acl test read orders --principal alice")
+@click.argument("action", type=click.Choice(_ACTIONS))
+@click.argument("resource")
+@click.option("--principal", help="By default whoever asks.")
+@click.option("--group", "groups", multiple=True, help="That it is in; may be repeated.")
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def judge(
+    action: str,
+    resource: str,
+    principal: str | None,
+    groups: tuple[str, ...],
+    server: str,
+    as_json: bool,
+) -> None:
+    """Say whether somebody may do ACTION on RESOURCE, and by which rule; exit code 1 if not."""
+    if groups and principal is None:
+        raise click.UsageError("--group needs --principal")
+    call = access_calls.judge(action, resource, principal=principal, groups=groups)
+    with asking(server) as log:
+        verdict = log.ask(call)
+    if as_json:
+        echo_json(asdict(verdict))
+    else:
+        click.echo(f"{'allowed' if verdict.allowed else 'denied'}: {safe(verdict.reason)}")
+    if not verdict.allowed:
+        raise click.exceptions.Exit(1)
+
+
+@acl.command(epilog="Example: penstock logd acl nats > /etc/nats/authorization.conf")
+@click.option("--logd-user", default="logd", show_default=True, help="Whom logd logs in as.")
+@server_option
+def nats(logd_user: str, server: str) -> None:
+    """Print nats-server permissions that match the rules, for what is published past logd.
+
+    Rules about streams become rules about the subjects that they store now: print it again when
+    streams or rules have changed. Passwords are taken from nats-server's environment.
+    """
+    with asking(server) as log:
+        page, rules = _all(log)
+        streams = log.streams()
+    stored = {
+        one.name: [one.subject, *([f"{one.subject}.*"] if len(one.partitions) > 1 else [])]
+        for one in streams
+    }
+    users = nats_users(rules, stored)
+    groups = sorted({rule.principal for rule in rules if rule.principal.startswith("group:")})
+    click.echo(f"# From the rules of logd at version {page.version}. Include it in nats-server's")
+    click.echo("# configuration. Streams that are made later are not in it.")
+    if groups:
+        click.echo(f"# Not said here, for nats-server has no groups: {safe(', '.join(groups))}")
+    click.echo(nats_configuration(users, logd_user=logd_user), nl=False)
+
+
+@click.command("who-can", epilog="Example: penstock logd who-can read 'subject:orders.>'")
+@click.argument("action", type=click.Choice(_ACTIONS))
+@click.argument("resource")
+@click.option("--all", "denied", is_flag=True, help="Also those who may not.")
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def who_can(action: str, resource: str, denied: bool, server: str, as_json: bool) -> None:
+    """List who may do ACTION on RESOURCE, and by which rule.
+
+    Whoever has a name here may also be in a group: what a rule denies a group is said of the group.
+    """
+    with asking(server) as log:
+        found = log.ask(access_calls.who_can(action, resource))
+    kept = [one for one in found if one.allowed or denied]
+    if as_json:
+        for one in kept:
+            echo_json(asdict(one))
+        return
+    rows = [
+        (
+            "everybody" if one.principal == EVERYBODY else one.principal,
+            "allowed" if one.allowed else "denied",
+            one.reason,
+        )
+        for one in kept
+    ]
+    click.echo(table(("PRINCIPAL", "VERDICT", "REASON"), rows))
+
+
+@click.group(epilog="Example: penstock logd quotas ls")
+def quotas() -> None:
+    """Show and change how much principals may use of each node."""
+
+
+@quotas.command("ls", epilog="Example: penstock logd quotas ls --json")
+@server_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def list_quotas(server: str, as_json: bool) -> None:
+    """List the quotas; * is that of all who have none of their own."""
+    with asking(server) as log:
+        found = log.ask(access_calls.quotas())
+    if as_json:
+        for quota in found:
+            echo_json(asdict(quota))
+        return
+    titles = ("principal", "bytes_in_per_s", "bytes_out_per_s", "requests_per_s", "streams")
+    rows = [
+        tuple("-" if value is None else value for value in asdict(quota).values())
+        for quota in found
+    ]
+    click.echo(table([title.upper() for title in titles], rows))
+
+
+@quotas.command("set", epilog="Example: penstock logd quotas set alice --bytes-out-per-s 10000000")
+@click.argument("principal")
+@click.option("--bytes-in-per-s", type=click.IntRange(min=1), help="Published over gRPC.")
+@click.option("--bytes-out-per-s", type=click.IntRange(min=1), help="Fetched, and subscribed to.")
+@click.option("--requests-per-s", type=click.IntRange(min=1), help="Requests and calls.")
+@click.option("--streams", type=click.IntRange(min=0), help="That it created, at a time.")
+@server_option
+def set_quota(principal: str, server: str, **limits: Any) -> None:
+    """Set the quota of PRINCIPAL, a name, or * for all who have none; what is not given is free."""
+    if not any(limit is not None for limit in limits.values()):
+        raise click.UsageError("give it a limit, or remove it: penstock logd quotas rm")
+    with asking(server) as log:
+        log.ask(access_calls.put_quota(Quota(principal=principal, **limits)))
+    click.echo(f"quota of {safe(principal)} is set")
+
+
+@quotas.command("rm", epilog="Example: penstock logd quotas rm alice")
+@click.argument("principal")
+@server_option
+def remove_quota(principal: str, server: str) -> None:
+    """Remove the quota of PRINCIPAL."""
+    with asking(server) as log:
+        log.ask(access_calls.delete_quota(principal))
+    click.echo(f"quota of {safe(principal)} is removed")
+
+
+def _all(log: LogClient) -> tuple[AclPage, list[AclRule]]:
+    """Every rule, as of one version."""
+    page = log.ask(access_calls.acls())
+    rules = list(page.rules)
+    while page.more:
+        page = log.ask(access_calls.acls(rules[-1].id))
+        rules += page.rules
+    return page, rules
+
+
+def _actions(text: str) -> list[Action]:
+    found = []
+    for word in text.split(","):
+        try:
+            found.append(Action(word.strip()))
+        except ValueError:
+            message = f"{word!r}: one of {', '.join(_ACTIONS)}"
+            raise click.BadParameter(message, param_hint="ACTIONS") from None
+    return found
