@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -27,10 +27,16 @@ Fields = dict[int, list[Any]]
 
 
 class LiftbridgeCalls(AbstractContextManager["LiftbridgeCalls"]):
-    """Calls a server with messages that are fields by their numbers (`protobuf_bytes`)."""
+    """Calls a server with messages that are fields by their numbers (`protobuf_bytes`).
 
-    def __init__(self, address: str) -> None:
+    Args:
+        address: Of the server.
+        metadata: That goes with each call.
+    """
+
+    def __init__(self, address: str, metadata: Sequence[tuple[str, str]] = ()) -> None:
         self.channel = grpc.insecure_channel(address)
+        self._metadata = tuple(metadata)
 
     @override
     def __exit__(
@@ -46,7 +52,9 @@ class LiftbridgeCalls(AbstractContextManager["LiftbridgeCalls"]):
     ) -> Fields:
         """One answer."""
         call: Any = self.channel.unary_unary(f"/proto.API/{method}")
-        answer: bytes = call(encode(fields), timeout=timeout_s, wait_for_ready=True)
+        answer: bytes = call(
+            encode(fields), timeout=timeout_s, wait_for_ready=True, metadata=self._metadata
+        )
         return decode(answer)
 
     def status(
@@ -67,13 +75,14 @@ class LiftbridgeCalls(AbstractContextManager["LiftbridgeCalls"]):
     def publish_async(self, requests: Iterable[Mapping[int, Any]]) -> list[Fields]:
         """The answers to many publishes."""
         call: Any = self.channel.stream_stream("/proto.API/PublishAsync")
-        answers = call(map(encode, requests), timeout=60)
+        answers = call(map(encode, requests), timeout=60, metadata=self._metadata)
         return [decode(answer) for answer in answers]
 
     def subscribe(self, stream: str, fields: Mapping[int, Any] | None = None) -> "Subscription":
         """A subscription that stands, of partition 0 unless the fields say otherwise."""
         call: Any = self.channel.unary_stream("/proto.API/Subscribe")
-        return Subscription(call(encode({1: stream} | dict(fields or {})), timeout=60))
+        asked = encode({1: stream} | dict(fields or {}))
+        return Subscription(call(asked, timeout=60, metadata=self._metadata))
 
 
 class Subscription:

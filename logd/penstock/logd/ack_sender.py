@@ -6,6 +6,8 @@ enough they are dropped and counted: the publisher asks again and is told of the
 """
 
 import asyncio
+from collections.abc import Callable  # noqa: TC003 - an attribute's type
+from typing import Final
 
 from penstock.logd.acks import PubAck, encode_ack
 from penstock.logd.core.turn import Ack, AckRun, PendingAck, Refuse
@@ -13,6 +15,9 @@ from penstock.logd.envelope import TYPE_BATCH_ACK, encode_envelope
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.publish_envelope import refused_ack, stored_ack
 from penstock.service.clock import Clock, SystemClock
+
+_INBOX: Final = b"_INBOX"
+"""How the subjects begin on which nearly all answers are wanted; no stream stores them."""
 
 
 class AckSender:
@@ -25,6 +30,9 @@ class AckSender:
     Attributes:
         sent: Answers handed to the connection.
         dropped: Answers that could not be sent.
+        withheld: Answers that were asked for where a stream would have stored them.
+        stored: Whether a subject is such a one; None: it is not looked at. Whoever may publish
+            anywhere could else have an ack stored where it may not.
     """
 
     def __init__(self, link: NatsLink, clock: Clock | None = None) -> None:
@@ -34,12 +42,14 @@ class AckSender:
         self._gathering = False
         self.sent = 0
         self.dropped = 0
+        self.withheld = 0
+        self.stored: Callable[[bytes], bool] | None = None
 
     def send_acks(self, stream: str, epoch: int, acks: list[Ack]) -> None:
         """Tell publishers that their records are stored."""
         for ack in acks:
             if isinstance(ack, AckRun):
-                self._put_lines(stored_lines(stream, epoch, ack))
+                self._put_lines(stored_lines(stream, epoch, self._answerable(ack)))
                 continue
             if ack.form:
                 self._put(ack.reply, self._published(stream, epoch, ack))
@@ -94,7 +104,21 @@ class AckSender:
             now_ns=self._clock.unix_ns(),
         )
 
+    def _answerable(self, run: AckRun) -> AckRun:
+        if self.stored is None:
+            return run
+        return run._replace(replies=[b"" if self._is_stored(r) else r for r in run.replies])
+
+    def _is_stored(self, reply: bytes) -> bool:
+        if self.stored is None or reply.startswith(_INBOX) or not reply:
+            return False
+        found = self.stored(reply)
+        self.withheld += found
+        return found
+
     def _put(self, reply: bytes, body: bytes) -> None:
+        if self._is_stored(reply):
+            return
         if len(body) > self._link.max_payload:  # the server would hang up
             self.dropped += 1
             return

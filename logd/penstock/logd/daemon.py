@@ -117,6 +117,7 @@ class _Daemon:
         self._compactor = Compactor(_compaction(config), SystemClock())
         self._engine = self._make_engine()
         self._doors = Doors(config, self._engine)
+        self._doors.keep_from_streams(self._acks)
         self._server = FetchServer(
             self._doors.api,
             config.fetch_limits(),

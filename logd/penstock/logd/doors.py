@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from penstock.logd.access.guard import STATUS, Guard
 from penstock.logd.access.throttle import Throttle
+from penstock.logd.ack_sender import AckSender
 from penstock.logd.activity import ActivityLog
 from penstock.logd.config import LogdConfig
 from penstock.logd.core.acl import Action, OnStream
@@ -139,6 +140,17 @@ class Doors:
         facts = {"door": door, "reason": reason, "peer": peer}
         with suppress(RuntimeError):  # the loop is over
             loop.call_soon_threadsafe(partial(self.activity.record, "auth.failed", None, **facts))
+
+    def keep_from_streams(self, acks: AckSender) -> None:
+        """Have no ack sent where a stream would store it, if it matters who publishes what."""
+        if self.guard.enabled:
+            acks.stored = self._is_stored
+
+    def _is_stored(self, subject: bytes) -> bool:
+        try:
+            return bool(self._engine.streams.match(subject.decode("utf-8", "replace")))
+        except NotReadyError:
+            return True
 
     def may_see_status(self) -> Callable[[Principal], bool] | None:
         """Says who may see `/status` and `/metrics`; asked on any thread. None: everybody."""

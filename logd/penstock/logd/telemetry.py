@@ -76,6 +76,7 @@ class Telemetry:
                 "ingest_gaps": describe_gaps(listening.gaps, listening.now()),
                 "acks_sent": self.acks.sent,
                 "acks_dropped": self.acks.dropped,
+                "acks_withheld": self.acks.withheld,
                 "acks_denied": self.ack_link.publishes_denied,
                 "cursors": len(self.engine.cursors),
                 "groups": self.engine.groups.figures().groups,
@@ -317,6 +318,7 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
     for name, text, value in (
         ("acks_sent", "Acks and refusals sent", telemetry.acks.sent),
         ("acks_dropped", "Acks and refusals that NATS did not take", telemetry.acks.dropped),
+        ("acks_withheld", "Acks wanted where a stream stores them", telemetry.acks.withheld),
         ("acks_denied", "Acks and refusals not permitted", telemetry.ack_link.publishes_denied),
         ("streams_reopened", "Logs opened again after want of space", telemetry.engine.revived),
         ("fetch_requests", "Fetch and control requests", telemetry.server.counts.requests),

@@ -60,13 +60,13 @@ def nats_configuration(users: Sequence[NatsUser], *, logd_user: str) -> str:
     Passwords are taken from its environment; with certificates (`verify_and_map`) leave them out.
     """
     lines = ["authorization {"]
-    for user in users:
-        if user.name == EVERYBODY:
-            lines.append(f"  default_permissions: {_permissions(user, '  ')}")
+    others = (user for user in users if user.name == EVERYBODY)
+    lines += [f"  default_permissions: {_permissions(user, '  ')}" for user in others]
     lines.append("  users: [")
     variables: dict[str, int] = {}
     own = _variable(logd_user, variables)
-    lines.append(f"    {{ user: {json.dumps(logd_user)}, password: ${own} }}")
+    lines.append(f"    {{ user: {json.dumps(logd_user)}, password: ${own}")
+    lines.append('      permissions: { publish: ">", subscribe: ">" } }')  # not the default
     for user in users:
         if user.name != EVERYBODY:
             variable = _variable(user.name, variables)

@@ -1,0 +1,208 @@
+"""Who may do what at the doors of a real logd, and what is taken down of it."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.logd.client import LogClient, access_calls, calls
+from penstock.logd.core.acl import AclRule, Action, Effect
+from penstock.logd.core.quotas import Quota
+from penstock.logd.errors import LogdError, RefusedError
+from tests.support.callers import Callers, code_of
+from tests.support.liftbridge import EARLIEST, LiftbridgeCalls, grpc_address, values
+from tests.support.logd import Logd
+from tests.support.logd_cluster import LogdCluster
+from tests.support.nats_server import nats_server
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(180)]
+
+DENIED = grpc.StatusCode.PERMISSION_DENIED
+STREAMS = [{"name": "orders", "subject": "orders"}, {"name": "secrets", "subject": "secrets"}]
+
+
+def rule(text: str) -> AclRule:
+    effect, principal, action, resource = text.split()
+    return AclRule(
+        principal=principal, effect=Effect(effect), action=Action(action), resource=resource
+    )
+
+
+def events(log: LogClient) -> list[dict[str, Any]]:
+    """Everything that was taken down."""
+    start, end = log.offsets("__activity")
+    found = log.records("__activity", start, end)
+    return [json.loads(record.value or b"") for _, record in found]
+
+
+def test_every_door_asks_who_may_and_takes_down_what_was_done(tmp_path: Path) -> None:
+    callers = Callers(tmp_path, alice=())
+    options: dict[str, Any] = {"auth": callers.auth(), "grpc": {"listen": "127.0.0.1:0"}}
+    with (
+        nats_server(tmp_path / "nats") as server,
+        Logd(tmp_path / "logd", server.url, STREAMS, **options) as logd,
+        callers.client(logd, "root") as root,
+        callers.client(logd, "alice") as alice,
+        logd.client() as nobody,
+    ):
+        for client in (alice, nobody):
+            assert code_of(client, calls.offsets("orders", 0)) == "PERMISSION_DENIED"
+            assert client.streams() == []
+            with pytest.raises(RefusedError, match="may not admin"):
+                client.ask(access_calls.put_acls([rule("allow alice admin *")]))
+        root.ask(access_calls.put_acls([rule("allow alice read orders")]))
+        assert alice.offsets("orders") == (0, 0)
+        assert [stream.name for stream in alice.streams()] == ["orders"]
+        assert code_of(alice, calls.offsets("secrets", 0)) == "PERMISSION_DENIED"
+
+        for path in ("/status", "/metrics"):
+            assert callers.status_of(logd, path) == 401
+            assert callers.status_of(logd, path, "alice") == 401
+            assert callers.status_of(logd, path, "root") == 200
+        root.ask(access_calls.put_acls([rule("allow alice read __status")]))
+        assert callers.status_of(logd, "/metrics", "alice") == 200
+
+        assert code_of(nobody, _login("penstock-key.alice.wrong")) == "UNAUTHENTICATED"
+        root.delete_stream("secrets")
+        wait_until(lambda: len(events(root)) >= 8, what="it is all taken down")
+        logd.restart(kill=True)
+        with callers.client(logd, "root") as again, callers.client(logd, "alice") as alice_again:
+            assert alice_again.offsets("orders") == (0, 0)  # rules are still there
+            seen = [
+                (one["kind"], one["by"]["name"], one["facts"].get("result"))
+                for one in events(again)
+                if one["kind"] != "ingest.gap_ended"
+            ]
+            assert seen.count(("access.denied", "alice", "PERMISSION_DENIED")) == 3
+            assert seen.count(("access.denied", "anonymous", "PERMISSION_DENIED")) == 2
+            assert seen.count(("acl.add", "root", "ok")) == 2
+            assert seen.count(("auth.failed", "logd-1", None)) == 1
+            assert seen[-1] == ("stream.delete", "root", "ok")
+            assert code_of(alice_again, calls.offsets("__activity", 0)) == "PERMISSION_DENIED"
+            text = str(events(again))
+            assert "wrong" not in text
+            assert not any(key in text for key in callers.keys.values())
+
+
+def _login(token: str) -> calls.Call[None]:
+    return calls.Call({"api": "authenticate", "token": token}, lambda *_: None)
+
+
+def test_grpc_asks_who_may_call_what(tmp_path: Path) -> None:
+    callers = Callers(tmp_path, alice=())
+    options: dict[str, Any] = {"auth": callers.auth(), "grpc": {"listen": "127.0.0.1:0"}}
+    with (
+        nats_server(tmp_path / "nats") as server,
+        Logd(tmp_path / "logd", server.url, STREAMS, **options) as logd,
+        callers.client(logd, "root") as root,
+        LiftbridgeCalls(grpc_address(logd), callers.metadata("alice")) as alice,
+        LiftbridgeCalls(grpc_address(logd), callers.metadata("root")) as super_user,
+        LiftbridgeCalls(grpc_address(logd)) as nobody,
+    ):
+        asked: list[tuple[str, dict[int, Any]]] = [
+            ("CreateStream", {1: "orders.new", 2: "new"}),
+            ("DeleteStream", {1: "orders"}),
+            ("PauseStream", {1: "orders"}),
+            ("SetStreamReadonly", {1: "orders", 3: True}),
+            ("FetchPartitionMetadata", {1: "orders"}),
+            ("Publish", {2: b"v", 3: "orders"}),
+            ("Publish", {2: b"v", 3: "nosuch"}),
+            ("PublishToSubject", {2: b"v", 3: "orders"}),
+            ("PublishToSubject", {2: b"v", 3: "elsewhere"}),
+            ("SetCursor", {1: "orders", 3: "c", 4: 0}),
+            ("FetchCursor", {1: "orders", 3: "c"}),
+            ("JoinConsumerGroup", {1: "g", 2: "m", 3: "orders"}),
+            ("LeaveConsumerGroup", {1: "g", 2: "m"}),
+            ("FetchConsumerGroupAssignments", {1: "g", 2: "m"}),
+            ("ReportConsumerGroupCoordinator", {1: "g", 2: "m", 3: "x"}),
+        ]
+        for caller in (alice, nobody):
+            for method, fields in asked:
+                assert caller.status(method, fields) is DENIED, method
+            assert caller.subscribe("orders").code is DENIED
+            refused = caller.publish_async([{2: b"v", 3: "orders", 7: b"1"}])
+            assert [set(answer) for answer in refused] == [{1, 2, 3}]
+            metadata = caller.call("FetchMetadata", {})
+            assert b"orders" not in str(metadata).encode()
+        for method in ("FetchPartitionMetadata", "Publish", "PublishToSubject"):
+            fields = dict(asked)[method] if method != "Publish" else {2: b"root", 3: "orders"}
+            wanted = fields if method != "PublishToSubject" else {2: b"root", 3: "orders"}
+            assert super_user.status(method, wanted) is grpc.StatusCode.OK, method
+
+        root.ask(
+            access_calls.put_acls(
+                [rule("allow alice publish orders"), rule("allow alice read orders")]
+            )
+        )
+        alice.publish("orders", b"mine")
+        # An ack may go to an inbox, and not where it would be somebody else's message.
+        assert alice.status("Publish", {2: b"x", 3: "orders", 6: "secrets"}) is DENIED
+        assert alice.status("Publish", {2: b"x", 3: "orders", 6: "$JS.API.x"}) is DENIED
+        assert alice.status("Publish", {2: b"y", 3: "orders", 6: "_INBOX.a.b"}) is (
+            grpc.StatusCode.OK
+        )
+        subscription = alice.subscribe("orders", {3: EARLIEST})
+        assert values(subscription.take(4)) == [b"root", b"root", b"mine", b"y"]
+        root.ask(access_calls.put_acls([rule("deny alice read orders")]))
+        assert subscription.rest() == []
+        assert subscription.code is DENIED
+        assert root.offsets("secrets") == (0, 0)
+
+        root.ask(access_calls.put_quota(Quota(principal="alice", bytes_in_per_s=1000)))
+        alice.publish("orders", bytes(20_000))
+        assert alice.status("Publish", {2: b"z", 3: "orders"}) is grpc.StatusCode.UNAVAILABLE
+        assert "penstock_logd_quota_refused_total" in callers.metrics(logd)
+
+
+def test_a_cluster_has_the_same_rules_everywhere_and_takes_down_who_leads(tmp_path: Path) -> None:
+    with (
+        nats_server(tmp_path / "nats") as server,
+        LogdCluster(tmp_path / "logd", server.url, streams=STREAMS, activity={}) as cluster,
+        cluster.nodes["a"].client() as log,
+    ):
+        wait_until(lambda: len(log.streams()) == 2, within_s=30, what="streams are made")
+        log.ask(access_calls.put_acls([rule("allow group:ops read orders")]))
+        judged = access_calls.judge("read", "orders", principal="alice", groups=["ops"])
+        for node in cluster.nodes.values():
+            with node.client() as asked:
+                wait_until(partial(_allows, asked, judged), what="it has the rule")
+        (partition,) = log.stream("orders").partitions
+        before = partition.leader_epoch
+        assert partition.leader is not None
+        lost = partition.leader
+        cluster.nodes[lost].daemon.kill()
+        left = next(node for name, node in cluster.nodes.items() if name != lost)
+        with left.client() as asked:
+            wait_until(
+                lambda: _leader(asked) not in (None, lost), within_s=30, what="another leads"
+            )
+            wait_until(lambda: _taken_down(asked, before), within_s=30, what="it is taken down")
+            found = [(one["id"], one["kind"]) for one in events(asked)]
+            assert len(set(found)) == len(found)  # once each, though two nodes saw it
+            kinds = {kind for _, kind in found}
+            assert {"acl.add", "partition.leader", "partition.isr", "node.start"} <= kinds
+
+
+def _allows(log: LogClient, judged: calls.Call[access_calls.Verdict]) -> bool:
+    return log.ask(judged).allowed
+
+
+def _leader(log: LogClient) -> str | None:
+    (partition,) = log.stream("orders").partitions
+    return partition.leader
+
+
+def _taken_down(log: LogClient, epoch: int) -> bool:
+    """Whether it was taken down that another node leads, and who is in sync."""
+    try:
+        found = events(log)
+    except LogdError:  # its own leader may be the one that is lost
+        return False
+    about = [one["facts"] for one in found if one["facts"].get("stream") == "orders"]
+    return any(one.get("leader") and one["leader_epoch"] > epoch for one in about) and any(
+        one["kind"] == "partition.isr" for one in found
+    )
