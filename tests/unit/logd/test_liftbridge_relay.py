@@ -146,3 +146,12 @@ async def test_room_is_given_in_line_and_comes_back_from_those_who_leave() -> No
     gate.give(4)
     assert (gate.held, gate.waiting) == (0, 0)
     assert await gate.take(100) == 10
+
+
+async def test_another_streams_ack_says_nothing(relay: Relay) -> None:
+    link: Any = relay.link
+    other = stored_ack(b"", stream="other", offset=9, epoch=1, duplicate=False, now_ns=1)
+    link.answers = [other, stored(3)]
+    ack = await publish(relay)
+    assert (ack.stream, ack.offset) == ("s", 3)
+    assert relay.counts["foreign"] == 1

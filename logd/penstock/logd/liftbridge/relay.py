@@ -70,7 +70,7 @@ class Relay:
         self._token = secrets.token_hex(8)
         self._inbox = f"_INBOX.{self._token}"
         self._published = 0
-        self._waiting: dict[str, asyncio.Future[_Heard]] = {}
+        self._waiting: dict[str, tuple[asyncio.Future[_Heard], str]] = {}
         self.link.subscribe(f"{self._inbox}.*")
 
     async def publish(
@@ -97,7 +97,8 @@ class Relay:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    heard = await self._once(number, line, _RESEND_S if repeat else None)
+                    wait_s = _RESEND_S if repeat else None
+                    heard = await self._once(number, stream, line, wait_s)
                     match heard:
                         case "silence":
                             problem = "no ack came"
@@ -122,9 +123,10 @@ class Relay:
             self._waiting.pop(number, None)
             self.gate.give(size)
 
-    async def _once(self, number: str, line: bytes, wait_s: float | None) -> _Heard:
-        """Publish once; what is heard of it."""
-        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+    async def _once(self, number: str, stream: str, line: bytes, wait_s: float | None) -> _Heard:
+        """Publish once; what is heard of it from the stream, or, where none is named, from any."""
+        answer: asyncio.Future[_Heard] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer, stream
         if not self.link.write(line):
             return "unsent"
         await asyncio.wait((answer,), timeout=wait_s)
@@ -164,13 +166,19 @@ class Relay:
     def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:
         for came in messages.values():
             for message in came:
-                answers = self._waiting.get(message.subject.decode().rpartition(".")[2])
-                if answers is None or answers.done():
+                waiting = self._waiting.get(message.subject.decode().rpartition(".")[2])
+                if waiting is None or waiting[0].done():
                     continue  # of one that has its answer
+                answers, stream = waiting
                 if message.headers.startswith(_NO_RESPONDERS):
                     answers.set_result("nobody")
                     continue
                 try:
-                    answers.set_result(decode_ack_envelope(message.payload))
+                    ack = decode_ack_envelope(message.payload)
                 except CorruptError:  # somebody else's answer to the same message
                     self.counts["foreign"] += 1
+                    continue
+                if stream and not ack.errorNumber and ack.stream != stream:
+                    self.counts["foreign"] += 1
+                    continue
+                answers.set_result(ack)

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 from penstock.logd.acks import Nack, PubAck, decode_ack, decode_batch_ack
 from penstock.logd.batch import SCHEMA_VERSION
+from penstock.logd.core.publish_options import EXPECTED_STREAM
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError, LogdError, RefusedError, UnavailableError
 
@@ -87,7 +88,7 @@ class Plain:
 
     def read(self, data: bytes) -> PubAck | Again:
         """What an answer means; see `Outgoing`."""
-        return _judge(decode_ack, data)
+        return _judge(decode_ack, data, 1, self.headers)
 
     def after(self, again: Again) -> "Plain":
         """The same."""
@@ -122,7 +123,7 @@ class Batched:
 
     def read(self, data: bytes) -> PubAck | Again:
         """What an answer means; see `Outgoing`."""
-        return _judge(decode_batch_ack, data)
+        return _judge(decode_batch_ack, data, self.count, self.headers)
 
     def numbered(self, previous: int) -> "Batched":
         """Behind the batch with this sequence."""
@@ -172,12 +173,23 @@ def check_sendable(subject: str, headers: Mapping[str, str]) -> None:
             raise ValueError(msg)
 
 
-def _judge(decode: Callable[[bytes], PubAck], data: bytes) -> PubAck | Again:
+def _judge(
+    decode: Callable[[bytes], PubAck], data: bytes, count: int, headers: Mapping[str, str]
+) -> PubAck | Again:
+    """What an answer means to a message of so many records, for the stream its headers name.
+
+    Whoever else is on the subject may answer, too: only what says that this was stored counts.
+    """
     try:
         ack = decode(data)
     except (CorruptError, ValueError):
         return Again(UnavailableError(f"the answer is not logd's: {data[:60]!r}"))
     if ack.nack is None:
+        wanted = headers.get(EXPECTED_STREAM, ack.stream)
+        if ack.stream != wanted or ack.count != count:
+            what = f"{ack.count} records in stream {ack.stream!r}"
+            text = f"the answer is about {what}, not about these {count} in {wanted!r}"
+            return Again(UnavailableError(text))
         return ack
     error = PublishRefusedError(ack)
     if ack.nack in _RESYNC and ack.sequence is not None:
