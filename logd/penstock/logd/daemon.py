@@ -124,7 +124,7 @@ class _Daemon:
             tls=self._keeper.fetch_tls(),
             authenticator=self._keeper.authenticator,
         )
-        self._keeper.count_handshakes("fetch", lambda: self._server.handshakes_failed)
+        self._keeper.count_door("fetch", self._server)
         self._grpc = self._make_grpc(access)
         self._telemetry = Telemetry(
             node=config.node,
@@ -262,7 +262,9 @@ class _Daemon:
         clock = BootClock()
         hearing = Hearing(self._is_connected, clock)
         tls = self._peer_tls(config.cluster)
-        return ClusterEngine(config, self._data_link, self._surroundings, clock, hearing, tls)
+        engine = ClusterEngine(config, self._data_link, self._surroundings, clock, hearing, tls)
+        self._keeper.count_door("peer", engine.endpoint)
+        return engine
 
     def _peer_tls(self, section: ClusterSection) -> PeerTls | None:
         if section.tls is None:

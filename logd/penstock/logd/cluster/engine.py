@@ -28,6 +28,7 @@ from penstock.logd.core.node import NodeId
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.listening import Link, Listening
 from penstock.logd.partition import Partition
+from penstock.logd.peers.server import PeerServer
 from penstock.logd.peers.tls import PeerTls
 from penstock.logd.surroundings import Surroundings
 from penstock.logd.unopened import Unopened
@@ -103,6 +104,11 @@ class ClusterEngine:
         self.activity = ClusterActivity(self._replicas, decisions, stream)
         self._configured: Sequence[ConfiguredStream] = ()
         self._waiting = ""
+
+    @property
+    def endpoint(self) -> PeerServer:
+        """Where other nodes dial this one."""
+        return self._node.endpoint
 
     @property
     def listening(self) -> Listening:

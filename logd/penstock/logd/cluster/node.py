@@ -133,6 +133,7 @@ class ClusterNode:
         member: Its part in the group.
         group: Changes and reads of the state.
         mesh: The links to the others.
+        endpoint: Where they dial this one.
         handlers: What answers which request of other nodes, by api.
         advertised: The own addresses as others are told them.
         controlling: Heartbeats, the lease, and the controller where it is.
@@ -189,7 +190,7 @@ class ClusterNode:
         self.watch: Callable[[Command, Result], None] = lambda _command, _result: None
         self._registration = Registration(self.group, self._registered, self.controlling.look)
         self._led_elsewhere, self._stalled = asyncio.Event(), asyncio.Event()
-        self._server = PeerServer(me, self, settings.tls)
+        self.endpoint = PeerServer(me, self, settings.tls)
         self._address = ""
 
     @property
@@ -208,7 +209,7 @@ class ClusterNode:
         Raises:
             UnavailableError: It cannot be listened on.
         """
-        self._address = self._server.listen(self._settings.listen)
+        self._address = self.endpoint.listen(self._settings.listen)
         return self._address
 
     async def run(self) -> None:
@@ -222,7 +223,7 @@ class ClusterNode:
         self.controlling.start()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._server.run(), name="peer endpoint")
+                tasks.create_task(self.endpoint.run(), name="peer endpoint")
                 tasks.create_task(self.member.run(), name="metadata group")
                 tasks.create_task(self._registration.run(), name="registration")
                 tasks.create_task(self._joining.run(), name="members")
@@ -232,7 +233,7 @@ class ClusterNode:
             await self.controlling.close()
             await self.replication.close()
             await self.mesh.close()
-            self._server.close()
+            self.endpoint.close()
             await asyncio.to_thread(self._storage.close)
 
     def heirs(self) -> list[str]:

@@ -79,6 +79,11 @@ class FetchServer:
         """Connections without TLS, or without a certificate that is taken."""
         return self._listener.handshakes_failed
 
+    @property
+    def turned_away(self) -> int:
+        """Connections closed at once, for there were too many."""
+        return self._listener.turned_away
+
     def listen(self, address: str) -> str:
         """Begin to listen on a `HostPort`; returns the address with the port in use.
 

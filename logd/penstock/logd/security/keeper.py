@@ -54,6 +54,18 @@ class DoorSetupError(LogdError):
         super().__init__(message)
 
 
+class CountedDoor(Protocol):
+    """What listens at a door."""
+
+    @property
+    def handshakes_failed(self) -> int:
+        """Connections without TLS, or without a certificate that is taken."""
+
+    @property
+    def turned_away(self) -> int:
+        """Connections closed at once, for there were too many."""
+
+
 class _Looked(Protocol):
     @property
     def problem(self) -> str: ...
@@ -82,7 +94,7 @@ class Keeper:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="doors")
         self._looked: list[_Looked] = []
         self._counted: list[Renewed[ServerTls] | Renewed[ssl.SSLContext]] = []
-        self._handshakes: dict[str, Callable[[], int]] = {}
+        self._counted_doors: dict[str, CountedDoor] = {}
         self._section = tls
         self._may: Callable[[Principal], bool] | None = None
         self.tls = None if tls is None else self._server_tls("tls", tls.files(), _clients(tls))
@@ -158,9 +170,9 @@ class Keeper:
         self._counted.append(held)
         return held
 
-    def count_handshakes(self, door: str, failed: Callable[[], int]) -> None:
-        """Tell of connections that did not come to be."""
-        self._handshakes[door] = failed
+    def count_door(self, door: str, counted: CountedDoor) -> None:
+        """Tell of connections to a door that did not come to be."""
+        self._counted_doors[door] = counted
 
     # Files.
 
@@ -204,9 +216,11 @@ class Keeper:
         for (door, reason), count in dict(self.authenticator.failed).items():
             unknown.add_metric([door, reason], count)
         handshakes = _counter("tls_handshakes_failed", "Connections without TLS", ["door"])
-        for door, failed in self._handshakes.items():
-            handshakes.add_metric([door], failed())
-        yield from (known, unknown, handshakes)
+        away = _counter("connections_turned_away", "Connections beyond what there may be", ["door"])
+        for door, counted in self._counted_doors.items():
+            handshakes.add_metric([door], counted.handshakes_failed)
+            away.add_metric([door], counted.turned_away)
+        yield from (known, unknown, handshakes, away)
         loads = _counter("tls_reloads", "Files of certificates read again", ["what", "outcome"])
         ends = GaugeMetricFamily(
             "penstock_logd_tls_not_after_seconds",
