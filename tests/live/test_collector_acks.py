@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -69,14 +70,14 @@ def send_forward(port: int) -> Callable[[str], bool]:
     def send(body: str) -> bool:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
             connection.sendall(msgpack.packb(["app", 5, {"message": body}, {"chunk": body}]))
-            return connection.recv(4096) == msgpack.packb({"ack": body})
+            return bool(connection.recv(4096) == msgpack.packb({"ack": body}))
 
     return send
 
 
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, nats_url: str) -> None:
     otlp, forward = free_port(), free_port()
-    sources = [
+    sources: list[dict[str, Any]] = [
         {"type": "otlp", "grpc": None, "http": f"127.0.0.1:{otlp}"},
         {"type": "forward", "listen": f"127.0.0.1:{forward}"},
     ]

@@ -252,6 +252,7 @@ class Agent:
             courier=self._courier,
             save=self._save,
             known=frozenset(self._state.sources),
+            data_dir=self._config.data_dir,
         )
         for section in self._config.sources:
             source = make_source(section, parts)

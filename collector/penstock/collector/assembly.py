@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, assert_never
 
 from penstock.collector import source_sections as sections
@@ -14,6 +15,7 @@ from penstock.collector.sources.exec import ExecSource
 from penstock.collector.sources.file import FileSource
 from penstock.collector.sources.forward import ForwardSource
 from penstock.collector.sources.host_metrics import HostMetricsSource
+from penstock.collector.sources.journald import JournaldSource
 from penstock.collector.sources.otlp import OtlpSource
 from penstock.collector.sources.prometheus import PrometheusSource
 from penstock.collector.sources.source import Source
@@ -22,6 +24,7 @@ from penstock.collector.sources.stdin import StdinSource
 from penstock.collector.sources.syslog import SyslogSource
 from penstock.collector.sources.unix import UnixSource
 from penstock.collector.spool import Spool
+from penstock.logd.store import Checkpoint
 from penstock.service.clock import Clock
 
 
@@ -33,6 +36,7 @@ class Parts:
         resource: The collector's defaults.
         save: Makes the checkpoint durable, and says whether it could.
         known: Names of file sources that ran before.
+        data_dir: For what a source keeps itself.
     """
 
     resource: Mapping[str, Any]
@@ -44,9 +48,10 @@ class Parts:
     courier: Courier
     save: Callable[[], Awaitable[bool]]
     known: frozenset[str]
+    data_dir: Path
 
 
-def make_source(  # noqa: C901, PLR0911 - one case a source
+def make_source(  # noqa: C901, PLR0911, PLR0912 - one case a source
     section: sections.Source, parts: Parts
 ) -> Source:
     """Make a source of its configuration."""
@@ -70,6 +75,9 @@ def make_source(  # noqa: C901, PLR0911 - one case a source
             return StatsdSource(section, resource, intake=intake)
         case sections.ExecSource():
             return ExecSource(section, intake=intake)
+        case sections.JournaldSource():
+            checkpoint = Checkpoint(parts.data_dir / f"journald-{name}")
+            return JournaldSource(section, checkpoint, intake=intake)
         case sections.PrometheusSource():
             return PrometheusSource(section, resource, intake=intake)
         case sections.HostMetricsSource(service=service, interval_s=interval_s):

@@ -96,3 +96,6 @@ STATSD_SET_MEMBERS_MAX: Final = 100_000
 
 SCRAPE_BYTES_MAX: Final = 16 * MIB
 """One exporter's answer; some hundred thousand samples."""
+
+JOURNAL_ENTRY_BYTES_MAX: Final = 256 * KIB
+"""One entry of the journal as JSON; a longer one is cut, and goes to quarantine."""

@@ -195,6 +195,15 @@ class ExecSource(SourceSection):
     line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
 
 
+class JournaldSource(SourceSection):
+    """Entries of the systemd journal, by `journalctl`."""
+
+    type: Literal["journald"]
+    units: list[str] = Field(default=[], description="only of these; none: of all")
+    start: Literal["beginning", "end"] = "beginning"
+    service: str = Field(default="from_unit", min_length=1)
+
+
 class PrometheusSource(SourceSection):
     """Metrics scraped from Prometheus exporters."""
 
@@ -227,6 +236,7 @@ Source = Annotated[
     | SyslogSource
     | StatsdSource
     | ExecSource
+    | JournaldSource
     | PrometheusSource
     | HostMetricsSource,
     Field(discriminator="type"),

@@ -9,6 +9,7 @@ import orjson
 from penstock.collector.core.forward import Event, decode_message, messages_in
 from penstock.collector.core.inflate import unzstd
 from penstock.collector.core.unix_framing import decode_batch_header
+from penstock.collector.decode.journal import decode_entry
 from penstock.collector.decode.lines import LineContext, decode_line, log_record
 from penstock.collector.decode.syslog import decode_syslog
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
@@ -131,6 +132,19 @@ def _decode_forward(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     return decoded
 
 
+def _decode_journal(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
+    decoded = Decoded()
+    for index, entry in enumerate(unit.payload.split(b"\n")):
+        try:
+            line = decode_entry(entry, unit.meta["service"], resource, unit.received_ns)
+        except UndecodableError as error:
+            decoded.undecodable.append(Undecodable(index, str(error), entry))
+        else:
+            decoded.indexes.append(index)
+            decoded.lines.append(line)
+    return decoded
+
+
 def _decode_syslog(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     lines = decode_syslog(unit, resource)
     return Decoded({}, list(range(len(lines))), lines)
@@ -164,6 +178,7 @@ _DECODERS: Final[dict[str, Callable[[Unit, Mapping[str, Any]], Decoded]]] = {
     "lines": _decode_lines,
     "forward": _decode_forward,
     "syslog": _decode_syslog,
+    "journal": _decode_journal,
 }
 
 __all__ = ["Decoded", "Undecodable", "decode_records"]

@@ -7,9 +7,7 @@ process is killed is lost. A program that ends is started again after a wait tha
 
 import asyncio
 import contextlib
-import os
 import shutil
-import signal
 from typing import Final
 
 from typing_extensions import override
@@ -18,13 +16,12 @@ from penstock.collector.core.lines import LineCutter
 from penstock.collector.intake import Intake, payload_of_lines
 from penstock.collector.limits import READ_BYTES
 from penstock.collector.source_sections import ExecSource as Section
+from penstock.collector.sources.program import Program
 from penstock.collector.sources.source import Source
 from penstock.service import ConfigError
 
 _RESTART_MIN_S: Final = 1.0
 _RESTART_MAX_S: Final = 60.0
-_TERM_GRACE_S: Final = 3.0
-"""Between asking a program to end and ending it."""
 
 
 class ExecSource(Source):
@@ -80,41 +77,16 @@ class ExecSource(Source):
 
     async def _run_once(self) -> int:
         """Run the program to its end; returns its status, negative for a signal."""
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *self._section.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                limit=READ_BYTES,
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._intake.log.warning("the program cannot be started", error=error.strerror)
-            return 127
-        assert process.stdout is not None
-        assert process.stderr is not None
-        guard = asyncio.create_task(self._end_in_time(process))
-        try:
-            await asyncio.gather(
-                self._read(process.stdout, "stdout"), self._read(process.stderr, "stderr")
-            )
-            return await process.wait()
-        finally:
-            guard.cancel()
-            _signal(process, signal.SIGKILL)
-
-    async def _end_in_time(self, process: asyncio.subprocess.Process) -> None:
-        """End the program, and what it started, when the source stops or its time is over."""
-        timeout_s = self._section.timeout_s if self._section.interval_s is not None else None
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._stopping.wait()
-        except TimeoutError:
-            self._intake.note("timeouts")
-        _signal(process, signal.SIGTERM)
-        await asyncio.sleep(_TERM_GRACE_S)
-        _signal(process, signal.SIGKILL)
+        section = self._section
+        timeout_s = section.timeout_s if section.interval_s is not None else None
+        program = Program(section.command, self._stopping, timeout_s=timeout_s)
+        status = await program.run(
+            lambda stream: self._read(stream, "stdout"), lambda stream: self._read(stream, "stderr")
+        )
+        if program.problem:
+            self._intake.log.warning("the program cannot be started", error=program.problem)
+        self._intake.note("timeouts", int(program.timed_out))
+        return status
 
     async def _read(self, stream: asyncio.StreamReader, name: str) -> None:
         cutter = LineCutter(self._section.line_bytes_max)
@@ -130,9 +102,3 @@ class ExecSource(Source):
             )
             self._intake.note("lines_truncated", len(payload.meta["truncated"]))
             await self._intake.keep_surely(payload)
-
-
-def _signal(process: asyncio.subprocess.Process, number: int) -> None:
-    """Send a signal to the program and all that it started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)

@@ -1,0 +1,142 @@
+"""The systemd journal, by a stand-in for journalctl."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.collector.decode.journal import cursor_of, decode_entry
+from penstock.collector.errors import UndecodableError
+from penstock.collector.source_sections import JournaldSource as Section
+from penstock.collector.sources.journald import JournaldSource
+from penstock.logd.store import Checkpoint
+from penstock.service import ConfigError
+from penstock.specs import Accepted, check_line
+from tests.support.intake import SpoolingIntake, spooling
+from tests.support.waiting import wait_until_async
+
+NOW = 1_700_000_000_000_000_000
+
+
+def entry(number: int, **fields: Any) -> bytes:
+    given = {"__CURSOR": f"c{number}", "MESSAGE": f"number {number}", **fields}
+    return json.dumps(given).encode()
+
+
+def decoded(fields: bytes, service: str = "from_unit") -> dict[str, Any]:
+    line = decode_entry(fields, service, {"host.name": "own"}, NOW)
+    assert isinstance(check_line(line), Accepted), (check_line(line), line)
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def test_an_entry_becomes_a_log_record() -> None:
+    found = decoded(
+        entry(
+            1, PRIORITY="3", _HOSTNAME="web", _SYSTEMD_UNIT="cron.service", _PID="7",
+            SYSLOG_IDENTIFIER="CRON", __REALTIME_TIMESTAMP="1600000000000001", TAGS=["a", "b"],
+        )
+    )  # fmt: skip
+    assert (found["body"], found["severity_number"]) == ("number 1", 17)
+    assert found["time_unix_nano"] == 1_600_000_000_000_001_000
+    assert found["resource"] == {"host.name": "web", "service.name": "cron.service"}
+    assert found["attributes"] == {
+        "journald.systemd_unit": "cron.service", "journald.pid": "7",
+        "journald.syslog_identifier": "CRON", "journald.tags": ["a", "b"],
+    }  # fmt: skip
+
+
+def test_a_message_that_is_no_text_comes_as_its_bytes() -> None:
+    found = decoded(entry(1, MESSAGE=[104, 105, 255]), "x")
+    assert (found["body"], found["attributes"]["log.record.bytes_replaced"]) == ("hi\ufffd", True)
+    assert decoded(entry(1, MESSAGE=None))["body"] == ""
+    assert decoded(entry(1))["resource"]["service.name"] == "journald"
+
+
+WILD = st.recursive(
+    st.none() | st.text(max_size=4) | st.integers(-300, 300),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=5,
+)
+KEYS = st.sampled_from(["MESSAGE", "PRIORITY", "_HOSTNAME", "_COMM", "__REALTIME_TIMESTAMP", "X"])
+
+
+@given(st.dictionaries(KEYS, WILD) | st.binary(max_size=20) | WILD)
+def test_no_line_is_anything_but_a_record_or_refused(given: Any) -> None:
+    line = given if isinstance(given, bytes) else json.dumps(given).encode()
+    cursor_of(line)
+    try:
+        decode_entry(line, "from_unit", {}, NOW)
+    except UndecodableError:
+        return
+
+
+JOURNALCTL = """#!/bin/sh
+echo "$@" >> {directory}/asked
+case "$*" in
+*after-cursor=c2*) echo '{third}' ;;
+*) echo '{first}'; echo '{second}'; echo odd; echo oops >&2 ;;
+esac
+exec sleep 1000
+"""
+
+
+@asynccontextmanager
+async def following(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> AsyncIterator[SpoolingIntake]:
+    program = directory / "journalctl"
+    script = JOURNALCTL.format(
+        directory=directory, **{n: entry(i).decode() for i, n in enumerate(
+            ("first", "second", "third"), 1)},
+    )  # fmt: skip
+    program.write_text(script)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(directory), prepend=":")
+    section = Section.model_validate({"type": "journald", **options})
+    async with spooling(directory, "journald", drop_newest=False) as intake:
+        source = JournaldSource(section, Checkpoint(directory / "cursor"), intake=intake)
+        await source.start()
+        running = asyncio.ensure_future(source.run())
+        try:
+            yield intake
+        finally:
+            await source.stop()
+            await running
+
+
+def bodies(intake: SpoolingIntake) -> list[str]:
+    return [json.loads(line)["body"] for line in intake.lines()]
+
+
+async def test_the_journal_is_followed_from_the_saved_cursor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with following(tmp_path, monkeypatch, units=["a"]) as intake:
+        await wait_until_async(lambda: bodies(intake) == ["number 1", "number 2"])
+        await wait_until_async(lambda: intake.account.received == 3)
+        checkpoint = Checkpoint(tmp_path / "cursor")
+        await wait_until_async(lambda: checkpoint.load() == {"cursor": "c2"})
+    async with following(tmp_path, monkeypatch) as intake:
+        await wait_until_async(lambda: "number 3" in bodies(intake))
+    first, second = (tmp_path / "asked").read_text().splitlines()
+    assert first.endswith("--follow --unit=a --no-tail")
+    assert second.endswith("--no-tail --after-cursor=c2")
+
+
+async def test_a_host_without_journalctl_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    async with spooling(tmp_path, "journald") as intake:
+        source = JournaldSource(
+            Section(type="journald"), Checkpoint(tmp_path / "cursor"), intake=intake
+        )
+        with pytest.raises(ConfigError, match="journalctl"):
+            await source.start()
