@@ -15,7 +15,7 @@ from penstock.logd.cli.positions import POSITION, Position, first_offset, resolv
 from penstock.logd.cli.progress import Progress
 from penstock.logd.cli.server import asking, server_option
 from penstock.logd.cli.showing import record_json
-from penstock.logd.cli.source import Range, offsets_of, partitions_of, read_range
+from penstock.logd.cli.source import Range, gathered, offsets_of, partitions_of, read_range
 from penstock.logd.cli.text import echo_json, human_bytes
 from penstock.logd.client import LogClient
 from penstock.logd.dump import SCHEMA_OF_DUMP
@@ -197,20 +197,21 @@ def _with_offsets(header: FrameHeader, rows: pa.RecordBatch, schema: pa.Schema) 
 def _write_arrow(file: IO[bytes], rows: _Rows, part: Range) -> None:
     schema = _schema(part)
     with pa.ipc.new_file(file, schema) as writer:
-        for header, batch in rows:
-            writer.write_batch(_with_offsets(header, batch, schema))
+        for batch, _ in gathered(rows):
+            writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
 
 
 def _write_parquet(file: IO[bytes], rows: _Rows, part: Range) -> None:
     schema = _schema(part)
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         group: list[pa.RecordBatch] = []
+        count = size = 0
         for header, batch in rows:
             group.append(_with_offsets(header, batch, schema))
-            rows_held = sum(held.num_rows for held in group)
-            if rows_held >= _GROUP_ROWS or sum(held.nbytes for held in group) >= _GROUP_BYTES:
+            count, size = count + batch.num_rows, size + batch.nbytes
+            if count >= _GROUP_ROWS or size >= _GROUP_BYTES:
                 writer.write_table(pa.Table.from_batches(group))
-                group = []
+                group, count, size = [], 0, 0
         if group:
             writer.write_table(pa.Table.from_batches(group))
 

@@ -115,15 +115,31 @@ def query(  # noqa: PLR0913 - what is asked for, of what, and how
     with asking(server) as log, _engine(memory) as engine, Progress("reading") as progress:
         reading = _read_sql(engine, query)
         sources = _register(engine, log, server, reading, _Scope(start, end, partitions), progress)
-        shown = False
-        for batch in _run(engine, query, sources):
-            progress.hide()
-            if as_json:
+        batches = _run(engine, query, sources)
+        if as_json:
+            for batch in batches:
+                progress.hide()
                 for row in json_row(batch):
                     echo_json(row)
-            elif batch.num_rows or not shown:
-                click.echo(table(batch.schema.names, list(text_row(batch))))
-                shown = True
+        else:
+            _show(batches, progress)
+
+
+def _show(batches: Iterator[pa.RecordBatch], progress: Progress) -> None:
+    """Lay rows out, so many at a time: where there are none, the columns."""
+    held: list[tuple[object, ...]] = []
+    names: list[str] = []
+    shown = False
+    for batch in batches:
+        names = batch.schema.names
+        held += text_row(batch)
+        if len(held) >= _ROWS:
+            progress.hide()
+            click.echo(table(names, held))
+            held, shown = [], True
+    progress.hide()
+    if held or not shown:
+        click.echo(table(names, held))
 
 
 @contextmanager

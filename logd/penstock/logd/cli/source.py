@@ -8,12 +8,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.logd.client import LogClient
+from penstock.logd.dump import SCHEMA_OF_DUMP
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import FrameHeader
 from penstock.logd.rows import slice_rows
 
 FETCH_BYTES: Final = 1024 * 1024
 """Bytes of frames fetched at a time: what a scan holds, besides what DuckDB does."""
+
+ROWS: Final = 8192
+"""Rows that are handed on together; fewer where they fill `FETCH_BYTES`."""
+
+_Gathered = tuple[pa.RecordBatch, int]
 
 QUERY_SCHEMA: Final = pa.schema(
     [
@@ -87,9 +93,9 @@ class StreamSource:
         try:
             with self._connect() as log:
                 for part in self._ranges:
-                    for header, rows in read_range(log, part):
-                        self._advance(rows.num_rows, header.body_length)
-                        yield _for_query(part.partition, header, rows, self._columns)
+                    for rows, size in gathered(read_range(log, part)):
+                        self._advance(rows.num_rows, size)
+                        yield _for_query(part.partition, rows, self._columns)
         except Exception as error:
             self.error = error
             raise
@@ -104,6 +110,28 @@ def read_range(log: LogClient, part: Range) -> Iterator[tuple[FrameHeader, pa.Re
         rows = slice_rows(header, batch, part.start, part.end)
         if rows.num_rows:
             yield header, rows
+
+
+def gathered(frames: Iterator[tuple[FrameHeader, pa.RecordBatch]]) -> Iterator[_Gathered]:
+    """Frames put together, in `SCHEMA_OF_DUMP`, and how many bytes they had.
+
+    A stream of a record to a frame would else be read by DuckDB a record at a time.
+    """
+    parts: list[pa.RecordBatch] = []
+    count = size = 0
+    for header, rows in frames:
+        columns = [offsets_of(header, rows), *rows.columns[1:]]
+        parts.append(pa.RecordBatch.from_arrays(columns, schema=SCHEMA_OF_DUMP))
+        count, size = count + rows.num_rows, size + header.body_length
+        if count >= ROWS or size >= FETCH_BYTES:
+            yield _one(parts), size
+            parts, count, size = [], 0, 0
+    if parts:
+        yield _one(parts), size
+
+
+def _one(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
 
 
 def clip(
@@ -136,7 +164,7 @@ def partitions_of(log: LogClient, stream: str, wanted: Collection[int]) -> list[
 
 
 def _for_query(
-    partition: int, header: FrameHeader, rows: pa.RecordBatch, columns: Collection[str] | None
+    partition: int, rows: pa.RecordBatch, columns: Collection[str] | None
 ) -> pa.RecordBatch:
     def wanted(name: str) -> bool:
         return columns is None or name in columns
@@ -147,7 +175,7 @@ def _for_query(
     return pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows),
-            offsets_of(header, rows),
+            rows.column("offset"),
             rows.column("timestamp").cast(QUERY_SCHEMA.field("timestamp").type, safe=False),
             rows.column("timestamp").cast(pa.int64()),
             rows.column("subject"),

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 import penstock.logd.cli.query as command
 from penstock.logd.batch import Record
-from penstock.logd.cli import cli
+from penstock.logd.cli import cli, source
 from penstock.logd.errors import CorruptError, RefusedError
 from tests.support.fake_log import FakeLog, asking_in_memory
 
@@ -143,7 +143,8 @@ def test_options_bound_what_is_read(log: FakeLog) -> None:
     assert (row, frames_read(log)) == ({"a": 30, "b": 44}, [30, 40])
 
 
-def test_only_what_is_asked_for_is_fetched(log: FakeLog) -> None:
+def test_only_what_is_asked_for_is_fetched(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "ROWS", 10)
     assert len(rows("SELECT log_offset FROM logs LIMIT 3")) == 3
     assert len(frames_read(log)) < 10
 
@@ -165,6 +166,15 @@ def test_people_get_a_table_that_moves_nothing(log: FakeLog) -> None:
     (row,) = rows('SELECT value FROM "my-stream"')
     assert row == {"value_base64": "/xtbMko="}
     assert run("SELECT log_offset FROM logs WHERE false").stdout == "log_offset\n"
+
+
+def test_many_rows_are_laid_out_part_by_part(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "ROWS", 1)
+    lines = run("SELECT log_offset FROM logs WHERE log_offset < 20").stdout.splitlines()
+    assert lines == ["log_offset", *(str(number).rjust(10) for number in range(20))]
+    monkeypatch.setattr(command, "_ROWS", 10)
+    lines = run("SELECT log_offset FROM logs WHERE log_offset < 20").stdout.splitlines()
+    assert lines.count("log_offset") == 2
 
 
 def test_values_that_json_lacks_are_text(log: FakeLog) -> None:
