@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from penstock.specs import current, environment
@@ -42,7 +43,7 @@ def setup(  # noqa: PLR0913 - all are optional and named
         socket: The collector's Unix socket, which need not exist yet; else PENSTOCK_SOCKET, else
             the usual one if it is there. Otherwise records go to standard output.
         console: Whether that gets text for people; by default when it is a terminal.
-        level: The least severe level that is emitted, as in `logging`.
+        level: The least severe that is emitted, as in `logging`.
         sampling: The share of traces whose logs and spans are kept; see `Emitter`.
         machine_facts: Whether records carry the machine's figures.
         opentelemetry: Whether OpenTelemetry's providers are set up, if its SDK is installed and
@@ -66,6 +67,7 @@ def setup(  # noqa: PLR0913 - all are optional and named
         limits=limits,
         sampling=sampling,
         machine_facts=machine_facts,
+        spill_dir=_spill_directory(path),
     )
     _use(emitter)
     configure_structlog(level=level, processors=processors)
@@ -136,6 +138,12 @@ def _socket_of_the_environment() -> str | None:
     except OSError:
         return None
     return environment.USUAL_SOCKET if found else None
+
+
+def _spill_directory(socket: str | None) -> Path | None:
+    from penstock.specs.environment import spill_directory
+
+    return None if socket is None else spill_directory()
 
 
 def _link(console: bool | None, socket: str | None) -> MakeLink | None:

@@ -15,10 +15,12 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.specs import clock, limits, native
 from penstock.specs.attributes import encodable
+from penstock.specs.audit_lane import AuditLane
 from penstock.specs.codec import to_wire
 from penstock.specs.core.delivery import Delivery
 from penstock.specs.core.folding import Folder
@@ -56,6 +58,7 @@ class _State:
     delivery: Delivery
     flusher: Flusher
     lock: Any
+    lane: AuditLane | None = None
     busy: bool = False
     emitted: Counter[str] = field(default_factory=Counter)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -77,6 +80,8 @@ class Emitter:
         sampling: The share of traces whose logs and spans are kept, above 0 and up to 1. Errors,
             metrics, events, audit and what belongs to no trace are always kept.
         machine_facts: Whether records carry what the machine is doing.
+        spill_dir: Where audit records wait for the collector, in a journal of their own. Without,
+            they share the queue, and are the last to be dropped.
         encode: Makes what `link` takes for a log record's line.
 
     Raises:
@@ -95,6 +100,7 @@ class Emitter:
         scrubber: Scrubber | None = None,
         sampling: float = 1.0,
         machine_facts: bool = False,
+        spill_dir: Path | None = None,
         encode: Callable[[dict[str, Any]], bytes] = encode_log,
     ) -> None:
         self.scrubber: Final = scrubber or _usual_scrubber()
@@ -111,8 +117,10 @@ class Emitter:
             Folder(repeats_max) if repeats_max else None,
             encode,
         )
+        self._spill_dir = spill_dir if socket_path is not None and link is None else None
+        self._socket_path = socket_path
         self._make_link = link or _usual_link(socket_path, descriptor)
-        self._state = self._new_state(dict(resource))
+        self._state = self._new_state(dict(resource), adopts=True)
         _EMITTERS.add(self)
 
     @property
@@ -132,6 +140,8 @@ class Emitter:
         if len(line) > limits.RECORD_BYTES_MAX or kind not in _KINDS:
             self.lose(kind, "too_large" if kind in _KINDS else "bad_kind")
             return False
+        if kind == "audit" and state.lane is not None:
+            return state.lane.offer(line)
         queue = state.queue
         with state.lock:
             if state.busy:
@@ -183,28 +193,41 @@ class Emitter:
         if self.is_busy:
             return False  # called by a signal handler that interrupted the emitter
         self.logs.release(everything=True)
-        return state.flusher.flush(timeout_s)
+        until_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
+        done = state.flusher.flush(timeout_s)
+        if state.lane is not None:
+            left_s = max(0.0, (until_ns - clock.monotonic_ns()) / 1e9)
+            done = state.lane.flush(left_s) and done
+        return done
 
     def counters(self) -> Counters:
         """What became of this process's records so far."""
         state = self._state
         with state.lock:
-            return Counters(
+            counters = Counters(
                 emitted=dict(state.emitted + state.reentrant),
                 acked=dict(state.delivery.acked),
                 dropped=_dropped(state),
                 queued=state.queue.records,
                 in_flight=state.delivery.in_flight,
             )
+        return counters if state.lane is None else state.lane.counted(counters)
 
     def close(self, timeout_s: float = limits.EXIT_FLUSH_MS / 1000) -> bool:
         """Flush, then end the thread and the connection; the counters stay readable."""
         done = self.flush(timeout_s)
         self._state.flusher.stop(_JOIN_S)
+        if self._state.lane is not None:
+            self._state.lane.close(_JOIN_S)
         _EMITTERS.discard(self)
         return done
 
-    def _new_state(self, resource: dict[str, Any]) -> _State:
+    def retire(self) -> None:
+        """At the end of the process: leave no empty journal behind."""
+        if self._state.lane is not None:
+            self._state.lane.retire()
+
+    def _new_state(self, resource: dict[str, Any], *, adopts: bool = False) -> _State:
         bounds = self._limits
         queue = RecordQueue(records_max=bounds.queue_records_max, bytes_max=bounds.queue_bytes_max)
         delivery = Delivery(queue, bounds.delivery())
@@ -222,13 +245,25 @@ class Emitter:
             lambda: _dropped(state_holder[0]),
             self.logs.release,
         )
-        state_holder.append(_State(resource, queue, delivery, flusher, lock))
+        lane = None
+        if self._spill_dir is not None and self._socket_path is not None:
+            lane = AuditLane(
+                self._spill_dir,
+                self._socket_path,
+                sender=sender,
+                resource_json=encode_json(resource),
+                bounds=bounds,
+                adopts=adopts,
+            )
+        state_holder.append(_State(resource, queue, delivery, flusher, lock, lane))
         return state_holder[0]
 
     def _become_child(self) -> None:
         """After a fork: nothing that the parent's threads may have held is used again."""
         parent = self._state
         parent.flusher.abandon()
+        if parent.lane is not None:
+            parent.lane.abandon()
         resource = {**parent.resource, "service.instance.id": clock.instance_id()}
         if "process.pid" in resource:
             resource["process.pid"] = os.getpid()
@@ -271,6 +306,7 @@ def _renew_after_fork() -> None:
 def _flush_at_exit() -> None:
     for emitter in list(_EMITTERS):
         emitter.flush(limits.EXIT_FLUSH_MS / 1000)
+        emitter.retire()
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)

@@ -5,14 +5,25 @@ OTEL_TRACES_SAMPLER, OTEL_METRIC_EXPORT_INTERVAL.
 """
 
 import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
+
+from penstock.specs.spill_file import usable_directory
 
 EXPORTER: Final = "penstock"
 SOCKET_VARIABLE: Final = "PENSTOCK_SOCKET"
 USUAL_SOCKET: Final = "/run/penstock/collector.sock"
 SPILL_VARIABLE: Final = "PENSTOCK_SPILL_DIR"
+
+
+def spill_directory() -> Path | None:
+    """PENSTOCK_SPILL_DIR, else one of this user's among temporary files; None if it is not safe."""
+    usual = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
+    directory = Path(os.environ.get(SPILL_VARIABLE) or usual)
+    return directory if usable_directory(directory) else None
 
 
 def sdk_is_disabled() -> bool:

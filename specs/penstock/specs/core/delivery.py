@@ -11,13 +11,13 @@ nothing that an application would notice.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from operator import attrgetter
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
-from penstock.specs.core.queue import Held, RecordQueue
+from penstock.specs.core.queue import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,47 @@ class Link(Enum):
     UP = auto()
 
 
-class Delivery:
-    """The state machine between the queue and the connection."""
+class Queue(Protocol):
+    """What waits to be sent."""
 
-    def __init__(self, queue: RecordQueue, limits: DeliveryLimits) -> None:
+    @property
+    def records(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """How large together."""
+        ...
+
+    def take(self, *, records_max: int, bytes_max: int) -> Sequence[Held]:
+        """Remove the oldest that fit; at least one, if there is one."""
+        ...
+
+
+class Delivery:
+    """The state machine between the queue and the connection.
+
+    Args:
+        queue: Where batches come from.
+        limits: Bounds and times.
+        sequence: Of the newest batch that was sent before, by the same sender.
+        flight: That batch, if it was not answered.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        limits: DeliveryLimits,
+        *,
+        sequence: int = 0,
+        flight: Batch | None = None,
+    ) -> None:
         self._queue = queue
         self._limits = limits
         self._link = Link.DOWN
-        self._sequence = 0
-        self._flight: Batch | None = None
+        self._sequence = sequence
+        self._flight = flight
         self._failures = 0
         self._retry_at_ns = 0
         self._answer_by_ns = 0

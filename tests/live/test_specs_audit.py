@@ -1,0 +1,202 @@
+"""The audit lane: processes that are killed, forked, full, and collectors that are away."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import specs
+from penstock.specs import Emitter, EmitterLimits
+from tests.support.collector_socket import CollectorSocket
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+LIMITS = EmitterLimits(
+    queue_records_max=100, batch_records_max=10, batch_age_ms=5, backoff_min_ms=5,
+    backoff_max_ms=40, ack_timeout_ms=500, spill_bytes_max=20_000,
+)  # fmt: skip
+
+KILLED = """
+import os, signal, sys
+from penstock import specs
+specs.setup("killed", socket=sys.argv[1], opentelemetry=False)
+for number in range(200):
+    specs.Audit(event_name="door.opened", actor=specs.Actor(type="user", id=str(number)),
+                action="open", target=specs.Target(type="door", id="1"), outcome="success").emit()
+print(len(os.listdir(os.environ["PENSTOCK_SPILL_DIR"])), flush=True)
+if len(sys.argv) > 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+FORKED = """
+import os, sys, threading, warnings
+warnings.simplefilter("ignore")
+from penstock import specs
+emitter = specs.setup("forked", socket=sys.argv[1], opentelemetry=False)
+def say(number):
+    specs.Audit(event_name="door.opened", actor=specs.Actor(type="user", id=str(number)),
+                action="open", target=specs.Target(type="door", id="1"), outcome="success").emit()
+    specs.log().info("opened", number=number)
+say(1)
+held, go = threading.Event(), threading.Event()
+def hold():
+    state = emitter._state
+    with state.lock, state.lane._own._lock, emitter.logs._lock:
+        held.set()
+        go.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+pid = os.fork()
+if pid == 0:
+    say(2)
+    done = emitter.flush(20)
+    emitter.close()
+    os._exit(0 if done and emitter.counters().acked == {"audit": 1, "log": 1} else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+go.set()
+thread.join()
+say(3)
+print(emitter.flush(20), emitter.counters().acked == {"audit": 2, "log": 2})
+"""
+
+
+def audit(number: int) -> specs.Audit:
+    return specs.Audit(
+        event_name="door.opened",
+        actor=specs.Actor(type="user", id=str(number)),
+        action="open",
+        target=specs.Target(type="door", id="1"),
+        outcome="success",
+    )
+
+
+def actors(collector: CollectorSocket) -> list[int]:
+    found = [json.loads(line) for line in collector.records]
+    return [int(record["actor"]["id"]) for record in found if record.get("kind") == "audit"]
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[CollectorSocket]:
+    fake = CollectorSocket(tmp_path / "c.sock")
+    fake.start()
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def emitter(tmp_path: Path) -> Iterator[Emitter]:
+    made = Emitter(
+        {"service.name": "test"},
+        socket_path=str(tmp_path / "c.sock"),
+        limits=LIMITS,
+        spill_dir=tmp_path,
+        sampling=0.01,
+    )
+    yield made
+    made.close(timeout_s=0.0)
+
+
+def journals(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.spill"))
+
+
+def test_audit_is_not_crowded_out_and_arrives_in_order(tmp_path: Path, emitter: Emitter) -> None:
+    for number in range(60):
+        emitter.emit_record(audit(number))
+        for _ in range(10):
+            emitter.emit("log", b'{"body":"x"}', 21)
+    assert len(journals(tmp_path)) == 1
+    late = CollectorSocket(tmp_path / "c.sock")
+    late.start()
+    assert emitter.flush(20)
+    late.stop()
+    assert actors(late) == list(range(60))
+    counters = emitter.counters()
+    assert counters.acked["audit"] == counters.emitted["audit"] == 60
+    assert counters.dropped == {"log": {"queue_full": 500}}
+    emitter.retire()
+    assert journals(tmp_path) == []
+
+
+def test_a_full_journal_says_so_and_counts(tmp_path: Path, emitter: Emitter) -> None:
+    taken = [number for number in range(200) if emitter.emit_record(audit(number))]
+    assert 0 < len(taken) < 200
+    assert emitter.counters().dropped == {"audit": {"spill_full": 200 - len(taken)}}
+    late = CollectorSocket(tmp_path / "c.sock")
+    late.start()
+    assert emitter.flush(20)
+    late.stop()
+    assert actors(late) == taken
+
+
+def test_an_answer_that_got_lost_costs_no_record_and_none_twice(
+    emitter: Emitter, collector: CollectorSocket
+) -> None:
+    collector.answer, collector.takes_silently = (lambda _: None), True
+    for number in range(25):
+        emitter.emit_record(audit(number))
+    wait_until(lambda: collector.records, what="the first batch")
+    collector.answer = lambda received: {"ack": received.header["seq"]}
+    collector.hang_up()
+    assert emitter.flush(20)
+    assert actors(collector) == list(range(25))
+
+
+@pytest.mark.parametrize("away", [True, False], ids=["collector away", "collector there"])
+def test_what_a_killed_process_had_said_is_delivered_by_the_next(
+    tmp_path: Path, collector: CollectorSocket, away: bool
+) -> None:
+    spill = tmp_path / "spill"
+    spill.mkdir(0o700)
+    environment = os.environ | {"PENSTOCK_SPILL_DIR": str(spill)}
+    socket = str(collector.path) + (".away" if away else "")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, socket, "dies"],
+        env=environment, capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(journals(spill)) == 1
+    adopting = Emitter(
+        {"service.name": "next"}, socket_path=str(collector.path), limits=LIMITS, spill_dir=spill
+    )
+    wait_until(lambda: len(actors(collector)) == 200, what="the records of the killed process")
+    assert actors(collector) == list(range(200))
+    adopted = [b for b in collector.batches if b.header["resource"]["service.name"] == "killed"]
+    assert len(adopted) == len(collector.batches)
+    wait_until(lambda: adopting.close(0.1) and not journals(spill), what="an empty directory")
+
+
+def test_a_process_that_ends_leaves_no_journal(tmp_path: Path, collector: CollectorSocket) -> None:
+    spill = tmp_path / "spill"
+    spill.mkdir(0o700)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(collector.path)],
+        env=os.environ | {"PENSTOCK_SPILL_DIR": str(spill)},
+        capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert actors(collector) == list(range(200))
+    assert journals(spill) == []
+
+
+def test_a_fork_while_every_lock_is_held_leaves_both_sides_working(
+    tmp_path: Path, collector: CollectorSocket
+) -> None:
+    spill = tmp_path / "spill"
+    spill.mkdir(0o700)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(collector.path)],
+        env=os.environ | {"PENSTOCK_SPILL_DIR": str(spill)},
+        capture_output=True, text=True, timeout=80, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("0\nTrue True\n", "")
+    assert sorted(actors(collector)) == [1, 2, 3]
+    assert journals(spill) == []

@@ -1,0 +1,190 @@
+"""The journal of audit records: what it says after any crash, and files of it."""
+
+import os
+import random
+from collections import deque
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.specs.core.spill import Spill
+from penstock.specs.spill_file import SpillFile, orphans, usable_directory
+
+SEEDS = 300
+
+
+class World:
+    """An application, its journal, a collector, and crashes; one seed draws everything.
+
+    What must hold: the collector takes every record that was accepted once, in order.
+    """
+
+    def __init__(self, seed: int, *, forgets_sent: bool = False) -> None:
+        self.dice = random.Random(seed)
+        self.forgets_sent = forgets_sent
+        self.disk = b""
+        self.spill = Spill(2_000, b'{"a":1}')
+        self.accepted: list[bytes] = []
+        self.taken: list[bytes] = []
+        self.last = 0
+        self.answers: deque[int] = deque()
+
+    def run(self) -> None:
+        for number in range(120):
+            self.dice.choice((self.offer, self.offer, self.send, self.answer, self.crash))(number)
+        for number in range(500):
+            if not self.spill.held:
+                break
+            self.send(number)
+            self.answer(number)
+        assert self.taken == self.accepted
+
+    def offer(self, number: int) -> None:
+        line = b"%d-" % number + b"x" * self.dice.randrange(60)
+        entry = self.spill.offer(line)
+        if entry is not None:
+            self.disk += entry
+            self.accepted.append(line)
+
+    def send(self, _: int) -> None:
+        """Send the next batch, or the one on its way again; its answer may get lost."""
+        if self.spill.flight == 0:
+            if not self.spill.records:
+                return
+            _taken, entry = self.spill.send(records_max=self.dice.randint(1, 5), bytes_max=200)
+            if not self.forgets_sent:
+                self.disk += entry
+        batch = self.spill.batch()
+        assert batch is not None
+        if self.dice.random() < 0.7:
+            if batch.sequence > self.last:
+                self.last = batch.sequence
+                self.taken += [record.line for record in batch.records]
+            self.answers.append(batch.sequence)
+
+    def answer(self, _: int) -> None:
+        if self.answers:
+            self.disk += self.spill.settle(self.answers.popleft()) or b""
+
+    def crash(self, number: int) -> None:
+        """The process dies while it writes another entry; or its journal is rewritten before."""
+        if self.dice.random() < 0.3:
+            self.disk = self.spill.content()
+        torn = (Spill(10_000).offer(b"torn-%d" % number) or b"")[: self.dice.randrange(12)]
+        self.answers.clear()
+        again = Spill(2_000)
+        assert again.replay(self.disk + torn) == len(self.disk)
+        assert again.resource_json in (b"{}", b'{"a":1}')
+        self.spill = again
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 50))
+def test_every_record_arrives_once_and_in_order_whatever_dies(first: int) -> None:
+    for seed in range(first, first + 50):
+        World(seed).run()
+
+
+def test_a_journal_that_does_not_know_what_was_sent_is_caught() -> None:
+    """The known-bad twin: without its entry a batch is sent again with other records."""
+
+    def fails(seed: int) -> bool:
+        try:
+            World(seed, forgets_sent=True).run()
+        except AssertionError:
+            return True
+        return False
+
+    assert any(fails(seed) for seed in range(50))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    spill = Spill(10)
+    assert spill.offer(b"12345678")
+    assert spill.offer(b"123") is None
+    assert spill.offer(b"12")
+    assert spill.held == 2
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=200), st.integers(0, 3))
+def test_any_bytes_can_be_replayed(data: bytes, records: int) -> None:
+    spill = Spill(1_000)
+    good = b"".join(spill.offer(b"x%d" % number) or b"" for number in range(records))
+    again = Spill(1_000)
+    assert again.replay(good + data) >= len(good)
+    assert again.held >= records
+
+
+def make(directory: Path, name: str = "a-audit", *, bytes_max: int = 4_000) -> SpillFile:
+    return SpillFile(directory / f"{name}.spill", Spill(bytes_max, b'{"service.name":"a"}'))
+
+
+def say(file: SpillFile, *lines: bytes) -> None:
+    for line in lines:
+        entry = file.spill.offer(line)
+        assert entry is not None
+        file.append(entry)
+
+
+def test_a_journal_is_adopted_only_when_its_process_has_died(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    say(file, b"one", b"two")
+    assert list(orphans(tmp_path, 4_000)) == []
+    file.forget()
+    (found,) = orphans(tmp_path, 4_000)
+    assert found.spill.held == 2
+    assert found.spill.resource_json == b'{"service.name":"a"}'
+    assert list(orphans(tmp_path, 4_000)) == []
+    found.forget()
+
+
+def test_a_journal_with_nothing_left_is_deleted(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    say(file, b"one")
+    _, entry = file.spill.send(records_max=1, bytes_max=10)
+    file.append(entry)
+    file.append(file.spill.settle(1) or b"")
+    file.forget()
+    assert list(orphans(tmp_path, 4_000)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_journal_that_grew_is_rewritten_and_says_the_same(tmp_path: Path) -> None:
+    file = make(tmp_path, bytes_max=2_000)
+    for number in range(200):
+        say(file, b"%d" % number * 20)
+        file.append(file.spill.send(records_max=1, bytes_max=100)[1])
+        if number < 199:
+            file.append(file.spill.settle(file.spill.sequence) or b"")
+            file.shrink()
+    assert file.path.stat().st_size < 4_000
+    file.forget()
+    (found,) = orphans(tmp_path, 2_000)
+    assert (found.spill.sequence, found.spill.flight, found.spill.held) == (200, 1, 1)
+    found.remove()
+
+
+def test_what_the_disk_refuses_stays_in_memory_and_is_written_later(tmp_path: Path) -> None:
+    directory = tmp_path / "gone"
+    file = make(directory)
+    say(file, b"one")
+    assert (file.failures, file.spill.held) == (1, 1)
+    directory.mkdir()
+    say(file, b"two")
+    file.forget()
+    (found,) = orphans(directory, 4_000)
+    assert found.spill.held == 2
+    found.remove()
+
+
+def test_a_directory_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
+    assert usable_directory(tmp_path / "own" / "deep")
+    (tmp_path / "open").mkdir()
+    os.chmod(tmp_path / "open", 0o777)  # noqa: PTH101 - beside the call that is tested
+    assert not usable_directory(tmp_path / "open")
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    assert not usable_directory(tmp_path / "link")
+    (tmp_path / "file").write_text("")
+    assert not usable_directory(tmp_path / "file")
