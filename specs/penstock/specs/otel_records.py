@@ -27,9 +27,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from penstock.specs.attributes import clean_attributes, clean_text, has_plain_values
+from penstock.specs.exponential import Range, fitted
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
-    BUCKETS_MAX,
     EXEMPLARS_MAX,
     INT64_MAX,
     INT64_MIN,
@@ -157,10 +157,8 @@ def _typed(metric: Metric, point: _Point) -> Json:
         case ExponentialHistogram(), ExponentialHistogramDataPoint():
             return {
                 "metric_type": "exponential_histogram",
-                "scale": point.scale,
                 "zero_count": point.zero_count,
-                "positive": _buckets(point.positive),
-                "negative": _buckets(point.negative),
+                **_buckets(point),
                 **_statistics(point),
                 **_window(data, point),
             }
@@ -203,10 +201,17 @@ def _number(value: Any) -> int | float:
     return number
 
 
-def _buckets(buckets: Any) -> Json:
-    counts = list(buckets.bucket_counts)
-    assert len(counts) <= BUCKETS_MAX, "the SDK's exponential histogram has at most 160 buckets"
-    return {"offset": buckets.offset, "bucket_counts": counts}
+def _buckets(point: ExponentialHistogramDataPoint) -> Json:
+    """Both ranges; an SDK that was told to use more buckets than a record has gets wider ones."""
+    one, other = point.positive, point.negative
+    scale, positive, negative = fitted(
+        point.scale, Range(one.offset, one.bucket_counts), Range(other.offset, other.bucket_counts)
+    )
+    return {
+        "scale": scale,
+        "positive": {"offset": positive.offset, "bucket_counts": list(positive.counts)},
+        "negative": {"offset": negative.offset, "bucket_counts": list(negative.counts)},
+    }
 
 
 def _exemplars(point: Any) -> Json:
