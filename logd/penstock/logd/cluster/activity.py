@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.logd.activity import Event, Record, store_events
-from penstock.logd.cluster.adoption import check_adopted
 from penstock.logd.cluster.decisions import Decisions
+from penstock.logd.cluster.making import make_internal
 from penstock.logd.cluster.node import ClusterNode
 from penstock.logd.cluster.replicas import NodeReplicas
 from penstock.logd.core.activity import ACTIVITY
@@ -23,7 +23,7 @@ from penstock.logd.core.cluster.commands import (
     ElectLeaders,
     RegisterNode,
 )
-from penstock.logd.core.cluster.records import PartitionKey, ReplicationOptions
+from penstock.logd.core.cluster.records import PartitionKey
 from penstock.logd.core.cluster.state import Each, Result
 from penstock.logd.core.cluster.tables import Done
 from penstock.logd.core.metadata import StreamConfig
@@ -33,7 +33,6 @@ _API: Final = "activity"
 """The request of one node to another to store events."""
 
 _PLACE: Final = PartitionKey(ACTIVITY, 0)
-_REPLICAS: Final = 3
 _MAKE_S: Final = 10.0
 _ASK_S: Final = 10.0
 
@@ -59,8 +58,7 @@ class ClusterActivity:
         if not self._replicas.ready:
             raise UnavailableError("this node does not know yet what the cluster has")
         if ACTIVITY not in cluster.group.state.streams:
-            check_adopted(cluster.group.state)
-            await self._make()
+            await make_internal(cluster, self._decisions, self._config, timeout_s=_MAKE_S)
         found = cluster.group.state.partition(_PLACE)
         leader = None if found is None else found[1].leader
         if leader is None:
@@ -82,13 +80,6 @@ class ClusterActivity:
         if replica is None or not replica.leading:
             raise UnavailableError(f"{ACTIVITY} is not led here")
         await store_events(replica.partition, events)
-
-    async def _make(self) -> None:
-        group = self._replicas.cluster.group
-        count = min(_REPLICAS, len(group.state.active()) or 1)
-        options = ReplicationOptions(replication_factor=count)
-        await self._decisions.create(self._config, options, partitions=1, timeout_s=_MAKE_S)
-        await group.read(timeout_s=_MAKE_S)
 
 
 class Watcher:

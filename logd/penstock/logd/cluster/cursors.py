@@ -3,11 +3,11 @@
 import asyncio
 from typing import Final
 
-from penstock.logd.cluster.adoption import check_adopted
 from penstock.logd.cluster.decisions import Decisions
 from penstock.logd.cluster.hosting import HostedReplica
+from penstock.logd.cluster.making import make_internal
 from penstock.logd.cluster.replicas import NodeReplicas
-from penstock.logd.core.cluster.records import Group, PartitionKey, ReplicationOptions
+from penstock.logd.core.cluster.records import Group, PartitionKey
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.cursors import CURSORS_STREAM, CursorStore, Extent
 from penstock.logd.errors import RefusedError, UnavailableError
@@ -19,7 +19,6 @@ _SETTLE_S: Final = 10.0
 """Seconds a new leader may take until everything that leaders before it stored is committed."""
 
 _PLACE: Final = PartitionKey(CURSORS_STREAM.name, 0)
-_REPLICAS: Final = 3
 
 
 class ClusterCursors:
@@ -53,8 +52,8 @@ class ClusterCursors:
         """As `Cursors`; what they are kept in is made when it is asked for first."""
         state = self._replicas.cluster.group.state
         if CURSORS_STREAM.name not in state.streams:
-            check_adopted(state)
-            await self._make()
+            cluster = self._replicas.cluster
+            await make_internal(cluster, self._decisions, CURSORS_STREAM, timeout_s=_MAKE_S)
         found = state.partition(_PLACE)
         replica = self._replicas.at(_PLACE)
         if found is None or replica is None or not replica.leading:
@@ -87,12 +86,6 @@ class ClusterCursors:
 
     def _group(self, name: str) -> Group | None:
         return self._replicas.cluster.group.state.groups.get(name)
-
-    async def _make(self) -> None:
-        count = min(_REPLICAS, len(self._replicas.cluster.group.state.active()) or 1)
-        options = ReplicationOptions(replication_factor=count)
-        await self._decisions.create(CURSORS_STREAM, options, partitions=1, timeout_s=_MAKE_S)
-        await self._replicas.cluster.group.read(timeout_s=_MAKE_S)
 
 
 class _LedHere:

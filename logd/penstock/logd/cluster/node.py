@@ -203,6 +203,11 @@ class ClusterNode:
         """Name of the cluster."""
         return self._settings.cluster
 
+    @property
+    def founders(self) -> frozenset[str]:
+        """The nodes that founded the cluster."""
+        return frozenset(self._settings.founders)
+
     def listen(self) -> str:
         """Begin to listen; returns the address of the peer endpoint.
 

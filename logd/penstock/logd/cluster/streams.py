@@ -9,6 +9,7 @@ import structlog
 
 from penstock.logd.cluster.decisions import Decisions
 from penstock.logd.cluster.hosting import HostedReplica
+from penstock.logd.cluster.making import make_stream
 from penstock.logd.cluster.replicas import NodeReplicas
 from penstock.logd.core.cluster.codec import read_document, write_document
 from penstock.logd.core.cluster.commands import (
@@ -46,8 +47,6 @@ _LISTENING: Final = "listening"
 
 _ASK_S: Final = 2.0
 _LOOK_S: Final = 0.02
-_REPLICAS: Final = 3
-"""Of a stream that does not say how many; fewer in a smaller cluster."""
 
 
 class ClusterStreams:
@@ -129,12 +128,11 @@ class ClusterStreams:
             message = f"{config.subject!r}: partition n is on subject.n, which > would cover"
             raise RefusedError("BAD_SUBJECT", message, subject=config.subject)
         self._replicas.masters.check(config)
-        state = await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
-        factor = min(_REPLICAS, len(state.active()) or 1)
-        done = await self._decisions.create(
+        done = await make_stream(
+            self._replicas.cluster,
+            self._decisions,
             config,
-            replication.options(factor=factor),
-            partitions=replication.partitions,
+            replication,
             timeout_s=_CHANGE_S,
             creator=creator,
         )
