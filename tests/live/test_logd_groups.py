@@ -200,7 +200,7 @@ def check_nothing_skipped(run: Run) -> None:
 
 
 def check_commands(run: Run, ends: list[int]) -> None:
-    shown = CliRunner().invoke(cli, ["groups", "--server", run.server, "--json"])
+    shown = CliRunner().invoke(cli, ["groups", "ls", "--server", run.server, "--json"])
     row = orjson.loads(shown.stdout)
     assert (row["group"], row["members"], row["partitions"], row["lag"]) == ("g", 1, PARTITIONS, 0)
     shown = CliRunner().invoke(cli, ["groups", "info", "g", "--server", run.server, "--json"])
