@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from penstock.collector.limits import OTLP_RETRY_AFTER_S
 from penstock.collector.source_sections import OtlpSource as Section
 from penstock.collector.sources import otlp
 from penstock.collector.sources.otlp import OtlpSource
+from penstock.service import ConfigError
+from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling
 
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
@@ -238,3 +241,47 @@ async def test_more_records_than_allowed_are_refused_for_good(
     monkeypatch.setattr(otlp, "OTLP_RECORDS_MAX", 10)
     assert (await post(source, request(11).SerializeToString()))[0] == 413
     assert intake.units() == []
+
+
+async def test_both_ways_speak_tls_and_ask_for_a_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    own = authority.sign("server", "DNS:localhost,IP:127.0.0.1")
+    client = authority.sign("client", "DNS:client")
+    section = Section.model_validate(
+        {
+            "type": "otlp", "grpc": "127.0.0.1:0", "http": "127.0.0.1:0",
+            "tls": {"cert_file": own.cert, "key_file": own.key, "ca_file": authority.cert},
+        }
+    )  # fmt: skip
+    async with spooling(tmp_path, "otlp") as intake:
+        source = OtlpSource(section, {}, intake=intake)
+        await source.start()
+        root, key, chain = (path.read_bytes() for path in (authority.cert, client.key, client.cert))
+        body = request().SerializeToString()
+        for proof, taken in (((None, None), False), ((key, chain), True)):
+            credentials = grpc.ssl_channel_credentials(root, *proof)
+            async with grpc.aio.secure_channel(source.endpoints["grpc"], credentials) as channel:
+                method: Any = channel.unary_unary(EXPORT)
+                if taken:
+                    assert await method(body) == b""
+                else:
+                    with pytest.raises(grpc.aio.AioRpcError):
+                        await method(body, timeout=5)
+        assert bodies(intake) == ["hi"]
+        context = ssl.create_default_context(cafile=authority.cert)
+        context.load_cert_chain(client.cert, client.key)
+        host, port = source.endpoints["http"].split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-type: {JSON}\r\n"
+        writer.write(f"{head}content-length: 2\r\n\r\n{{}}".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await source.stop()
+
+
+async def test_files_that_are_no_certificates_are_refused_at_the_start(tmp_path: Path) -> None:
+    files = {"cert_file": tmp_path / "none.pem", "key_file": tmp_path / "none.key"}
+    section = Section.model_validate({"type": "otlp", "tls": files})
+    async with spooling(tmp_path, "otlp") as intake:
+        with pytest.raises(ConfigError, match=r"none\.pem"):
+            await OtlpSource(section, {}, intake=intake).start()

@@ -33,11 +33,6 @@ class ExecSource(Source):
         self._intake = intake
         self._stopping = asyncio.Event()
 
-    @property
-    @override
-    def endpoint(self) -> str | None:
-        return None
-
     @override
     async def start(self) -> None:
         """Refuse a program that is not there; `run` starts it."""

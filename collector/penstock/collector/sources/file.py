@@ -74,11 +74,6 @@ class FileSource(Source):
         self._stopping = asyncio.Event()
         self._log = structlog.get_logger().bind(source=self.name)
 
-    @property
-    @override
-    def endpoint(self) -> str | None:
-        return None
-
     @override
     async def start(self) -> None:
         """Nothing to prepare: files may come later."""

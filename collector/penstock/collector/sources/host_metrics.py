@@ -152,11 +152,6 @@ class HostMetricsSource(Source):
         self._boot_ns = int(psutil.boot_time() * 1e9)
         self._stopping = asyncio.Event()
 
-    @property
-    @override
-    def endpoint(self) -> str | None:
-        return None
-
     @override
     async def start(self) -> None:
         psutil.cpu_percent(interval=None)  # the first call only sets the reference point

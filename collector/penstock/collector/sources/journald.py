@@ -41,11 +41,6 @@ class JournaldSource(Source):
         self._cursor: str | None = None
         self._stopping = asyncio.Event()
 
-    @property
-    @override
-    def endpoint(self) -> str | None:
-        return None
-
     @override
     async def start(self) -> None:
         if shutil.which("journalctl") is None:

@@ -48,11 +48,6 @@ class PrometheusSource(Source):
         self._first_ns: dict[str, int] = {}
         self._stopping = asyncio.Event()
 
-    @property
-    @override
-    def endpoint(self) -> str | None:
-        return None
-
     @override
     async def start(self) -> None:
         try:

@@ -31,8 +31,8 @@ class Source(Protocol):
 
     @property
     def endpoint(self) -> str | None:
-        """The address it listens on."""
-        ...
+        """The address it listens on; None when it listens nowhere and its `run` ends by itself."""
+        return None
 
     @property
     def endpoints(self) -> Mapping[str, str]:

@@ -30,11 +30,6 @@ class StdinSource(Source):
         self._descriptor = descriptor
         self._stopping = asyncio.Event()
 
-    @property
-    @override
-    def endpoint(self) -> str | None:
-        return None
-
     @override
     async def start(self) -> None:
         """Nothing to prepare: standard input is open."""
