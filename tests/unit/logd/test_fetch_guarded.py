@@ -32,6 +32,7 @@ ASKS: list[tuple[str, dict[str, Any], str]] = [
     ("fetch", {"stream": "orders", "offset": 0}, "read"),
     ("offsets", {"stream": "orders", "at": "latest"}, "read"),
     ("delete_stream", {"stream": "orders"}, "delete"),
+    ("purge", {"stream": "orders", "before": 0}, "delete"),
     ("open_stream", {"stream": "orders"}, "alter"),
     ("alter_stream", {"stream": "orders", "options": {}}, "alter"),
     ("set_mode", {"stream": "orders"}, "alter"),
@@ -47,6 +48,7 @@ OF_THE_CLUSTER: list[tuple[str, dict[str, Any]]] = [
     ("drain", {"node": "a"}),
     ("remove_node", {"node": "a"}),
     ("rebalance", {}),
+    ("step_down", {}),
     ("acls", {}),
     ("put_acls", {"rules": []}),
     ("delete_acls", {"rules": []}),
@@ -114,7 +116,7 @@ def test_every_request_is_somebodys(tmp_path: Path) -> None:
     async def work(found: Guarded) -> None:
         known = set(found.inner._apis)
         listed = {*_ON_STREAM, *_FILTERED, *Permits(found.guard, LoneGroups("me"))._checks}
-        assert known - listed == {"drain", "remove_node", "rebalance"}
+        assert known - listed == {"drain", "remove_node", "rebalance", "step_down"}
 
     run(tmp_path, work)
 
@@ -178,6 +180,11 @@ def test_everybody_sees_what_is_theirs(tmp_path: Path) -> None:
         (node,) = (await found.ask(ROOT, "cluster"))["nodes"]
         assert node["admin"] == "127.0.0.1:2"
         nobody = await found.ask(ANONYMOUS, "streams")
+        gap = {"streams": ["orders/0", "logs"], "stream_count": 2}
+        gaps = {"lasting": [gap], "ended": [gap | {"streams": ["logs"]}], "damaged": []}
+        seen = Permits(found.guard, LoneGroups("me")).show("gaps", gaps, ALICE)
+        assert seen["lasting"] == [{"streams": ["orders/0"], "stream_count": 1}]
+        assert seen["ended"] == []
         assert nobody["streams"] == []
 
     run(tmp_path, work)

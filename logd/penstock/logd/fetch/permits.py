@@ -29,7 +29,7 @@ _ON_STREAM: Final = {
     "observe": Action.ADMIN,
     "elect": Action.ADMIN,
 }
-_FILTERED: Final = ("cluster", "match", "groups")
+_FILTERED: Final = ("cluster", "match", "groups", "gaps")
 """Requests that everybody may make; the answers have what the caller may see."""
 
 _HIDDEN: Final = {"rack": "", "admin": ""}
@@ -66,6 +66,7 @@ class Permits:
             "list_cursors": self._show_cursors,
             "groups": self._show_groups,
             "cluster": self._show_nodes,
+            "gaps": self._show_gaps,
         }
 
     def check(self, request: Document, caller: Principal) -> None:
@@ -110,6 +111,24 @@ class Permits:
         if self._guard.allows(caller, Action.ADMIN, CLUSTER):
             return {}
         return {"nodes": [node | _HIDDEN for node in answer["nodes"]]}
+
+    def _show_gaps(self, answer: Document, caller: Principal) -> Document:
+        """Those of what the caller sees; a partition of a stream is written `stream/1`."""
+        shown: Document = {}
+        for when in ("lasting", "ended"):
+            kept = []
+            for gap in answer[when]:
+                seen = [
+                    one for one in gap["streams"] if self._guard.sees(caller, one.partition("/")[0])
+                ]
+                if seen:
+                    whole = len(seen) == len(gap["streams"])
+                    count = gap["stream_count"] if whole else len(seen)
+                    kept.append(gap | {"streams": seen, "stream_count": count})
+            shown[when] = kept
+        found = answer["damaged"]
+        shown["damaged"] = [one for one in found if self._guard.sees(caller, one["stream"])]
+        return shown
 
     def _fetch(self, request: Document, caller: Principal) -> None:
         only = request.get("subject")
