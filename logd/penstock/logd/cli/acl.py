@@ -1,5 +1,6 @@
 """`penstock logd acl ...`, `who-can` and `quotas ...`: who may do what, and how much of it."""
 
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +15,7 @@ from penstock.logd.core.acl import EVERYBODY, AclRule, Action, Effect
 from penstock.logd.core.acl_nats import nats_configuration, nats_users
 from penstock.logd.core.quotas import Quota
 from penstock.logd.limits import ACL_RULES_PER_REQUEST_MAX
+from penstock.service import ExitCode
 
 _ACTIONS = [str(action) for action in Action]
 _EFFECTS = [str(effect) for effect in Effect]
@@ -112,7 +114,7 @@ def judge(
     else:
         click.echo(f"{'allowed' if verdict.allowed else 'denied'}: {safe(verdict.reason)}")
     if not verdict.allowed:
-        raise click.exceptions.Exit(1)
+        sys.exit(ExitCode.FAILURE)
 
 
 @acl.command(epilog="Example: penstock logd acl nats > /etc/nats/authorization.conf")
