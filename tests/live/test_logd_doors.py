@@ -28,6 +28,7 @@ from tests.support.certificates import Authority
 from tests.support.identities import HOST, Callers
 from tests.support.liftbridge import LiftbridgeCalls
 from tests.support.logd import Logd
+from tests.support.logd_cluster import LogdCluster
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
@@ -332,3 +333,24 @@ def test_probes_need_no_certificate_and_everything_else_does(
             streams(logd, known(callers))
         with LiftbridgeCalls(f"127.0.0.1:{port}") as plain, pytest.raises(grpc.RpcError):
             plain.call("FetchMetadata", {}, timeout_s=2)
+
+
+def test_a_cluster_is_as_closed_as_each_node_and_serves_across_the_loss_of_one(
+    tmp_path: Path, nats_url: str, callers: Callers
+) -> None:
+    nodes = Authority(tmp_path / "nodes")
+    own = nodes.sign("node", f"{HOST},DNS:a,DNS:b,DNS:c")
+    tls = {"ca_file": nodes.cert, "cert_file": own.cert, "key_file": own.key}
+    section = {"tls": {key: str(path) for key, path in tls.items()} | {"named_nodes": True}}
+    let_in = known(callers)
+    with LogdCluster(
+        tmp_path, nats_url, section=section, access=let_in, **callers.config()
+    ) as cluster:
+        with cluster.nodes["a"].client() as log:
+            assert log.create_stream("ledger", "ledger.>").name == "ledger"
+            leader = str(log.stream("ledger").partitions[0].leader)
+            cluster.nodes[leader].daemon.kill()
+            assert log.offsets("ledger").end == 0
+        other = next(name for name in cluster.names if name != leader)
+        with pytest.raises(RefusedError, match="say who you are"):
+            streams(cluster.nodes[other], Access(ca_file=callers.servers.cert))

@@ -83,7 +83,8 @@ class LogdCluster:
     def client(self, *names: str, timeout_s: float = 20.0) -> LogClient:
         """A client that is told of these nodes; of none: of all."""
         addresses = [self.nodes[name].fetch for name in names or self.names]
-        return LogClient(",".join(addresses), timeout_s=timeout_s)
+        access = next(iter(self.nodes.values())).access
+        return LogClient(",".join(addresses), timeout_s=timeout_s, access=access)
 
     def create(self, name: str, subject: str, **options: Any) -> None:
         """Create a stream, and wait until it is led."""
