@@ -12,7 +12,7 @@ import pytest
 
 from penstock import specs
 from penstock.specs import Emitter, EmitterLimits
-from tests.support.collector_socket import CollectorSocket
+from tests.support.collector_socket import CollectorSocket, take
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -25,12 +25,13 @@ LIMITS = EmitterLimits(
 KILLED = """
 import os, signal, sys
 from penstock import specs
-specs.setup("killed", socket=sys.argv[1], opentelemetry=False)
+emitter = specs.setup("killed", socket=sys.argv[1], opentelemetry=False)
 for number in range(200):
     specs.Audit(event_name="door.opened", actor=specs.Actor(type="user", id=str(number)),
                 action="open", target=specs.Target(type="door", id="1"), outcome="success").emit()
 print(len(os.listdir(os.environ["PENSTOCK_SPILL_DIR"])), flush=True)
 if len(sys.argv) > 2:
+    emitter.flush(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -150,25 +151,30 @@ def test_an_answer_that_got_lost_costs_no_record_and_none_twice(
     assert actors(collector) == list(range(25))
 
 
-@pytest.mark.parametrize("away", [True, False], ids=["collector away", "collector there"])
+@pytest.mark.parametrize("mood", ["away", "there", "its answers are lost"])
 def test_what_a_killed_process_had_said_is_delivered_by_the_next(
-    tmp_path: Path, collector: CollectorSocket, away: bool
+    tmp_path: Path, collector: CollectorSocket, mood: str
 ) -> None:
     spill = tmp_path / "spill"
     spill.mkdir(0o700)
     environment = os.environ | {"PENSTOCK_SPILL_DIR": str(spill)}
-    socket = str(collector.path) + (".away" if away else "")
+    socket = str(collector.path) + (".away" if mood == "away" else "")
+    if mood == "its answers are lost":
+        collector.answer, collector.takes_silently = (lambda _: None), True
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, socket, "dies"],
         env=environment, capture_output=True, text=True, timeout=50, check=False,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert len(journals(spill)) == 1
+    if mood == "its answers are lost":
+        assert collector.records, "a batch was on its way"
+        collector.answer = take
     adopting = Emitter(
         {"service.name": "next"}, socket_path=str(collector.path), limits=LIMITS, spill_dir=spill
     )
     wait_until(lambda: len(actors(collector)) == 200, what="the records of the killed process")
-    assert actors(collector) == list(range(200))
+    assert actors(collector) == list(range(200)), "each once, in order"
     adopted = [b for b in collector.batches if b.header["resource"]["service.name"] == "killed"]
     assert len(adopted) == len(collector.batches)
     wait_until(lambda: adopting.close(0.1) and not journals(spill), what="an empty directory")

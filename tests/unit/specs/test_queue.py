@@ -68,3 +68,14 @@ def test_audit_and_events_rank_above_any_log() -> None:
     assert rank_of("log", 13) == rank_of("span", 17) == WARNING
     assert rank_of("event", 9) == EVENT
     assert rank_of("audit", 1) == AUDIT
+
+
+def test_a_full_batch_of_one_rank_leaves_in_bulk_and_in_order() -> None:
+    queue = RecordQueue(records_max=100, bytes_max=1_000)
+    for number in range(20):
+        assert not queue.offer("log", NORMAL, b"%02d" % number)
+    taken = [record.line for record in queue.take(records_max=8, bytes_max=100)]
+    assert taken == [b"%02d" % number for number in range(8)]
+    assert (queue.records, queue.bytes) == (12, 24)
+    assert len(queue.take(records_max=8, bytes_max=10)) == 5
+    assert (queue.records, queue.bytes) == (7, 14)
