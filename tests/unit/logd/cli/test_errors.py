@@ -1,6 +1,8 @@
 """What commands say, and end with, when they are not given what they need."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,6 +11,7 @@ from click.testing import CliRunner
 
 from penstock.logd.cli import cli
 from penstock.logd.cli.positions import POSITION
+from penstock.service import ExitCode
 from tests.support.processes import free_port
 
 USAGE = [
@@ -56,18 +59,23 @@ def _needed(command: click.Command) -> Iterator[str]:
         "subject": "t.a",
         "query": "select * from logs",
         "output": "no/x.arrow",
+        "actions": "read",
     }
     for parameter in command.params:
-        if isinstance(parameter, click.Argument) and parameter.required:
+        if isinstance(parameter.type, click.Choice) and parameter.required:
+            yield str(parameter.type.choices[0])
+        elif isinstance(parameter, click.Argument) and parameter.required:
             yield values.get(parameter.name or "", "logs")
         elif isinstance(parameter, click.Option) and parameter.required:
             yield from (parameter.opts[0], values.get(parameter.name or "", "t.a"))
+    asked = {parameter.name for parameter in command.params}
     names: dict[str, tuple[str, ...]] = {
         "alter": ("--min-isr", "1"),
         "move": ("--cancel",),
         "remove": ("--yes",),
         "observers": ("--none",),
         "purge": ("--all",),
+        "set": ("--requests-per-s", "5") if "principal" in asked else (),
     }
     yield from names.get(command.name or "", ())
 
@@ -114,3 +122,11 @@ def test_a_position_may_be_so_long_ago() -> None:
     later, earlier = (POSITION.convert(ago, None, None) for ago in ("15m", "2h"))
     assert 6000 < (later - earlier).total_seconds() < 6400
     assert later.tzinfo is not None
+
+
+def test_the_table_of_exit_codes_is_of_codes_there_are() -> None:
+    text = (Path(__file__).resolve().parents[4] / "docs" / "COMMANDS.md").read_text()
+    table = text.partition("| exit code |")[2].partition("\n\n")[0]
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    of_daemons = {ExitCode.TEMPORARY, ExitCode.CONFIG}
+    assert codes == set(ExitCode) - of_daemons
