@@ -80,6 +80,17 @@ async def test_who_has_read_what_is_lost_is_told_from_where_on(partition: Partit
     assert (await fetch(partition, 3, log_epoch=epoch + 1)).header["next_offset"] == 3
 
 
+@pytest.mark.parametrize("ahead", [0, 2])
+async def test_a_replica_that_is_behind_says_nothing_of_loss(
+    partition: Partition, ahead: int
+) -> None:
+    """The reader has been at the leader, which may have begun further epochs."""
+    await publish(partition, "t.a", "t.a")
+    with pytest.raises(RefusedError) as refused:
+        await fetch(partition, 5, log_epoch=partition.epoch + ahead)
+    assert refused.value.code == "OUT_OF_RANGE"
+
+
 async def test_a_wait_ends_with_enough_bytes_and_not_before(partition: Partition) -> None:
     await publish(partition, "t.a", size=1000)
     frame = (await fetch(partition, 0)).payload_length

@@ -96,7 +96,7 @@ class Course:
             self._replica = False
             moved = self._router.redirect(to, leader, step.address)
             self._trouble(UnavailableError(str(error)), now_ns, ask=not (moved and self._first))
-        elif error.code == "OUT_OF_RANGE" and step.replica:
+        elif error.code in ("OUT_OF_RANGE", "RECORDS_LOST") and step.replica:
             self._replica = False  # the leader may have more, and has the last word
         elif self._router.is_clustered and self._is_ahead(error):
             self._trouble(UnavailableError(str(error)), now_ns, ask=False)

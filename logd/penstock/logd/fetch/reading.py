@@ -152,11 +152,13 @@ def _check_history(partition: Readable, request: FetchRequest) -> None:
     """Refuse a reader that has read what is no more: it must not take what is there for the rest.
 
     As Kafka's KIP-320: what leaders up to the reader's epoch have ordered ends where the next epoch
-    begins. If the reader has got further, an election has cost records that it has read.
+    begins. If the reader has got further, an election has cost records that it has read. A replica
+    that knows of no later epoch is behind, at most, and cannot tell.
     """
-    if request.log_epoch is None:
+    epochs = partition.role.epochs
+    if request.log_epoch is None or request.log_epoch >= epochs.latest:
         return
-    end = partition.role.epochs.end_of(request.log_epoch, partition.log.end_offset)
+    end = epochs.end_of(request.log_epoch, partition.log.end_offset)
     if request.offset > end:
         where = f"{request.stream}/{request.partition}"
         message = f"what was read of {where} from offset {end} on is lost; others are there now"
