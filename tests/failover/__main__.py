@@ -5,8 +5,9 @@
 
 Three logd nodes with default settings; a publisher outside sends as many messages a second, each
 until it is acked, and a reader follows. A node is killed (-9), started again, and in sync before
-the next one: in turns the stream's leader, the controller, and a node that is both. Every acked
-message is looked up.
+the next one: in turns the stream's leader, the controller, and a node that is both. Messages come
+at the full rate from 3 s before a kill until the failover is over, otherwise at a tenth of it.
+Every acked message is looked up.
 """
 
 import argparse

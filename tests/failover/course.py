@@ -18,6 +18,8 @@ from tests.failover.records import Tail, longest_gap_s
 from tests.support.logd_cluster import LogdCluster
 from tests.support.waiting import wait_until
 
+_Process = subprocess.Popen[bytes]
+
 STREAM: Final = "failover"
 KINDS: Final = ("leader", "controller", "both")
 """Which part the killed node had: it led the stream, decided for the cluster, or both."""
@@ -25,6 +27,13 @@ KINDS: Final = ("leader", "controller", "both")
 _KEPT_BYTES: Final = 2 * 1024**3
 _QUIET_NS: Final = 1_000_000_000
 """For so long everything goes well before a kill, and after the node is back."""
+
+_BUSY_NS: Final = 3_000_000_000
+"""For so long messages come at the full rate before a kill."""
+
+_REST: Final = 10
+"""Of the rate, the part at which they come from when the failover is over until the killed node is
+back and all is looked up, so that a hundred kills take half an hour and not two."""
 
 _ARRANGE_S: Final = 5.0
 _BACK_S: Final = 60.0
@@ -39,7 +48,7 @@ class Kill:
         publisher_s: The longest time without an ack around it.
         slowest_s: The longest that a message waited for its ack.
         reader_s: The longest time in which the reader got nothing.
-        rate: Messages acked a second, from the kill before to this one.
+        rate: Messages acked a second, from the first at the full rate to those after the kill.
         back_s: From the start of the killed node until its replica is in sync.
     """
 
@@ -69,7 +78,6 @@ class Course:
     acked: int = 0
     checked: int = 0
     _round: list[tuple[int, ...]] = field(default_factory=list)
-    _held: list[tuple[int, int]] = field(default_factory=list)
 
     def run(self, count: int) -> None:
         """Kill so often, and check what was acked.
@@ -91,16 +99,17 @@ class Course:
             kinds = cycle(KINDS)
             for number in range(1, count + 1):
                 self.tell(f"kill {number} of {count}: {self.acked:,} acked so far")
-                self._go_on(perf_counter_ns() + _QUIET_NS)
-                self._kill(cluster, next(kinds))
+                _set_rate(publishing, self.rate)
+                busy_ns = perf_counter_ns()
+                self._go_on(busy_ns + _BUSY_NS)
+                self._kill(cluster, next(kinds), publishing, busy_ns)
                 assert publishing.poll() is None, "the publisher failed"
                 assert reading.poll() is None, "the reader failed: see above"
                 self._check(cluster, self._round)
                 self._round = []
             self._end(cluster, publishing)
 
-    def _kill(self, cluster: LogdCluster, wanted: str) -> None:
-        begun_ns = self._round[0][2] if self._round else perf_counter_ns()
+    def _kill(self, cluster: LogdCluster, wanted: str, publishing: _Process, busy_ns: int) -> None:
         leader, controller = _arrange(cluster, wanted)
         kind = (
             "both" if leader == controller else "controller" if wanted == "controller" else "leader"
@@ -111,7 +120,9 @@ class Course:
         killed_ns = perf_counter_ns()
         cluster.nodes[node].daemon.kill()
         self._go_on(killed_ns + _QUIET_NS)
-        rate = len(self._round) / (self._round[-1][2] - begun_ns) * 1e9
+        busy = sum(row[2] >= busy_ns for row in self._round)
+        rate = busy / (self._round[-1][2] - busy_ns) * 1e9
+        _set_rate(publishing, self.rate / _REST)
         started_ns = perf_counter_ns()
         cluster.start(node)
         cluster.wait_in_sync(STREAM)
@@ -157,9 +168,8 @@ class Course:
             assert found == number, f"offset {offset} was acked for {number} and has {found}"
         assert len(set(stored)) == len(stored), "a message is stored twice"
         self.checked += len(rows)
-        self._held.append((first, upto))
 
-    def _end(self, cluster: LogdCluster, publishing: "subprocess.Popen[bytes]") -> None:
+    def _end(self, cluster: LogdCluster, publishing: _Process) -> None:
         """No more messages: all are acked, stored, and the same on every node."""
         self.tell("checking")
         assert publishing.stdin is not None
@@ -215,7 +225,13 @@ def _values(cluster: LogdCluster, first: int, upto: int) -> Iterator[bytes]:
             yield from values[begin:end]
 
 
-def _started(stack: ExitStack, module: str, *arguments: str) -> "subprocess.Popen[bytes]":
+def _set_rate(publishing: _Process, rate: float) -> None:
+    assert publishing.stdin is not None
+    publishing.stdin.write(b"%d\n" % rate)
+    publishing.stdin.flush()
+
+
+def _started(stack: ExitStack, module: str, *arguments: str) -> _Process:
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,

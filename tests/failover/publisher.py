@@ -4,9 +4,10 @@ It sends numbered messages at a rate, many at a time in flight, each with its id
 is acked. Where the cluster takes fewer, it sends fewer: whoever goes on at the rate, and again what
 waits in a queue, soon sends nothing but repeats. What is acked goes to a file as it comes: number,
 offset, when (monotonic nanoseconds), and how long ago it was sent first; four 64-bit integers each.
-It ends when its standard input does.
+A line on its standard input is the rate of new messages from then on; it ends when that does.
 """
 
+import os
 import re
 import select
 import sys
@@ -55,7 +56,7 @@ class Publisher:
         self._connection = Connection(url)
         self._connection.subscribe(_INBOX + b".*")
         self._subject = subject.encode()
-        self._rate = rate
+        self._rate = self._rate_max = rate
         self._acks = acks
         self._waiting: dict[int, tuple[int, int]] = {}
         self._next = 0
@@ -72,17 +73,27 @@ class Publisher:
             wait_s = max(0, due_ns - perf_counter_ns()) / 1e9
             readable = select.select(watched[: 1 if stopping else 2], [], [], wait_s)[0]
             if sys.stdin in readable:
-                stopping = True
+                stopping = not self._told()
             if self._connection.socket in readable:
                 self._take(self._connection.lines())
             now_ns = perf_counter_ns()
             if now_ns >= due_ns:
                 ticks = min(1 + (now_ns - due_ns) // _TICK_NS, 100)
                 due_ns = max(due_ns + ticks * _TICK_NS, now_ns)
-                self._send(int(self._rate * ticks * _TICK_NS / 1e9), now_ns, new=not stopping)
+                seconds = ticks * _TICK_NS / 1e9
+                new = 0.0 if stopping else self._rate
+                self._send(int(self._rate_max * seconds), int(new * seconds), now_ns)
 
-    def _send(self, count: int, now_ns: int, *, new: bool) -> None:
-        """So many messages: first again those that have waited, then new ones."""
+    def _told(self) -> bool:
+        """Take a new rate; False at the end."""
+        said = os.read(sys.stdin.fileno(), 4096)
+        if said:
+            self._rate = float(said.split()[-1])
+            self._acked_rate = max(self._rate, self._acked_rate)
+        return bool(said)
+
+    def _send(self, count: int, new: int, now_ns: int) -> None:
+        """So many messages: first again those that have waited, then at most so many new ones."""
         again: list[int] = []
         for number, (_, sent_ns) in self._waiting.items():
             if now_ns - sent_ns < max(_RETRY_NS, 2 * self._takes_ns) or len(again) == count:
@@ -93,8 +104,8 @@ class Publisher:
             self._waiting[number] = first_ns, now_ns
         unanswered_ns = _UNANSWERED_NS + min(now_ns - self._heard_ns, _AWAY_NS)
         unanswered_max = int(self._acked_rate * unanswered_ns / 1e9)
-        room = min(count - len(again), unanswered_max - len(self._waiting))
-        first = range(self._next, self._next + (max(0, room) if new else 0))
+        room = min(count - len(again), new, unanswered_max - len(self._waiting))
+        first = range(self._next, self._next + max(0, room))
         self._next = first.stop
         self._waiting.update(dict.fromkeys(first, (now_ns, now_ns)))
         if again or first:
