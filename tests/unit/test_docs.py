@@ -67,6 +67,7 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
         found = child
     assert found.get_short_help_str(200)
     assert "penstock" in (found.epilog or ""), f"{command}: no example"
+    assert "\\b" not in (found.epilog or ""), f"{command}: a backslash too many before the example"
 
 
 def test_make_targets_named_in_documents_exist() -> None:

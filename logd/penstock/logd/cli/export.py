@@ -55,7 +55,7 @@ class _Asked:
 
 
 @click.command(
-    epilog="""\\b
+    epilog="""\b
     Examples:
       penstock logd export logs -o logs.parquet --from 2026-01-31 --to 2026-02-01
       penstock logd export prices --partition 3 -o prices-3.ndjson"""

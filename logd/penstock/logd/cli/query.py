@@ -52,7 +52,7 @@ class _Scope:
 
 
 @click.command(
-    epilog="""\\b
+    epilog="""\b
     Examples:
       penstock logd query "SELECT subject, count(*) FROM logs GROUP BY ALL" --from 1h
       penstock logd query "SELECT log_offset, text->>'$.body' FROM logs
