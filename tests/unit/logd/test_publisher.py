@@ -99,7 +99,8 @@ class FakeLog:
                 self.producers.record(batch.producer_id, batch.sequence, last, 0)
                 return PubAck(stream="s", offset=last, count=batch.record_count)
             case Duplicate(offset):
-                return PubAck(stream="s", offset=offset, duplicate=True)
+                count = batch.record_count
+                return PubAck(stream="s", offset=offset, count=count, duplicate=True)
             case gap:
                 nack = Nack.SEQUENCE_GAP if gap.last else Nack.UNKNOWN_PRODUCER
                 return PubAck(stream="s", nack=nack, description="gap", sequence=gap.last)
