@@ -39,6 +39,7 @@ class LoneStreams:
     ) -> None:
         self.node = node
         self._quotas = quotas
+        self._purging = asyncio.Lock()
         self._streams = streams
         self._cursors = cursors
         self._addresses = addresses
@@ -96,13 +97,14 @@ class LoneStreams:
 
     async def purge(self, stream: str, partition: int, before: int) -> int:
         """As `Streams`; it is written down beside the log first."""
-        found = self._streams.partition(stream, partition)
-        start, end = found.start_offset, found.high_watermark + 1
-        check_purge(stream, before, start=start, end=end)
-        point = PurgePoint(max(before, start), found.epoch)
-        await asyncio.to_thread(point.save, found.log.directory)
-        found.purging.set(point, found.high_watermark)
-        return found.start_offset
+        async with self._purging:  # none overtakes another on its way to the disk
+            found = self._streams.partition(stream, partition)
+            start, end = found.start_offset, found.high_watermark + 1
+            check_purge(stream, before, start=start, end=end)
+            point = PurgePoint(max(before, start), found.epoch)
+            await asyncio.to_thread(point.save, found.log.directory)
+            found.purging.set(point, found.high_watermark)
+            return found.start_offset
 
     async def alter(self, stream: str, options: Mapping[str, Any]) -> Document:
         """Refused."""

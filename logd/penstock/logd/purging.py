@@ -81,6 +81,7 @@ class Purging:
         """Take what was purged; it never becomes less."""
         if (point.epoch, point.before) > (self._point.epoch, self._point.before):
             self._point = point
+            self._ordered = 0  # since then an election may have cost what was ordered beyond
         self.committed(high_watermark)
 
     def committed(self, high_watermark: int) -> None:

@@ -10,14 +10,16 @@ import pytest
 from penstock.logd.batch import decode_body
 from penstock.logd.core.metadata import Stream, StreamConfig
 from penstock.logd.core.turn import Message
-from penstock.logd.errors import RefusedError
+from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.fetch import reading
 from penstock.logd.fetch.connection import Response, SendingTurn
 from penstock.logd.fetch.reading import FetchReading, FetchRequest
 from penstock.logd.fetch.subject_filter import filter_ranges
 from penstock.logd.partition import Partition
 from penstock.logd.rows import split_frames
+from penstock.logd.store import CommitLog, LogConfig, Vault
 from tests.support.encryption import master_keys
+from tests.support.frames import make_frames
 from tests.support.surroundings import make_surroundings
 from tests.support.waiting import wait_until_async
 
@@ -179,3 +181,12 @@ async def test_a_waiting_fetch_is_let_go_when_the_stream_closes(partition: Parti
     await wait_until_async(lambda: partition._waiters)
     partition.close()
     assert (await waiting).header["next_offset"] == 0
+
+
+def test_a_filter_whose_records_were_taken_back_does_not_begin_at_the_front(tmp_path: Path) -> None:
+    log = CommitLog.open(tmp_path, LogConfig(), vault=Vault({1: bytes(32)}, b"i/0"))
+    log.append(make_frames(0, [bytes(8)] * 3))
+    ranges = log.read(2, bytes_max=1, upto=3)
+    log.truncate_to(2)
+    with pytest.raises(UnavailableError):
+        filter_ranges(ranges, "t.a", log=log, bytes_max=1)

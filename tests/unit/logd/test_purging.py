@@ -106,6 +106,16 @@ async def test_what_is_purged_stays_so_over_a_restart(tmp_path: Path) -> None:
     await streams.close()
 
 
+async def test_purges_that_come_at_once_do_not_overtake_each_other(
+    lone: tuple[StreamSet, LoneStreams],
+) -> None:
+    partition = lone[0].partition("logs")
+    await publish(partition, 6)
+    await asyncio.gather(*(lone[1].purge("logs", 0, before) for before in (6, 5, 4, 3, 2, 1)))
+    assert partition.start_offset == 6
+    assert PurgePoint.load(partition.log.directory).before == 6, "after a restart, too"
+
+
 @pytest.mark.parametrize(
     ("stream", "partition", "before", "code"),
     [
@@ -160,6 +170,19 @@ def test_files_go_no_further_than_what_is_known_to_be_committed(tmp_path: Path) 
     for high_watermark in (2, 4, 7, 9):
         purging.committed(high_watermark)
     assert ordered == [3, 5, 6]
+
+
+def test_what_is_purged_after_a_loss_goes_though_more_had_gone_before(tmp_path: Path) -> None:
+    log, epochs = log_of(tmp_path / "log", [(1, 0)], 10)
+    ordered: list[int] = []
+    purging = Purging(log, epochs, PurgePoint(), ordered.append)
+    purging.set(PurgePoint(9, 1), 9)
+    log.truncate_to(3)
+    epochs.truncate_to(3)
+    epochs.begin(2, 3)
+    log.append(make_frames(3, [b"y"] * 5))
+    purging.set(PurgePoint(6, 2), 7)
+    assert (purging.start(), ordered) == (6, [9, 6])
 
 
 def test_a_purge_point_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.logd.batch import decode_body, encode_body
 from penstock.logd.core.subjects import matches
+from penstock.logd.errors import UnavailableError
 from penstock.logd.frame import FrameHeader, crc32c, encode_header
 from penstock.logd.rows import split_frames
 from penstock.logd.store import FileRange
@@ -38,6 +39,7 @@ def filter_ranges(
 
     Raises:
         CorruptError: A frame is damaged.
+        UnavailableError: The log was cut meanwhile, and has none of them.
     """
     parts: list[bytes] = []
     size, next_offset = 0, 0
@@ -49,6 +51,8 @@ def filter_ranges(
         parts.extend(kept)
         size += length
         next_offset = header.next_offset
+    if not next_offset:
+        raise UnavailableError("the records were taken back while they were read")
     return b"".join(parts), next_offset
 
 

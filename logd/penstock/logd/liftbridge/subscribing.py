@@ -138,9 +138,9 @@ class Subscribing:
             rows, position = await course.read(
                 read_backward, position, partition.high_watermark + 1
             )
-            kept = [row for row in rows if stop is None or row[0] >= stop]
-            await self._send(partition, kept, context)
             partition = course.again()
+            last = max(stop or 0, partition.start_offset)  # a frame may begin below
+            await self._send(partition, [row for row in rows if row[0] >= last], context)
         raise CallError(grpc.StatusCode.RESOURCE_EXHAUSTED, "stop offset reached")
 
     async def _send(self, partition: Readable, rows: Rows, context: Context) -> None:
@@ -199,7 +199,12 @@ class _Course:
 
     async def read(self, how: _Read, position: int, end: int) -> tuple[Rows, int]:
         """Read a chunk on a worker's thread."""
-        rows, after = await asyncio.to_thread(how, self.again(), position, end)
+        partition = self.again()
+        start, latest = partition.start_offset, partition.log.end_offset
+        if position < start:  # purged, though its file may be there
+            message = f"offset {position} is not in {start} to {latest}"
+            raise RefusedError("OUT_OF_RANGE", message, earliest=start, latest=latest)
+        rows, after = await asyncio.to_thread(how, partition, position, end)
         if after == position:  # committed, and lost again with the disk: it will never be there
             raise CallError(grpc.StatusCode.UNAVAILABLE, f"offset {position} cannot be read")
         return rows, after

@@ -1,0 +1,98 @@
+"""What was purged does not reach Liftbridge's subscribers, though its files are there."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.logd.core.turn import Message
+from penstock.logd.cursors import CursorStore
+from penstock.logd.errors import RefusedError
+from penstock.logd.liftbridge import reading
+from penstock.logd.liftbridge.errors import CallError
+from penstock.logd.liftbridge.subscribing import Subscribing
+from penstock.logd.lone_streams import LoneStreams
+from penstock.logd.streams import StreamSet
+from penstock.logd.wire import logd_liftbridge_pb2 as wire
+from tests.support.surroundings import QuietLink, make_surroundings
+from tests.unit.logd.test_purging import LOGS
+
+
+class Everybody:
+    """Permits everything."""
+
+    def read(self, *_: object) -> None:
+        """Permitted."""
+
+    async def spend(self, *_: object) -> None:
+        """Permitted."""
+
+
+class Calling:
+    """A subscriber that does something when a record reaches it."""
+
+    def __init__(self, meanwhile: Callable[[int], Awaitable[None]] | None = None) -> None:
+        self.offsets: list[int] = []
+        self._meanwhile = meanwhile
+
+    async def write(self, message: wire.Message) -> None:
+        """Take the empty message that says it is subscribed, then records."""
+        if not message.subject:
+            return
+        self.offsets.append(message.offset)
+        if self._meanwhile is not None:
+            await self._meanwhile(message.offset)
+
+
+async def subscribe(lone: LoneStreams, calling: Any, **request: Any) -> Any:
+    permits: Any = Everybody()
+    subscribing = Subscribing(lone, permits, subscriptions_max=1)
+    with pytest.raises((CallError, RefusedError)) as ended:
+        await subscribing.subscribe(wire.SubscribeRequest(stream="logs", **request), calling)
+    return ended.value
+
+
+@pytest.fixture
+async def streams(tmp_path: Path) -> Any:
+    found = StreamSet(
+        tmp_path,
+        QuietLink(),
+        make_surroundings=lambda _: make_surroundings(),
+        new_incarnation=lambda: "i",
+    )
+    await found.start([LOGS])
+    yield found
+    await found.close()
+
+
+async def lone_of(streams: StreamSet) -> LoneStreams:
+    """With six records in one frame."""
+    partition = streams.partition("logs")
+    offset = partition.store([Message(b"t.a", b"", b"", b"x") for _ in range(6)])
+    await partition.wait_committed(offset)
+    return LoneStreams("me", streams, CursorStore(streams, cursors_max=10), dict)
+
+
+async def test_backward_it_ends_where_what_was_purged_begins(streams: StreamSet) -> None:
+    lone, calling = await lone_of(streams), Calling()
+    await lone.purge("logs", 0, 3)
+    assert streams.partition("logs").log.start_offset == 0, "its file is there"
+    ended = await subscribe(lone, calling, startPosition=wire.LATEST, reverse=True)
+    assert (ended.code, calling.offsets) == (grpc.StatusCode.RESOURCE_EXHAUSTED, [5, 4, 3])
+
+
+async def test_forward_who_is_behind_a_purge_is_told(
+    streams: StreamSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_ROWS", 2)
+    lone = await lone_of(streams)
+
+    async def purge(offset: int) -> None:
+        if offset == 1:
+            await lone.purge("logs", 0, 4)
+
+    calling = Calling(purge)
+    ended = await subscribe(lone, calling, startPosition=wire.EARLIEST)
+    assert (ended.code, calling.offsets) == ("OUT_OF_RANGE", [0, 1])
