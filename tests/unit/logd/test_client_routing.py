@@ -262,8 +262,7 @@ def test_fetches_go_to_a_replica_in_sync_where_that_is_preferred() -> None:
 def test_the_leader_has_the_last_word_on_an_offset(code: str) -> None:
     world, found = World(isr=("a", "b")), router("a:1", "replica")
     world.refuse["b"] = RefusedError(code, "", offset=4, earliest=0, latest=5, end_offset=5)
-    assert world.fetch(found, 7) == "a"
-    assert world.apis()[2:] == ["b fetch *", "a fetch"]
+    assert (world.fetch(found, 7), world.apis()[2:]) == ("a", ["b fetch *", "a fetch"])
 
 
 def test_a_replica_that_is_lost_or_has_lost_it_is_left() -> None:
