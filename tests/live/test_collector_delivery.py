@@ -159,6 +159,27 @@ def test_a_drain_that_is_cut_short_exits_with_75_and_goes_on_at_the_next_start(
             assert collector.daemon.stop() == 0
 
 
+def test_a_drain_is_cut_short_also_when_a_source_waits_for_room(
+    tmp_path: Path, nats_url: str
+) -> None:
+    port = free_port()
+    sources = [{"type": "syslog", "tcp": None, "udp": f"127.0.0.1:{port}"}]
+    options = {"drain_timeout_s": 0.5, "spool": {"bytes_max": 1 << 20}}
+    with (
+        Collector(tmp_path / "collector", nats_url, sources, **options) as collector,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+
+        def is_more_than_it_can_hold() -> bool:
+            for _ in range(50):
+                sender.sendto(b"<13>" + b"x" * 30_000, ("127.0.0.1", port))
+            dropped = collector.account("syslog").get("dropped", {})
+            return "receive_queue_full" in dropped
+
+        wait_until(is_more_than_it_can_hold, what="a full spool and a full queue")
+        assert collector.daemon.stop() == 75
+
+
 def test_a_full_spool_refuses_and_takes_again_when_there_is_room(
     tmp_path: Path, nats_url: str
 ) -> None:

@@ -172,10 +172,10 @@ class Agent:
 
     async def _drain(self, sources: list[asyncio.Task[None]]) -> int:
         """Bring what is held to logd within the time that is allowed."""
-        for source in self._sources:
-            await source.stop()
         try:
             async with asyncio.timeout(self._config.drain_timeout_s):
+                # Some hand over what they received last, which a full spool makes wait.
+                await asyncio.gather(*(source.stop() for source in self._sources))
                 finite = [
                     task
                     for task, source in zip(sources, self._sources, strict=True)

@@ -88,6 +88,9 @@ OTLP_RETRY_AFTER_S: Final = 2
 STATSD_LINE_BYTES_MAX: Final = 8 * KIB
 """One sample, event or check; DogStatsD's datagrams have at most as many."""
 
+STATSD_RATE_MIN: Final = 1e-6
+"""A sample of a smaller rate would stand for more than counts of 64 bits can add up."""
+
 STATSD_TAGS_MAX: Final = 64
 """Tags of one sample."""
 

@@ -171,3 +171,24 @@ async def test_everything_else_says_that_it_is_down(
     async with scraping(tmp_path, answer) as (intake, _):
         assert values(intake)["up"] == 0
         assert intake.account.notes["scrapes_failed"] == 1
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        'h_bucket{le="+Inf"} NaN',
+        'h_bucket{le="+Inf"} +Inf',
+        'h_bucket{le="+Inf"} 1e300',
+        'h_bucket{le="x"} 1',
+        'h_bucket{le="+Inf"} 1 99999999999999999999999',
+    ],
+)
+def test_a_family_that_makes_no_sense_is_counted_and_costs_no_other(samples: str) -> None:
+    found = read(f"# TYPE h histogram\n{samples}\n# TYPE b gauge\nb 1\n".encode())
+    assert [point.name for point in found.points] == ["b"]
+    assert (found.samples, found.malformed) == (2, 1)
+
+
+def test_a_native_histogram_is_counted_as_malformed() -> None:
+    body = b"# TYPE a histogram\na {count:1,sum:2,schema:3,zero_threshold:1,zero_count:1}\n# EOF\n"
+    assert read(body, OPEN).malformed == 1

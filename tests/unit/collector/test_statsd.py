@@ -149,3 +149,15 @@ def test_no_bytes_make_the_parser_raise_anything_else(noise: bytes, head: bytes)
         made = Window(series_max=10, now_ns=BEGAN)
         made.add(found)
         points(made)
+
+
+@pytest.mark.parametrize("rate", [b"1e-300", b"5e-324", b"9e-7", b"-0.1", b"1.1"])
+def test_a_rate_that_no_count_can_hold_is_refused(rate: bytes) -> None:
+    """Such a timer would count more than JSON's integers hold, or be infinite."""
+    with pytest.raises(RemoteProtocolError):
+        parse_line(b"a:1|ms|@" + rate)
+
+
+def test_samples_that_are_passed_on_are_bounded_also_in_a_series_that_is_known() -> None:
+    made = window(b"a:1|c", *[b"a:1|c|T1"] * 20, series_max=10)
+    assert len(made.flush(NOW)) == 10

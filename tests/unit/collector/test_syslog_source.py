@@ -115,3 +115,13 @@ async def test_datagrams_received_before_the_stop_are_kept(tmp_path: Path) -> No
         source._on_datagram(b"<13>last", ("127.0.0.1", 1))
         await source.stop()
         await wait_until_async(lambda: bodies(intake) == ["last"])
+
+
+async def test_empty_datagrams_take_room_in_the_queue_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syslog, "DATAGRAM_QUEUE_BYTES_MAX", 10_000)
+    async with listening(tmp_path) as (source, intake):
+        for _ in range(1000):
+            source._on_datagram(b"", ("127.0.0.1", 1))
+        assert intake.account.dropped["receive_queue_full"] > 900

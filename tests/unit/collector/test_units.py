@@ -76,3 +76,9 @@ def test_a_service_made_of_a_tag_fits_the_spec() -> None:
         unit("forward", msgpack.packb(["t" * 300, 1, {}]), service="from_tag"), {}
     )
     assert [type(check_line(line)) for line in decoded.lines] == [Accepted]
+
+
+def test_a_journal_entry_that_nests_too_deep_to_be_text_is_named() -> None:
+    entry = b'{"MESSAGE":' + b"[" * 900 + b"]" * 900 + b"}"
+    decoded = decode_records(unit("journal", entry, service="x"), RESOURCE)
+    assert [part.raw for part in decoded.undecodable] == [entry]

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from penstock.collector.errors import RemoteProtocolError
-from penstock.collector.limits import STATSD_LINE_BYTES_MAX, STATSD_TAGS_MAX
+from penstock.collector.limits import STATSD_LINE_BYTES_MAX, STATSD_RATE_MIN, STATSD_TAGS_MAX
 
 Tags = tuple[tuple[str, str | bool], ...]
 _EVENT: Final = re.compile(rb"_e\{([0-9]{1,5}),([0-9]{1,5})\}:")
@@ -165,10 +165,10 @@ def _tags(extra: dict[str, bytes]) -> Tags:
 
 def _rate(text: bytes | None) -> float:
     """A sample rate; 0 means 1, as in the reference server."""
-    rate = 1.0 if text is None else _number(text)
-    if not 0 <= rate <= 1:
-        raise RemoteProtocolError("the sample rate is not from 0 to 1")
-    return rate or 1.0
+    rate = (1.0 if text is None else _number(text)) or 1.0
+    if not STATSD_RATE_MIN <= rate <= 1:
+        raise RemoteProtocolError(f"the sample rate is not 0, nor from {STATSD_RATE_MIN} to 1")
+    return rate
 
 
 def _seconds(text: bytes | None) -> int | None:

@@ -57,7 +57,8 @@ class Window:
     """The interval that is being collected.
 
     Args:
-        series_max: Series of one interval, and gauges that are remembered; more are refused.
+        series_max: Series of one interval, with samples that are passed on, and gauges that are
+            remembered; more are refused.
         now_ns: When the first interval begins.
     """
 
@@ -75,11 +76,12 @@ class Window:
     def add(self, sample: Sample) -> Verdict:
         """Aggregate one sample."""
         series = (sample.kind, sample.name, sample.tags)
-        if self._is_new(series) and self._count() >= self._series_max:
+        is_passed_on = sample.time_s is not None and sample.kind in (Kind.COUNTER, Kind.GAUGE)
+        if (is_passed_on or self._is_new(series)) and self._count() >= self._series_max:
             return Verdict.TOO_MANY_SERIES
         if sample.kind is Kind.SET:
             return self._add_members(series, sample)
-        if sample.time_s is not None and sample.kind in (Kind.COUNTER, Kind.GAUGE):
+        if is_passed_on:
             return self._pass_on(sample)
         for value in sample.values:
             if sample.kind is Kind.COUNTER:

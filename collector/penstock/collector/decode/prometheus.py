@@ -7,7 +7,9 @@
     summary, gauge histogram  their samples: gauges, and for ``_count`` and ``_sum`` sums
 
 Sums began when the exporter's process did, if it says so (``process_start_time_seconds``), else
-when it was first scraped. A value that is not finite is no measurement; such are counted.
+when it was first scraped. A value that is not finite is no measurement; such are counted. So are
+the samples of a family that makes no sense: bucket counts that are none, bounds that are no
+numbers, times that no record can hold.
 """
 
 import math
@@ -23,9 +25,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from penstock.collector.errors import UndecodableError
+from penstock.specs.limits import INT64_MAX
 
 _START: Final = "process_start_time_seconds"
 _NANOSECONDS: Final = 1_000_000_000
+_MALFORMED: Final = (
+    ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError,
+)  # fmt: skip
+"""What the parser raises, and what its samples do when they are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +53,13 @@ class Scraped:
     Attributes:
         samples: As they stand in the text.
         not_finite: Of which so many are no numbers.
+        malformed: Of which so many are of a family that makes no sense.
     """
 
     points: list[ScrapedPoint] = field(default_factory=list)
     samples: int = 0
     not_finite: int = 0
+    malformed: int = 0
 
 
 def read_exposition(
@@ -80,11 +89,16 @@ def read_exposition(
             scraped.samples += len(family.samples)
             if scraped.samples > samples_max:
                 raise UndecodableError(f"more than {samples_max} samples")
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except _MALFORMED as error:
         raise UndecodableError(f"not Prometheus metrics: {error}"[:200]) from None
     start_ns = _start_ns(families, first_scrape_ns)
     for family in families:
-        for point in _points(family, start_ns):
+        try:
+            points = list(_points(family, start_ns))
+        except _MALFORMED:
+            scraped.malformed += len(family.samples)
+            continue
+        for point in points:
             if all(
                 math.isfinite(point.typed[key]) for key in ("value", "sum") if key in point.typed
             ):
@@ -133,7 +147,7 @@ def _histograms(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
         buckets = sorted(found["buckets"])
         if not buckets or buckets[-1][0] != math.inf:
             continue
-        totals = [int(count) for _, count in buckets]
+        totals = [_int64(count) for _, count in buckets]
         before = [0, *totals[:-1]]
         typed: dict[str, Any] = {
             "metric_type": "histogram",
@@ -151,10 +165,23 @@ def _histograms(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
 def _point(family: Metric, sample: Sample, typed: dict[str, Any]) -> ScrapedPoint:
     time_ns = None
     if sample.timestamp is not None:
-        time_ns = int(float(sample.timestamp) * _NANOSECONDS)
+        time_ns = _int64(float(sample.timestamp) * _NANOSECONDS)
         if "start_time_unix_nano" in typed:
             typed["start_time_unix_nano"] = min(typed["start_time_unix_nano"], time_ns)
     return ScrapedPoint(sample.name, family.unit, dict(sample.labels), typed, time_ns)
+
+
+def _int64(value: float) -> int:
+    """As a whole number that a record can hold.
+
+    Raises:
+        ValueError: It is none.
+        OverflowError: Likewise.
+    """
+    number = int(value)
+    if abs(number) > INT64_MAX:
+        raise OverflowError("beyond 64 bits")
+    return number
 
 
 def _window(start_ns: int) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def _decode_journal(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     for index, entry in enumerate(unit.payload.split(b"\n")):
         try:
             line = decode_entry(entry, unit.meta["service"], resource, unit.received_ns)
-        except UndecodableError as error:
+        except (UndecodableError, orjson.JSONEncodeError, RecursionError) as error:
             decoded.undecodable.append(Undecodable(index, str(error), entry))
         else:
             decoded.indexes.append(index)

@@ -87,6 +87,7 @@ class PrometheusSource(Source):
             self._intake.note("scrapes_failed")
             self._intake.log.warning("scrape failed", target=target, error=_words(error))
         self._intake.note("samples_not_finite", scraped.not_finite)
+        self._intake.note("samples_malformed", scraped.malformed)
         seconds = (clock.monotonic_ns() - began_ns) / 1e9
         own = (("up", up), ("scrape_duration_seconds", seconds),
                ("scrape_samples_scraped", scraped.samples))  # fmt: skip

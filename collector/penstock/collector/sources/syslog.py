@@ -23,6 +23,8 @@ from penstock.collector.sources.source import Source
 from penstock.collector.tls import ServerTls
 
 _PADDING: Final = b"\r\n\0"
+_DATAGRAM_OVERHEAD_BYTES: Final = 256
+"""What holding one costs besides its bytes: there may be millions of short ones."""
 _WATCH_S: Final = 1.0
 """How often the kernel's own losses are looked at."""
 
@@ -76,11 +78,11 @@ class SyslogSource(Source):
         await self._take_datagrams()
 
     def _on_datagram(self, data: bytes, peer: Peer) -> None:
-        if self._queue_bytes + len(data) > DATAGRAM_QUEUE_BYTES_MAX:
+        if self._queue_bytes >= DATAGRAM_QUEUE_BYTES_MAX:
             self._intake.dropped("receive_queue_full", 1)
             return
         self._queue.append((str(peer[0]), data))
-        self._queue_bytes += len(data)
+        self._queue_bytes += len(data) + _DATAGRAM_OVERHEAD_BYTES
         self._arrived.set()
 
     async def _take_datagrams(self) -> None:
