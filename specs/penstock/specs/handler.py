@@ -6,6 +6,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from penstock.specs import current
+from penstock.specs.attributes import clean_text
 from penstock.specs.emit import Emitter
 
 _STANDARD: Final = frozenset(
@@ -46,7 +47,7 @@ class SpecHandler(logging.Handler):
         try:
             body = record.getMessage()
         except Exception:  # noqa: BLE001 - arguments that do not fit the message, or break in it
-            body = str(record.msg)
+            body = clean_text(record.msg)
         sink.logs.write(
             body,
             severity_of(record.levelno),

@@ -130,6 +130,20 @@ def test_standard_logging_becomes_records(output: Output) -> None:
     assert broken["body"] == "broken %d"
 
 
+def test_a_message_that_breaks_when_it_is_looked_at_does_not_break_its_logger(
+    output: Output,
+) -> None:
+    class Hostile:
+        @override
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    record = logging.LogRecord("app_test", logging.INFO, "", 1, Hostile(), None, None)
+    SpecHandler(output.emitter).handle(record)
+    (sent,) = output.records()
+    assert sent["body"] == "<Hostile>"
+
+
 @pytest.mark.parametrize(
     ("level", "expected"), [(0, 1), (5, 1), (10, 5), (20, 9), (25, 9), (30, 13), (40, 17), (90, 21)]
 )

@@ -17,9 +17,9 @@ ABSENT = object()
 VALUES: list[Any] = [
     ABSENT, None, True, False, -1, 0, 4, 5, 6, 10, 11, -0.5, 0.0, 4.5, 5.5, 10.5, "", "a", "b",
     "ab", "ba", "abc", "abcd", "bab", "babc", "5", [], [1], ["a"], [1, "a"], [1, 1], [1, 1, 1],
-    [True], [None],
+    [True], [None], ["a", "a"], ["a", "a", "a"], [True, True], [True, True, True],
 ]  # fmt: skip
-"""Both sides of every bound that fields below have."""
+"""Both sides of every bound that fields below have, lists of each type by themselves."""
 
 Fields = dict[str, Any]
 """Field name to (annotation, default), as `create_model` takes them."""
