@@ -353,8 +353,9 @@ class Membership:
         try:
             await self._store(wanted)
         except RefusedError as error:
-            if error.code != "CURSOR_BEHIND" or not self._asks:
-                raise  # else its own store counts, and was put back
+            if error.code != "CURSOR_BEHIND":
+                raise
+            # Its own, under the same grant, was late; or its own store was put back, and counts.
         if committing.pending() == wanted:
             committing.committed()
 
