@@ -128,7 +128,7 @@ class ActivityLog:
             self._suppressed[kind] += 1
             self.counts["suppressed"] += 1
             return
-        by = by or self._me
+        by, facts = by or self._me, _bounded(facts)
         _log.info("activity", kind=kind, by=by.name, facts=facts)
         if self._sink is None:
             self.counts["written"] += 1
@@ -228,6 +228,18 @@ def _message(event: Event) -> Message:
     subject = f"{ACTIVITY}.{event.kind}".encode()
     headers = format_headers((("Nats-Msg-Id", event.id.encode()),))
     return Message(subject, b"", headers, event.value)
+
+
+def _bounded(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts as they can be written; callers have a say in how long and how deep they are."""
+    try:
+        size = len(_encode(facts))
+    except TypeError:  # nested deeper than is written
+        size = 0
+    if 0 < size <= ACTIVITY_EVENT_BYTES_MAX:
+        return facts
+    kept = {key: fact for key, fact in facts.items() if isinstance(fact, int)}
+    return kept | {"left_out_bytes": size}
 
 
 def _encode(document: dict[str, Any]) -> bytes:

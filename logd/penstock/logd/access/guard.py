@@ -15,6 +15,7 @@ from penstock.logd.core.acl import (
     Target,
 )
 from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.core.subjects import check_filter
 from penstock.logd.cursors import CURSORS_STREAM
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.streams import Streams
@@ -133,12 +134,13 @@ class Guard:
         """What a resource of a rule is, as something to be judged.
 
         Raises:
-            RefusedError: `BAD_RULE`.
+            RefusedError: `BAD_SUBJECT`.
         """
         if text == "*":
             return CLUSTER
         if text.startswith(SUBJECT):
             subject = text.removeprefix(SUBJECT)
+            check_filter(subject)
             wild = {"*", ">"} & set(subject.split("."))
             return OnSubject(subject) if wild else self.subject(subject)
         return self.stream(text)

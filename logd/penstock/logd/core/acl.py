@@ -33,7 +33,7 @@ from typing import Final, TypeAlias
 from penstock.logd.core.metadata import INTERNAL_PREFIX, is_internal
 from penstock.logd.core.subjects import SubjectTrie, check_filter, overlaps
 from penstock.logd.errors import RefusedError
-from penstock.logd.limits import PRINCIPAL_LENGTH_MAX, STREAM_NAME_LENGTH_MAX
+from penstock.logd.limits import PRINCIPAL_LENGTH_MAX, STREAM_NAME_LENGTH_MAX, SUBJECT_LENGTH_MAX
 
 EVERYBODY: Final = "*"
 EVERYTHING: Final = "*"
@@ -44,6 +44,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]+\*?")
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _DECISIONS_MAX: Final = 8192
 """Decisions that are remembered, each some hundred bytes; a reader's fetches ask for the same."""
+
+
+_REMEMBERED_LENGTH_MAX: Final = 4 * SUBJECT_LENGTH_MAX
+"""Characters of a target; what is longer can only be refused, and must not fill the memory."""
 
 
 class Action(StrEnum):
@@ -216,9 +220,11 @@ class Acl:
         key = (name, groups, action, target)
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= _DECISIONS_MAX:
-                self._known.clear()
-            found = self._known[key] = self._decide(_meant(name, groups), action, target)
+            found = self._decide(_meant(name, groups), action, target)
+            if _length(target) <= _REMEMBERED_LENGTH_MAX:
+                if len(self._known) >= _DECISIONS_MAX:
+                    self._known.clear()
+                self._known[key] = found
         return found
 
     def is_superuser(self, name: str, groups: frozenset[str]) -> bool:
@@ -282,6 +288,17 @@ def check_principal(principal: str) -> None:
         raise _bad(f"principal {principal[:80]!r}: {message}")
     if principal == f"{GROUP}*":
         raise _bad(f"principal {principal!r}: name a group, or * for everybody")
+
+
+def _length(target: Target) -> int:
+    """Of what a caller wrote of it, and what its stream stores."""
+    match target:
+        case OnStream(name, filters, only):
+            return len(name) + sum(map(len, filters)) + len(only or "")
+        case OnSubject(subject):
+            return len(subject)
+        case OnCluster():
+            return 0
 
 
 def _meant(name: str, groups: Iterable[str]) -> frozenset[str]:

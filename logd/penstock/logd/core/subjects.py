@@ -166,9 +166,11 @@ class SubjectTrie(Generic[Value]):
                 child = children.get(last)
                 if child is not None:
                     values += child.values
-        if len(self._cache) >= _CACHE_SIZE_MAX:
-            self._cache.clear()
-        found = self._cache[subject] = tuple(values)
+        found = tuple(values)
+        if len(subject) <= SUBJECT_LENGTH_MAX:  # nobody publishes on a longer one
+            if len(self._cache) >= _CACHE_SIZE_MAX:
+                self._cache.clear()
+            self._cache[subject] = found
         return found
 
     def covering(self, subject_filter: str) -> tuple[Value, ...]:

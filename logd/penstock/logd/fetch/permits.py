@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from penstock.logd.access.guard import CLUSTER, Guard, described, stored_by
 from penstock.logd.core.acl import Action
+from penstock.logd.core.subjects import check_filter
 from penstock.logd.cursors import CURSORS_STREAM
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.groups import Groups
@@ -73,7 +74,8 @@ class Permits:
         """Refuse what the caller may not ask for.
 
         Raises:
-            RefusedError: `PERMISSION_DENIED`; `BAD_REQUEST`: it does not say what about.
+            RefusedError: `PERMISSION_DENIED`; `BAD_REQUEST`, `BAD_SUBJECT`: it does not say what
+                about.
             NotReadyError: This node does not know yet.
         """
         if not self._guard.enabled:
@@ -132,9 +134,10 @@ class Permits:
 
     def _fetch(self, request: Document, caller: Principal) -> None:
         only = request.get("subject")
-        target = self._guard.stream(
-            _text(request, "stream"), only=only if isinstance(only, str) else None
-        )
+        only = only if isinstance(only, str) else None
+        if only is not None:
+            check_filter(only)
+        target = self._guard.stream(_text(request, "stream"), only=only)
         self._guard.check(caller, Action.READ, target)
 
     def _streams(self, request: Document, caller: Principal) -> None:
