@@ -8,7 +8,6 @@ import pytest
 from penstock.logd.errors import CorruptError
 from penstock.logd.security.api_keys import (
     PREFIX,
-    digest_of,
     line_of,
     load_keys,
     make_key,
@@ -31,12 +30,13 @@ def test_a_key_is_known_by_its_line() -> None:
     key = make_key("billing")
     line = line_of(key, expires=datetime(2027, 2, 1, tzinfo=UTC), groups=("ops", "eu"))
     assert key.rpartition(".")[2] not in line
-    identity = parse_keys(f"# ours\n\n{line}\n", where="keys").identify(key, NOW_NS)
+    keys = parse_keys(f"# ours\n\n{line}\n", where="keys")
+    identity = keys.identify(key, NOW_NS)
     assert identity.principal.name == "billing"
     assert identity.principal.method is Method.KEY
     assert identity.principal.groups == {"ops", "eu"}
     assert identity.expires_ns == int(datetime(2027, 2, 1, tzinfo=UTC).timestamp()) * 10**9
-    assert identity.proof == f"key:{digest_of(key)}"
+    assert keys.proofs == {identity.proof.removeprefix("key:")}
 
 
 def test_no_two_keys_are_alike() -> None:

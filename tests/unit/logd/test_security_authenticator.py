@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -250,3 +251,22 @@ def test_what_was_never_sound_is_not_taken(tmp_path: Path) -> None:
     path.write_text("rubbish")
     with pytest.raises(CorruptError):
         Renewed("keys", (path,), lambda: load_keys(path))
+
+
+def test_an_identity_ends_when_its_line_says_something_else(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    key = make_key("billing")
+    path.write_text(line_of(key, groups=("ops", "eu")))
+    held = Renewed("keys", (path,), lambda: load_keys(path))
+    authenticator = Authenticator(clock, keys=held)
+    identity = authenticator.secret(key)
+    path.write_text(f"# ours\n{line_of(make_key('other'))}\n{line_of(key, groups=('eu', 'ops'))}")
+    held.look()
+    assert authenticator.principal(identity).groups == {"ops", "eu"}
+    past = datetime(2026, 1, 1, tzinfo=UTC)
+    for line in (line_of(key, groups=("eu",)), line_of(key, groups=("ops", "eu"), expires=past)):
+        path.write_text(line)
+        held.look()
+        with pytest.raises(UnauthenticatedError) as refused:
+            authenticator.principal(identity)
+        assert reason(refused) == "revoked"

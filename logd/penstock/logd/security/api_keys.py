@@ -46,13 +46,19 @@ class ApiKey:
     expires_ns: int | None = None
     groups: frozenset[str] = frozenset()
 
+    @property
+    def proof(self) -> str:
+        """What an identity rests on: all that the line says. One that is changed is another."""
+        said = f"{self.name} {self.digest} {self.expires_ns} {','.join(sorted(self.groups))}"
+        return hashlib.sha256(said.encode()).hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """The keys there are, by name, and all their digests."""
+    """The keys there are, by name, and what identities by them rest on."""
 
     by_name: Mapping[str, tuple[ApiKey, ...]]
-    digests: frozenset[str]
+    proofs: frozenset[str]
 
     def identify(self, text: str, now_ns: int) -> Identity:
         """Whose key this is.
@@ -76,7 +82,7 @@ class ApiKeys:
         if found.expires_ns is not None and found.expires_ns <= now_ns:
             raise UnauthenticatedError("expired", f"the API key of {name} has expired")
         principal = Principal(found.name, Method.KEY, found.groups)
-        return Identity(principal, expires_ns=found.expires_ns, proof=f"key:{found.digest}")
+        return Identity(principal, expires_ns=found.expires_ns, proof=f"key:{found.proof}")
 
 
 _NO_KEY: Final = ApiKey("", f"sha256:{'0' * 64}")
@@ -137,6 +143,7 @@ def parse_keys(text: str, *, where: str) -> ApiKeys:
     """
     by_name: dict[str, tuple[ApiKey, ...]] = {}
     digests: set[str] = set()
+    proofs: set[str] = set()
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -145,8 +152,9 @@ def parse_keys(text: str, *, where: str) -> ApiKeys:
         if key.digest in digests:
             raise CorruptError("repeats a digest", where=f"{where}: line {number}")
         digests.add(key.digest)
+        proofs.add(key.proof)
         by_name[key.name] = (*by_name.get(key.name, ()), key)
-    return ApiKeys(by_name, frozenset(digests))
+    return ApiKeys(by_name, frozenset(proofs))
 
 
 def _parse_line(words: list[str], where: str) -> ApiKey:

@@ -1,7 +1,7 @@
 """Decides who is at a door: by certificate, by token, or by API key; and whether that still holds.
 
 Whoever came in once is asked about again with each request: an identity ends when its time is over,
-when its API key is no longer in the file, or when the key that signed its token is no longer in the
+when its API key's line is no longer in the file as it was, or when the key that signed its token is no longer in the
 set. What failed is counted by door and reason, and logged at a bounded rate; never with what was
 shown.
 """
@@ -204,7 +204,7 @@ class Authenticator:
         kind, _, what = proof.partition(":")
         match kind:
             case "key":
-                return self._keys is not None and what in self._keys.value.digests
+                return self._keys is not None and what in self._keys.value.proofs
             case "jwk":
                 return self._tokens is not None and what in self._tokens[1].keys.digests
             case _:

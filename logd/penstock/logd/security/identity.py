@@ -29,8 +29,8 @@ class Identity:
     Attributes:
         principal: Who.
         expires_ns: Unix time from which on that must not be believed any more; None: never.
-        proof: What it rests on, besides: `key:` and the digest of an API key, or `jwk:` and that
-            of the key that signed a token. When that is taken away the identity ends.
+        proof: What it rests on, besides: `key:` and the digest of an API key's line, or `jwk:` and
+            that of the key that signed a token. When that is taken away the identity ends.
     """
 
     principal: Principal
