@@ -102,17 +102,19 @@ def test_an_answer_without_end_is_cut_off(authority: Authority) -> None:
         get(url, trusting(authority))
 
 
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_an_answer_that_drips_is_given_up(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
-    monkeypatch.setattr("penstock.logd.security.jwks._WHOLE_S", 0.1)
+    monkeypatch.setattr("penstock.logd.security.jwks._WHOLE_S", 0.3)
     monkeypatch.setattr("penstock.logd.security.jwks._ANSWER_S", 5.0)
     stop = threading.Event()
 
     def dripping(handler: http.server.BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.end_headers()
-        while not stop.wait(0.02):
+        handler.wfile.write(begun)
+        for _ in range(500):
+            if stop.wait(0.01):
+                return
             handler.wfile.write(b" ")
 
     with serving(authority, dripping) as url:

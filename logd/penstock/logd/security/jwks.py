@@ -7,9 +7,11 @@ logd flood whoever issues them.
 """
 
 import http.client
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -154,24 +156,57 @@ def fetcher(url: str, tls: TlsSource, clock: Clock) -> Fetch:
         clock: Bounds the whole.
     """
     parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or http.client.HTTPS_PORT
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
     def fetch() -> bytes:
-        connection = http.client.HTTPSConnection(
-            parts.hostname or "", parts.port, timeout=_ANSWER_S, context=tls()
-        )
+        late = threading.Event()
+        until_ns = clock.monotonic_ns() + int(_WHOLE_S * 1e9)
+        data, problem, context = b"", "", tls()
         try:
-            return _get(connection, target, url, clock)
+            with (
+                context.wrap_socket(
+                    socket.create_connection((host, port), _ANSWER_S),
+                    server_hostname=host,
+                    do_handshake_on_connect=False,
+                ) as secured,
+                _cut_off(secured, late),
+            ):
+                secured.do_handshake()
+                connection = http.client.HTTPSConnection(host, port, context=context)
+                connection.sock = secured
+                data = _get(connection, target, url)
         except (OSError, http.client.HTTPException) as error:
-            raise UnavailableError(f"{url}: {str(error) or type(error).__name__}") from None
-        finally:
-            connection.close()
+            problem = str(error) or type(error).__name__
+        if late.is_set() or clock.monotonic_ns() > until_ns:
+            problem = f"no whole answer within {_WHOLE_S:g} s"
+        if problem:
+            raise UnavailableError(f"{url}: {problem}")
+        return data
 
     return fetch
 
 
-def _get(connection: http.client.HTTPSConnection, target: str, url: str, clock: Clock) -> bytes:
-    until_ns = clock.monotonic_ns() + int(_WHOLE_S * 1e9)
+@contextmanager
+def _cut_off(connection: socket.socket, late: threading.Event) -> Iterator[None]:
+    """Break a connection that is not done in time: with each byte a step's time begins anew."""
+
+    def cut() -> None:
+        late.set()
+        with suppress(OSError):
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # an SSLSocket forgets its TLS
+
+    timer = threading.Timer(_WHOLE_S, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _get(connection: http.client.HTTPSConnection, target: str, url: str) -> bytes:
     connection.request("GET", target, headers={"Accept": "application/json"})
     answer = connection.getresponse()
     if answer.status != http.client.OK:
@@ -181,8 +216,6 @@ def _get(connection: http.client.HTTPSConnection, target: str, url: str, clock: 
         data += chunk
         if len(data) > KEY_SET_SIZE_MAX:
             raise CorruptError(f"has more than {KEY_SET_SIZE_MAX} bytes", where=url)
-        if clock.monotonic_ns() > until_ns:
-            raise UnavailableError(f"{url}: no whole answer within {_WHOLE_S:g} s")
     return data
 
 
