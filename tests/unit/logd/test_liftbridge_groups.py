@@ -79,4 +79,4 @@ async def test_who_is_no_member_is_told_so() -> None:
     with pytest.raises(CallError) as raised:
         await asked.assignments(other, None)  # type: ignore[arg-type]
     assert raised.value.code is grpc.StatusCode.FAILED_PRECONDITION
-    assert asked.metadata("none").error == wire.ConsumerGroupMetadata.UNKNOWN_GROUP
+    assert asked.metadata("none", lambda _: True).error == wire.ConsumerGroupMetadata.UNKNOWN_GROUP

@@ -126,6 +126,18 @@ class Guard:
         if not self.sees(caller, stream):
             self.check(caller, Action.READ, self.stream(stream))
 
+    def check_group(self, caller: Principal, streams: Iterable[str]) -> None:
+        """Refuse what concerns a consumer group, and do not name the streams that others read in it.
+
+        Raises:
+            RefusedError: `PERMISSION_DENIED`, as of a group that is not there.
+        """
+        targets = [self.stream(stream) for stream in streams]
+        if not all(self.allows(caller, Action.CURSOR, target) for target in targets):
+            self.check(caller, Action.CURSOR, CLUSTER)
+            for target in targets:  # one that a rule denies to whom the others are allowed
+                self.check(caller, Action.CURSOR, target)
+
     def visible(self, caller: Principal, streams: Iterable[str]) -> list[str]:
         """Those that a caller may know of."""
         return [stream for stream in streams if self.sees(caller, stream)]

@@ -59,6 +59,7 @@ class Permits:
             "list_cursors": self._list_cursors,
             "group_beat": self._group_beat,
             "group_leave": self._group_leave,
+            "groups": self._named_group,
             "test_acl": self._test,
         }
         self._views: dict[str, _View] = {
@@ -162,13 +163,17 @@ class Permits:
         if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
             raise RefusedError("BAD_REQUEST", "streams: a list of names", key="streams")
         held = [_text(one, "stream") for one in _objects(request, "held")]
-        self._cursors(caller, {*named, *held, *self._streams_of(_text(request, "group"))})
+        self._cursors(caller, {*named, *held})
+        self._guard.check_group(caller, self._streams_of(_text(request, "group")))
 
     def _group_leave(self, request: Document, caller: Principal) -> None:
-        streams = self._streams_of(_text(request, "group"))
-        if not streams:  # nothing is said of whether there is such a group
-            return
-        self._cursors(caller, streams)
+        self._guard.check_group(caller, self._streams_of(_text(request, "group")))
+
+    def _named_group(self, request: Document, caller: Principal) -> None:
+        if request.get("group") is not None:
+            streams = self._streams_of(_text(request, "group"))
+            if not self._guard.visible(caller, streams):
+                self._guard.check(caller, Action.CURSOR, CLUSTER)
 
     def _test(self, request: Document, caller: Principal) -> None:
         """Everybody may ask what they may do themselves."""

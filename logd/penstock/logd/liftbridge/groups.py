@@ -9,6 +9,7 @@ that is asked for the first time costs a round more.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -124,13 +125,18 @@ class Membership:
         self._described(request.groupId, request.consumerId)
         return wire.ReportConsumerGroupCoordinatorResponse()
 
-    def metadata(self, group: str) -> wire.ConsumerGroupMetadata:
-        """A group, for whoever looks for its coordinator."""
+    def metadata(self, group: str, sees: Callable[[str], bool]) -> wire.ConsumerGroupMetadata:
+        """A group, for whoever looks for its coordinator, and sees one of its streams."""
+        unknown = wire.ConsumerGroupMetadata(
+            groupId=group, error=wire.ConsumerGroupMetadata.UNKNOWN_GROUP
+        )
         try:
             (document,) = self._groups.describe(group)
         except RefusedError:
-            unknown = wire.ConsumerGroupMetadata.UNKNOWN_GROUP
-            return wire.ConsumerGroupMetadata(groupId=group, error=unknown)
+            return unknown
+        streams = {stream for member in document["members"] for stream in member["streams"]}
+        if streams and not any(map(sees, streams)):
+            return unknown
         return wire.ConsumerGroupMetadata(
             groupId=group, coordinator=self.coordinator(), epoch=document["epoch"]
         )

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from penstock.logd.access.guard import Guard
@@ -47,20 +48,21 @@ class Describing:
         if CURSORS_STREAM.name not in self._streams.names():
             await self._make_cursors()
         caller = current_caller()
+        sees = partial(self._guard.sees, caller)
         names = list(dict.fromkeys(request.streams))
         if not names:
             names = self._guard.visible(caller, self._streams.names())
         found: dict[str, Document] = {}
         for number, name in enumerate(names, 1):
             with suppress(RefusedError):
-                if self._guard.sees(caller, name):
+                if sees(name):
                     (found[name],) = self._streams.describe(name)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return wire.FetchMetadataResponse(
             brokers=self._brokers([] if request.streams else found.values()),
             streamMetadata=[_stream(name, found.get(name)) for name in names],
-            groupMetadata=[self._membership.metadata(group) for group in request.groups],
+            groupMetadata=[self._membership.metadata(group, sees) for group in request.groups],
         )
 
     async def fetch_partition(

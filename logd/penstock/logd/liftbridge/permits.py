@@ -3,7 +3,7 @@
 A method that is not listed here is for whoever may administer everything.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from penstock.logd.access.guard import CLUSTER, Guard, stored_by
@@ -185,17 +185,15 @@ class CallPermits:
         self.guard.check_sees(caller, request.stream)
 
     def _join(self, request: wire.JoinConsumerGroupRequest, caller: Principal) -> None:
-        self._cursors(caller, {*request.streams, *self._streams_of(request.groupId)})
+        for stream in request.streams:
+            self.guard.check(caller, Action.CURSOR, self.guard.stream(stream))
+        self.guard.check_group(caller, self._streams_of(request.groupId))
 
     def _of_group(self, request: Any, caller: Principal) -> None:
         streams = self._streams_of(request.groupId)
         if not streams:
             self.guard.check(caller, Action.CURSOR, CLUSTER)  # nothing is said of what is not there
-        self._cursors(caller, streams)
-
-    def _cursors(self, caller: Principal, streams: Iterable[str]) -> None:
-        for stream in sorted(streams):
-            self.guard.check(caller, Action.CURSOR, self.guard.stream(stream))
+        self.guard.check_group(caller, streams)
 
     def _streams_of(self, group: str) -> set[str]:
         try:

@@ -12,6 +12,7 @@ import grpc
 
 from penstock.logd.acks import Nack
 from penstock.logd.core.metadata import check_not_internal
+from penstock.logd.core.subjects import is_inbox, is_reserved
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.streams import StreamOutline, Streams
 from penstock.logd.liftbridge.errors import CallError, call_error
@@ -74,6 +75,7 @@ class Publishing:
     ) -> wire.PublishToSubjectResponse:
         """Publish on a subject; the first ack of a stream that stores it counts."""
         _check_subject("subject", request.subject)
+        _check_not_reserved("subject", request.subject)
         _check_inbox(request.ackInbox)
         await self._permits.publish_to_subject(current_caller(), request)
         message = wire.Message(
@@ -201,6 +203,15 @@ def _check_partition(outline: StreamOutline, number: int) -> None:
 def _check_inbox(inbox: str) -> None:
     if inbox:
         _check_subject("ackInbox", inbox)
+        if not is_inbox(inbox):
+            _check_not_reserved("ackInbox", inbox)
+
+
+def _check_not_reserved(key: str, subject: str) -> None:
+    """Refuse what no stream stores: NATS would take it for a request of logd's own."""
+    if is_reserved(subject):
+        text = f"{key}: {subject[:80]!r} carries NATS's or logd's own traffic"
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text)
 
 
 def _check_subject(key: str, subject: str) -> None:

@@ -1,9 +1,9 @@
 """Decides who is at a door: by certificate, by token, or by API key; and whether that still holds.
 
 Whoever came in once is asked about again with each request: an identity ends when its time is over,
-when its API key's line is no longer in the file as it was, or when the key that signed its token is no longer in the
-set. What failed is counted by door and reason, and logged at a bounded rate; never with what was
-shown.
+when its API key's line is no longer in the file as it was, or when the key that signed its token is
+no longer in the set. What failed is counted by door and reason, and logged at a bounded rate; never
+with what was shown.
 """
 
 import asyncio

@@ -1,0 +1,106 @@
+"""Of a consumer group whose streams somebody may not know of, nothing is said."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.errors import RefusedError
+from penstock.logd.fetch.groups import LoneGroups
+from penstock.logd.fetch.permits import Permits
+from penstock.logd.fetch.wire import Document
+from penstock.logd.liftbridge.groups import Membership
+from penstock.logd.liftbridge.permits import CallPermits
+from penstock.logd.security.principal import Principal, end_call, set_caller
+from penstock.logd.wire import logd_liftbridge_pb2 as wire
+from tests.support.guarded_api import Guarded, guarded, somebody
+
+ORDERS = StreamConfig(name="orders", subject="orders.>")
+BOB = somebody("bob")
+
+
+class OneGroup(LoneGroups):
+    """There is `theirs`, of one member that reads `orders`."""
+
+    @override
+    def describe(self, group: str | None = None) -> list[Document]:
+        if group not in (None, "theirs"):
+            raise RefusedError("UNKNOWN_GROUP", f"there is no group {group!r}")
+        members = [{"member": "m", "streams": ["orders"]}]
+        return [{"group": "theirs", "epoch": 7, "members": members, "partitions": []}]
+
+
+def run(directory: Path, work: Callable[[Guarded], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with guarded(directory, ORDERS) as found:
+            await found.allow("allow alice cursor orders", "allow bob cursor bobs-*")
+            await work(found)
+
+    asyncio.run(main())
+
+
+def said(permits: Permits, caller: Principal, api: str, group: str, **request: Any) -> str:
+    """What a request about a group is refused with, without its name; empty: it is not."""
+    try:
+        permits.check({"api": api, "group": group} | request, caller)
+    except RefusedError as error:
+        return str(error).replace(group, "")
+    return ""
+
+
+def test_the_fetch_endpoint(tmp_path: Path) -> None:
+    async def work(found: Guarded) -> None:
+        permits = Permits(found.guard, OneGroup("me"))
+        theirs = said(permits, BOB, "groups", "theirs")
+        assert theirs
+        assert theirs == said(permits, BOB, "groups", "nobodys")
+        assert said(permits, somebody("alice"), "groups", "theirs") == ""
+        beat: dict[str, Any] = {"streams": ["bobs-own"], "held": []}
+        assert said(permits, BOB, "group_beat", "own", **beat) == ""
+        for api, request in (("group_beat", beat), ("group_leave", {})):
+            told = said(permits, BOB, api, "theirs", **request)
+            assert told
+            assert "orders" not in told
+        assert said(permits, somebody("alice"), "group_leave", "theirs") == ""
+        await found.allow("allow bob cursor *", "deny bob cursor orders")
+        assert said(permits, BOB, "group_leave", "theirs")
+
+    run(tmp_path, work)
+
+
+def test_grpc(tmp_path: Path) -> None:
+    async def work(found: Guarded) -> None:
+        def take_down(*_: object, **__: object) -> None:
+            """Not here."""
+
+        async def answer(*_: object) -> str:
+            return "called"
+
+        groups = OneGroup("me")
+        throttle = found.api._throttle
+        permits = CallPermits(found.guard, throttle, groups, take_down, lambda _: "")
+        leave = permits.around("LeaveConsumerGroup", answer)
+
+        async def told(group: str) -> str:
+            with pytest.raises(RefusedError) as refused:
+                await leave(wire.LeaveConsumerGroupRequest(groupId=group, consumerId="m"), None)
+            return str(refused.value)
+
+        before = set_caller(BOB)
+        assert await told("theirs") == await told("nobodys")
+        end_call(before)
+        before = set_caller(somebody("alice"))
+        request = wire.LeaveConsumerGroupRequest(groupId="theirs", consumerId="m")
+        assert await leave(request, None) == "called"
+        end_call(before)
+        membership = Membership(groups, found.inner._streams, timeout_s=1)
+        assert membership.metadata("theirs", lambda _: True).epoch == 7
+        hidden = membership.metadata("theirs", lambda _: False)
+        assert hidden.error == wire.ConsumerGroupMetadata.UNKNOWN_GROUP
+        assert (hidden.epoch, hidden.coordinator) == (0, "")
+
+    run(tmp_path, work)
