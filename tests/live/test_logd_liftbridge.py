@@ -167,7 +167,7 @@ def test_what_cannot_be_done_has_the_status_that_clients_know(calls: LiftbridgeC
         ("CreateStream", {1: "a", 2: "../logs"}, StatusCode.INVALID_ARGUMENT),
         ("CreateStream", {1: "a..b", 2: "a"}, StatusCode.INVALID_ARGUMENT),
         ("CreateStream", {1: "a", 2: "__cursors"}, StatusCode.INVALID_ARGUMENT),
-        ("CreateStream", {1: "a", 2: "a", 18: {1: True}}, StatusCode.INVALID_ARGUMENT),
+        ("CreateStream", {1: "a", 2: "a", 18: {1: True}}, StatusCode.FAILED_PRECONDITION),
         ("CreateStream", {1: "a", 2: "a", 5: 3}, StatusCode.FAILED_PRECONDITION),
         ("DeleteStream", {1: "nowhere"}, StatusCode.NOT_FOUND),
         ("PauseStream", {1: "nowhere"}, StatusCode.NOT_FOUND),

@@ -127,7 +127,7 @@ class Guard:
             self.check(caller, Action.READ, self.stream(stream))
 
     def check_group(self, caller: Principal, streams: Iterable[str]) -> None:
-        """Refuse what concerns a consumer group, and do not name the streams that others read in it.
+        """Refuse what concerns a consumer group, without naming the streams that others read.
 
         Raises:
             RefusedError: `PERMISSION_DENIED`, as of a group that is not there.
