@@ -37,9 +37,9 @@ FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes a fetch may ask for; a larger wish is cut to this. One frame may exceed it."""
 
 FILTER_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes a fetch with a subject filter looks at, and sends; a larger wish is cut to this. It bounds
-what a connection's payload takes in memory, and how long others that filter wait. One frame may
-exceed it."""
+"""Bytes a fetch with a subject filter, or of an encrypted stream, looks at and sends; a larger wish
+is cut to this. It bounds what a connection's payload takes in memory, and how long others that
+filter wait. One frame may exceed it."""
 
 FETCH_WAIT_MS_MAX: Final = 60_000
 """Milliseconds a fetch may wait for records; a longer wish is cut to this."""

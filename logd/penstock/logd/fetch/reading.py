@@ -68,7 +68,8 @@ class FetchReading:
     async def _plain(
         self, partition: Readable, request: FetchRequest, turn: SendingTurn, until: float
     ) -> Response:
-        bytes_max = min(request.bytes_max, FETCH_BYTES_MAX)
+        copied = partition.log.vault is not None
+        bytes_max = min(request.bytes_max, FILTER_BYTES_MAX if copied else FETCH_BYTES_MAX)
         while True:
             ranges = await _read(partition, request, request.offset, bytes_max)
             next_offset = ranges[-1].next_offset if ranges else request.offset
@@ -76,7 +77,7 @@ class FetchReading:
             enough = length >= request.bytes_min or next_offset <= partition.high_watermark
             if enough or not await _wait_for(partition, next_offset, turn.waiting, until):
                 break
-        if partition.log.vault is None or not ranges:
+        if not copied or not ranges:
             return Response(_standing(partition, next_offset), ranges)
         await turn.take()  # a connection holds one payload in memory at a time
         read = partition.log.read_frames
