@@ -125,6 +125,16 @@ async def test_who_knows_the_key_and_a_password_is_let_in(tmp_path: Path) -> Non
         assert len(intake.lines()) == 1
 
 
+async def test_a_stranger_may_not_send_a_whole_message_for_a_ping(tmp_path: Path) -> None:
+    async with listening(tmp_path, shared_key="key") as (source, intake):
+        sender = await Sender.to(source)
+        sender.send("x" * 200_000)
+        await wait_until_async(lambda: intake.account.notes["protocol_errors"])
+        sender.send(ENTRY)
+        sender.close()
+        assert intake.account.notes["handshakes_refused"] == 0
+
+
 async def test_messages_sent_along_with_the_ping_are_not_lost(tmp_path: Path) -> None:
     async with listening(tmp_path, shared_key="key") as (source, intake):
         sender = await Sender.to(source)

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
+from structlog.testing import capture_logs
 
 from penstock.collector.decode.metric_lines import metric_line
 from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exposition
@@ -192,3 +194,14 @@ def test_a_family_that_makes_no_sense_is_counted_and_costs_no_other(samples: str
 def test_a_native_histogram_is_counted_as_malformed() -> None:
     body = b"# TYPE a histogram\na {count:1,sum:2,schema:3,zero_threshold:1,zero_count:1}\n# EOF\n"
     assert read(body, OPEN).malformed == 1
+
+
+async def test_what_is_secret_in_a_target_is_not_said_when_it_fails(tmp_path: Path) -> None:
+    target = "http://user:secret@127.0.0.1:1/metrics?token=secret"
+    section = Section.model_validate({"type": "prometheus", "targets": [target]})
+    async with spooling(tmp_path, "prometheus") as intake:
+        with capture_logs() as logs:
+            intake.log = structlog.get_logger()
+            await PrometheusSource(section, {}, intake=intake)._take(target)
+    assert "127.0.0.1:1" in str(logs)
+    assert "secret" not in str(logs)

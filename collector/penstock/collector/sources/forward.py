@@ -105,11 +105,15 @@ class ForwardSource(Source):
         )
         writer.write(handshake.hello())
         values: list[bytes] = []
+        size = 0
         while not values:
             data = await reader.read(READ_BYTES)
+            size += len(data)
             if not data:
                 raise RemoteProtocolError("the connection ended within the handshake")
             values = messages.cut(data)
+            if not values and size > READ_BYTES:  # a stranger gets no room for a whole message
+                raise RemoteProtocolError(f"handshake above {READ_BYTES} bytes")
         pong = handshake.answer(values[0])
         writer.write(pong.frame)
         await writer.drain()

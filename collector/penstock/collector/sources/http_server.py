@@ -1,7 +1,7 @@
 """HTTP/1.1 as sources need it: whole requests of bounded size, one answer each (RFC 9112, by h11).
 
 A connection is kept for further requests. One that takes longer than `REQUEST_TIMEOUT_S` to bring a
-request, or is idle for so long, is closed.
+request or to take an answer, or is idle for so long, is closed.
 """
 
 import asyncio
@@ -62,7 +62,9 @@ async def serve_http(
                 request = await _read(connection, reader, writer, body_bytes_max)
             if request is None:
                 return
-            await _answer(connection, writer, await handle(request))
+            response = await handle(request)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await _answer(connection, writer, response)
             if connection.our_state is h11.MUST_CLOSE or connection.their_state is not h11.DONE:
                 return
             connection.start_next_cycle()

@@ -85,7 +85,8 @@ class PrometheusSource(Source):
         except (OSError, RemoteProtocolError, UndecodableError, TimeoutError) as error:
             up = 0
             self._intake.note("scrapes_failed")
-            self._intake.log.warning("scrape failed", target=target, error=_words(error))
+            # Not the target itself: it may have a password or a token in it.
+            self._intake.log.warning("scrape failed", **_address(target), error=_words(error))
         self._intake.note("samples_not_finite", scraped.not_finite)
         self._intake.note("samples_malformed", scraped.malformed)
         seconds = (clock.monotonic_ns() - began_ns) / 1e9
