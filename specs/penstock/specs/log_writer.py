@@ -133,7 +133,11 @@ class LogWriter:
             self._lock.release()
         for record, times in due:
             attributes = {**record.get("attributes", {}), REPEATED: times}
-            line = self._encode({**record, "attributes": attributes})
+            try:
+                line = self._encode({**record, "attributes": attributes})
+            except Exception:  # noqa: BLE001 - neither the flusher nor the application must fail
+                self._sink.lose("log", "not_encodable", times)
+                continue
             # It stands for all of them: the others are counted as dropped, this one is emitted.
             self._sink.lose("log", "repeated", times - 1)
             self._sink.emit("log", line, record["severity_number"])

@@ -61,11 +61,12 @@ class SpillFile:
     def append(self, data: bytes) -> None:
         """Write an entry that the journal's state has already; the first one makes the file.
 
-        After a failure the file says less than the state, so it is given up; the next entry makes
-        it anew.
+        After a failure the file says less than the state, so it is given up and made anew, for
+        which there may be room: nothing settled is in it. If not, the next entry tries again.
         """
+        was_open = self._descriptor >= 0
         try:
-            if self._descriptor < 0:
+            if not was_open:
                 self._create()
                 return
             _write_whole(self._descriptor, data)
@@ -73,6 +74,9 @@ class SpillFile:
         except OSError:
             self.failures += 1
             self.remove()
+            if was_open:
+                with contextlib.suppress(OSError):
+                    self._create()
 
     def shrink(self) -> None:
         """Rewrite a journal that is mostly settled, once it has grown."""

@@ -120,6 +120,20 @@ def test_what_was_folded_is_said_when_asked_for(sink: Sink) -> None:
     assert [record.get("attributes") for record in sink.records] == [None, None, {REPEATED: 3}]
 
 
+def test_what_was_folded_and_cannot_be_encoded_is_counted(sink: Sink) -> None:
+    def encode(record: dict[str, Any]) -> bytes:
+        if REPEATED in record.get("attributes", {}):
+            raise OverflowError
+        return json.dumps(record).encode()
+
+    writer = LogWriter(sink, LogLines(), folder=Folder(2), encode=encode)
+    for number in range(10):
+        say(writer, number)
+    writer.release(everything=True)
+    assert sink.lost.get("not_encodable", 0) > 0
+    assert len(sink.records) + sink.lost["not_encodable"] == 10
+
+
 def test_a_clock_that_is_set_back_begins_a_window(sink: Sink) -> None:
     writer = LogWriter(sink, LogLines(), folder=Folder(1))
     for at in (10 * WINDOW_NS, 10 * WINDOW_NS, 10 * WINDOW_NS, 5):

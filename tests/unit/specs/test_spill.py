@@ -1,5 +1,6 @@
 """The journal of audit records: what it says after any crash, and files of it."""
 
+import errno
 import os
 import random
 from collections import deque
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.specs import spill_file
 from penstock.specs.core.spill import Spill
 from penstock.specs.spill_file import SpillFile, orphans, usable_directory
 
@@ -188,3 +190,25 @@ def test_a_directory_that_others_may_write_to_is_not_used(tmp_path: Path) -> Non
     assert not usable_directory(tmp_path / "link")
     (tmp_path / "file").write_text("")
     assert not usable_directory(tmp_path / "file")
+
+
+def test_a_journal_that_cannot_be_appended_to_is_made_anew_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = make(tmp_path)
+    say(file, b"one")
+    full = [OSError(errno.ENOSPC, "full")]
+    write = spill_file._write_whole
+
+    def write_or_fail(descriptor: int, data: bytes) -> None:
+        if full:
+            raise full.pop()
+        write(descriptor, data)
+
+    monkeypatch.setattr(spill_file, "_write_whole", write_or_fail)
+    say(file, b"two")
+    assert file.failures == 1
+    file.forget()  # as the process dies
+    (found,) = orphans(tmp_path, 4_000)
+    assert found.spill.held == 2
+    found.remove()
