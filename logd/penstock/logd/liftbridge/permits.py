@@ -133,6 +133,10 @@ class CallPermits:
         self._check_inbox(caller, request.ackInbox)
         await self._throttle.take(caller, Flow.BYTES_IN, request.ByteSize())
 
+    def refused(self, method: str, request: Any, error: RefusedError) -> None:
+        """Take down what was denied of a call that goes on."""
+        self._take_down(method, request, current_caller(), error.code)
+
     def unknown(self, caller: Principal, stream: str) -> None:
         """Refuse to say whether there is a stream, to whom may not publish to one of its name.
 

@@ -125,6 +125,8 @@ class Publishing:
         try:
             ack = await self._to_partition(request, self._timeout_s)
         except Exception as error:  # noqa: BLE001 - the others go on
+            if isinstance(error, RefusedError):
+                self._permits.refused("PublishAsync", request, error)
             return wire.PublishResponse(
                 correlationId=request.correlationId,
                 ack=wire.Ack(),  # clients that know no asyncError look at it

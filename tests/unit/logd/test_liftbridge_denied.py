@@ -1,0 +1,35 @@
+"""A message that PublishAsync denies is taken down, though the call goes on."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from penstock.logd.core.metadata import StreamConfig
+from penstock.logd.fetch.groups import LoneGroups
+from penstock.logd.liftbridge.permits import CallPermits
+from penstock.logd.liftbridge.publishing import Publishing
+from penstock.logd.security.principal import end_call, set_caller
+from penstock.logd.wire import logd_liftbridge_pb2 as wire
+from tests.support.guarded_api import Recorder, guarded, somebody
+
+
+def test_a_denied_message_of_many_is_taken_down(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with guarded(tmp_path, StreamConfig(name="orders", subject="orders")) as found:
+            recorder = Recorder()
+            permits = CallPermits(
+                found.guard, found.api._throttle, LoneGroups("me"), recorder.record, lambda _: ""
+            )
+            nothing: Any = None
+            publishing = Publishing(found.inner._streams, nothing, permits, timeout_s=1)
+            before = set_caller(somebody("bob"))
+            answer = await publishing._answer(wire.PublishRequest(stream="orders", value=b"x"))
+            end_call(before)
+            assert answer is not None
+            assert answer.asyncError.code == wire.PublishAsyncError.PERMISSION_DENIED
+            ((kind, by, facts),) = recorder.recorded
+            assert (kind, by, facts["result"]) == ("access.denied", "bob", "PERMISSION_DENIED")
+            assert facts["request"]["stream"] == "orders"
+            assert facts["request"]["api"] == "PublishAsync"
+
+    asyncio.run(main())
