@@ -177,6 +177,9 @@ def test_what_a_killed_process_had_said_is_delivered_by_the_next(
     assert actors(collector) == list(range(200)), "each once, in order"
     adopted = [b for b in collector.batches if b.header["resource"]["service.name"] == "killed"]
     assert len(adopted) == len(collector.batches)
+    lane = adopting._state.lane
+    assert lane is not None
+    wait_until(lambda: not any(one.held for one in lane._adopted), what="the last answer")
     wait_until(lambda: adopting.close(0.1) and not journals(spill), what="an empty directory")
 
 

@@ -69,7 +69,7 @@ class Flusher:
         try:
             self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             self._running = running
-            native.start_thread(self._run)
+            native.start_thread(lambda: self._run(running))
         except (OSError, RuntimeError):
             # No descriptors, or the interpreter is ending: try again at the next record.
             self._close_wake()
@@ -120,8 +120,7 @@ class Flusher:
         self._link.close()
         self._close_wake()
 
-    def _run(self) -> None:
-        running = self._running
+    def _run(self, running: Any) -> None:
         while not self._stopping:
             again = self._chores()
             self._wait(_CHORES_MS if again else None)

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from typing_extensions import override
 
 from penstock import specs
-from penstock.specs import Audit, Emitter, EmitterLimits, Event, app, current
+from penstock.specs import Audit, Emitter, EmitterLimits, Event, app, current, native
 from penstock.specs.handler import SpecHandler, severity_of
 from penstock.specs.processor import SpecProcessor, configure_structlog
 from tests.unit.specs.output import Output
@@ -179,6 +179,17 @@ def test_what_cannot_be_a_record_is_counted_and_not_sent(output: Output) -> None
 def test_event_without_setup_is_dropped_quietly() -> None:
     current.set_sink(None)
     assert not AppOpened(door=1).emit()
+
+
+def test_a_thread_that_begins_after_it_was_ended_ends_quietly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late: list[Callable[[], None]] = []
+    monkeypatch.setattr(native, "start_thread", late.append)
+    emitter = Emitter({"service.name": "a"}, descriptor=1)
+    emitter.emit("log", b"{}")
+    emitter._state.flusher.stop(0)
+    late[0]()
 
 
 def test_closed_output_is_counted(tmp_path: Path) -> None:
