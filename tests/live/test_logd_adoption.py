@@ -63,6 +63,21 @@ async def test_a_stream_whose_name_is_taken_stays_where_it_is_until_it_is_free(
             assert cluster.values("s") == [b"1", b"2"]
 
 
+async def test_a_stream_whose_files_are_damaged_keeps_no_other_one_back(tmp_path: Path) -> None:
+    with nats_server(tmp_path / "nats") as server:
+        streams = [{"name": name, "subject": f"{name}.>"} for name in ("s", "t")]
+        with Logd(tmp_path / "a", server.url, streams) as alone:
+            await publish(server.url, "t.a", [b"1"])
+            assert alone.daemon.stop() == 0
+        (epochs,) = (tmp_path / "a" / "data" / "streams").glob("s*/0/epochs")
+        epochs.write_bytes(b"damage")
+        with LogdCluster(tmp_path, server.url, size=1) as cluster:
+            node = cluster.nodes["a"].daemon
+            refused = "stream s of the lone logd is not in the cluster"
+            wait_until(lambda: any(refused in reason for reason in node.status()["reasons"]))
+            assert cluster.values("t") == [b"1"]
+
+
 async def test_a_nodes_directory_is_not_taken_for_a_lone_logds(tmp_path: Path) -> None:
     with nats_server(tmp_path / "nats") as server:
         cluster = LogdCluster(tmp_path, server.url, size=1)

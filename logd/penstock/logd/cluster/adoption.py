@@ -18,7 +18,7 @@ from penstock.logd.core.cluster.commands import AdoptStream
 from penstock.logd.core.cluster.records import ReplicationOptions
 from penstock.logd.core.cluster.state import ClusterState, Refused
 from penstock.logd.core.metadata import Metadata, Stream, is_internal
-from penstock.logd.errors import UnavailableError
+from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.purging import PurgePoint
 from penstock.logd.store import Checkpoint, EpochFile
 
@@ -88,8 +88,11 @@ class Adoption:
         directory = await asyncio.to_thread(self._holdings.claim, name, stream.incarnation)
         if directory is None:
             return self._refuse(name, "its data is missing")
-        epochs = await asyncio.to_thread(EpochFile, directory / "epochs")
-        purged = await asyncio.to_thread(PurgePoint.load, directory)
+        try:
+            epochs = await asyncio.to_thread(EpochFile, directory / "epochs")
+            purged = await asyncio.to_thread(PurgePoint.load, directory)
+        except CorruptError as error:  # of this stream; the others come along
+            return self._refuse(name, str(error))
         command = AdoptStream(
             config=stream.config,
             options=ReplicationOptions(replication_factor=1),

@@ -14,6 +14,9 @@ from penstock.logd.replication_settings import ReplicationSettings
 _REPLICAS: Final = 3
 """Of a stream that does not say how many; fewer in a smaller cluster."""
 
+_FOUNDERS_S: Final = 30.0
+"""Seconds of a node for which it waits for founders that have never come."""
+
 
 async def make_stream(
     cluster: ClusterNode,
@@ -60,11 +63,11 @@ async def make_internal(
     Raises:
         RefusedError: As `Decisions.create`.
         UnavailableError: Not in time, or not yet: how many replicas it gets is seen only when every
-            founder has come once; and a node may bring one of its name.
+            founder has come once, or does not come; and a node may bring one of its name.
     """
     state = await cluster.group.read(timeout_s=timeout_s)
     absent = sorted(cluster.founders - state.nodes.keys())
-    if absent:
+    if absent and cluster.age_s < _FOUNDERS_S:
         raise UnavailableError(f"stream {config.name} is not made yet: no word of {absent[0]}")
     check_adopted(state)
     try:

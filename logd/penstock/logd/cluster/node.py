@@ -158,6 +158,7 @@ class ClusterNode:
         me = Identity(settings.cluster, settings.node)
         self.mesh = Mesh(me, rng=rng, tls=settings.tls)
         self._settings = settings
+        self._clock, self._began_ns = clock, clock.monotonic_ns()
         self.advertised = settings.advertised
         self._storage_id = _identify(settings, rng)
         self._addresses = AddressBook(settings.directory / "peers", settings.founders)
@@ -207,6 +208,11 @@ class ClusterNode:
     def founders(self) -> frozenset[str]:
         """The nodes that founded the cluster."""
         return frozenset(self._settings.founders)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was made."""
+        return (self._clock.monotonic_ns() - self._began_ns) / 1e9
 
     def listen(self) -> str:
         """Begin to listen; returns the address of the peer endpoint.

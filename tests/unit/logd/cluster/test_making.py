@@ -31,6 +31,7 @@ class _Standin:
         self.cluster = Cluster(*nodes)
         self.founders = set(founders)
         self.group = self
+        self.age_s = 0.0
         self.first: Callable[[], None] = lambda: None
 
     async def read(self, *, timeout_s: float) -> ClusterState:
@@ -104,6 +105,13 @@ async def test_what_is_internal_waits_for_every_founder() -> None:
     world.cluster.apply(register("c"))
     await world.make_cursors()
     assert world.factor(CURSORS_STREAM.name) == 3
+
+
+async def test_a_founder_that_never_comes_is_not_waited_for_for_ever() -> None:
+    world = _Standin("a", "b")
+    world.age_s = 31.0
+    await world.make_cursors()
+    assert world.factor(CURSORS_STREAM.name) == 2
 
 
 async def test_what_is_internal_is_taken_as_another_node_made_it() -> None:
