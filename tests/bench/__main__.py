@@ -24,6 +24,7 @@ from tests.bench import (
     batches,
     catch_up,
     cluster_footprint,
+    doors,
     footprint,
     gate,
     latency,
@@ -63,6 +64,7 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "l": ((cluster_footprint.TITLE, cluster_footprint.run),),
     "m": ((gate.TITLE, gate.run),),
     "n": ((app_log.TITLE, app_log.run),),
+    "o": ((doors.TITLE, doors.run),),
 }
 
 

@@ -100,9 +100,18 @@ class Bench:
         count = job.pop("count") // publishers
         target = {"kind": kind, "url": system.url, "subject": system.subject}
         jobs = [target | {"count": count, "number": n} | job for n in range(publishers)]
-        before_s = sum(map(cpu_seconds, system.pids()))
-        run = run_workers("publisher", jobs)
-        run = replace(run, processor_s=sum(map(cpu_seconds, system.pids())) - before_s)
+        run = _watched(system, "publisher", jobs)
         refused = run.total("refused")
         assert not refused, f"{system.name} refused {refused}: {run.results[0].get('refusal')}"
         return run
+
+    def read(self, system: System, **job: Any) -> Run:
+        """Read with one process; see `tests.bench.reader`."""
+        return _watched(system, "reader", [job])
+
+
+def _watched(system: System, module: str, jobs: Sequence[dict[str, Any]]) -> Run:
+    """Run workers, and see what processor time the system uses meanwhile."""
+    before_s = sum(map(cpu_seconds, system.pids()))
+    run = run_workers(module, jobs)
+    return replace(run, processor_s=sum(map(cpu_seconds, system.pids())) - before_s)

@@ -10,7 +10,8 @@ is what is measured. All kinds but the batches of logd are the same bytes for bo
 
 import re
 import select
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, time_ns  # noqa: TID251 - held against logd's dates
 from typing import Any, Final
@@ -30,6 +31,8 @@ class Job:
 
     Attributes:
         kind: A key of `KINDS`.
+        url: Of NATS; of the kind `liftbridge`, ``HOST:PORT``.
+        subject: To publish on; of the kind `liftbridge`, the stream.
         count: Messages; of the batched kinds, records.
         window: Messages (or whole batches) that may be unanswered.
         rate: Messages a second, of the kind `paced`.
@@ -227,6 +230,36 @@ def _fast(job: Job) -> Prepared:
     return run
 
 
+def _liftbridge(job: Job) -> Prepared:
+    """Liftbridge's PublishAsync: at most `window` messages unanswered."""
+    import grpc
+
+    from tests.support.liftbridge import ALL
+    from tests.support.protobuf_bytes import decode, encode
+
+    channel = grpc.insecure_channel(job.url)
+    grpc.channel_ready_future(channel).result(timeout=30)
+    publish: Any = channel.stream_stream("/proto.API/PublishAsync")
+    one = encode({2: payload(job.size_bytes), 3: job.subject, 8: ALL})
+    room = threading.Semaphore(job.window)
+
+    def requests() -> Iterator[bytes]:
+        for _ in range(job.count):
+            room.acquire()
+            yield one
+
+    def run() -> Result:
+        refusals: list[bytes] = []
+        for answer in publish(requests()):
+            if 2 in decode(answer):  # asyncError
+                refusals.append(answer)
+            room.release()
+        refusal = repr(refusals[0][:300]) if refusals else ""
+        return {"sent": job.count, "refused": len(refusals), "refusal": refusal}
+
+    return run
+
+
 KINDS: Final[dict[str, Callable[[Job], Prepared]]] = {
     "plain": _plain,
     "acked": _acked,
@@ -234,6 +267,7 @@ KINDS: Final[dict[str, Callable[[Job], Prepared]]] = {
     "batches": _batches,
     "atomic": _atomic,
     "fast": _fast,
+    "liftbridge": _liftbridge,
 }
 
 

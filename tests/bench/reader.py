@@ -2,7 +2,8 @@
 
 As with publishers, no kind does more with what it reads than it must: bytes are taken from the
 socket into one buffer, and records are counted by what the server says or by looking for the
-beginnings of messages. The kind `client` is the exception: that is what an application does.
+beginnings of messages. The kinds `client` and `subscriber` are the exceptions: that is what an
+application does.
 """
 
 import json
@@ -10,6 +11,7 @@ import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -31,11 +33,14 @@ class Job:
 
     Attributes:
         kind: A key of `KINDS`.
-        address: ``HOST:PORT`` of a fetch endpoint or a raw copy, or a NATS URL.
+        address: ``HOST:PORT`` of a fetch endpoint, a raw copy or Liftbridge's API, or a NATS URL.
         stream: To read.
         count: Records there are; of the kind `counted`, those that will be published.
         subject: Of the records.
         number: Tells readers of one run apart.
+        bytes_max: Of one fetch of the kind `frames`.
+        ca_file: Of the kind `frames`: whom to trust; with it, TLS.
+        token: Of the kind `frames`: an API key.
     """
 
     kind: str
@@ -44,6 +49,9 @@ class Job:
     count: int = 0
     subject: str = ""
     number: int = 0
+    bytes_max: int = FETCH_BYTES
+    ca_file: str = ""
+    token: str = ""
 
 
 Result = dict[str, Any]
@@ -69,22 +77,35 @@ def _read_exactly(connection: socket.socket, view: memoryview, size: int) -> Non
 
 def _frames(job: Job) -> Prepared:
     """logd's frames, as its fetch protocol sends them."""
+    from penstock.logd.client import Access
     from penstock.logd.fetch.wire import RESPONSE_HEAD, encode_request, raise_error
 
+    host = job.address.rpartition(":")[0]
+    access = Access(ca_file=job.ca_file or None, token=job.token or None)
+    context, greeting = access.prepare(host)
     connection = _connect(job.address)
+    if context is not None:
+        connection = context.wrap_socket(connection, server_hostname=host)
     buffer = memoryview(bytearray(_BUFFER))
-    request = {"api": "fetch", "stream": job.stream, "bytes_max": FETCH_BYTES, "wait_ms_max": 0}
+
+    def ask(request: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        connection.sendall(encode_request(request))
+        _read_exactly(connection, buffer, RESPONSE_HEAD.size)
+        header_length, length = RESPONSE_HEAD.unpack(buffer[: RESPONSE_HEAD.size])
+        _read_exactly(connection, buffer, header_length)
+        header = json.loads(bytes(buffer[:header_length]))
+        raise_error(header)
+        _read_exactly(connection, buffer, length)
+        return header, length
+
+    if greeting is not None:
+        ask(greeting)
+    request = {"api": "fetch", "stream": job.stream, "bytes_max": job.bytes_max, "wait_ms_max": 0}
 
     def run() -> Result:
         offset = taken = 0
         while offset < job.count:
-            connection.sendall(encode_request(request | {"offset": offset}))
-            _read_exactly(connection, buffer, RESPONSE_HEAD.size)
-            header_length, length = RESPONSE_HEAD.unpack(buffer[: RESPONSE_HEAD.size])
-            _read_exactly(connection, buffer, header_length)
-            header = json.loads(bytes(buffer[:header_length]))
-            raise_error(header)
-            _read_exactly(connection, buffer, length)
+            header, length = ask(request | {"offset": offset})
             offset, taken = header["next_offset"], taken + length
         return {"records": offset, "bytes": taken}
 
@@ -104,6 +125,27 @@ def _client(job: Job) -> Prepared:
             records += batch.num_rows
             taken += header.body_length
         return {"records": records, "bytes": taken}
+
+    return run
+
+
+def _subscriber(job: Job) -> Prepared:
+    """logd's records one by one, by Liftbridge's API; messages are counted, not parsed."""
+    import grpc
+
+    from tests.support.liftbridge import EARLIEST
+    from tests.support.protobuf_bytes import encode
+
+    channel = grpc.insecure_channel(job.address)
+    grpc.channel_ready_future(channel).result(timeout=30)
+    subscribe: Any = channel.unary_stream("/proto.API/Subscribe")
+
+    def run() -> Result:
+        messages = subscribe(encode({1: job.stream, 3: EARLIEST}))
+        next(messages)  # empty: the subscription stands
+        sizes = [len(message) for message in islice(messages, job.count)]
+        messages.cancel()
+        return {"records": len(sizes), "bytes": sum(sizes)}
 
     return run
 
@@ -200,6 +242,7 @@ def _counted(job: Job) -> Prepared:
 KINDS: Final[dict[str, Callable[[Job], Prepared]]] = {
     "frames": _frames,
     "client": _client,
+    "subscriber": _subscriber,
     "raw": _raw,
     "consumer": _consumer,
     "counted": _counted,
