@@ -178,7 +178,7 @@ def test_what_cannot_be_done_has_the_status_that_clients_know(calls: LiftbridgeC
         ("Publish", {2: b"x", 3: "logs", 4: 1}, StatusCode.NOT_FOUND),
         ("Publish", {2: b"x", 3: "__cursors"}, StatusCode.INVALID_ARGUMENT),
         ("Publish", {2: b"x", 3: "logs", 6: "a b\r\nPUB c 0"}, StatusCode.INVALID_ARGUMENT),
-        ("Publish", {2: bytes(2 << 20), 3: "logs"}, StatusCode.INVALID_ARGUMENT),
+        ("Publish", {2: bytes(3 << 19), 3: "logs"}, StatusCode.INVALID_ARGUMENT),
         ("Publish", {1: bytes(5000), 2: b"x", 3: "logs"}, StatusCode.INVALID_ARGUMENT),
         ("PublishToSubject", {2: b"x", 3: "a.*"}, StatusCode.INVALID_ARGUMENT),
         ("Publish", {2: bytes(9 << 20), 3: "logs"}, StatusCode.RESOURCE_EXHAUSTED),

@@ -14,7 +14,8 @@ class GrpcSection(BaseModel):
 
     Attributes:
         listen: Where its clients connect.
-        message_bytes_max: Of one request; what NATS takes (`max_payload`) bounds publishes, too.
+        message_bytes_max: Of one request, which gRPC reads before it is known whose it is; what NATS
+            takes (`max_payload`) bounds publishes, too.
         calls_max: Calls under way, over all clients, subscriptions included.
         calls_per_connection_max: Of them on one connection; HTTP/2 holds further ones up.
         subscriptions_max: Subscriptions at a time.
@@ -28,7 +29,7 @@ class GrpcSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     listen: HostPort = "127.0.0.1:9292"
-    message_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * _MIB)] = 8 * _MIB
+    message_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * _MIB)] = 2 * _MIB
     calls_max: Annotated[int, Field(ge=1, le=65_536)] = 1024
     calls_per_connection_max: Annotated[int, Field(ge=1, le=65_536)] = 256
     subscriptions_max: Annotated[int, Field(ge=1, le=65_536)] = 256
