@@ -35,6 +35,9 @@ _REST: Final = 10
 """Of the rate, the part at which they come from when the failover is over until the killed node is
 back and all is looked up, so that a hundred kills take half an hour and not two."""
 
+_REST_MIN: Final = 200.0
+"""Messages a second below that at most; the publisher sends at least one each 5 ms, or none."""
+
 _ARRANGE_S: Final = 5.0
 _BACK_S: Final = 60.0
 
@@ -122,7 +125,7 @@ class Course:
         self._go_on(killed_ns + _QUIET_NS)
         busy = sum(row[2] >= busy_ns for row in self._round)
         rate = busy / (self._round[-1][2] - busy_ns) * 1e9
-        _set_rate(publishing, self.rate / _REST)
+        _set_rate(publishing, max(self.rate / _REST, min(self.rate, _REST_MIN)))
         started_ns = perf_counter_ns()
         cluster.start(node)
         cluster.wait_in_sync(STREAM)
