@@ -14,8 +14,8 @@ class GrpcSection(BaseModel):
 
     Attributes:
         listen: Where its clients connect.
-        message_bytes_max: Of one request, which gRPC reads before it is known whose it is; what NATS
-            takes (`max_payload`) bounds publishes, too.
+        message_bytes_max: Of one request, which gRPC reads before it is known whose it is; what
+            NATS takes (`max_payload`) bounds publishes, too.
         calls_max: Calls under way, over all clients, subscriptions included.
         calls_per_connection_max: Of them on one connection; HTTP/2 holds further ones up.
         subscriptions_max: Subscriptions at a time.
