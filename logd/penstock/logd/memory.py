@@ -145,12 +145,7 @@ class Memory:
             (name, state.sequence, state.offset, state.seen_ns)
             for name, state in sorted(rows, key=lambda one: one[1].offset)
         )
-        dedup.message_ids.restore(
-            (name, offset, seen_ns)
-            for name, (offset, seen_ns) in sorted(
-                zip(*self.ids, strict=True), key=lambda one: one[1]
-            )
-        )
+        dedup.message_ids.restore(*self.ids)
         dedup.last_message_id = self.last_message_id
         dedup.whole |= self.whole
         dedup.lost = self.lost

@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.logd.core.message_ids import MessageIds
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.core.producers import ProducerTable
-from penstock.logd.core.publish_options import stored_message_id
+from penstock.logd.core.stored_ids import integers, stored_message_ids
 from penstock.logd.frame import FrameHeader
 
 
@@ -65,15 +65,14 @@ class Dedup:
             batch: Its rows.
             now_ns: The time; a record of the future counts as of now.
         """
-        self.last_message_id = b""
-        column = batch.column("headers")
-        if column.null_count == batch.num_rows:
+        rows, ids = stored_message_ids(batch.column("headers"))
+        self.last_message_id = ids[-1] if rows and rows[-1] == batch.num_rows - 1 else b""
+        if not rows:
             return
-        deltas = batch.column("offset_delta").to_pylist()
-        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        for delta, time_ns, pairs in zip(deltas, times, column.to_pylist(), strict=True):
-            message_id = stored_message_id(pairs or ())
-            self.last_message_id = message_id or b""
-            if message_id is not None:
-                seen_ns = min(time_ns, now_ns)
-                self.message_ids.record(message_id, header.base_offset + delta, seen_ns)
+        base = header.base_offset
+        deltas = integers(batch.column("offset_delta"), "i")
+        times = integers(batch.column("timestamp"), "q")
+        self.message_ids.record_all(
+            ids,
+            [(base + deltas[row], min(times[row], now_ns)) for row in rows],
+        )

@@ -1,7 +1,9 @@
 """The window of message ids: a message whose `Nats-Msg-Id` was stored within it is a duplicate."""
 
+import operator
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import islice
 
 
 class MessageIds:
@@ -35,13 +37,7 @@ class MessageIds:
 
     def record(self, message_id: bytes, offset: int, now_ns: int) -> None:
         """Remember that a message of this id was stored."""
-        if self._window_ns == 0:
-            return
-        self._ids[message_id] = (offset, now_ns)
-        self._ids.move_to_end(message_id)
-        if len(self._ids) > self.ids_max:
-            _, (_, oldest_ns) = self._ids.popitem(last=False)
-            self.evicted += oldest_ns >= now_ns - self._window_ns
+        self.record_all((message_id,), ((offset, now_ns),))
 
     def snapshot(self) -> tuple[list[bytes], list[tuple[int, int]]]:
         """Every id, and of each (offset, seen_ns); by rising offset they are in order.
@@ -51,11 +47,34 @@ class MessageIds:
         """
         return list(dict.keys(self._ids)), list(dict.values(self._ids))
 
-    def restore(self, rows: Iterable[tuple[bytes, int, int]]) -> None:
-        """Replace the window by ids as (id, offset, seen_ns), the oldest first."""
+    def record_all(self, names: Iterable[bytes], seen: Iterable[tuple[int, int]]) -> None:
+        """`record` ids, and of each (offset, now_ns)."""
+        if self._window_ns == 0:
+            return
+        ids = self._ids
+        count = len(ids)
+        for name, at in zip(names, seen, strict=True):
+            ids[name] = at
+            if len(ids) == count:  # it was there
+                ids.move_to_end(name)
+            elif count == self.ids_max:
+                _, (_, oldest_ns) = ids.popitem(last=False)
+                self.evicted += oldest_ns >= at[1] - self._window_ns
+            else:
+                count += 1
+
+    def restore(self, names: list[bytes], seen: list[tuple[int, int]]) -> None:
+        """Replace the window by a snapshot's ids, and of each (offset, seen_ns)."""
         self._ids.clear()
-        for message_id, offset, seen_ns in rows:
-            self.record(message_id, offset, seen_ns)
+        if self._window_ns == 0:
+            return
+        if any(map(operator.gt, seen, islice(seen, 1, None))):
+            order = sorted(range(len(seen)), key=seen.__getitem__)
+            names, seen = [names[at] for at in order], [seen[at] for at in order]
+        surplus = max(0, len(names) - self.ids_max)
+        for (_, oldest_ns), (_, now_ns) in zip(seen[:surplus], seen[self.ids_max :], strict=True):
+            self.evicted += oldest_ns >= now_ns - self._window_ns
+        self._ids.update(zip(names[surplus:], seen[surplus:], strict=True))
 
     def expire(self, now_ns: int, count_max: int | None = None) -> None:
         """Forget ids that are out of the window, the oldest first, no more than so many."""
