@@ -28,14 +28,14 @@ def faulty(directory: Path) -> list[str]:
 async def test_open_files_are_enough_for_every_stream_or_it_is_said_how_many_it_takes(
     tmp_path: Path, nats_url: str
 ) -> None:
-    limited = ["prlimit", "--nofile=40:78", sys.executable, "-m", "penstock.logd"]
+    limited = ["prlimit", "--nofile=40:150", sys.executable, "-m", "penstock.logd"]
     streams = [LOGS, AUDIT, {"name": "more", "subject": "more"}]
     with (
         Logd(tmp_path / "logd", nats_url, streams, program=limited, connections_max=8) as logd,
         contextlib.ExitStack() as stack,
     ):
         readers = [stack.enter_context(logd.client()) for _ in range(8)]
-        with pytest.raises(RefusedError, match="need 80 open files, the limit is 78"):
+        with pytest.raises(RefusedError, match="need 152 open files, the limit is 150"):
             readers[0].create_stream("fourth", "fourth")
         client = await nats.connect(nats_url)
         for name in ("logs", "audit"):
@@ -46,7 +46,7 @@ async def test_open_files_are_enough_for_every_stream_or_it_is_said_how_many_it_
         assert await asyncio.to_thread(logd.daemon.stop) == 0
         logd.daemon.launch()
         assert logd.daemon.wait(within_s=30) == 78
-        assert "need 80 open files" in logd.daemon.log()
+        assert "need 152 open files" in logd.daemon.log()
 
 
 async def test_a_disk_that_never_answers_does_not_keep_the_process_from_ending(

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +14,9 @@ import pytest
 from penstock.logd.client import Access, AsyncLogClient, LogClient
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.fetch.connection import FetchLimits, Response, SendingTurn
-from penstock.logd.fetch.server import FetchServer
+from penstock.logd.fetch.server import Api, FetchServer
 from penstock.logd.fetch.wire import REQUEST_HEAD, Document, encode_request
+from penstock.logd.limits import STRANGERS_BESIDES
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.principal import Principal
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
@@ -50,9 +51,10 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> Callers:
 async def serving(
     callers: Callers,
     authenticator: Authenticator,
-    asked: Asked | None = None,
+    asked: Api | None = None,
     *,
     clients: ClientCertificates | None = ClientCertificates.OPTIONAL,
+    change: Callable[[ssl.SSLContext], None] | None = None,
 ) -> AsyncIterator[tuple[str, FetchServer]]:
     source = None
     if clients is not None:
@@ -62,6 +64,8 @@ async def serving(
             key_file=callers.server.key,
         )
         context = files.server(clients)
+        if change is not None:
+            change(context)
         source = lambda: context  # noqa: E731 - a source of one context
     server = FetchServer(
         asked or Asked(), FetchLimits(connections_max=4), tls=source, authenticator=authenticator
@@ -271,14 +275,35 @@ async def test_without_tls_a_token_goes_nowhere_but_to_this_machine(callers: Cal
             await log.streams()
 
 
-async def test_tls_that_is_too_old_or_none_at_all_is_not_spoken(callers: Callers) -> None:
+def oldest(callers: Callers) -> ssl.SSLContext:
+    """A client that speaks TLS 1.1 and nothing later."""
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.load_verify_locations(callers.servers.cert)
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
     old.set_ciphers("ALL:@SECLEVEL=0")
+    return old
+
+
+def lenient(context: ssl.SSLContext) -> None:
+    """Nothing but the version is left for a server to refuse old clients for."""
+    context.set_ciphers("ALL:@SECLEVEL=0")
+
+
+def lowered(context: ssl.SSLContext) -> None:
+    """What must not be."""
+    lenient(context)
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+
+
+@pytest.mark.parametrize("change", [None, lenient])
+async def test_tls_that_is_too_old_or_none_at_all_is_not_spoken(
+    callers: Callers, change: Callable[[ssl.SSLContext], None] | None
+) -> None:
     asked = Asked()
-    async with serving(callers, callers.authenticator(), asked) as (address, server):
+    old = oldest(callers)
+    async with serving(callers, callers.authenticator(), asked, change=change) as (address, server):
         host, port = address.split(":")
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.open_connection(host, int(port), ssl=old, server_hostname="localhost")
@@ -291,15 +316,86 @@ async def test_tls_that_is_too_old_or_none_at_all_is_not_spoken(callers: Callers
     assert asked.callers == []
 
 
-async def test_handshakes_that_never_end_leave_room_for_others(callers: Callers) -> None:
-    let_in = access(callers, callers.client())
-    async with serving(callers, callers.authenticator()) as (address, server):
+async def test_a_lower_minimum_would_be_noticed(callers: Callers) -> None:
+    """The twin of the test above: there it is the minimum that refuses, and nothing else."""
+    old = oldest(callers)
+    async with serving(callers, callers.authenticator(), change=lowered) as (address, _):
         host, port = address.split(":")
-        silent = [socket.create_connection((host, int(port))) for _ in range(100)]
-        await wait_until_async(lambda: server.connections == 2 * 4 + 64)
-        for one in silent[:70]:
-            one.close()
-        await wait_until_async(lambda: server.connections < 10)
-        await asyncio.to_thread(ask, address, let_in)
+        _, writer = await asyncio.open_connection(
+            host, int(port), ssl=old, server_hostname="localhost"
+        )
+        assert writer.get_extra_info("ssl_object").version() == "TLSv1.1"
+        writer.close()
+
+
+STRANGERS_MAX = 4 + STRANGERS_BESIDES
+
+
+@pytest.mark.parametrize("clients", [None, ClientCertificates.OPTIONAL], ids=["plain", "tls"])
+async def test_strangers_that_say_nothing_leave_room_for_who_is_known(
+    callers: Callers, clients: ClientCertificates | None
+) -> None:
+    """However many there are: the oldest of them goes for each that comes."""
+    known = Access(token=callers.key) if clients is None else access(callers, token=callers.key)
+    async with serving(callers, callers.authenticator(), clients=clients) as (address, server):
+        host, port = address.split(":")
+        silent = [socket.create_connection((host, int(port))) for _ in range(STRANGERS_MAX + 30)]
+        await wait_until_async(lambda: server.turned_away == 30)
+        assert server.connections == STRANGERS_MAX
+        await asyncio.to_thread(ask, address, known)
+        assert server.turned_away == 31
+        for one in silent[:31]:
+            one.settimeout(60)
+            assert one.recv(1) == b""
         for one in silent:
             one.close()
+        await wait_until_async(lambda: server.connections == 0)
+
+
+async def test_more_callers_than_may_be_are_told_so(callers: Callers) -> None:
+    let_in = Access(token=callers.key)
+    async with serving(callers, callers.authenticator(), clients=None) as (address, server):
+        there = [AsyncLogClient(address, access=let_in) for _ in range(4)]
+        for client in there:
+            assert await client.streams() == []
+        refused = await refusal(address, let_in)
+        assert (refused.code, refused.detail["limit"]) == ("TOO_MANY_CONNECTIONS", 4)
+        there[0].close()
+        await wait_until_async(lambda: server.connections == 3)
+        await ask_async(address, let_in)
+        for client in there:
+            client.close()
+
+
+class Held:
+    """Answers a fetch when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked, self.may = asyncio.Event(), asyncio.Event()
+
+    async def answer(self, _: Document, __: SendingTurn) -> Response:
+        self.asked.set()
+        await self.may.wait()
+        return Response({"next_offset": 1}, payload=b"a secret record")
+
+
+async def test_a_fetch_that_waits_is_not_answered_when_its_identity_has_ended(
+    callers: Callers,
+) -> None:
+    api, lines = Held(), callers.keys.read_text()
+    async with serving(callers, callers.authenticator(), api, clients=None) as (address, _):
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(encode_request({"api": "authenticate", "id": 1, "token": callers.key}))
+        writer.write(encode_request({"api": "fetch", "id": 2, "wait_ms_max": 60_000}))
+        async with asyncio.timeout(60):
+            await api.asked.wait()
+            callers.keys.write_text("")
+            callers.key_file.look()
+            api.may.set()
+            heard = b""
+            while b"UNAUTHENTICATED" not in heard:
+                heard += await reader.readexactly(1)
+        assert b"secret" not in heard
+        writer.close()
+    callers.keys.write_text(lines)

@@ -10,7 +10,10 @@ import grpc
 import grpc.aio
 import pytest
 
+from penstock.logd.liftbridge.calls import CallGuard
+from penstock.logd.liftbridge.config import GrpcSection
 from penstock.logd.liftbridge.edge import Edge, GrpcDoor
+from penstock.logd.liftbridge.server import server_options
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.principal import current_caller
 from penstock.logd.security.renewal import Renewed
@@ -21,6 +24,8 @@ from tests.support.identities import HOST, Callers
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
+
+CONNECTIONS_MAX = 4
 
 ANYTHING: Any = None
 """Permissions are asked for behind the edge."""
@@ -44,12 +49,17 @@ async def stream(_: bytes, context: Any) -> None:
 
 @asynccontextmanager
 async def serving(door: GrpcDoor) -> AsyncIterator[int]:
-    server = grpc.aio.server(interceptors=(Edge(door.authenticator, "proto.API"),))
-    handlers: dict[str, Any] = {
-        "Who": grpc.unary_unary_rpc_method_handler(who),
-        "Stream": grpc.unary_stream_rpc_method_handler(stream),
+    section = GrpcSection(connections_max=CONNECTIONS_MAX)
+    server = grpc.aio.server(
+        interceptors=(CallGuard(section.calls_max), Edge(door.authenticator)),
+        options=server_options(section),
+    )
+    asked: dict[str, Any] = {
+        "Who": grpc.stream_unary_rpc_method_handler(who),
+        "Stream": grpc.stream_stream_rpc_method_handler(stream),
     }
-    for service in ("proto.API", "grpc.health.v1.Health"):
+    probed: dict[str, Any] = {"Who": grpc.unary_unary_rpc_method_handler(who)}
+    for service, handlers in (("proto.API", asked), ("grpc.health.v1.Health", probed)):
         handler = grpc.method_handlers_generic_handler(service, handlers)
         server.add_generic_rpc_handlers((handler,))
     credentials = door.credentials()
@@ -194,3 +204,35 @@ async def test_a_subscription_ends_with_the_identity_of_whoever_made_it(callers:
         assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
         wait_until(lambda: authenticator.failed["grpc", "revoked"] == 1)
     callers.keys.write_text(lines)
+
+
+async def test_nothing_is_read_of_what_strangers_send(callers: Callers) -> None:
+    """They are answered before they have sent any of it."""
+
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    door = GrpcDoor(authenticator=callers.authenticator(), permits=ANYTHING)
+    async with serving(door) as port, channel_to(port) as channel:
+        call: Any = channel.stream_unary("/proto.API/Who")
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call(never(), timeout=20)
+        assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_connections_are_bounded(callers: Callers) -> None:
+    async with serving(GrpcDoor(authenticator=callers.authenticator(), permits=ANYTHING)) as port:
+        there = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
+        for reader, _ in there:
+            assert await reader.readexactly(9)  # HTTP/2's SETTINGS: it is let in
+        late, closing = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(20):
+            assert await late.read() == b""
+        for _, writer in there:
+            writer.close()
+        closing.close()
+        async with channel_to(port) as channel:
+            who: Any = channel.unary_unary("/proto.API/Who")
+            shown = [("authorization", f"Bearer {callers.key}")]
+            assert await who(b"", metadata=shown, timeout=20, wait_for_ready=True) == b"key:batch"

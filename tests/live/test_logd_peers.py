@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.limits import PEER_FRAME_SIZE_MAX, PEER_UNSENT_BYTES_MAX
+from penstock.logd.limits import (
+    PEER_FRAME_SIZE_MAX,
+    PEER_HELLO_SIZE_MAX,
+    PEER_UNSENT_BYTES_MAX,
+)
 from penstock.logd.peers.identity import Identity, greet
 from penstock.logd.peers.link import PeerLink
 from penstock.logd.peers.server import PeerServer
@@ -23,6 +28,7 @@ from penstock.logd.tcp.channel import Channel
 from penstock.logd.tcp.dialing import dial
 from penstock.logd.wire.logd_peer_pb2 import Purpose, Refused
 from tests.support.certificates import Authority
+from tests.support.fuzzing import SEED, cases, mutated_bytes
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
@@ -79,6 +85,50 @@ async def listening(
         running.cancel()
         await asyncio.wait([running])
         server.close()
+
+
+async def test_what_is_no_hello_ends_its_connection_only() -> None:
+    """Bytes that are nearly right, and frames that are announced larger than a Hello is."""
+    sound = encode_frame(Kind.HELLO, greet(A, "b", Purpose.MESSAGES))
+    service = Recorder()
+    async with listening(service) as (address, server):
+        host, port = address.split(":")
+        for number in range(cases(60)):
+            rng = random.Random(f"{SEED}-{number}")
+            data = mutated_bytes(rng, sound)
+            reader, writer = await asyncio.open_connection(host, int(port))
+            with contextlib.suppress(ConnectionError):
+                writer.write(data)
+                writer.write_eof()
+                async with asyncio.timeout(20):
+                    await reader.read()
+            writer.close()
+        broken = server.counts.broken
+        assert broken > 0
+        assert server.counts.refused > 0
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(struct.pack("<IB", PEER_HELLO_SIZE_MAX + 1, Kind.HELLO))
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""  # at once: the rest is not waited for
+        writer.close()
+        await wait_until_async(lambda: server.counts.broken == broken + 1)
+        assert service.raft == []
+        async with linked(address) as link:
+            assert await link.ask("echo", b"x", timeout_s=20) == b"a:x"
+
+
+async def test_nodes_that_say_nothing_leave_room_for_who_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.logd.peers.server.PEER_STRANGERS_MAX", 8)
+    async with listening(Recorder()) as (address, server):
+        host, port = address.split(":")
+        silent = [socket.create_connection((host, int(port))) for _ in range(20)]
+        await wait_until_async(lambda: server.turned_away == 12)
+        async with linked(address) as link:
+            assert await link.ask("echo", b"x", timeout_s=20) == b"a:x"
+        for one in silent:
+            one.close()
 
 
 @asynccontextmanager

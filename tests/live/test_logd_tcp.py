@@ -45,7 +45,7 @@ def files_of(authority: Authority, name: str, *, expired: bool = False) -> Certi
 @asynccontextmanager
 async def listening(serve: Serve, tls: CertificateFiles | None = None) -> AsyncIterator[int]:
     source = PeerTls.of(tls).server if tls else None
-    listener = Listener(serve, name="test", key="test", tls=source)
+    listener = Listener(serve, name="test", key="test", strangers_max=64, tls=source)
     address = listener.listen("127.0.0.1:0")
     running = asyncio.create_task(listener.run())
     try:
@@ -167,7 +167,7 @@ async def test_the_first_address_that_answers_is_taken(monkeypatch: pytest.Monke
 
 async def test_an_address_in_use_is_refused_with_the_key_to_change() -> None:
     async with listening(never) as port:
-        second = Listener(never, name="peer endpoint", key="peer")
+        second = Listener(never, name="peer endpoint", key="peer", strangers_max=64)
         with pytest.raises(UnavailableError, match="cannot listen on") as refused:
             second.listen(f"127.0.0.1:{port}")
     assert "`peer`" in refused.value.fix
@@ -221,7 +221,7 @@ async def test_a_handshake_that_never_comes_ends(
 
 
 async def test_the_listener_counts_its_connections() -> None:
-    listener = Listener(never, name="test", key="test")
+    listener = Listener(never, name="test", key="test", strangers_max=64)
     port = int(listener.listen("127.0.0.1:0").rsplit(":", 1)[1])
     running = asyncio.create_task(listener.run())
     channel = await dial_local(port)

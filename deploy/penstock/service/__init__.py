@@ -4,7 +4,7 @@ A leaf package: it imports nothing else of Penstock's and knows no component. `p
 does not use it, so that applications install pydantic alone (docs/decisions/0003).
 """
 
-from penstock.service.admin import AdminServer, Health, Stage, Status, Visitor
+from penstock.service.admin import AdminServer, Admission, Health, Stage, Status, Visitor
 from penstock.service.config import HostPort, HostPorts, check_only, load_config, show_config
 from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.logs import configure_logs
@@ -12,6 +12,7 @@ from penstock.service.run import exit_on_error, run_until_stopped
 
 __all__ = [
     "AdminServer",
+    "Admission",
     "ConfigError",
     "ExitCode",
     "Health",

@@ -5,8 +5,9 @@ reports is what the process last said of itself. `/healthz` is 200 when the proc
 degraded, 503 otherwise; its body is the same JSON as `/status`, without the stages.
 
 Where callers must be known, `/healthz` says to others no more than the health, for a probe has no
-secrets, and the rest is 401. Connections are bounded in number and in time, TLS handshakes
-included; each has a thread of its own, so that a slow one holds up no other.
+secrets; the rest is 401, or 403 to whom it is not for. Connections are bounded in number and in
+time, TLS handshakes included; each has a thread of its own, so that a slow one holds up no other.
+When there are too many, one that has asked for nothing yet makes room for the next.
 """
 
 import json
@@ -14,8 +15,8 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from socketserver import ThreadingMixIn
@@ -36,7 +37,11 @@ FINAL_STATUS = "final status"
 """The event under which `AdminServer.close` logs the last status."""
 
 CONNECTIONS_MAX: Final = 64
-"""Connections at a time, each with a thread; further ones are closed at once."""
+"""Connections at a time, each with a thread. Beyond that the first goes that has asked for nothing
+yet; when all have asked, the new one does."""
+
+_LEAVING_MAX: Final = 64
+"""Connections that were closed for others, and whose threads have not ended yet."""
 
 WHOLE_S: Final = 30.0
 """Seconds a connection may take from its beginning to its end."""
@@ -111,11 +116,44 @@ class Visitor:
         return bool(self.authorization) or self.certificate is not None
 
 
-Admit = Callable[[Visitor], bool]
-"""Says whether somebody is known. Called on the threads of connections."""
+class Admission(StrEnum):
+    """What somebody may see."""
+
+    ALL = "all"
+    UNKNOWN = "unknown"
+    """The health: nobody knows who asks."""
+
+    FORBIDDEN = "forbidden"
+    """The health: it is known who asks, and that they may not see the rest."""
+
+
+Admit = Callable[[Visitor], Admission]
+"""Says what somebody may see. Called on the threads of connections, and does not wait."""
 
 TlsSource = Callable[[], ssl.SSLContext]
 """Gives the context for a new connection."""
+
+
+@dataclass(slots=True, eq=False)
+class _Guest:
+    """A connection.
+
+    Attributes:
+        connection: With TLS, once that was begun.
+        since_s: When it came.
+        asks: Whether its request is there.
+        leaves: Whether it was closed for another.
+    """
+
+    connection: socket.socket
+    since_s: float
+    asks: bool = False
+    leaves: bool = False
+
+    def cut_off(self) -> None:
+        """End it; its thread notices."""
+        with suppress(OSError):
+            socket.socket.shutdown(self.connection, socket.SHUT_RDWR)  # an SSLSocket forgets TLS
 
 
 class _QuietHandler(WSGIRequestHandler):
@@ -123,6 +161,8 @@ class _QuietHandler(WSGIRequestHandler):
     def get_environ(self) -> WSGIEnvironment:
         environ = super().get_environ()
         connection = self.connection
+        assert isinstance(self.server, _ThreadingServer)
+        self.server.note_request(connection)
         certificate = (
             connection.getpeercert(binary_form=True)
             if isinstance(connection, ssl.SSLSocket)
@@ -144,64 +184,71 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
     tls: TlsSource | None = None
 
     def __init__(self, *args: Any) -> None:
-        self._open: dict[socket.socket, float] = {}
+        self._guests: dict[socket.socket, _Guest] = {}  # in the order in which they came
         self._lock = threading.Lock()
-        self._slots = threading.Semaphore(CONNECTIONS_MAX)
         self._clock = SystemClock()
         super().__init__(*args)
 
     @override
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        return self._slots.acquire(blocking=False)
+        with self._lock:
+            staying = [guest for guest in self._guests.values() if not guest.leaves]
+            if len(self._guests) - len(staying) >= _LEAVING_MAX:
+                return False
+            if len(staying) >= CONNECTIONS_MAX:
+                idle = next((guest for guest in staying if not guest.asks), None)
+                if idle is None:
+                    return False
+                idle.leaves = True
+                idle.cut_off()
+            self._guests[request] = _Guest(request, self._clock.monotonic_ns() / 1e9)
+        return True
 
     @override
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._slots.release()
+            with self._lock:
+                del self._guests[request]
 
     @override
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.settimeout(_SILENCE_S)
         if self.tls is None:
-            with self._bounded(request):
-                super().finish_request(request, client_address)
+            super().finish_request(request, client_address)
         else:
-            with (
-                self.tls().wrap_socket(
-                    request, server_side=True, do_handshake_on_connect=False
-                ) as secured,
-                self._bounded(secured),
-            ):
+            with self._secured(request, self.tls()) as secured:
                 secured.do_handshake()
                 super().finish_request(secured, client_address)
+
+    def _secured(self, request: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+        with self._lock:  # what is to be cut off changes
+            secured = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            self._guests[request].connection = secured
+        return secured
+
+    def note_request(self, connection: socket.socket) -> None:
+        """A connection's request is there; it is answered, whoever comes."""
+        with self._lock:
+            for guest in self._guests.values():
+                if guest.connection is connection:
+                    guest.asks = True
 
     @override
     def service_actions(self) -> None:
         """Cut off what takes too long; called every 0.1 s."""
         now_s = self._clock.monotonic_ns() / 1e9
         with self._lock:
-            late = [one for one, since_s in self._open.items() if now_s - since_s > WHOLE_S]
-        for connection in late:
-            with suppress(OSError):
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # an SSLSocket forgets its TLS
+            for guest in self._guests.values():
+                if now_s - guest.since_s > WHOLE_S:
+                    guest.cut_off()
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke, or shook no hands, is nobody's concern."""
         if not isinstance(sys.exception(), OSError):
             structlog.get_logger().exception("admin request failed")
-
-    @contextmanager
-    def _bounded(self, connection: socket.socket) -> Iterator[None]:
-        with self._lock:
-            self._open[connection] = self._clock.monotonic_ns() / 1e9
-        try:
-            yield
-        finally:
-            with self._lock:
-                del self._open[connection]
 
 
 class AdminServer:
@@ -259,10 +306,12 @@ class AdminServer:
 
     def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
-        known = self._knows(environ[_VISITOR], path)
-        if not known and path != "/healthz":
+        admission = self._admission(environ[_VISITOR], path)
+        if path != "/healthz" and admission is Admission.UNKNOWN:
             words = {"error": "say who you are: a client certificate, or Authorization: Bearer ..."}
             return _json(start, "401 Unauthorized", words, ("WWW-Authenticate", "Bearer"))
+        if path != "/healthz" and admission is Admission.FORBIDDEN:
+            return _json(start, "403 Forbidden", {"error": "it is known who you are: not for you"})
         if path == "/metrics":
             body: Iterable[bytes] = self._metrics(environ, start)
             return body
@@ -272,17 +321,17 @@ class AdminServer:
         if path == "/status":
             return _json(start, "200 OK", status)
         del status["stages"], status["info"]
-        if not known:
+        if admission is not Admission.ALL:
             status = {key: status[key] for key in ("component", "health")}
         serving = status["health"] in (Health.READY, Health.DEGRADED)
         return _json(start, "200 OK" if serving else "503 Service Unavailable", status)
 
-    def _knows(self, visitor: Visitor, path: str) -> bool:
-        """Whether the process knows who asks; of a probe that shows nothing, it does not."""
+    def _admission(self, visitor: Visitor, path: str) -> Admission:
+        """What whoever asks may see; a probe that shows nothing is not known."""
         if self._admit is None:
-            return True
+            return Admission.ALL
         if path == "/healthz" and not visitor.shows_something:
-            return False
+            return Admission.UNKNOWN
         return self._admit(visitor)
 
 

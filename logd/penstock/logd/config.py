@@ -2,7 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -29,12 +29,15 @@ from penstock.logd.encryption import EncryptionSection, MasterKeys
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.connection import FetchLimits
 from penstock.logd.liftbridge.config import GrpcSection
-from penstock.logd.limits import STREAMS_MAX
+from penstock.logd.limits import STRANGERS_BESIDES, STREAMS_MAX
 from penstock.logd.nats.config import NatsSettings
 from penstock.logd.replication_settings import ReplicationSettings
 from penstock.logd.security.config import AuthSection, Door, TlsSection, check_encrypted
 from penstock.logd.standby import StandbySettings
 from penstock.service import HostPort
+
+ENV_PREFIX: Final = "PENSTOCK_LOGD"
+"""Of environment variables that override keys."""
 
 _MIB = 1024 * 1024
 
@@ -231,6 +234,11 @@ class LogdConfig(_Settings):
             outstanding_total_max=self.fetches_outstanding_total_max,
             stall_s=self.fetch_stall_s,
         )
+
+    def connections(self) -> int:
+        """Of clients there may be, over all doors, those that have not said who they are too."""
+        grpc = 0 if self.grpc is None else self.grpc.connections_max
+        return 2 * self.connections_max + STRANGERS_BESIDES + grpc
 
     def standby(self) -> StandbySettings:
         """What replicas of a cluster may keep while other nodes lead."""

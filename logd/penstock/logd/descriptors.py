@@ -20,7 +20,7 @@ class Descriptors:
 
     Attributes:
         limit: Files that may be open.
-        connections: Of readers, for which some are kept back.
+        connections: Of clients, for which some are kept back.
     """
 
     limit: int = sys.maxsize
@@ -42,7 +42,7 @@ class Descriptors:
         needed = FILES_PER_STREAM * streams + self.connections + FILES_BESIDES
         if needed > self.limit:
             message = (
-                f"{streams} streams and {self.connections} connections of readers need {needed}"
+                f"{streams} streams and {self.connections} connections of clients need {needed}"
                 f" open files, the limit is {self.limit}: raise LimitNOFILE of the service, or"
                 f" ulimit -Hn, to {needed}"
             )

@@ -153,9 +153,12 @@ PEER_UNSENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes that may wait for a peer that takes them slowly; beyond, Raft's messages to it are dropped,
 which Raft sends again, and requests are refused."""
 
-PEER_CONNECTIONS_MAX: Final = 1024
-"""Connections to the peer endpoint, handshakes under way included; a node makes two to each other
-one."""
+PEER_HELLO_SIZE_MAX: Final = 4096
+"""Bytes of what a peer says first, when it is not known yet whose it is: a few names."""
+
+PEER_STRANGERS_MAX: Final = 256
+"""Connections to the peer endpoint that have not said yet which node's they are, handshakes under
+way included; a node makes two to each other one."""
 
 PEER_REQUESTS_MAX: Final = 1024
 """Requests of one peer under way at a time."""
@@ -196,8 +199,17 @@ PRINCIPAL_NAME_LENGTH_MAX: Final = 256
 PRINCIPAL_GROUPS_MAX: Final = 256
 """Groups of one principal; tokens with more are refused, not cut."""
 
-AUTHENTICATE_S: Final = 10.0
-"""Seconds that a connection has to say whose it is, where that is required; as TLS's handshake."""
+AUTHENTICATE_S: Final = 5.0
+"""Seconds that a connection has to say whose it is, where that is required, once it has shaken
+hands; round trips to the other side of the world take less."""
+
+SEARCHES_WAITING_MAX: Final = 128
+"""Tokens with unknown keys that wait until the issuer has answered, over all doors; whoever comes
+then is told to come again."""
+
+STRANGERS_BESIDES: Final = 64
+"""Connections of `fetch` that have not said whose they are, beside as many as there may be of those
+that have: so all of them may come at once, after a restart."""
 
 SECRET_LENGTH_MAX: Final = 16 * 1024
 """Characters of a token or an API key; HTTP servers take about as much in a header."""

@@ -44,7 +44,7 @@ class LoneEngine:
             link,
             make_surroundings=make_surroundings,
             new_incarnation=lambda: secrets.token_hex(8),
-            descriptors=Descriptors.raised(config.connections_max),
+            descriptors=Descriptors.raised(config.connections()),
             streams_max=config.streams_max,
         )
         self.access = access = LoneAccess(config.data_dir)

@@ -11,13 +11,16 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.logd.core.metadata import check_stream_name
+from penstock.logd.core.metadata import StreamConfig, check_stream_name
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.connection import SendingTurn
 from penstock.logd.fetch.wire import decode_request, encode_response
 from penstock.logd.limits import REQUEST_SIZE_MAX
+from penstock.logd.security.identity import UnauthenticatedError
 from tests.support.fuzzing import SEED, any_value, cases, mutated, mutated_bytes
+from tests.support.guarded_api import ROOT, guarded
+from tests.support.identities import Callers
 from tests.unit.logd.test_lone_streams import api
 
 CURSOR: Final = {"consumer": "c", "stream": "logs", "partition": 0, "offset": 0}
@@ -39,6 +42,7 @@ BEAT: Final = {
     "held": [{"stream": "logs", "incarnation": "0", "partitions": [0]}],
 }
 RULE: Final = {"principal": "p", "effect": "allow", "action": "read", "resource": "logs-*"}
+QUOTA: Final = {"principal": "p", "bytes_in_per_s": 1000, "requests_per_s": 5, "streams": 1}
 SOUND: Final[tuple[dict[str, Any], ...]] = (
     {"api": "fetch", "stream": "logs", "offset": 0, "bytes_max": 1000, "subject": "t.a"},
     {"api": "fetch", "stream": "logs", "partition": 0, "offset": 0, "log_epoch": 1},
@@ -70,6 +74,11 @@ SOUND: Final[tuple[dict[str, Any], ...]] = (
     {"api": "put_acls", "rules": [RULE], "based_on": 0},
     {"api": "delete_acls", "rules": ["1"], "based_on": 0},
     {"api": "test_acl", "principal": "p", "groups": ["g"], "action": "read", "resource": "logs"},
+    {"api": "who_can", "action": "read", "resource": "subject:t.>"},
+    {"api": "quotas"},
+    {"api": "put_quota", "quota": QUOTA, "based_on": 0},
+    {"api": "delete_quota", "principal": "p", "based_on": 0},
+    {"api": "authenticate", "token": "penstock-key.p.x"},
     {"api": "group_beat"} | BEAT,
     {"api": "group_leave", "group": "g", "member": "m"},
     {"api": "groups", "group": "g"},
@@ -124,6 +133,49 @@ async def test_nearly_right_requests_are_answered_or_refused_with_a_code(tmp_pat
     assert {"", "BAD_REQUEST", "UNKNOWN_STREAM", "NOT_CLUSTERED"} <= codes
     assert "INTERNAL" not in codes
     assert names_in(tmp_path) <= {"metadata", "streams", "trash"}
+
+
+async def test_whoever_administers_is_answered_or_refused_with_a_code(tmp_path: Path) -> None:
+    codes = set[str]()
+    async with guarded(tmp_path, StreamConfig(name="logs", subject="t.>")) as found:
+        for number in range(cases(1000)):
+            document = hostile(Random(f"{SEED}-{number}"))
+            try:
+                request = decode_request(json.dumps(document, allow_nan=False).encode())
+                if request["api"] == "cancel":
+                    continue
+                header = await found.ask(ROOT, **request)
+                encode_response(header | {"id": request.get("id", 0)})
+                codes.add("")
+            except RefusedError as error:
+                codes.add(error.code)
+            except UnavailableError:
+                codes.add("UNAVAILABLE")
+            except Exception as error:
+                error.add_note(f"seed {SEED}, case {number}: {document!r}"[:2000])
+                raise
+        assert await found.ask(ROOT, "quotas")
+    assert {"", "BAD_REQUEST", "STALE_VERSION", "UNKNOWN_RULE", "BAD_RULE"} <= codes, codes
+    assert "INTERNAL" not in codes
+
+
+async def test_what_is_no_token_is_nobodys(tmp_path: Path) -> None:
+    known, reasons = Callers(tmp_path), set[str]()
+    authenticator, sound = known.authenticator(), (known.token(), known.key)
+    for number in range(cases(1000)):
+        rng = Random(f"{SEED}-{number}")
+        text = mutated_bytes(rng, rng.choice(sound).encode()).decode("utf-8", "replace")
+        if rng.random() < 0.1:
+            text = str(any_value(rng))
+        if text in sound:
+            continue
+        try:
+            found = await authenticator.secret_later(text)
+            assert found.principal.name in {"alice", "batch"}, number
+        except UnauthenticatedError as error:
+            reasons.add(error.reason)
+            assert text not in str(error) or len(text) < 8
+    assert {"malformed", "unknown_key", "signature"} <= reasons, reasons
 
 
 def test_bytes_that_are_nearly_requests_are_decoded_or_refused() -> None:

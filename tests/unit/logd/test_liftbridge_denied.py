@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.fetch.groups import LoneGroups
+from penstock.logd.liftbridge.gate import Gate
 from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.liftbridge.publishing import Publishing
 from penstock.logd.security.principal import end_call, set_caller
@@ -21,7 +22,9 @@ def test_a_denied_message_of_many_is_taken_down(tmp_path: Path) -> None:
                 found.guard, found.api._throttle, LoneGroups("me"), recorder.record, lambda _: ""
             )
             nothing: Any = None
-            publishing = Publishing(found.inner._streams, nothing, permits, timeout_s=1)
+            publishing = Publishing(
+                found.inner._streams, nothing, permits, room=Gate(1 << 20), timeout_s=1
+            )
             before = set_caller(somebody("bob"))
             answer = await publishing._answer(wire.PublishRequest(stream="orders", value=b"x"))
             end_call(before)

@@ -1,11 +1,13 @@
 """Identities come from what is shown, are looked at again, and end; files are read again."""
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.security.api_keys import line_of, load_keys, make_key
@@ -16,7 +18,7 @@ from penstock.logd.security.identity import (
     UnauthenticatedError,
     bearer,
 )
-from penstock.logd.security.jwks import REFRESH_S_MIN, UrlKeys
+from penstock.logd.security.jwks import REFRESH_S_MIN, FileKeys, UrlKeys
 from penstock.logd.security.principal import Method, Principal
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.tokens import TokenRules
@@ -24,6 +26,7 @@ from tests.support.tokens import AUDIENCE, ISSUER, Issuer
 
 SECOND = 10**9
 NOW_S = 1_800_000_000
+AGE_S_MAX = 3600
 
 
 class Clock:
@@ -59,10 +62,22 @@ def clock() -> Clock:
 
 
 def with_url(url: Url, clock: Clock, refresh_s: float = 300) -> tuple[Authenticator, UrlKeys]:
-    worker = ThreadPoolExecutor(1)
-    keys = UrlKeys(url, where="https://keys", worker=worker, clock=clock, refresh_s=refresh_s)
+    keys = UrlKeys(
+        url,
+        where="https://keys",
+        worker=ThreadPoolExecutor(1),
+        clock=clock,
+        refresh_s=refresh_s,
+        age_s_max=AGE_S_MAX,
+    )
     rules = TokenRules(issuer=ISSUER, audience=AUDIENCE)
     return Authenticator(clock, required=True, tokens=(rules, keys)), keys
+
+
+def look(keys: UrlKeys, *, anyway: bool = False) -> None:
+    """Look, and have what is asked by that answered."""
+    keys.look(anyway=anyway)
+    keys._worker.submit(int).result()
 
 
 def reason(refused: pytest.ExceptionInfo[UnauthenticatedError]) -> str:
@@ -73,7 +88,7 @@ async def test_an_unknown_key_has_the_url_asked_once_for_all_who_wait(clock: Clo
     old, new = Issuer("1"), Issuer("2")
     url = Url(old.key_set())
     authenticator, keys = with_url(url, clock)
-    keys.look()
+    look(keys)
     assert (url.asked, keys.problem) == (1, "")
     url.answer = new.key_set()
     token = new.token("alice", NOW_S)
@@ -89,7 +104,7 @@ async def test_an_unknown_key_has_the_url_asked_once_for_all_who_wait(clock: Clo
 async def test_forged_key_ids_do_not_flood_whoever_issues_keys(clock: Clock) -> None:
     url = Url(Issuer().key_set())
     authenticator, keys = with_url(url, clock)
-    keys.look()
+    look(keys)
     for number in range(100):
         clock.now_ns += SECOND
         token = Issuer(f"x{number}").token("mallory", NOW_S)
@@ -98,12 +113,91 @@ async def test_forged_key_ids_do_not_flood_whoever_issues_keys(clock: Clock) -> 
     assert url.asked == 1 + 10
 
 
-async def test_a_thread_may_wait_for_keys_as_well(clock: Clock) -> None:
+class Gated(Url):
+    """Answers when a test says so."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__(answer)
+        self.may = threading.Event()
+
+    @override
+    def __call__(self) -> bytes:
+        self.may.wait(60)
+        return super().__call__()
+
+
+def test_who_must_not_wait_is_known_the_next_time(clock: Clock) -> None:
     issuer = Issuer()
-    authenticator, _ = with_url(Url(issuer.key_set()), clock)
+    url = Gated(issuer.key_set())
+    authenticator, keys = with_url(url, clock)
     token = issuer.token("alice", NOW_S)
-    identity = await asyncio.to_thread(authenticator.secret_patiently, token)
-    assert identity.principal == Principal("alice", Method.TOKEN)
+    for _ in range(3):
+        with pytest.raises(UnauthenticatedError) as refused:
+            authenticator.secret_promptly(token)
+        assert reason(refused) == "unknown_key"
+    url.may.set()
+    keys._worker.submit(int).result()
+    assert url.asked == 1
+    assert authenticator.secret_promptly(token).principal == Principal("alice", Method.TOKEN)
+
+
+async def test_few_wait_for_an_answer(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.logd.security.authenticator.SEARCHES_WAITING_MAX", 2)
+    issuer = Issuer()
+    url = Gated(issuer.key_set())
+    authenticator, _ = with_url(url, clock)
+    token = issuer.token("alice", NOW_S)
+    waiting = [asyncio.create_task(authenticator.secret_later(token)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(UnauthenticatedError) as refused:
+        await authenticator.secret_later(token)
+    assert reason(refused) == "busy"
+    url.may.set()
+    assert {found.principal.name for found in await asyncio.gather(*waiting)} == {"alice"}
+    assert url.asked == 1
+
+
+def test_keys_that_nobody_confirms_are_good_for_a_time_only(clock: Clock) -> None:
+    issuer = Issuer()
+    url = Url(issuer.key_set())
+    authenticator, keys = with_url(url, clock)
+    look(keys)
+    token = issuer.token("alice", NOW_S, exp=NOW_S + 10 * AGE_S_MAX)
+    identity = authenticator.secret(token)
+    url.answer = UnavailableError("https://keys: away")
+    clock.now_ns += AGE_S_MAX * SECOND
+    look(keys)
+    assert authenticator.principal(identity).name == "alice"
+    clock.now_ns += 1
+    for use in (lambda: authenticator.secret(token), lambda: authenticator.principal(identity)):
+        with pytest.raises(UnauthenticatedError) as refused:
+            use()
+        assert reason(refused) == "stale_keys"
+    assert "https://keys: away; no token is taken any more" in keys.problem
+    url.answer = issuer.key_set()
+    look(keys, anyway=True)
+    assert keys.problem == ""
+    assert authenticator.principal(identity).name == "alice"
+
+
+def test_keys_of_a_file_that_has_gone_are_good_for_a_time_only(
+    clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_bytes(Issuer().key_set())
+    keys = FileKeys(path, clock, age_s_max=AGE_S_MAX)
+    path.unlink()
+    keys.look()
+    assert keys.keys.keys
+    assert "no token" not in keys.problem
+    clock.now_ns += AGE_S_MAX * SECOND + 1
+    keys.look()
+    assert not keys.keys.keys
+    assert "no token is taken any more" in keys.problem
+    path.write_bytes(Issuer().key_set())
+    keys.look()
+    assert keys.keys.keys
+    assert keys.problem == ""
 
 
 def test_a_url_that_fails_keeps_the_keys_and_says_so(clock: Clock) -> None:
@@ -111,19 +205,19 @@ def test_a_url_that_fails_keeps_the_keys_and_says_so(clock: Clock) -> None:
     url = Url(issuer.key_set())
     authenticator, keys = with_url(url, clock)
     assert "has not answered yet" in keys.problem
-    keys.look()
+    look(keys)
     token = issuer.token("alice", NOW_S)
     for answer in (UnavailableError("https://keys: away"), b"rubbish", b"x" * 300_000):
         url.answer = answer
         clock.now_ns += 300 * SECOND
-        keys.look()
+        look(keys)
         assert keys.problem.startswith("auth.tokens.jwks_url: https://keys: ")
         assert authenticator.secret(token).principal.name == "alice"
     url.answer = issuer.key_set()
-    keys.look()  # too soon
+    look(keys)  # too soon
     assert keys.problem
     clock.now_ns += int(REFRESH_S_MIN * SECOND)
-    keys.look()
+    look(keys)
     assert keys.problem == ""
 
 
@@ -131,7 +225,7 @@ def test_an_identity_ends_with_its_time_and_with_the_key_that_signed_it(clock: C
     issuer = Issuer()
     url = Url(issuer.key_set())
     authenticator, keys = with_url(url, clock)
-    keys.look()
+    look(keys)
     identity = authenticator.secret(issuer.token("alice", NOW_S, exp=NOW_S + 60))
     assert authenticator.principal(identity).name == "alice"
     clock.now_ns = (NOW_S + 90) * SECOND - 1
@@ -142,7 +236,7 @@ def test_an_identity_ends_with_its_time_and_with_the_key_that_signed_it(clock: C
     assert reason(refused) == "expired"
     clock.now_ns = NOW_S * SECOND
     url.answer = Issuer().key_set()  # other keys, of the same ids
-    keys.look(anyway=True)
+    look(keys, anyway=True)
     with pytest.raises(UnauthenticatedError) as refused:
         authenticator.principal(identity)
     assert reason(refused) == "revoked"
@@ -152,7 +246,7 @@ def test_a_token_that_comes_again_is_looked_at_again(clock: Clock) -> None:
     issuer = Issuer()
     url = Url(issuer.key_set())
     authenticator, keys = with_url(url, clock)
-    keys.look()
+    look(keys)
     token = issuer.token("alice", NOW_S, exp=NOW_S + 60)
     assert authenticator.secret(token) is authenticator.secret(token)
     clock.now_ns = (NOW_S + 90) * SECOND
@@ -161,7 +255,7 @@ def test_a_token_that_comes_again_is_looked_at_again(clock: Clock) -> None:
     assert reason(refused) == "expired"
     clock.now_ns = NOW_S * SECOND
     url.answer = Issuer().key_set()
-    keys.look(anyway=True)
+    look(keys, anyway=True)
     with pytest.raises(UnauthenticatedError) as refused:
         authenticator.secret(token)
     assert reason(refused) == "signature"
@@ -171,7 +265,7 @@ def test_what_is_remembered_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("penstock.logd.security.authenticator.TOKENS_REMEMBERED_MAX", 3)
     issuer = Issuer()
     authenticator, keys = with_url(Url(issuer.key_set()), clock)
-    keys.look()
+    look(keys)
     for number in range(10):
         authenticator.secret(issuer.token(f"user-{number}", NOW_S))
     assert len(authenticator._verified) == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from penstock.service import AdminServer, Health, Status, Visitor
+from penstock.service import AdminServer, Admission, Health, Status, Visitor
 from penstock.service.admin import CONNECTIONS_MAX
 from tests.support.certificates import Authority
 from tests.support.waiting import wait_until
@@ -18,8 +18,11 @@ from tests.support.waiting import wait_until
 STATUS = Status("logd", "logd-1", "0.1.0", Health.READY, ("a secret reason",))
 
 
-def admit(visitor: Visitor) -> bool:
-    return visitor.authorization == "Bearer good" or visitor.certificate is not None
+def admit(visitor: Visitor) -> Admission:
+    if visitor.authorization == "Bearer other":
+        return Admission.FORBIDDEN
+    known = visitor.authorization == "Bearer good" or visitor.certificate is not None
+    return Admission.ALL if known else Admission.UNKNOWN
 
 
 @contextmanager
@@ -61,6 +64,28 @@ def test_strangers_see_the_health_and_nothing_else() -> None:
                 code, body = get(at, path, wrong)
                 assert code == 401
                 assert b"logd-1" not in body
+
+
+def test_whoever_is_known_and_may_not_is_told_so() -> None:
+    with serving() as at:
+        code, body = get(at, "/healthz", "Bearer other")
+        assert (code, json.loads(body)) == (200, {"component": "logd", "health": "ready"})
+        for path in ("/status", "/metrics"):
+            code, body = get(at, path, "Bearer other")
+            assert code == 403
+            assert b"logd-1" not in body
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.0\r\nX: "], ids=["silent", "slow"])
+def test_connections_that_ask_for_nothing_make_room(sent: bytes) -> None:
+    with serving() as at:
+        idle = [socket.create_connection(at, timeout=60) for _ in range(2 * CONNECTIONS_MAX)]
+        for connection in idle:
+            connection.sendall(sent)
+        assert get(at, "/healthz")[0] == 200
+        assert _rest(idle[0]) == b""
+        for connection in idle:
+            connection.close()
 
 
 def test_whoever_is_known_sees_everything() -> None:

@@ -23,6 +23,7 @@ from penstock.logd.fetch.wire import (
     error_document,
 )
 from penstock.logd.limits import AUTHENTICATE_S
+from penstock.logd.security.identity import Identity
 from penstock.logd.security.principal import ANONYMOUS, Principal
 from penstock.logd.store import FileRange
 from penstock.logd.tcp.channel import Channel
@@ -170,6 +171,8 @@ class FetchConnection:
     async def serve(self) -> None:
         """Answer requests until the reader goes, stalls or sends rubbish; then all of it ends."""
         try:
+            if not self._entrance.must_say:
+                await self._enter(0)
             async with asyncio.TaskGroup() as group:
                 while True:
                     await self._take_request(group)
@@ -211,7 +214,8 @@ class FetchConnection:
             if request["api"] == "authenticate":
                 await self._authenticate(request, number)
                 return
-            caller = self._entrance.caller()
+            identity = self._entrance.identity
+            caller = self._entrance.caller(identity)
             self._check_room()
         except RefusedError as error:
             await self.refuse(number, error)
@@ -219,16 +223,26 @@ class FetchConnection:
                 raise _GoneError from None
             return
         turn = SendingTurn(self._sending, caller)
-        task = group.create_task(self._exchange(request, number, turn))
+        task = group.create_task(self._exchange(request, number, turn, identity))
         self._under_way[task] = number, turn.waiting
         self._counts.outstanding += 1
         task.add_done_callback(self._ended)
 
     async def _authenticate(self, request: Document, number: int) -> None:
         """Before anything that comes behind it: that is for whom the answer names."""
+        strange = self._entrance.must_say
         answer = await self._entrance.authenticate(request)
+        if strange:
+            await self._enter(number)
         async with self._sending:
             await self._send(Response(answer), number)
+
+    async def _enter(self, number: int) -> None:
+        try:
+            self._entrance.let_in()
+        except RefusedError as error:
+            await self.refuse(number, error)
+            raise _GoneError from None
 
     def _cancel(self, request: Document) -> None:
         """The reader waits no longer for an answer; it gets one, so that nothing is in doubt."""
@@ -250,15 +264,19 @@ class FetchConnection:
         del self._under_way[task]
         self._counts.outstanding -= 1
 
-    async def _exchange(self, request: Document, number: int, turn: SendingTurn) -> None:
+    async def _exchange(
+        self, request: Document, number: int, turn: SendingTurn, identity: Identity
+    ) -> None:
         try:
             try:
                 response = await self._answer(request, turn)
+                await turn.take()
+                if request["api"] == "fetch":  # it may have waited for a minute, or in line
+                    self._entrance.caller(identity)
             except RefusedError as error:
                 turn.give_back()
                 await self.refuse(number, error)
                 return
-            await turn.take()
             await self._send(response, number)
         finally:
             turn.give_back()

@@ -3,6 +3,7 @@
 It is looked at again for each request.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from penstock.logd.errors import RefusedError
@@ -24,41 +25,50 @@ class Entrance:
     Args:
         authenticator: Finds out.
         channel: With the other side's certificate, if it showed one.
+        let_in: As the attribute.
 
     Raises:
         UnauthenticatedError: The certificate names nobody.
+
+    Attributes:
+        identity: Whose the connection is now.
+        let_in: Takes the connection for one of those that are known, once it is; raises
+            RefusedError when there are too many of them.
     """
 
-    def __init__(self, authenticator: Authenticator, channel: Channel) -> None:
+    def __init__(
+        self, authenticator: Authenticator, channel: Channel, let_in: Callable[[], None]
+    ) -> None:
+        self.let_in = let_in
         self._authenticator = authenticator
         self._peer = channel.peer
         self._failures = 0
         try:
-            self._identity = authenticator.certificate(channel.certificate)
+            self.identity = authenticator.certificate(channel.certificate)
         except UnauthenticatedError as error:
             authenticator.note_failure(_DOOR, error, self._peer)
             raise
-        if not self._identity.principal.is_anonymous:
+        if not self.identity.principal.is_anonymous:
             authenticator.note_success(_DOOR)
 
     @property
     def must_say(self) -> bool:
         """Whether whoever is there has still to say who they are, before anything else."""
-        return self._authenticator.required and self._identity.principal.is_anonymous
+        return self._authenticator.required and self.identity.principal.is_anonymous
 
     @property
     def tried_enough(self) -> bool:
         """Whether the connection has had its chances."""
         return self._failures >= _FAILURES_MAX
 
-    def caller(self) -> Principal:
-        """Who makes a request now.
+    def caller(self, identity: Identity) -> Principal:
+        """Who makes a request, or is about to be answered, by the identity it was made with.
 
         Raises:
             UnauthenticatedError: Nobody knows, or not any more.
         """
         try:
-            return self._authenticator.principal(self._identity)
+            return self._authenticator.principal(identity)
         except UnauthenticatedError as error:
             self._authenticator.note_failure(_DOOR, error, self._peer)
             raise
@@ -75,13 +85,13 @@ class Entrance:
             message = "`authenticate` takes a text `token`, and nothing else"
             raise RefusedError("BAD_REQUEST", message, key="token")
         try:
-            self._identity = await self._authenticator.secret_later(text)
+            self.identity = await self._authenticator.secret_later(text)
         except UnauthenticatedError as error:
             self._failures += 1
             self._authenticator.note_failure(_DOOR, error, self._peer)
             raise
         self._authenticator.note_success(_DOOR)
-        return _describe(self._identity)
+        return _describe(self.identity)
 
 
 def _describe(identity: Identity) -> Document:

@@ -1,6 +1,6 @@
 """The framed TCP server of fetch and control requests."""
 
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -14,6 +14,7 @@ from penstock.logd.fetch.connection import (
 )
 from penstock.logd.fetch.entrance import Entrance
 from penstock.logd.fetch.wire import Document, encode_response, error_document
+from penstock.logd.limits import STRANGERS_BESIDES
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.identity import UnauthenticatedError
 from penstock.logd.security.tls import TlsSource
@@ -21,9 +22,6 @@ from penstock.logd.store import CorruptFrameError
 from penstock.logd.tcp.channel import Channel
 from penstock.logd.tcp.listener import Listener
 from penstock.service.clock import SystemClock
-
-_OPEN_BESIDES: Final = 64
-"""Connections beside those that may be served and as many that are told that they may not."""
 
 _log = structlog.get_logger()
 
@@ -66,7 +64,7 @@ class FetchServer:
             name="fetch endpoint",
             key="fetch",
             tls=tls,
-            open_max=2 * limits.connections_max + _OPEN_BESIDES,
+            strangers_max=limits.connections_max + STRANGERS_BESIDES,
         )
 
     @property
@@ -81,7 +79,7 @@ class FetchServer:
 
     @property
     def turned_away(self) -> int:
-        """Connections closed at once, for there were too many."""
+        """Connections that had not said whose they are, closed for others."""
         return self._listener.turned_away
 
     def listen(self, address: str) -> str:
@@ -102,19 +100,26 @@ class FetchServer:
 
     async def _serve(self, channel: Channel) -> None:
         try:
-            entrance = Entrance(self._authenticator, channel)
+            entrance = Entrance(self._authenticator, channel, self._let_in)
         except UnauthenticatedError as error:
             self.counts.count_refusal(error.code)
             document = encode_response({"id": 0, "error": error_document(error)})
             await channel.send(document, stall_s=self._limits.stall_s)
             return
         served = FetchConnection(channel, self._answer, self._limits, self.counts, entrance)
-        limit = self._limits.connections_max
-        if self.connections > limit:
-            message = f"there are {limit} connections already"
-            await served.refuse(0, RefusedError("TOO_MANY_CONNECTIONS", message, limit=limit))
-            return
         await served.serve()
+
+    def _let_in(self) -> None:
+        """It is known whose the connection is that the present task serves, or need not be.
+
+        Raises:
+            RefusedError: `TOO_MANY_CONNECTIONS`.
+        """
+        limit = self._limits.connections_max
+        if self._listener.known >= limit:
+            message = f"there are {limit} connections already"
+            raise RefusedError("TOO_MANY_CONNECTIONS", message, limit=limit)
+        self._listener.vouch()
 
     async def _answer(self, request: Document, turn: SendingTurn) -> Response:
         """Answer, turning everything that can go wrong into a refusal for the one who asked."""

@@ -14,12 +14,16 @@ class GrpcSection(BaseModel):
 
     Attributes:
         listen: Where its clients connect.
-        message_bytes_max: Of one request, which gRPC reads before it is known whose it is; what
-            NATS takes (`max_payload`) bounds publishes, too.
+        connections_max: Connections; further ones are closed at once.
+        message_bytes_max: Of one request; what NATS takes (`max_payload`) bounds publishes, too.
+        request_bytes_max: Bytes of requests that are read or worked on; further ones are read when
+            there is room for the largest that they may be.
         calls_max: Calls under way, over all clients, subscriptions included.
         calls_per_connection_max: Of them on one connection; HTTP/2 holds further ones up.
         subscriptions_max: Subscriptions at a time.
-        publish_bytes_max: Bytes of publishes that wait for their ack; further ones wait.
+        publish_streams_max: PublishAsync calls at a time; each may hold one message besides.
+        publish_streams_max: Annotated[int, Field(ge=1, le=65_536)] = 128
+    publish_bytes_max: Bytes of publishes that wait for their ack; further ones wait.
         publish_timeout_s: How long a publish may wait where its client sets no deadline.
         consumer_timeout_s: How long a member of a consumer group that does not ask for its
             assignments stays one.
@@ -29,10 +33,13 @@ class GrpcSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     listen: HostPort = "127.0.0.1:9292"
+    connections_max: Annotated[int, Field(ge=1, le=65_536)] = 256
     message_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * _MIB)] = 2 * _MIB
+    request_bytes_max: Annotated[int, Field(ge=_MIB, le=1024 * _MIB)] = 64 * _MIB
     calls_max: Annotated[int, Field(ge=1, le=65_536)] = 1024
     calls_per_connection_max: Annotated[int, Field(ge=1, le=65_536)] = 256
     subscriptions_max: Annotated[int, Field(ge=1, le=65_536)] = 256
+    publish_streams_max: Annotated[int, Field(ge=1, le=65_536)] = 128
     publish_bytes_max: Annotated[int, Field(ge=_MIB, le=1024 * _MIB)] = 64 * _MIB
     publish_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
     consumer_timeout_s: Annotated[float, Field(ge=1, le=300)] = 15.0

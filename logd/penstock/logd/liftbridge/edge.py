@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from typing_extensions import override
 
+from penstock.logd.liftbridge.calls import SERVICE, Call, wrapped
 from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.liftbridge.publishing import Context
 from penstock.logd.security.authenticator import Authenticator
@@ -28,8 +29,6 @@ _LOOK_AGAIN_S: Final = 1.0
 
 _CERTIFICATES_MAX: Final = 1024
 """Certificates remembered, so that each is read once and not with each call."""
-
-_Call = Callable[[Any, Context], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,45 +75,46 @@ class Edge(grpc.aio.ServerInterceptor):
 
     Args:
         authenticator: Finds out.
-        service: Whose calls those are; others are let pass.
     """
 
-    def __init__(self, authenticator: Authenticator, service: str) -> None:
+    def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._service = service
         self._certificates: dict[bytes, bytes] = {}
 
     @override
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler = await continuation(handler_call_details)
         service = handler_call_details.method.strip("/").partition("/")[0]
-        if handler is None or service != self._service:
+        if handler is None or service != SERVICE:
             return handler
-        if handler.request_streaming:
-            around = self._around(handler.stream_stream, lasting=True)
-            return handler._replace(stream_stream=around)
-        if handler.response_streaming:
-            around = self._around(handler.unary_stream, lasting=True)
-            return handler._replace(unary_stream=around)
-        return handler._replace(unary_unary=self._around(handler.unary_unary, lasting=False))
+        lasting = handler.response_streaming
+        return wrapped(handler, lambda call: self._around(call, lasting=lasting))
 
-    def _around(self, call: _Call, *, lasting: bool) -> _Call:
-        async def entered(request: Any, context: Context) -> Any:
+    def _around(self, call: Call, *, lasting: bool) -> Call:
+        async def entered(requests: Any, context: Context) -> Any:
             try:
-                identity = await self._identify(context)
-                before = set_caller(self._authenticator.principal(identity))
+                return await self._enter(call, requests, context, lasting=lasting)
             except UnauthenticatedError as error:
-                await self._refuse(error, context)
-                raise AssertionError from error  # it has raised
-            self._authenticator.note_success(_DOOR)
-            try:
-                if not lasting or identity.principal.is_anonymous:
-                    return await call(request, context)
-                return await self._while_valid(call(request, context), identity, context)
-            finally:
-                end_call(before)
+                self._authenticator.note_failure(_DOOR, error, context.peer())
+                raise
 
         return entered
+
+    async def _enter(self, call: Call, requests: Any, context: Context, *, lasting: bool) -> Any:
+        """Find out who calls before anything is read of what is asked, and do it for them.
+
+        Raises:
+            UnauthenticatedError: Nobody knows who calls, or not any more.
+        """
+        identity = await self._identify(context)
+        before = set_caller(self._authenticator.principal(identity))
+        self._authenticator.note_success(_DOOR)
+        try:
+            if not lasting or identity.principal.is_anonymous:
+                return await call(requests, context)
+            return await self._while_valid(call(requests, context), identity)
+        finally:
+            end_call(before)
 
     async def _identify(self, context: Context) -> Identity:
         """Whose token comes with a call; without one, whose certificate with its connection.
@@ -143,25 +143,19 @@ class Edge(grpc.aio.ServerInterceptor):
             self._certificates[pem] = der
         return der
 
-    async def _while_valid(
-        self, working: Awaitable[Any], identity: Identity, context: Context
-    ) -> Any:
-        """What a call comes to, unless its caller's identity ends before."""
+    async def _while_valid(self, working: Awaitable[Any], identity: Identity) -> Any:
+        """What a call comes to, unless its caller's identity ends before.
+
+        Raises:
+            UnauthenticatedError: It has ended.
+        """
         task = asyncio.ensure_future(working)
         try:
             while not (await asyncio.wait({task}, timeout=_LOOK_AGAIN_S))[0]:
                 self._authenticator.principal(identity)
             return task.result()
-        except UnauthenticatedError as error:
-            await _end(task)
-            await self._refuse(error, context)
         finally:
             await _end(task)
-
-    async def _refuse(self, error: UnauthenticatedError, context: Context) -> None:
-        self._authenticator.note_failure(_DOOR, error, context.peer())
-        trailers = (("penstock-refusal", error.code), ("penstock-reason", error.reason))
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error), trailers)
 
 
 _HEADER: Final = "authorization"

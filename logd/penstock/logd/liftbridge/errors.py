@@ -29,6 +29,7 @@ _CODES: Final[Mapping[str, grpc.StatusCode]] = {
     "FENCED": grpc.StatusCode.FAILED_PRECONDITION,
     "NATS_REFUSED": grpc.StatusCode.PERMISSION_DENIED,
     "PERMISSION_DENIED": grpc.StatusCode.PERMISSION_DENIED,
+    "UNAUTHENTICATED": grpc.StatusCode.UNAUTHENTICATED,
     "QUOTA_EXCEEDED": grpc.StatusCode.UNAVAILABLE,
     "OUT_OF_RANGE": grpc.StatusCode.OUT_OF_RANGE,
     "TOO_MANY_STREAMS": grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -6,7 +6,7 @@ A method that is not listed here is for whoever may administer everything.
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from penstock.logd.access.guard import CLUSTER, Guard, stored_by
+from penstock.logd.access.guard import CLUSTER, Guard, result_of, stored_by
 from penstock.logd.access.throttle import Throttle
 from penstock.logd.activity import Record
 from penstock.logd.core.acl import Action, OnStream
@@ -29,7 +29,7 @@ _ACTIONS: Final = {
 }
 """What each method that changes something is taken down as."""
 
-_PUBLISHING: Final = ("Publish", "PublishAsync", "PublishToSubject")
+PUBLISHING: Final = ("Publish", "PublishAsync", "PublishToSubject")
 """They ask for themselves, message by message."""
 
 _OPEN: Final = ("FetchMetadata",)
@@ -91,7 +91,7 @@ class CallPermits:
                 answer = await call(request, context)
                 result = "ok"
             except RefusedError as error:
-                result = error.code
+                result = result_of(error)
                 raise
             except CallError as error:
                 result = error.code.name
@@ -135,7 +135,7 @@ class CallPermits:
 
     def refused(self, method: str, request: Any, error: RefusedError) -> None:
         """Take down what was denied of a call that goes on."""
-        self._take_down(method, request, current_caller(), error.code)
+        self._take_down(method, request, current_caller(), result_of(error))
 
     def unknown(self, caller: Principal, stream: str) -> None:
         """Refuse to say whether there is a stream, to whom may not publish to one of its name.
@@ -159,7 +159,7 @@ class CallPermits:
         await self._throttle.spend(caller, Flow.BYTES_OUT, size)
 
     def _check(self, method: str, request: Any, caller: Principal) -> None:
-        if not self.guard.enabled or method in _PUBLISHING or method in _OPEN:
+        if not self.guard.enabled or method in PUBLISHING or method in _OPEN:
             return
         check = self._checks.get(method)
         if check is not None:
@@ -191,13 +191,10 @@ class CallPermits:
     def _join(self, request: wire.JoinConsumerGroupRequest, caller: Principal) -> None:
         for stream in request.streams:
             self.guard.check(caller, Action.CURSOR, self.guard.stream(stream))
-        self.guard.check_group(caller, self._streams_of(request.groupId))
+        self.guard.check_joins(caller, request.groupId, self._streams_of(request.groupId))
 
     def _of_group(self, request: Any, caller: Principal) -> None:
-        streams = self._streams_of(request.groupId)
-        if not streams:
-            self.guard.check(caller, Action.CURSOR, CLUSTER)  # nothing is said of what is not there
-        self.guard.check_group(caller, streams)
+        self.guard.check_group(caller, request.groupId, self._streams_of(request.groupId))
 
     def _streams_of(self, group: str) -> set[str]:
         try:

@@ -6,6 +6,7 @@ acked by every replica in sync, and what goes wrong with it is told.
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -16,6 +17,7 @@ from penstock.logd.core.subjects import is_inbox, is_reserved
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.streams import StreamOutline, Streams
 from penstock.logd.liftbridge.errors import CallError, call_error
+from penstock.logd.liftbridge.gate import Gate
 from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.liftbridge.relay import Relay
 from penstock.logd.publish_envelope import is_literal
@@ -52,14 +54,16 @@ class Publishing:
         streams: Of the daemon or its cluster.
         relay: The way to the leaders.
         permits: Who may publish what.
+        room: For the messages of streams of publishes.
         timeout_s: Of a publish whose caller sets no deadline.
     """
 
     def __init__(
-        self, streams: Streams, relay: Relay, permits: CallPermits, *, timeout_s: float
+        self, streams: Streams, relay: Relay, permits: CallPermits, *, room: Gate, timeout_s: float
     ) -> None:
         self._streams = streams
         self._permits = permits
+        self._room = room
         self._relay = relay
         self._timeout_s = timeout_s
 
@@ -103,7 +107,7 @@ class Publishing:
         self, requests: AsyncIterator[wire.PublishRequest], context: Context
     ) -> None:
         """Store messages as they come, and answer each when its ack is there."""
-        room = asyncio.Semaphore(ASYNC_IN_FLIGHT_MAX)
+        places = asyncio.Semaphore(ASYNC_IN_FLIGHT_MAX)
         writing = asyncio.Lock()
 
         async def one(request: wire.PublishRequest) -> None:
@@ -113,12 +117,18 @@ class Publishing:
                     async with writing:
                         await context.write(response)
             finally:
-                room.release()
+                places.release()
 
         async with asyncio.TaskGroup() as tasks:
             async for request in requests:
-                await room.acquire()
-                tasks.create_task(one(request))
+                await places.acquire()
+                taken = await self._room.take(request.ByteSize())
+                give = partial(self._give, taken)
+                tasks.create_task(one(request)).add_done_callback(give)
+
+    def _give(self, size: int, _: asyncio.Task[None]) -> None:
+        """Of a task that is done, or was cancelled before it began."""
+        self._room.give(size)
 
     async def _answer(self, request: wire.PublishRequest) -> wire.PublishResponse | None:
         """Store one of many; None where its publisher wants no answer."""

@@ -1,42 +1,36 @@
 """The gRPC endpoint: which calls there are, who may make how many, and what is counted."""
 
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
-import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from typing_extensions import override
 
 from penstock.logd.engine import Engine
+from penstock.logd.liftbridge.calls import SERVICE, Call, CallGuard, Requests
 from penstock.logd.liftbridge.config import GrpcSection
 from penstock.logd.liftbridge.cursors import Positions
 from penstock.logd.liftbridge.edge import Edge, GrpcDoor
-from penstock.logd.liftbridge.errors import CallError, call_error
+from penstock.logd.liftbridge.gate import Gate
 from penstock.logd.liftbridge.groups import Membership
 from penstock.logd.liftbridge.managing import Managing
 from penstock.logd.liftbridge.metadata import Describing
-from penstock.logd.liftbridge.publishing import Context, Publishing
+from penstock.logd.liftbridge.publishing import Publishing
 from penstock.logd.liftbridge.relay import Relay
 from penstock.logd.liftbridge.subscribing import Subscribing
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.tcp.listener import HANDSHAKE_S
-from penstock.logd.wire import logd_liftbridge_pb2 as wire
 from penstock.service import UnavailableError
 from penstock.service.clock import Clock
 from penstock.service.config import split_host_port
 
-SERVICE: Final = "proto.API"
-
 _STOP_S: Final = 2.0
 """Seconds that calls under way have when logd stops; publishes among them get their acks."""
 
-_METHODS: Final = wire.DESCRIPTOR.services_by_name["API"].methods_by_name
-_Call = Callable[[Any, Context], Awaitable[Any]]
+_IDLE_S: Final = 300.0
+"""Seconds without a call after which a connection is closed; clients open another by themselves."""
 
 
 class GrpcServer:
@@ -68,8 +62,13 @@ class GrpcServer:
         self.relay = Relay(access, node=node, bytes_max=section.publish_bytes_max, clock=clock)
         self._section = section
         self._door = door
-        self._edge = Edge(door.authenticator, SERVICE)
-        self._guard = _Guard(section.calls_max)
+        self._edge = Edge(door.authenticator)
+        self._guard = CallGuard(section.calls_max)
+        self._requests = Requests(
+            Gate(section.request_bytes_max),
+            bytes_max=section.message_bytes_max,
+            streams_max=section.publish_streams_max,
+        )
         self._subscribing = Subscribing(
             engine.streams, permits, subscriptions_max=section.subscriptions_max
         )
@@ -113,6 +112,8 @@ class GrpcServer:
         return {
             "calls": self._guard.calls,
             "subscriptions": self._subscribing.open,
+            "publish_streams": self._requests.streams,
+            "request_bytes": self._requests.room.held,
             "messages_sent": self._subscribing.sent,
             "publishes_waiting_bytes": self.relay.gate.held,
             "nats_connected": self.relay.link.connected,
@@ -137,6 +138,8 @@ class GrpcServer:
         for name, text, value in (
             ("grpc_calls_open", "Calls under way", self._guard.calls),
             ("grpc_subscriptions", "Subscriptions", self._subscribing.open),
+            ("grpc_publish_streams", "Streams of publishes", self._requests.streams),
+            ("grpc_request_bytes", "Bytes of requests under way", self._requests.room.held),
             ("grpc_publish_bytes", "Bytes that wait for acks", self.relay.gate.held),
         ):
             gauge = GaugeMetricFamily(f"penstock_logd_{name}", text)
@@ -146,25 +149,22 @@ class GrpcServer:
     def _make(self, engine: Engine) -> grpc.aio.Server:
         section = self._section
         server = grpc.aio.server(
-            interceptors=(self._edge, self._guard),  # in order
-            options=(
-                ("grpc.max_receive_message_length", section.message_bytes_max),
-                ("grpc.max_send_message_length", -1),  # what is stored is to be had
-                ("grpc.max_concurrent_streams", section.calls_per_connection_max),
-                ("grpc.so_reuseport", 0),
-                ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
-                ("grpc.keepalive_time_ms", int(section.keepalive_s * 1000)),
-                ("grpc.keepalive_timeout_ms", int(section.keepalive_s * 1000)),
-                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
-            ),
+            interceptors=(self._guard, self._edge),  # in order
+            options=server_options(section),
         )
         streams, cursors = engine.streams, engine.cursors
         permits = self._permits
         managing, positions = Managing(streams, permits.creator), Positions(streams, cursors)
         membership = Membership(engine.groups, streams, timeout_s=section.consumer_timeout_s)
         describing = Describing(streams, cursors, membership, permits.guard)
-        publishing = Publishing(streams, self.relay, permits, timeout_s=section.publish_timeout_s)
-        calls: dict[str, _Call] = {
+        publishing = Publishing(
+            streams,
+            self.relay,
+            permits,
+            room=self._requests.room,
+            timeout_s=section.publish_timeout_s,
+        )
+        calls: dict[str, Call] = {
             "CreateStream": managing.create,
             "DeleteStream": managing.delete,
             "PauseStream": managing.pause,
@@ -183,105 +183,25 @@ class GrpcServer:
             "ReportConsumerGroupCoordinator": membership.report,
         }
         handlers = {
-            name: _handler(name, permits.around(name, call)) for name, call in calls.items()
+            name: self._requests.handler(name, permits.around(name, call))
+            for name, call in calls.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         return server
 
 
-class _Guard(grpc.aio.ServerInterceptor):
-    """Bounds the calls under way, counts them, and says what went wrong with them.
-
-    Attributes:
-        calls: Under way.
-        ended: By method and status code.
-    """
-
-    def __init__(self, calls_max: int) -> None:
-        self.calls = 0
-        self.ended: Counter[tuple[str, str]] = Counter()
-        self._calls_max = calls_max
-
-    @override
-    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        handler = await continuation(handler_call_details)
-        service, _, method = handler_call_details.method.strip("/").partition("/")
-        if handler is None or service != SERVICE:
-            return handler  # nobody's, or the health service's, which answers in any case
-        if handler.request_streaming:
-            return handler._replace(stream_stream=self._around(method, handler.stream_stream))
-        if handler.response_streaming:
-            return handler._replace(unary_stream=self._around(method, handler.unary_stream))
-        return handler._replace(unary_unary=self._around(method, handler.unary_unary))
-
-    def _around(self, method: str, call: _Call) -> _Call:
-        async def guarded(request: Any, context: Context) -> Any:
-            self.calls += 1
-            code = grpc.StatusCode.CANCELLED
-            try:
-                self._check_room()
-                answer = await call(_sound(request), context)
-                code = grpc.StatusCode.OK
-            except Exception as error:  # noqa: BLE001 - one call must not end the daemon
-                found = call_error(error, method)
-                code = found.code
-                await context.abort(code, str(found), found.trailers())
-            else:
-                return answer
-            finally:
-                self.calls -= 1
-                self.ended[method, code.name] += 1
-
-        return guarded
-
-    def _check_room(self) -> None:
-        if self.calls > self._calls_max:
-            text = f"{self._calls_max} calls are under way already; try again later"
-            raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._calls_max)
-
-
-class _Malformed(Exception):  # noqa: N818 - a value, raised where it can be told
-    """A request that is no message of its method."""
-
-
-def _parse(kind: Any, data: bytes) -> Any:
-    """A request; one that is none is told of where everything is, not by gRPC as UNKNOWN."""
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        return _Malformed(str(error))
-
-
-def _sound(request: Any) -> Any:
-    """A request, or each of a stream of them.
-
-    Raises:
-        CallError: It could not be read.
-    """
-    if isinstance(request, _Malformed):
-        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"request: {request}")
-    return _each_sound(request) if hasattr(request, "__aiter__") else request
-
-
-async def _each_sound(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    async for request in requests:
-        yield _sound(request)
-
-
-def _handler(name: str, call: _Call) -> Any:
-    """What gRPC needs to know of a method."""
-    method = _METHODS[name]
-    many_in, many_out = method.client_streaming, method.server_streaming
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[many_in, many_out]
-    request = getattr(wire, method.input_type.name)
-    response = getattr(wire, method.output_type.name)
-    return make(
-        call,
-        request_deserializer=lambda data: _parse(request, data),
-        response_serializer=response.SerializeToString,
+def server_options(section: GrpcSection) -> tuple[tuple[str, int], ...]:
+    """What gRPC itself holds clients to."""
+    return (
+        ("grpc.max_receive_message_length", section.message_bytes_max),
+        ("grpc.max_send_message_length", -1),  # what is stored is to be had
+        ("grpc.max_concurrent_streams", section.calls_per_connection_max),
+        ("grpc.max_allowed_incoming_connections", section.connections_max),
+        ("grpc.max_connection_idle_ms", int(_IDLE_S * 1000)),
+        ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
+        ("grpc.keepalive_time_ms", int(section.keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", int(section.keepalive_s * 1000)),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5000),
     )

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import structlog
 
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.limits import PEER_CONNECTIONS_MAX, PEER_REQUESTS_MAX
+from penstock.logd.limits import PEER_HELLO_SIZE_MAX, PEER_REQUESTS_MAX, PEER_STRANGERS_MAX
 from penstock.logd.peers.identity import Identity, check_hello, encode_refusal, welcome
 from penstock.logd.peers.tls import PeerTls, check_named
 from penstock.logd.peers.wire import (
@@ -97,7 +97,7 @@ class PeerServer:
             key="peer",
             tls=None if tls is None else tls.server,
             unacked_s=UNACKED_S,
-            open_max=PEER_CONNECTIONS_MAX,
+            strangers_max=PEER_STRANGERS_MAX,
         )
 
     @property
@@ -107,7 +107,7 @@ class PeerServer:
 
     @property
     def turned_away(self) -> int:
-        """Connections closed at once, for there were too many."""
+        """Connections that had not said whose they are, closed for others."""
         return self._listener.turned_away
 
     def listen(self, address: str) -> str:
@@ -131,6 +131,7 @@ class PeerServer:
             hello = await self._shake_hands(channel)
             if hello is None:
                 return
+            self._listener.vouch()
             if hello.purpose == Purpose.REPLICATION:
                 await self._service.replicate(hello.node, channel)
             else:
@@ -141,7 +142,7 @@ class PeerServer:
 
     async def _shake_hands(self, channel: Channel) -> Hello | None:
         async with asyncio.timeout(_HELLO_S):
-            kind, body = await receive_frame(channel)
+            kind, body = await receive_frame(channel, size_max=PEER_HELLO_SIZE_MAX)
         try:
             hello = check_hello(self._me, kind, body)
             check_named(self._tls, channel, hello.node)

@@ -62,14 +62,20 @@ def encode_frame(kind: Kind, body: bytes) -> bytes:
     return _HEAD.pack(len(body), kind) + body
 
 
-async def receive_frame(channel: Channel) -> tuple[Kind, bytes]:
+async def receive_frame(
+    channel: Channel, *, size_max: int = PEER_FRAME_SIZE_MAX
+) -> tuple[Kind, bytes]:
     """Receive a frame, however long that takes.
+
+    Args:
+        channel: From the peer.
+        size_max: Bytes of its body.
 
     Raises:
         CorruptError: The other side does not speak this protocol.
         EOFError, OSError: As `Channel.receive`.
     """
-    kind, length = _check_head(*_HEAD.unpack(await channel.receive(_HEAD.size)))
+    kind, length = _check_head(*_HEAD.unpack(await channel.receive(_HEAD.size)), size_max)
     return kind, await channel.receive(length)
 
 
@@ -82,20 +88,18 @@ def next_frame(data: bytearray, position: int) -> tuple[Kind, bytes, int] | None
     begin = position + _HEAD.size
     if begin > len(data):
         return None
-    kind, length = _check_head(*_HEAD.unpack_from(data, position))
+    kind, length = _check_head(*_HEAD.unpack_from(data, position), PEER_FRAME_SIZE_MAX)
     end = begin + length
     return None if end > len(data) else (kind, bytes(data[begin:end]), end)
 
 
-def _check_head(length: int, kind: int) -> tuple[Kind, int]:
+def _check_head(length: int, kind: int, size_max: int) -> tuple[Kind, int]:
     try:
         known = Kind(kind)
     except ValueError:
         raise CorruptError(f"a peer sends a frame of unknown kind {kind}: no logd?") from None
-    if length > PEER_FRAME_SIZE_MAX:
-        raise CorruptError(
-            f"a peer announces {length} bytes; at most {PEER_FRAME_SIZE_MAX} are taken"
-        )
+    if length > size_max:
+        raise CorruptError(f"a peer announces {length} bytes; at most {size_max} are taken")
     return known, length
 
 

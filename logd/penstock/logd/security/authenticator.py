@@ -12,18 +12,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Final
 
 import structlog
 
-from penstock.logd.limits import TOKENS_REMEMBERED_MAX
+from penstock.logd.limits import SEARCHES_WAITING_MAX, TOKENS_REMEMBERED_MAX
 from penstock.logd.security.api_keys import PREFIX, ApiKeys
 from penstock.logd.security.certificate import CertificateName, identify_certificate
 from penstock.logd.security.identity import NOBODY, Identity, UnauthenticatedError, check_known
 from penstock.logd.security.jwks import TokenKeys
 from penstock.logd.security.key_set import KeySet
-from penstock.logd.security.principal import ANONYMOUS, Principal
+from penstock.logd.security.principal import ANONYMOUS, Method, Principal
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.tokens import TokenRules, UnknownKeyError, verify_token
 from penstock.service.clock import Clock
@@ -78,6 +77,7 @@ class Authenticator:
         self._lock = threading.Lock()
         self._verified: dict[bytes, Identity] = {}
         self._verified_with = KeySet({})
+        self._searching = 0  # on the event loop
         self._told = 0
         self._told_since_ns = 0
 
@@ -118,26 +118,30 @@ class Authenticator:
             searching = self._search()
             if searching is None:
                 raise
-        with suppress(TimeoutError):
+        if self._searching >= SEARCHES_WAITING_MAX:
+            message = "many tokens with unknown keys wait for the issuer's answer; try again later"
+            raise UnauthenticatedError("busy", message)
+        self._searching += 1
+        try:
             async with asyncio.timeout(_SEARCH_S):
                 await asyncio.shield(asyncio.wrap_future(searching))
+        except TimeoutError:
+            pass
+        finally:
+            self._searching -= 1
         return self.secret(text)
 
-    def secret_patiently(self, text: str) -> Identity:
-        """As `secret_later`, for a thread.
+    def secret_promptly(self, text: str) -> Identity:
+        """As `secret_later`, for a thread that must not wait: a key that is new is there next time.
 
         Raises:
-            UnauthenticatedError: Nobody's.
+            UnauthenticatedError: Nobody's, as far as is known at once.
         """
         try:
             return self.secret(text)
         except UnknownKeyError:
-            searching = self._search()
-            if searching is None:
-                raise
-        with suppress(TimeoutError):
-            searching.result(_SEARCH_S)
-        return self.secret(text)
+            self._search()
+            raise
 
     # Whether it still holds.
 
@@ -152,6 +156,8 @@ class Authenticator:
         if identity.expires_ns is not None and identity.expires_ns <= self._clock.unix_ns():
             message = f"what {identity.principal.name} was known by has expired; get a new one"
             raise UnauthenticatedError("expired", message)
+        if self._tokens is not None and identity.principal.method is Method.TOKEN:
+            _check_fresh(self._tokens[1])
         if not self._stands(identity.proof):
             message = f"what {identity.principal.name} was known by was taken back"
             raise UnauthenticatedError("revoked", message)
@@ -180,6 +186,7 @@ class Authenticator:
 
     def _token(self, text: str, rules: TokenRules, source: TokenKeys) -> Identity:
         """Verified once: one that comes again with each call costs a digest."""
+        _check_fresh(source)
         keys, digest = source.keys, hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         now_ns = self._clock.unix_ns()
         with self._lock:
@@ -209,6 +216,17 @@ class Authenticator:
                 return self._tokens is not None and what in self._tokens[1].keys.digests
             case _:
                 return True
+
+
+def _check_fresh(source: TokenKeys) -> None:
+    """Refuse tokens whose keys nobody has confirmed for long.
+
+    Raises:
+        UnauthenticatedError: They are stale.
+    """
+    if source.stale:
+        message = "no token is taken now: their keys have not been confirmed for too long"
+        raise UnauthenticatedError("stale_keys", message)
 
 
 def _nobody_listens(door: str, reason: str, peer: str) -> None:

@@ -1,7 +1,8 @@
 """Where the keys of tokens come from: a file, or an https URL that is asked again and again.
 
 An answer is bounded in size and time and is not followed elsewhere. A URL that does not answer, or
-says rubbish, changes nothing: the keys before stay. A token whose key is not known has the URL
+says rubbish, changes nothing for a time: the keys before stay. Then they are stale, and no token is
+taken any more: one of them may have been taken back. A token whose key is not known has the URL
 asked at once, but not more often than every `REFRESH_S_MIN` seconds: forged tokens must not make
 logd flood whoever issues them.
 """
@@ -46,43 +47,96 @@ class TokenKeys(Protocol):
 
     @property
     def keys(self) -> KeySet:
-        """Those known now."""
+        """Those known now; none when they are stale."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether it is too long since they were known to be the right ones."""
 
     @property
     def problem(self) -> str:
         """Why these may not be the right ones; empty when they are."""
 
     def look(self, *, anyway: bool = False) -> None:
-        """Ask again, if it is time to, or `anyway`. Takes up to some seconds."""
+        """Read or ask again, if it is time to, or `anyway`."""
 
     def search(self) -> Future[None] | None:
         """A key is missing: ask again soon; when that is done. None: asked a moment ago."""
 
 
+class _Standing:
+    """Keys, and since when nobody has confirmed them: whoever issues them may have taken one back.
+
+    Args:
+        keys: At first.
+        clock: For their age.
+        age_s_max: Beyond which they are not used any more.
+    """
+
+    def __init__(self, keys: KeySet, clock: Clock, age_s_max: float) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._age_s_max = age_s_max
+        self._confirmed_ns = clock.monotonic_ns()
+
+    def confirm(self, keys: KeySet) -> None:
+        """These are the right ones now."""
+        self._confirmed_ns = self._clock.monotonic_ns()
+        self._keys = keys
+
+    @property
+    def stale(self) -> bool:
+        return self._clock.monotonic_ns() - self._confirmed_ns > self._age_s_max * 1e9
+
+    @property
+    def keys(self) -> KeySet:
+        return _EMPTY if self.stale else self._keys
+
+    def told(self, problem: str) -> str:
+        """A problem, with what it has come to."""
+        if not self.stale:
+            return problem
+        since = f"for {self._age_s_max:g} s nothing has confirmed the keys"
+        return f"{problem or 'auth.tokens'}; no token is taken any more: {since}"
+
+
 class FileKeys:
     """Keys of a file. As `TokenKeys`.
+
+    Args:
+        path: The file.
+        clock: For the keys' age.
+        age_s_max: For how long they are good when the file has gone, or is not sound.
 
     Raises:
         CorruptError: It has none.
         OSError: It cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Clock, *, age_s_max: float) -> None:
         self._held = Renewed("auth.tokens.jwks_file", (path,), lambda: _read(path))
+        self._standing = _Standing(self._held.value, clock, age_s_max)
 
     @property
     def keys(self) -> KeySet:
         """As `TokenKeys`."""
-        return self._held.value
+        return self._standing.keys
+
+    @property
+    def stale(self) -> bool:
+        """As `TokenKeys`."""
+        return self._standing.stale
 
     @property
     def problem(self) -> str:
         """As `TokenKeys`."""
-        return self._held.problem
+        return self._standing.told(self._held.problem)
 
     def look(self, *, anyway: bool = False) -> None:
         """As `TokenKeys`."""
         self._held.look(anyway=anyway)
+        if not self._held.problem:
+            self._standing.confirm(self._held.value)
 
     def search(self) -> Future[None] | None:
         """As `TokenKeys`; the file has been looked at within the last second."""
@@ -92,19 +146,30 @@ class FileKeys:
 class UrlKeys:
     """Keys of a URL. As `TokenKeys`; at first there are none.
 
+    One question at a time is under way, on a thread of its own: nobody else waits for its answer
+    but who searches.
+
     Args:
         fetch: Gets the document; as `fetcher` makes it.
         where: The URL, for people.
         worker: Asks.
         clock: For the pauses.
         refresh_s: Seconds after which it is asked again in any case.
+        age_s_max: Seconds without an answer after which the keys before are used no more.
     """
 
     def __init__(
-        self, fetch: Fetch, *, where: str, worker: Executor, clock: Clock, refresh_s: float
+        self,
+        fetch: Fetch,
+        *,
+        where: str,
+        worker: Executor,
+        clock: Clock,
+        refresh_s: float,
+        age_s_max: float,
     ) -> None:
-        self.keys = _EMPTY
-        self.problem = f"auth.tokens.jwks_url: {where} has not answered yet"
+        self._problem = f"auth.tokens.jwks_url: {where} has not answered yet"
+        self._standing = _Standing(_EMPTY, clock, age_s_max)
         self._fetch = fetch
         self._where = where
         self._worker = worker
@@ -114,37 +179,52 @@ class UrlKeys:
         self._asked_ns: int | None = None
         self._asking: Future[None] | None = None
 
+    @property
+    def keys(self) -> KeySet:
+        """As `TokenKeys`."""
+        return self._standing.keys
+
+    @property
+    def stale(self) -> bool:
+        """As `TokenKeys`."""
+        return self._standing.stale
+
+    @property
+    def problem(self) -> str:
+        """As `TokenKeys`."""
+        return self._standing.told(self._problem)
+
     def look(self, *, anyway: bool = False) -> None:
         """As `TokenKeys`."""
-        wait_ns = int(REFRESH_S_MIN * 1e9) if self.problem else self._refresh_ns
-        if anyway or self._is_older(wait_ns):
-            self._ask()
+        self._ask(0 if anyway else int(REFRESH_S_MIN * 1e9) if self._problem else self._refresh_ns)
 
     def search(self) -> Future[None] | None:
         """As `TokenKeys`; those who search at the same time wait for the same answer."""
+        return self._ask(int(REFRESH_S_MIN * 1e9))
+
+    def _ask(self, age_ns: int) -> Future[None] | None:
+        """Ask, unless that has begun less than `age_ns` ago; when the answer is there."""
         with self._lock:
             if self._asking is not None and not self._asking.done():
                 return self._asking
-            if not self._is_older(int(REFRESH_S_MIN * 1e9)):
+            now_ns = self._clock.monotonic_ns()
+            if self._asked_ns is not None and now_ns - self._asked_ns < age_ns:
                 return None
-            self._asked_ns = self._clock.monotonic_ns()
-            self._asking = self._worker.submit(self._ask)
+            self._asked_ns = now_ns
+            self._asking = self._worker.submit(self._take_answer)
             return self._asking
 
-    def _is_older(self, age_ns: int) -> bool:
-        return self._asked_ns is None or self._clock.monotonic_ns() - self._asked_ns >= age_ns
-
-    def _ask(self) -> None:
-        self._asked_ns = self._clock.monotonic_ns()
+    def _take_answer(self) -> None:
         try:
-            self.keys = parse_key_set(self._fetch(), where=self._where)
+            keys = parse_key_set(self._fetch(), where=self._where)
         except (UnavailableError, CorruptError) as error:
             problem = f"auth.tokens.jwks_url: {error}"
-            if problem != self.problem:
+            if problem != self._problem:
                 _log.error("keys of tokens not to be had, the old ones are kept", reason=problem)
-            self.problem = problem
+            self._problem = problem
         else:
-            self.problem = ""
+            self._standing.confirm(keys)
+            self._problem = ""
 
 
 def fetcher(url: str, tls: TlsSource, clock: Clock) -> Fetch:

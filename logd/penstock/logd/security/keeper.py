@@ -29,7 +29,7 @@ from penstock.logd.security.tls import (
     TlsFileError,
     TlsSource,
 )
-from penstock.service import Visitor
+from penstock.service import Admission, Visitor
 from penstock.service.clock import Clock
 
 _LOOK_S: Final = 1.0
@@ -66,11 +66,15 @@ class CountedDoor(Protocol):
         """Connections closed at once, for there were too many."""
 
 
-class _Looked(Protocol):
-    @property
-    def problem(self) -> str: ...
+class Looked(Protocol):
+    """What is looked at again and again, on one thread."""
 
-    def look(self, *, anyway: bool = False) -> None: ...
+    @property
+    def problem(self) -> str:
+        """Why it is not as it should be; empty when it is."""
+
+    def look(self, *, anyway: bool = False) -> None:
+        """See whether it has changed, or take it as changed `anyway`."""
 
 
 class Keeper:
@@ -92,7 +96,8 @@ class Keeper:
     def __init__(self, tls: TlsSection | None, auth: AuthSection, clock: Clock) -> None:
         self._clock = clock
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="doors")
-        self._looked: list[_Looked] = []
+        self._asker = ThreadPoolExecutor(1, thread_name_prefix="keys of tokens")
+        self._looked: list[Looked] = []
         self._counted: list[Renewed[ServerTls] | Renewed[ssl.SSLContext]] = []
         self._counted_doors: dict[str, CountedDoor] = {}
         self._section = tls
@@ -131,15 +136,15 @@ class Keeper:
 
     def admit(
         self, may: Callable[[Principal], bool] | None = None
-    ) -> Callable[[Visitor], bool] | None:
-        """Says whether a visitor of the admin endpoint may see it all; None: everybody may.
+    ) -> Callable[[Visitor], Admission] | None:
+        """Says what a visitor of the admin endpoint may see; None: everybody may see all.
 
         Args:
             may: Says so of whoever it is; None: everybody who is known.
         """
         self._may = may
         required = self.authenticator.required or self.needs_certificates
-        return self._knows if required or may is not None else None
+        return self._sees if required or may is not None else None
 
     @property
     def needs_certificates(self) -> bool:
@@ -170,6 +175,10 @@ class Keeper:
         self._counted.append(held)
         return held
 
+    def watch(self, looked: Looked) -> None:
+        """Look at something else as well, and tell its problem."""
+        self._looked.append(looked)
+
     def count_door(self, door: str, counted: CountedDoor) -> None:
         """Tell of connections to a door that did not come to be."""
         self._counted_doors[door] = counted
@@ -190,7 +199,8 @@ class Keeper:
 
     def close(self) -> None:
         """Look no more."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        for worker in (self._worker, self._asker):
+            worker.shutdown(wait=False, cancel_futures=True)
 
     # Telling.
 
@@ -258,31 +268,35 @@ class Keeper:
     def _token_keys(self, section: TokenSection) -> TokenKeys:
         if section.jwks_file is not None:
             path = section.jwks_file
-            return _sound("auth.tokens.jwks_file", lambda: FileKeys(path))
+            what, age_s_max = "auth.tokens.jwks_file", section.jwks_age_s_max
+            return _sound(what, lambda: FileKeys(path, self._clock, age_s_max=age_s_max))
         assert section.jwks_url is not None
         files = CertificateFiles(ca_file=section.jwks_ca_file)
         trusted = self.dialling("auth.tokens.jwks_ca_file", files.paths(), files.client)
         return UrlKeys(
             fetcher(section.jwks_url, trusted, self._clock),
             where=section.jwks_url,
-            worker=self._worker,
+            worker=self._asker,
             clock=self._clock,
             refresh_s=section.jwks_refresh_s,
+            age_s_max=section.jwks_age_s_max,
         )
 
-    def _knows(self, visitor: Visitor) -> bool:
+    def _sees(self, visitor: Visitor) -> Admission:
         try:
             identity = self.authenticator.certificate(visitor.certificate)
             if visitor.authorization:
-                identity = self.authenticator.secret_patiently(bearer(visitor.authorization))
+                identity = self.authenticator.secret_promptly(bearer(visitor.authorization))
             if self._may is None:
                 check_known(identity)
             caller = self.authenticator.principal(identity)
         except UnauthenticatedError as error:
             self.authenticator.note_failure(_DOOR, error, visitor.peer)
-            return False
+            return Admission.UNKNOWN
         self.authenticator.note_success(_DOOR)
-        return self._may is None or self._may(caller)
+        if self._may is None or self._may(caller):
+            return Admission.ALL
+        return Admission.UNKNOWN if caller.is_anonymous else Admission.FORBIDDEN
 
 
 def _sound(what: str, make: Callable[[], Made]) -> Made:

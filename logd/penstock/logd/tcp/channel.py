@@ -95,6 +95,10 @@ class Channel(Protocol):
         """Close the connection; nothing can be received or sent any more."""
         ...
 
+    def abort(self) -> None:
+        """Close it at once, whatever was to be sent."""
+        ...
+
 
 async def send_copy(channel: Channel, part: FileRange, position: int, stall_s: float) -> None:
     """Send a file's range from a position on through one buffer.

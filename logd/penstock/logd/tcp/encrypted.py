@@ -108,3 +108,7 @@ class EncryptedChannel:
     def close(self) -> None:
         """Close the connection; what waits in the transport has `SHUTDOWN_S` to go out."""
         self._writer.close()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        self._writer.transport.abort()

@@ -30,19 +30,23 @@ _log = structlog.get_logger()
 class Listener:
     """Listens until it is closed.
 
+    Connections are strangers until whoever serves them vouches for them. There are few of those:
+    one more ends the one that came first, so that whoever says quickly who they are gets in,
+    however many say nothing.
+
     Args:
         serve: Serves one connection until it ends; OSError or EOFError from it mean that it did.
         name: Of the endpoint, for people.
         key: The configuration's key of its address.
         tls: With it only TLS is served; asked for each connection.
         unacked_s: As `prepare`.
-        open_max: Connections, those that have not shaken hands yet included; further ones are
-            closed at once.
+        strangers_max: Connections that nobody vouches for, those that have not shaken hands yet
+            included.
 
     Attributes:
         handshakes_failed: Connections without TLS, without a certificate that is taken, or that
             were too slow.
-        turned_away: Connections closed at once.
+        turned_away: Strangers that were closed for others.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class Listener:
         key: str,
         tls: TlsSource | None = None,
         unacked_s: float = 0.0,
-        open_max: int | None = None,
+        strangers_max: int,
     ) -> None:
         self.handshakes_failed = 0
         self.turned_away = 0
@@ -62,7 +66,10 @@ class Listener:
         self._key = key
         self._tls = tls
         self._unacked_s = unacked_s
-        self._open_max = open_max
+        self._strangers_max = strangers_max
+        self._strangers: dict[
+            asyncio.Task[None], socket.socket
+        ] = {}  # in the order in which they came
         self._socket: socket.socket | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._accepted: set[socket.socket] = set()  # whose tasks have not begun yet
@@ -71,6 +78,17 @@ class Listener:
     def connections(self) -> int:
         """Connections open now."""
         return len(self._connections)
+
+    @property
+    def known(self) -> int:
+        """Those of them that somebody has vouched for."""
+        return len(self._connections) - len(self._strangers)
+
+    def vouch(self) -> None:
+        """The connection that the task serves which calls this is no stranger's any more."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._strangers.pop(task, None)
 
     def listen(self, address: str) -> str:
         """Begin to listen on a `HostPort`; returns the address with the port in use.
@@ -102,14 +120,13 @@ class Listener:
                         _log.warning("connection not accepted", error=str(error))
                         await asyncio.sleep(_ACCEPT_PAUSE_S)
                         continue
-                    if self._open_max is not None and self.connections >= self._open_max:
-                        self.turned_away += 1
-                        connection.close()
-                        continue
+                    self._make_room()
                     self._accepted.add(connection)
                     task = group.create_task(self._open(connection))
                     self._connections.add(task)
-                    task.add_done_callback(self._connections.discard)
+                    self._strangers[task] = connection
+                    task.add_done_callback(self._ended)
+                    await asyncio.sleep(0)  # those that are there go on while many come
         finally:
             self.close()
             for (
@@ -117,6 +134,22 @@ class Listener:
             ) in self._accepted:  # a task that is cancelled before it begins closes none
                 connection.close()
             self._accepted.clear()
+
+    def _make_room(self) -> None:
+        """Close the stranger that came first, if there are as many as there may be."""
+        if len(self._strangers) >= self._strangers_max:
+            first = next(iter(self._strangers))
+            connection = self._strangers.pop(first)
+            self._connections.discard(first)
+            self.turned_away += 1
+            first.cancel()
+            if connection in self._accepted:
+                self._accepted.discard(connection)
+                connection.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        self._strangers.pop(task, None)
 
     async def _accept(self, listening: socket.socket) -> socket.socket:
         """The next connection; `loop.sock_accept` may lose one when it is cancelled."""
@@ -137,6 +170,10 @@ class Listener:
             channel = await self._welcome(connection)
             try:
                 await self._serve(channel)
+            except asyncio.CancelledError:
+                if asyncio.current_task() not in self._connections:  # it was turned away
+                    channel.abort()
+                raise
             finally:
                 channel.close()
 

@@ -134,6 +134,10 @@ class PlainChannel:
         """Close the connection."""
         self._connection.close()
 
+    def abort(self) -> None:
+        """Close it at once."""
+        self._connection.close()
+
     async def _writable(self, stall_s: float) -> None:
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()

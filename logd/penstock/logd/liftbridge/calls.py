@@ -1,0 +1,213 @@
+"""Around every call: how many there may be, whose request is read when, what is counted.
+
+gRPC runs the code of a method with one request only when that has been read whole, whoever sends
+it. So to gRPC every method takes a stream of requests, which on the wire is the same: the code runs
+when a call's headers are there, and reads a request once it is known whose it is and there is room
+for the largest that it may be.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+from typing_extensions import override
+
+from penstock.logd.liftbridge.errors import CallError, call_error
+from penstock.logd.liftbridge.gate import Gate
+from penstock.logd.liftbridge.permits import PUBLISHING
+from penstock.logd.liftbridge.publishing import Context
+from penstock.logd.wire import logd_liftbridge_pb2 as wire
+
+SERVICE: Final = "proto.API"
+
+PLAIN_BYTES_MAX: Final = 64 * 1024
+"""Bytes of a request that publishes nothing; some are held for as long as a subscription lasts."""
+
+REQUEST_S: Final = 10.0
+"""Seconds that a request may take to arrive, waiting for room included."""
+
+_METHODS: Final = wire.DESCRIPTOR.services_by_name["API"].methods_by_name
+Call = Callable[[Any, Context], Awaitable[Any]]
+
+
+class CallGuard(grpc.aio.ServerInterceptor):
+    """Bounds the calls under way, counts them, and says what went wrong with them.
+
+    The outermost: whoever is not known yet counts as well.
+
+    Args:
+        calls_max: Calls under way.
+
+    Attributes:
+        calls: Under way.
+        ended: By method and status code.
+    """
+
+    def __init__(self, calls_max: int) -> None:
+        self.calls = 0
+        self.ended: Counter[tuple[str, str]] = Counter()
+        self._calls_max = calls_max
+
+    @override
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        service, _, method = handler_call_details.method.strip("/").partition("/")
+        if handler is None or service != SERVICE:
+            return handler  # nobody's, or the health service's, which answers in any case
+        return wrapped(handler, lambda call: self._around(method, call))
+
+    def _around(self, method: str, call: Call) -> Call:
+        async def guarded(requests: Any, context: Context) -> Any:
+            self.calls += 1
+            code = grpc.StatusCode.CANCELLED
+            try:
+                self._check_room()
+                answer = await call(requests, context)
+                code = grpc.StatusCode.OK
+            except Exception as error:  # noqa: BLE001 - one call must not end the daemon
+                found = call_error(error, method)
+                code = found.code
+                await context.abort(code, str(found), found.trailers())
+            else:
+                return answer
+            finally:
+                self.calls -= 1
+                self.ended[method, code.name] += 1
+
+        return guarded
+
+    def _check_room(self) -> None:
+        if self.calls > self._calls_max:
+            text = f"{self._calls_max} calls are under way already; try again later"
+            raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._calls_max)
+
+
+class Requests:
+    """Reads requests, as far as there is room for them. Used on the event loop.
+
+    Args:
+        room: Bytes of requests that are read or worked on, those of streams once they are read.
+        bytes_max: Of one request.
+        streams_max: Calls with streams of requests, each of which may hold one besides.
+
+    Attributes:
+        room: As given.
+        streams: Calls with streams of requests now.
+    """
+
+    def __init__(self, room: Gate, *, bytes_max: int, streams_max: int) -> None:
+        self.room = room
+        self.streams = 0
+        self._bytes_max = bytes_max
+        self._streams_max = streams_max
+
+    def handler(self, name: str, call: Call) -> Any:
+        """What gRPC needs to know of a method.
+
+        Args:
+            name: Of the method.
+            call: Is given its request, or an async iterator over them.
+        """
+        method = _METHODS[name]
+        make: Any = (
+            grpc.stream_stream_rpc_method_handler
+            if method.server_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        request = getattr(wire, method.input_type.name)
+        response = getattr(wire, method.output_type.name)
+        return make(
+            self._many(call) if method.client_streaming else self._one(name, call),
+            request_deserializer=lambda data: _parse(request, data),
+            response_serializer=response.SerializeToString,
+        )
+
+    def _one(self, name: str, call: Call) -> Call:
+        most = self._bytes_max if name in PUBLISHING else PLAIN_BYTES_MAX
+
+        async def read(_: Any, context: Context) -> Any:
+            taken = 0
+            try:
+                try:
+                    async with asyncio.timeout(REQUEST_S):
+                        taken = await self.room.take(self._bytes_max)
+                        request = _sound(await context.read())
+                except TimeoutError:
+                    raise _too_slow() from None
+                kept = request.ByteSize()
+                _check_size(kept, most)
+                taken -= self._give(taken - min(kept, taken))
+                return await call(request, context)
+            finally:
+                self.room.give(taken)
+
+        return read
+
+    def _give(self, size: int) -> int:
+        self.room.give(size)
+        return size
+
+    def _many(self, call: Call) -> Call:
+        async def read(requests: Any, context: Context) -> Any:
+            if self.streams >= self._streams_max:
+                text = f"there are {self.streams} streams of publishes already; try again later"
+                raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._streams_max)
+            self.streams += 1
+            try:
+                return await call(_each_sound(requests), context)
+            finally:
+                self.streams -= 1
+
+        return read
+
+
+def wrapped(handler: Any, around: Callable[[Call], Call]) -> Any:
+    """A handler of the service, with something around what it calls."""
+    if handler.response_streaming:
+        return handler._replace(stream_stream=around(handler.stream_stream))
+    return handler._replace(stream_unary=around(handler.stream_unary))
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        text = f"request: it has {size} bytes, and one of this method up to {most}"
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, text, limit=most)
+
+
+def _too_slow() -> CallError:
+    text = f"request: it did not come within {REQUEST_S:g} s, or there was no room to read it"
+    return CallError(grpc.StatusCode.UNAVAILABLE, text)
+
+
+class _Malformed(Exception):  # noqa: N818 - a value, raised where it can be told
+    """A request that is no message of its method."""
+
+
+def _parse(kind: Any, data: bytes) -> Any:
+    """A request; one that is none is told of where everything is, not by gRPC as UNKNOWN."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        return _Malformed(str(error))
+
+
+def _sound(request: Any) -> Any:
+    """A request.
+
+    Raises:
+        CallError: There is none, or it could not be read.
+    """
+    if request is grpc.aio.EOF:
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, "request: there is none")
+    if isinstance(request, _Malformed):
+        raise CallError(grpc.StatusCode.INVALID_ARGUMENT, f"request: {request}")
+    return request
+
+
+async def _each_sound(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _sound(request)
