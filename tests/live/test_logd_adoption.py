@@ -5,7 +5,9 @@ from pathlib import Path
 import nats
 import pytest
 
-from penstock.logd.client import Cursor
+from penstock.logd.client import Cursor, access_calls
+from penstock.logd.core.quotas import Quota
+from tests.support.guarded_api import rule
 from tests.support.logd import Logd
 from tests.support.logd_cluster import LogdCluster
 from tests.support.nats_server import nats_server
@@ -20,6 +22,8 @@ async def test_a_lone_logds_streams_are_taken_over_and_get_more_replicas(tmp_pat
         with Logd(tmp_path / "a", server.url, streams) as alone:
             await publish(server.url, "s.a", [b"1", b"2", b"3"])
             with alone.client() as log:
+                log.ask(access_calls.put_acls([rule("allow group:ops read s")]))
+                log.ask(access_calls.put_quota(Quota(principal="bob", requests_per_s=5)))
                 log.set_cursors(
                     [Cursor(consumer="reader", stream="s", partition=0, offset=2, incarnation="")]
                 )
@@ -29,6 +33,9 @@ async def test_a_lone_logds_streams_are_taken_over_and_get_more_replicas(tmp_pat
             assert cluster.leader("s") == "a"
             assert cluster.values("s") == [b"1", b"2", b"3"]
             with cluster.client() as log:
+                judged = access_calls.judge("read", "s", principal="alice", groups=["ops"])
+                assert log.ask(judged).allowed
+                assert [quota.principal for quota in log.ask(access_calls.quotas())] == ["bob"]
                 cursor = log.get_cursor("reader", "s")
                 assert cursor is not None
                 assert cursor.offset == 2
@@ -39,7 +46,8 @@ async def test_a_lone_logds_streams_are_taken_over_and_get_more_replicas(tmp_pat
             assert wait_until(lambda: cluster.leader("s")) in ("b", "c")
             whole = [b"1", b"2", b"3", b"4"]  # the new leader commits the last in its own epoch
             wait_until(lambda: cluster.values("s") == whole, what="all that was acked")
-        assert not (tmp_path / "a" / "data" / "metadata").exists()
+        for name in ("metadata", "access"):
+            assert not (tmp_path / "a" / "data" / name).exists()
 
 
 async def test_a_stream_whose_name_is_taken_stays_where_it_is_until_it_is_free(

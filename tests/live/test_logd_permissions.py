@@ -1,6 +1,7 @@
 """Who may do what at the doors of a real logd, and what is taken down of it."""
 
 import json
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.logd.client import LogClient, access_calls, calls
+from penstock.logd.client import Access, LogClient, access_calls, calls
 from penstock.logd.core.acl import AclRule, Action, Effect
 from penstock.logd.core.quotas import Quota
 from penstock.logd.errors import LogdError, RefusedError
@@ -62,7 +63,7 @@ def test_every_door_asks_who_may_and_takes_down_what_was_done(tmp_path: Path) ->
 
         for path in ("/status", "/metrics"):
             assert callers.status_of(logd, path) == 401
-            assert callers.status_of(logd, path, "alice") == 401
+            assert callers.status_of(logd, path, "alice") == 403
             assert callers.status_of(logd, path, "root") == 200
         root.ask(access_calls.put_acls([rule("allow alice read __status")]))
         assert callers.status_of(logd, "/metrics", "alice") == 200
@@ -199,6 +200,71 @@ def test_a_cluster_has_the_same_rules_everywhere_and_takes_down_who_leads(tmp_pa
             assert len(set(found)) == len(found)  # once each, though two nodes saw it
             kinds = {kind for _, kind in found}
             assert {"acl.add", "partition.leader", "partition.isr", "node.start"} <= kinds
+
+
+IN_A_CLUSTER: list[tuple[str, dict[int, Any]]] = [
+    ("Publish", {2: b"v", 3: "orders"}),
+    ("PublishToSubject", {2: b"v", 3: "orders"}),
+    ("SetCursor", {1: "orders", 3: "c", 4: 0}),
+    ("JoinConsumerGroup", {1: "g", 2: "m", 3: "orders"}),
+    ("FetchConsumerGroupAssignments", {1: "g", 2: "m"}),
+    ("PauseStream", {1: "orders"}),
+]
+"""What any node does for its caller, or has another one do."""
+
+GRANTED = [f"allow alice {action} orders" for action in ("publish", "read", "cursor", "alter")]
+
+
+def test_grpc_asks_on_every_node_of_a_cluster_whoever_leads(tmp_path: Path) -> None:
+    callers = Callers(tmp_path, alice=())
+    let_in = Access(token=callers.keys["root"])
+    options: dict[str, Any] = {"auth": callers.auth(), "grpc": {"listen": "127.0.0.1:0"}}
+    with (
+        nats_server(tmp_path / "nats") as server,
+        LogdCluster(
+            tmp_path / "logd", server.url, streams=STREAMS, access=let_in, **options
+        ) as cluster,
+        cluster.client() as root,
+        ExitStack() as stack,
+    ):
+        wait_until(lambda: len(root.streams()) == 2, within_s=30, what="streams are made")
+        cluster.wait_in_sync("orders", size=3)
+        alice = {
+            name: stack.enter_context(
+                LiftbridgeCalls(grpc_address(node), callers.metadata("alice"))
+            )
+            for name, node in cluster.nodes.items()
+        }
+        for calling in alice.values():
+            for method, fields in (*ASKED, *IN_A_CLUSTER):
+                assert calling.status(method, fields) is DENIED, method
+            assert calling.subscribe("orders").code is DENIED
+            assert b"orders" not in str(calling.call("FetchMetadata", {})).encode()
+        assert root.offsets("orders") == (0, 0)
+
+        root.ask(access_calls.put_acls([rule(one) for one in GRANTED]))
+        for calling in alice.values():
+            for method, fields in IN_A_CLUSTER:
+                if method != "SetCursor":  # its leader only, as clients expect
+                    wait_until(partial(_is_called, calling, method, fields), what=method)
+            assert calling.status("Publish", {2: b"v", 3: "secrets"}) is DENIED
+        leader = cluster.leader("orders")
+        subscription = alice[leader].subscribe("orders", {3: EARLIEST})
+        assert subscription.take(1)
+        root.ask(access_calls.put_acls([rule("deny alice read subject:orders")]))
+        subscription.rest()
+        assert subscription.code is DENIED
+
+        cluster.nodes[leader].daemon.kill()
+        assert wait_until(lambda: cluster.leader("orders")) != leader
+        for name in cluster.running():
+            assert alice[name].subscribe("orders").code is DENIED
+            fields = {2: b"v", 3: "orders"}
+            wait_until(partial(_is_called, alice[name], "Publish", fields), what="Publish")
+
+
+def _is_called(calling: LiftbridgeCalls, method: str, fields: dict[int, Any]) -> bool:
+    return calling.status(method, fields) is grpc.StatusCode.OK
 
 
 def _allows(log: LogClient, judged: calls.Call[access_calls.Verdict]) -> bool:

@@ -94,6 +94,28 @@ def test_of_a_stream_that_is_not_there_nothing_is_said(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+@pytest.mark.parametrize("more", [(), ("allow alice read *",)], ids=["denied", "allowed_others"])
+def test_a_rule_that_denies_a_subject_does_not_tell_which_streams_store_it(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    async def work(found: Guarded) -> None:
+        await found.allow("deny alice read subject:orders.>", *more)
+
+        async def told(api: str, name: str) -> str:
+            with pytest.raises(RefusedError) as refused:
+                await found.ask(ALICE, api, stream=name, offset=0, at="latest")
+            detail = str(sorted(refused.value.detail.items()))
+            return f"{refused.value.code} {refused.value} {detail}".replace(name, "NAME")
+
+        for api in ("fetch", "offsets"):
+            assert await told(api, "orders") == await told(api, "nothing")
+            assert found.recorded[-1 - (not more)][0] == "access.denied"
+        await found.allow("allow alice cursor orders")  # it may know of the stream now
+        assert "rule" in await told("fetch", "orders")
+
+    run(tmp_path, work)
+
+
 @pytest.mark.parametrize(("api", "request_"), OF_THE_CLUSTER, ids=[o[0] for o in OF_THE_CLUSTER])
 def test_the_cluster_is_for_whoever_administers_everything(
     tmp_path: Path, api: str, request_: dict[str, Any]

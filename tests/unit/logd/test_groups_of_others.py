@@ -61,13 +61,17 @@ def test_the_fetch_endpoint(tmp_path: Path) -> None:
         assert said(permits, somebody("alice"), "groups", "theirs") == ""
         beat: dict[str, Any] = {"streams": ["bobs-own"], "held": []}
         assert said(permits, BOB, "group_beat", "own", **beat) == ""
-        for api, request in (("group_beat", beat), ("group_leave", {})):
-            told = said(permits, BOB, api, "theirs", **request)
-            assert told
-            assert "orders" not in told
+        taken = said(permits, BOB, "group_beat", "theirs", **beat)
+        assert "take another name" in taken
+        assert "orders" not in taken
+        left = said(permits, BOB, "group_leave", "theirs")
+        assert left
+        assert left == said(permits, BOB, "group_leave", "nobodys")
         assert said(permits, somebody("alice"), "group_leave", "theirs") == ""
         await found.allow("allow bob cursor *", "deny bob cursor orders")
-        assert said(permits, BOB, "group_leave", "theirs")
+        left = said(permits, BOB, "group_leave", "theirs")
+        assert "has no members" in left
+        assert left == said(permits, BOB, "group_leave", "nobodys")
 
     run(tmp_path, work)
 
@@ -91,7 +95,9 @@ def test_grpc(tmp_path: Path) -> None:
             return str(refused.value)
 
         before = set_caller(BOB)
-        assert await told("theirs") == await told("nobodys")
+        assert (await told("theirs")).replace("theirs", "nobodys") == await told("nobodys")
+        await found.allow("allow bob cursor *", "deny bob cursor subject:orders.>")
+        assert (await told("theirs")).replace("theirs", "nobodys") == await told("nobodys")
         end_call(before)
         before = set_caller(somebody("alice"))
         request = wire.LeaveConsumerGroupRequest(groupId="theirs", consumerId="m")

@@ -1,6 +1,6 @@
 """Whether a caller may do what it asks for: the rules, asked with what there is of streams."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from penstock.logd.access.store import Access
@@ -25,6 +25,15 @@ CLUSTER: Final = OnCluster()
 
 STATUS: Final = "__status"
 """As a stream in rules: what `/status` and `/metrics` show, for whoever may `read` it."""
+
+
+class HiddenError(RefusedError):
+    """What is there is denied to somebody who may not know that it is; told as if it were not."""
+
+
+def result_of(error: RefusedError) -> str:
+    """What a refusal is taken down as."""
+    return "PERMISSION_DENIED" if isinstance(error, HiddenError) else error.code
 
 
 class Guard:
@@ -68,7 +77,9 @@ class Guard:
         """Refuse what a caller may not do.
 
         Raises:
-            RefusedError: `PERMISSION_DENIED`, naming caller, action, resource and a way out.
+            RefusedError: `PERMISSION_DENIED`, naming caller, action, resource and a way out. Of a
+                stream that the caller may not know of, as if there were none: `UNKNOWN_STREAM` to
+                whom its name alone is allowed.
             NotReadyError: This node does not know yet.
         """
         if self._is_free(caller):
@@ -76,7 +87,7 @@ class Guard:
         decision = self.decide(caller, action, target)
         if not decision.allowed:
             self.denied += 1
-            raise _denied(caller, action, target, decision)
+            raise self._refusal(caller, action, target, decision)
 
     def allows(self, caller: Principal, action: Action, target: Target) -> bool:
         """Whether a caller may do something."""
@@ -126,17 +137,42 @@ class Guard:
         if not self.sees(caller, stream):
             self.check(caller, Action.READ, self.stream(stream))
 
-    def check_group(self, caller: Principal, streams: Iterable[str]) -> None:
-        """Refuse what concerns a consumer group, without naming the streams that others read.
+    def check_group(self, caller: Principal, group: str, streams: Collection[str]) -> None:
+        """Refuse what concerns a consumer group, and to say whether there is one.
+
+        Args:
+            caller: Who asks.
+            group: What about.
+            streams: What it reads; none: it is not there.
 
         Raises:
-            RefusedError: `PERMISSION_DENIED`, as of a group that is not there.
+            RefusedError: `PERMISSION_DENIED` or `UNKNOWN_GROUP`, as of one that is not there.
         """
-        targets = [self.stream(stream) for stream in streams]
-        if not all(self.allows(caller, Action.CURSOR, target) for target in targets):
-            self.check(caller, Action.CURSOR, CLUSTER)
-            for target in targets:  # one that a rule denies to whom the others are allowed
-                self.check(caller, Action.CURSOR, target)
+        if not self.enabled or (streams and self._reads_all(caller, streams)):
+            return
+        self.check(caller, Action.CURSOR, CLUSTER)
+        message = f"group {group!r} has no members"
+        if streams:
+            self.denied += 1
+            raise HiddenError("UNKNOWN_GROUP", message, group=group)
+        raise RefusedError("UNKNOWN_GROUP", message, group=group)
+
+    def check_joins(self, caller: Principal, group: str, streams: Collection[str]) -> None:
+        """Refuse to take a caller into a group that reads what it may not.
+
+        That its name is taken cannot be kept from whom does not get it; what it reads is.
+
+        Raises:
+            RefusedError: `PERMISSION_DENIED`.
+        """
+        if self._reads_all(caller, streams):
+            return
+        self.denied += 1
+        message = f"{caller.name!r} may not be in group {group!r}: take another name"
+        raise RefusedError("PERMISSION_DENIED", message, principal=caller.name, action="cursor")
+
+    def _reads_all(self, caller: Principal, streams: Collection[str]) -> bool:
+        return all(self.allows(caller, Action.CURSOR, self.stream(one)) for one in streams)
 
     def visible(self, caller: Principal, streams: Iterable[str]) -> list[str]:
         """Those that a caller may know of."""
@@ -156,6 +192,21 @@ class Guard:
             wild = {"*", ">"} & set(subject.split("."))
             return OnSubject(subject) if wild else self.subject(subject)
         return self.stream(text)
+
+    def _refusal(
+        self, caller: Principal, action: Action, target: Target, decision: Decision
+    ) -> RefusedError:
+        """What a caller is told, who must not learn from it what there is."""
+        if action is Action.CREATE or not isinstance(target, OnStream):
+            return _denied(caller, action, target, decision)
+        if any(self.allows(caller, other, target) for other in Action):
+            return _denied(caller, action, target, decision)
+        absent = OnStream(target.name)
+        found = self.decide(caller, action, absent)
+        if found.allowed:
+            message = f"there is no stream {target.name!r}"
+            return HiddenError("UNKNOWN_STREAM", message, stream=target.name)
+        return _denied(caller, action, absent, found)
 
     def _is_free(self, caller: Principal) -> bool:
         return not self.enabled or caller.is_node

@@ -142,6 +142,8 @@ class ClusterEngine:
             found.append("this node waits for the cluster to let it in")
         elif self._node.group.leader is None:
             found.append("no node leads the cluster: a majority cannot be reached")
+        if problem := self._replicas.rules_adoption.problem:
+            found.append(problem)
         for stream, problem in sorted(self._replicas.adoption.problems.items()):
             found.append(f"stream {stream} of the lone logd is not in the cluster: {problem}")
         if self._waiting:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.logd.cluster.adopting_access import AccessAdoption
 from penstock.logd.cluster.adoption import Adoption
 from penstock.logd.cluster.finishing import finish, finish_all
 from penstock.logd.cluster.hearing import Hearing
@@ -59,7 +60,7 @@ class NodeReplicas:
 
     Attributes:
         listening: Which partitions are on their subjects.
-        adoption: Of what a lone logd left here.
+        adoption, rules_adoption: Of what a lone logd left here.
         problems: Why replicas are not open, by place.
         masters: Keys that this node encrypts with.
         revived: Logs opened again since the start.
@@ -85,6 +86,7 @@ class NodeReplicas:
         self.listening = Listening(link, around.budget, around.clock, around.admission)
         self._holdings = Holdings(data_dir)
         self.adoption = Adoption(self._holdings)
+        self.rules_adoption = AccessAdoption(data_dir)
         self._cluster: ClusterNode | None = None
         self.ready, self.revived = False, 0
         self._hosted: dict[PartitionKey, HostedReplica] = {}
@@ -146,6 +148,7 @@ class NodeReplicas:
     async def run(self) -> None:
         """Look after the replicas until cancelled."""
         await self.cluster.group.catch_up()
+        await self.rules_adoption.run(self.cluster.group)
         await self.adoption.run(self.cluster)
         self.ready = True
         self._look_at(self.cluster.group.state.streams)

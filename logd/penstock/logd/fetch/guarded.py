@@ -6,7 +6,7 @@ What changes anything is recorded with who asked for it and what came of it; so 
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from penstock.logd.access.guard import Guard
+from penstock.logd.access.guard import Guard, result_of
 from penstock.logd.access.throttle import Throttle
 from penstock.logd.activity import Record
 from penstock.logd.core.quotas import Flow
@@ -82,7 +82,7 @@ class GuardedApi:
             response = await self._admitted(request, turn)
             result = "ok"
         except RefusedError as error:
-            result = error.code
+            result = result_of(error)
             raise
         except LogdError:
             result = "UNAVAILABLE"

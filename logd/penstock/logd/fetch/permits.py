@@ -164,10 +164,12 @@ class Permits:
             raise RefusedError("BAD_REQUEST", "streams: a list of names", key="streams")
         held = [_text(one, "stream") for one in _objects(request, "held")]
         self._cursors(caller, {*named, *held})
-        self._guard.check_group(caller, self._streams_of(_text(request, "group")))
+        group = _text(request, "group")
+        self._guard.check_joins(caller, group, self._streams_of(group))
 
     def _group_leave(self, request: Document, caller: Principal) -> None:
-        self._guard.check_group(caller, self._streams_of(_text(request, "group")))
+        group = _text(request, "group")
+        self._guard.check_group(caller, group, self._streams_of(group))
 
     def _named_group(self, request: Document, caller: Principal) -> None:
         if request.get("group") is not None:
