@@ -15,6 +15,7 @@ from nats.js.errors import NoStreamResponseError
 
 from penstock.logd.client import FollowOptions
 from penstock.logd.errors import RefusedError
+from penstock.logd.store.key_file import masters_of
 from tests.support.encryption import key_file, section
 from tests.support.liftbridge import EARLIEST, LiftbridgeCalls, values
 from tests.support.logd import Logd
@@ -74,7 +75,9 @@ async def test_records_outlive_kills_and_rotation_and_no_file_shows_them(
         await publish(client, "audit.b", range(40, 60))
         await publish(client, "audit.b", range(50, 60))
         logd.config["encryption"] = section(tmp_path, "new", "old")
-        await asyncio.to_thread(logd.restart)
+        logd.daemon.write_config()
+        (log_directory,) = (path.parent for path in logd.data_dir.rglob("keys.copy"))
+        wait_until(lambda: masters_of(log_directory) == ["new"], what="it is wrapped anew")
         await publish(client, "audit.a", range(60, 70))
         logd.config["encryption"] = section(tmp_path, "new")
         await asyncio.to_thread(logd.restart, kill=True)

@@ -75,7 +75,7 @@ class Daemon:
         self.token = ""
         self._config = config
         self._config_path = directory / f"{component}.yaml"
-        self._write_config()
+        self.write_config()
         self._log_path = directory / f"{component}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -91,7 +91,7 @@ class Daemon:
     def launch(self, *arguments: str) -> None:
         """Start the process, and wait for nothing."""
         assert self._process is None, "already running"
-        self._write_config()
+        self.write_config()
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self.program, "--config", str(self._config_path), *arguments],
@@ -112,7 +112,8 @@ class Daemon:
         """Whether it was started, and has not ended."""
         return self._process is not None and self._process.poll() is None
 
-    def _write_config(self) -> None:
+    def write_config(self) -> None:
+        """Write the configuration as it is now; a process that runs may look at it again."""
         self._config_path.write_text(yaml.safe_dump(self._config, sort_keys=False))
 
     def kill(self) -> int:

@@ -31,6 +31,7 @@ from penstock.logd.daemon_setup import (
     lock_directory,
     prepare_directory,
     service_error,
+    watch_masters,
     write_endpoints,
 )
 from penstock.logd.doors import Doors
@@ -115,7 +116,9 @@ class _Daemon:
         self._budget = ByteBudget(config.intake_bytes_max)
         self._acks = AckSender(self._ack_link)
         self._compactor = Compactor(_compaction(config), SystemClock())
+        self._masters = config.masters()
         self._engine = self._make_engine()
+        watch_masters(self._keeper, config_path, self._masters, self._engine)
         self._doors = Doors(config, self._engine)
         self._doors.keep_from_streams(self._acks)
         self._server = FetchServer(
@@ -371,7 +374,7 @@ class _Daemon:
             admission=self._config.admission_policy(),
             compactor=self._compactor,
             standby=self._config.standby(),
-            masters=self._config.masters(),
+            masters=self._masters,
         )
 
     def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:

@@ -1,17 +1,21 @@
 """Around a daemon's life: its directory, its lock, its addresses, and what its errors mean."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import orjson
 
-from penstock.logd.config import LogdConfig
+from penstock.logd.config import ENV_PREFIX, LogdConfig
 from penstock.logd.daemon_errors import DamagedDataError
+from penstock.logd.encryption import EncryptionSection, MasterKeys
+from penstock.logd.engine import Engine
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.nats.errors import NatsSetupError
-from penstock.logd.security.keeper import DoorSetupError
+from penstock.logd.rotation import Rotation
+from penstock.logd.security.keeper import DoorSetupError, Keeper
 from penstock.logd.store import DirectoryLock
-from penstock.service import ConfigError, ServiceError, UnavailableError
+from penstock.service import ConfigError, ServiceError, UnavailableError, load_config
 
 
 def prepare_directory(config: LogdConfig, config_path: Path) -> None:
@@ -58,6 +62,25 @@ def write_endpoints(path: Path, endpoints: dict[str, str]) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(orjson.dumps(endpoints) + b"\n")
     temporary.replace(path)
+
+
+def read_encryption(config_path: Path) -> EncryptionSection | None:
+    """The section `encryption` as the configuration's file has it now.
+
+    Raises:
+        CorruptError: The file is not understood.
+    """
+    try:
+        return load_config(LogdConfig, config_path, env_prefix=ENV_PREFIX).encryption
+    except ConfigError as error:
+        raise CorruptError(str(error)) from None
+
+
+def watch_masters(keeper: Keeper, config_path: Path, masters: MasterKeys, engine: Engine) -> None:
+    """Follow the master keys that the configuration's file names, if any are used."""
+    if masters.used:
+        read = partial(read_encryption, config_path)
+        keeper.watch(Rotation(config_path, read, masters, engine.partitions))
 
 
 def service_error(error: Exception, config: LogdConfig, config_path: Path) -> ServiceError:

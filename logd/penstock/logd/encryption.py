@@ -86,6 +86,16 @@ class MasterKeys:
         """Those of a configuration."""
         return cls({}) if section is None else cls(section.keys, section.active)
 
+    def follow(self, section: EncryptionSection) -> None:
+        """These keys are named now, and this one is active; on any thread."""
+        self._keys = dict(section.keys)  # the new one can be read before it is wrapped with
+        self._active = section.active
+
+    @property
+    def used(self) -> bool:
+        """Whether anything is encrypted here."""
+        return self._active is not None
+
     @property
     def active(self) -> str:
         """Name of the one that wraps.

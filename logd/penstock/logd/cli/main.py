@@ -42,10 +42,10 @@ def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
         return
     if config_path is None:
         raise click.UsageError("name a command, or a configuration file with --config", context)
-    from penstock.logd.config import LogdConfig
+    from penstock.logd.config import ENV_PREFIX, LogdConfig
     from penstock.logd.daemon import run_daemon
 
-    config = load_config(LogdConfig, config_path, env_prefix="PENSTOCK_LOGD")
+    config = load_config(LogdConfig, config_path, env_prefix=ENV_PREFIX)
     if check:
         click.echo(check_only(config, config_path), nl=False)
         return

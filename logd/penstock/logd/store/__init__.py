@@ -6,7 +6,7 @@ from penstock.logd.store.disk import REAL_DISK, Disk, File, RealDisk
 from penstock.logd.store.epochs import EpochFile
 from penstock.logd.store.errors import CorruptFrameError, LogFailedError
 from penstock.logd.store.file_range import FileRange
-from penstock.logd.store.key_file import Masters, bound_to, open_vault
+from penstock.logd.store.key_file import Masters, bound_to, open_vault, rewrap
 from penstock.logd.store.lock import DirectoryLock
 from penstock.logd.store.log import CommitLog
 from penstock.logd.store.recovery import Finding, RecoveryReport
@@ -37,4 +37,5 @@ __all__ = [
     "Vault",
     "bound_to",
     "open_vault",
+    "rewrap",
 ]

@@ -9,13 +9,15 @@
 authenticated besides are `bound`, the number and the master key's name. There are two files because
 without them nothing of the log can be read: one that rots is made again from the other.
 
-When another master key becomes the active one, each key is wrapped anew with it and one more is
-made, under which everything is encrypted from then on. No segment is touched. Both files have been
-replaced, one after the other, before anything is encrypted under the new key: a crash leaves two
+When another master key becomes the active one, while the log is open or before that, each key is
+wrapped anew with it and one more is made, under which everything is encrypted from then on. No
+segment is touched. Both files have been replaced, one after the other, before anything is encrypted
+under the new key: a crash leaves two
 files that each have the keys of whatever is on disk; the one of the higher revision counts.
 """
 
 import secrets
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,7 @@ KEYS_MAX: Final = 256
 """Keys of one log, one for each time that the master key was changed; then the last one stays."""
 
 _NONCE_BYTES: Final = 12
+_LOCKS: Final = tuple(threading.Lock() for _ in range(64))
 
 
 class Masters(Protocol):
@@ -79,7 +82,7 @@ class KeyRing:
 
     def vault(self) -> Vault:
         """What encrypts and decrypts with them."""
-        return Vault(self.keys, self.bound.encode())
+        return Vault(self.keys, self.bound.encode(), self.masters[max(self.keys)])
 
 
 def bound_to(incarnation: str, partition: int) -> str:
@@ -103,19 +106,37 @@ def open_vault(directory: Path, masters: Masters, bound: str, *, disk: Disk = RE
         CorruptError: The key files are missing or damaged, or another log's.
         OSError: The disk failed.
     """
-    ring = read_keys(directory, masters, disk=disk)
-    if ring is None:
-        _check_new(directory, disk)
-        ring = KeyRing(bound, {}, {}, 0, whole=False)
-    if ring.bound != bound:
-        message = f"the keys are those of {ring.bound}, not of {bound}"
-        raise CorruptError(message, where=str(directory / KEYS_NAME))
-    active = masters.active
-    if not ring.keys or set(ring.masters.values()) != {active}:
-        ring = _renewed(ring, active)
-    if not ring.whole:
-        _save(directory, ring, masters.key(active), disk)
-    return ring.vault()
+    with _lock_of(directory):
+        ring = read_keys(directory, masters, disk=disk)
+        if ring is None:
+            _check_new(directory, disk)
+            ring = KeyRing(bound, {}, {}, 0, whole=False)
+        if ring.bound != bound:
+            message = f"the keys are those of {ring.bound}, not of {bound}"
+            raise CorruptError(message, where=str(directory / KEYS_NAME))
+        return _under_active(directory, ring, masters, disk).vault()
+
+
+def rewrap(directory: Path, masters: Masters, vault: Vault, *, disk: Disk = REAL_DISK) -> None:
+    """Have the keys of a log that is open wrapped with the active master key, durably.
+
+    What is written from then on is under a new key; nobody has to close the log for it.
+
+    Args:
+        directory: Of the log.
+        masters: To wrap and unwrap with.
+        vault: Of the log.
+        disk: The file system.
+
+    Raises:
+        RefusedError, CorruptError, OSError: As `open_vault`; the vault goes on as it was.
+    """
+    with _lock_of(directory):
+        ring = read_keys(directory, masters, disk=disk)
+        if ring is None:
+            raise CorruptError("the log's keys are missing", where=str(directory / KEYS_NAME))
+        ring = _under_active(directory, ring, masters, disk)
+        vault.renew(ring.keys, ring.masters[max(ring.keys)])
 
 
 def read_keys(directory: Path, masters: Masters, *, disk: Disk = REAL_DISK) -> KeyRing | None:
@@ -196,6 +217,21 @@ class InspectedKeys:
             else:
                 self.vault = ring.vault() if ring is not None else None
         self.readable = not self.fault and not self.note
+
+
+def _under_active(directory: Path, ring: KeyRing, masters: Masters, disk: Disk) -> KeyRing:
+    """The keys under the active master key, in both files."""
+    active = masters.active
+    if not ring.keys or set(ring.masters.values()) != {active}:
+        ring = _renewed(ring, active)
+    if not ring.whole:
+        _save(directory, ring, masters.key(active), disk)
+    return ring
+
+
+def _lock_of(directory: Path) -> threading.Lock:
+    """Two that renewed one log's keys at a time would each make another key of one number."""
+    return _LOCKS[hash(directory) % len(_LOCKS)]
 
 
 def _load(directory: Path, disk: Disk) -> tuple[dict[str, Any] | None, bool]:

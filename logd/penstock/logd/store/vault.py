@@ -74,12 +74,16 @@ class Encryptor:
     Args:
         vault: Of the log.
         segment: Base offset.
+
+    Attributes:
+        segment: As given.
+        number: Of the log's key that wraps its own.
     """
 
     def __init__(self, vault: "Vault", segment: int) -> None:
         self.segment = segment
         self._vault = vault
-        self._cipher, self._wrapped = vault.new_cipher()
+        self.number, self._cipher, self._wrapped = vault.new_cipher()
         self._count = 0
 
     def encrypt(self, header: FrameHeader, body: bytes) -> Frame:
@@ -87,7 +91,7 @@ class Encryptor:
         self._count += 1
         length = len(body) + ENCRYPTION_BYTES
         encrypted = replace(header, body_length=length, body_crc=0, encrypted=True)
-        trailer = _TRAILER.pack(self._wrapped, self._count, self._vault.newest)
+        trailer = _TRAILER.pack(self._wrapped, self._count, self.number)
         inner = b"".join((body, _INNER.pack(header.body_crc)))
         aad = self._vault.aad(encrypted, trailer, self.segment)
         outer = self._cipher.encrypt(_nonce(self._count), inner, aad) + trailer
@@ -100,17 +104,31 @@ class Vault:
     Args:
         keys: By number; the greatest encrypts, all of them decrypt.
         bound: What the log is: it differs from any other log's.
+        master: Name of the master key that wraps them.
 
     Attributes:
         newest: Number of the key that encrypts.
+        master: As given, or as `renew` said since.
     """
 
-    def __init__(self, keys: Mapping[int, bytes], bound: bytes) -> None:
+    def __init__(self, keys: Mapping[int, bytes], bound: bytes, master: str = "") -> None:
         self.newest = max(keys)
+        self.master = master
         self._keys = dict(keys)
         self._bound = bound
         self._lock = threading.Lock()
         self._ciphers: OrderedDict[tuple[int, bytes], AESGCM] = OrderedDict()
+
+    def renew(self, keys: Mapping[int, bytes], master: str) -> None:
+        """Another master key wraps the log's keys, durably; the newest of them encrypts now.
+
+        Args:
+            keys: Those there were, and more.
+            master: Its name.
+        """
+        with self._lock:
+            self._keys |= keys
+            self.newest, self.master = max(self._keys), master
 
     def decrypt(self, header: FrameHeader, body: bytes, segment: int) -> Frame:
         """The frame in an encrypted one whose CRCs hold.
@@ -137,8 +155,8 @@ class Vault:
 
     def encrypt_file(self, name: str, data: bytes) -> bytes:
         """A file's bytes as they are to lie on disk."""
-        cipher, wrapped = self.new_cipher()
-        head = _FILE_HEAD.pack(FILE_MAGIC, FILE_VERSION, self.newest, wrapped)
+        number, cipher, wrapped = self.new_cipher()
+        head = _FILE_HEAD.pack(FILE_MAGIC, FILE_VERSION, number, wrapped)
         return head + cipher.encrypt(_nonce(0), data, self._file_aad(head, name))
 
     def decrypt_file(self, name: str, data: bytes, *, where: str) -> bytes:
@@ -166,10 +184,10 @@ class Vault:
 
     # For encryptors.
 
-    def new_cipher(self) -> tuple[AESGCM, bytes]:
-        """A cipher under a key that was never used before, and that key wrapped."""
-        key = AESGCM.generate_key(KEY_BITS)
-        return AESGCM(key), aes_key_wrap(self._keys[self.newest], key)
+    def new_cipher(self) -> tuple[int, AESGCM, bytes]:
+        """A cipher under a key that was never used before, that key wrapped, and with which."""
+        key, number = AESGCM.generate_key(KEY_BITS), self.newest
+        return number, AESGCM(key), aes_key_wrap(self._keys[number], key)
 
     def aad(self, header: FrameHeader, trailer: bytes, segment: int) -> bytes:
         """What is authenticated of a frame besides its body."""
@@ -218,9 +236,10 @@ class Encrypting:
         """The frames as they are to lie in the segment that takes appends."""
         if self._vault is None:
             return frames
-        if self._active is None or self._active.segment != segment:
-            self._active = Encryptor(self._vault, segment)
-        return [self._active.encrypt(header, body) for header, body in frames]
+        active = self._active
+        if active is None or active.segment != segment or active.number != self._vault.newest:
+            active = self._active = Encryptor(self._vault, segment)
+        return [active.encrypt(header, body) for header, body in frames]
 
 
 def decrypted(vault: Vault | None, header: FrameHeader, body: bytes, segment: int) -> Frame:

@@ -8,8 +8,8 @@ import pytest
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import crc32c
 from penstock.logd.store import CommitLog, LogConfig, open_vault
-from penstock.logd.store.key_file import KEYS_MAX, InspectedKeys, masters_of, read_keys
-from penstock.logd.store.vault import Encryptor
+from penstock.logd.store.key_file import KEYS_MAX, InspectedKeys, masters_of, read_keys, rewrap
+from penstock.logd.store.vault import Encryptor, Vault
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power, PowerLossError
 from tests.support.frames import make_frames
@@ -72,6 +72,29 @@ def test_a_new_master_key_rewraps_and_begins_a_new_key_and_rewrites_no_segment()
     with pytest.raises(RefusedError, match="no new") as refused:
         read_keys(ROOT, OLD, disk=disk)
     assert refused.value.code == "KEY_UNAVAILABLE"
+
+
+def test_a_log_that_is_open_goes_on_under_another_master_key() -> None:
+    disk = made()
+    vault = open_vault(ROOT, OLD, BOUND, disk=disk)
+    log = CommitLog.open(ROOT, CONFIG, disk=disk, vault=vault)
+    log.append(make_frames(0, [b"one"]))
+    with pytest.raises(RefusedError, match="no new"):
+        rewrap(ROOT, Masters("new", old=1), vault, disk=disk)
+    log.append(make_frames(1, [b"two"]))
+    rewrap(ROOT, BOTH, vault, disk=disk)
+    rewrap(ROOT, NEW, vault, disk=disk)  # nothing is left to be done
+    assert (vault.newest, vault.master) == (2, "new")
+    log.append(make_frames(2, [b"three"]))
+    assert [body.rstrip(b"\0") for _, body in log.frames()] == [b"one", b"two", b"three"]
+    log.close()
+    ring = read_keys(ROOT, NEW, disk=disk)
+    assert ring is not None
+    assert (sorted(ring.keys), ring.revision, ring.whole) == ([1, 2], 2, True)
+    assert bodies(disk, NEW) == [b"one", b"two", b"three"]
+    leaked = Vault({1: ring.keys[1]}, BOUND.encode())  # the old key reads nothing of what came then
+    with pytest.raises(CorruptError, match="the log's key 2"):
+        list(CommitLog.open(ROOT, CONFIG, disk=disk, vault=leaked).frames())
 
 
 def test_a_wrong_master_key_is_told_from_damage() -> None:

@@ -1,0 +1,63 @@
+"""Another master key becomes the active one of streams that are open."""
+
+import asyncio
+from pathlib import Path
+
+from penstock.logd.encryption import EncryptionSection
+from penstock.logd.errors import CorruptError
+from penstock.logd.rotation import Rotation
+from penstock.logd.store.key_file import masters_of
+from tests.support.encryption import key_file, master_keys, section
+from tests.unit.logd.test_encryption import LOGS, PLAIN, SECRET, store, stream_set, values
+
+
+class Read:
+    """What the configuration's file says, or why it cannot be read."""
+
+    def __init__(self, directory: Path, *names: str) -> None:
+        self.says: EncryptionSection | Exception | None
+        self.name(directory, *names)
+
+    def name(self, directory: Path, *names: str) -> None:
+        self.says = EncryptionSection.model_validate(section(directory, *names))
+
+    def __call__(self) -> EncryptionSection | None:
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+
+def test_open_streams_follow_the_section_without_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "logd.yaml"
+    path.touch()
+
+    async def main() -> None:
+        masters = master_keys(tmp_path, "old")
+        async with stream_set(tmp_path / "data", masters, LOGS, PLAIN) as streams:
+            await store(streams, "logs", SECRET)
+            log = streams.partition("logs").log
+            read = Read(tmp_path, "old")
+            rotation = Rotation(path, read, masters, streams.partitions)
+            rotation.look()
+            assert (rotation.problem, masters_of(log.directory)) == ("", ["old"])
+
+            for wrong in (CorruptError("it is no YAML"), None):
+                read.says = wrong
+                rotation.look(anyway=True)
+                assert rotation.problem.startswith("encryption: ")
+                assert masters_of(log.directory) == ["old"]
+
+            read.name(tmp_path, "new", "old")
+            key_file(tmp_path, "new").unlink()
+            rotation.look()  # a problem is looked at again at once
+            assert "master key 'new'" in rotation.problem
+            await store(streams, "logs", SECRET)
+            key_file(tmp_path, "new")
+            rotation.look()
+            assert (rotation.problem, masters_of(log.directory)) == ("", ["new"])
+            await store(streams, "logs", SECRET)
+            assert len(values(streams, "logs")) == 3
+        async with stream_set(tmp_path / "data", master_keys(tmp_path, "new"), LOGS) as streams:
+            assert len(values(streams, "logs")) == 3
+
+    asyncio.run(main())
