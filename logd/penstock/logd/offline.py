@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.logd.core.metadata import Metadata
 from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.purging import PURGED_NAME, PurgePoint
 from penstock.logd.store import Checkpoint, DirectoryLock, Masters
 from penstock.logd.store.inspection import (
     Inspection,
@@ -233,8 +234,28 @@ def _inspect(
         meaning = "not everything was read; check again" if removed else "it cannot be read"
         inspection.report.problems.append(_note(place.directory, str(error), meaning, severity))
         inspection.segments = []
+    inspection.report.problems += _look_at_purge(place.directory, inspection.report)
     report.partitions.append((place, inspection.report))
     return inspection
+
+
+def _look_at_purge(directory: Path, report: PartitionReport) -> list[Problem]:
+    """What the file says up to where readers find nothing; in a cluster the metadata says it."""
+    try:
+        point = PurgePoint.load(directory)
+    except CorruptError as error:
+        meaning = "logd does not open this log; records are as they were"
+        return [_damage(directory / PURGED_NAME, str(error), meaning)]
+    except FileNotFoundError:  # the log is being deleted
+        return []
+    if point.before <= report.start_offset:
+        return []
+    first, after = report.start_offset, min(point.before, report.end_offset)
+    reason = f"purged below offset {point.before}, in epochs up to {point.epoch}"
+    meaning = (
+        f"readers do not get offsets {first} to {after - 1} of those, which go with their files"
+    )
+    return [_note(directory / PURGED_NAME, reason, meaning)]
 
 
 class _Look:

@@ -18,7 +18,8 @@ from penstock.logd.core.metadata import check_not_internal
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.store import Checkpoint, CommitLog, EpochFile
 
-_FILE: Final = "purged"
+PURGED_NAME: Final = "purged"
+"""File of a lone logd's partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,12 @@ class PurgePoint:
             CorruptError: The file is damaged.
             OSError: The disk failed.
         """
-        document = Checkpoint(directory / _FILE).load()
+        document = Checkpoint(directory / PURGED_NAME).load()
         if document is None:
             return cls()
         before, epoch = document.get("before"), document.get("epoch")
         if not isinstance(before, int) or not isinstance(epoch, int):
-            raise CorruptError("it is no purge point", where=str(directory / _FILE))
+            raise CorruptError("it is no purge point", where=str(directory / PURGED_NAME))
         return cls(before, epoch)
 
     def save(self, directory: Path) -> None:
@@ -55,7 +56,7 @@ class PurgePoint:
         Raises:
             OSError: The disk failed.
         """
-        Checkpoint(directory / _FILE).save(asdict(self))
+        Checkpoint(directory / PURGED_NAME).save(asdict(self))
 
 
 class Purging:

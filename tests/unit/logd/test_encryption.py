@@ -183,7 +183,7 @@ async def test_check_and_dump_work_with_the_keys_and_say_what_is_missing(tmp_pat
     data = tmp_path / "data"
     data.mkdir()
     async with stream_set(data, master_keys(tmp_path), LOGS) as streams:
-        await store(streams, "logs", SECRET)
+        await store(streams, "logs", SECRET, SECRET, SECRET)
     key = f"now={key_file(tmp_path, 'now')}"
     directory = next(data.glob("streams/logs-*/0"))
 
@@ -211,3 +211,7 @@ async def test_check_and_dump_work_with_the_keys_and_say_what_is_missing(tmp_pat
         (directory / name).write_bytes(b"rubbish")
     code, out = command("check", data, "--key", key)
     assert (code, "none of its records" in out) == (65, True)
+    for name in ("keys", "keys.copy"):
+        (directory / name).unlink()
+    code, out = command("check", data, "--key", key)
+    assert (code, out.count("keys"), "offsets 0 to 2 cannot be read" in out) == (65, 4, True)

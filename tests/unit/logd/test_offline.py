@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from penstock.logd.cli import cli
 from penstock.logd.dump import Dump
+from penstock.logd.purging import PURGED_NAME, PurgePoint
 from penstock.logd.store import Checkpoint, CommitLog, DirectoryLock, LogConfig
 from penstock.logd.store.inspection import Inspection, PartitionReport
 from penstock.logd.store.recovery import Recovery
@@ -90,6 +91,19 @@ def test_check_names_damage_and_exits_65(store: Store) -> None:
     }
     (problem,) = report["partitions"][1]["problems"]
     assert (problem["row"], problem["offset"], problem["next_offset"]) == ("I", 3, 6)
+
+
+def test_check_tells_what_was_purged(store: Store) -> None:
+    directory = store.log_dir("logs")
+    PurgePoint(before=4, epoch=1).save(directory)
+    code, out, _ = check(store, "--json")
+    assert code == 0
+    assert b"purged below offset 4, in epochs up to 1" in out
+    assert b"offsets 0 to 3" in out
+    (directory / PURGED_NAME).write_bytes(b"damage")
+    code, out, _ = check(store, "--json")
+    assert code == 65
+    assert b"logd does not open this log; records are as they were" in out
 
 
 def test_leftovers_of_a_crash_are_not_damage(tmp_path: Path) -> None:

@@ -23,7 +23,13 @@ from penstock.logd.store.epochs import EpochFile
 from penstock.logd.store.index import Claim
 from penstock.logd.store.key_file import InspectedKeys, Masters
 from penstock.logd.store.mark import load_mark
-from penstock.logd.store.names import EPOCHS_NAME, KEYS_NAME, MARK_NAME, MEMORY_NAME
+from penstock.logd.store.names import (
+    EPOCHS_NAME,
+    KEYS_COPY_NAME,
+    KEYS_NAME,
+    MARK_NAME,
+    MEMORY_NAME,
+)
 from penstock.logd.store.recovery import Finding, Recovery
 from penstock.logd.store.scan import Found, FrameReader
 from penstock.logd.store.segment import LOG_SUFFIX, Segment, segment_path
@@ -153,6 +159,7 @@ class Inspection:
         self._epoch = 0
         self._rewritten = 0
         self._epochs_told: set[tuple[int, int]] = set()
+        self._keyless: tuple[int, int] | None = None
 
     def run(self) -> PartitionReport:
         """Look at everything.
@@ -174,6 +181,7 @@ class Inspection:
                 self._directory / KEYS_NAME, self._keys.note, meaning, severity=Severity.NOTE
             )
         self._survey()
+        self._tell_keyless()
         if self._epochs is not None and not self._epochs.entries and self._epoch:
             reason = f"the file is missing or empty; frames are of epochs up to {self._epoch}"
             meaning = "nothing to readers; logd would give out the same epochs again"
@@ -297,12 +305,24 @@ class Inspection:
         self._check_epoch(reader, found)
         if header.schema_version != SCHEMA_VERSION:
             reason = f"schema version {header.schema_version} is not known"
+        elif header.encrypted and self._keys.readable and self._keys.vault is None:
+            first = header.base_offset if self._keyless is None else self._keyless[0]
+            self._keyless, reason = (first, header.next_offset), ""
         elif self._keys.readable:
             reason = self._wrong_body(reader, found)
         else:
             reason = ""
         if reason:
             self._tell_frame(reader, found, reason, "readers are given the frame, and refuse it")
+
+    def _tell_keyless(self) -> None:
+        """Once for the log: without its keys no frame can be read, and each is as any other."""
+        if self._keyless is not None:
+            first, after = self._keyless
+            path = self._directory / KEYS_NAME
+            reason = f"the log's keys are missing ({KEYS_NAME}, {KEYS_COPY_NAME})"
+            meaning = f"logd does not open this log; {_lost(first, after)}"
+            self._tell(path, reason, meaning, offset=first, next_offset=after)
 
     def _wrong_body(self, reader: FrameReader, found: Found) -> str:
         """What is wrong with a body whose CRC holds; empty if nothing is."""
