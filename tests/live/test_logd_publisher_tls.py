@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from penstock.logd.cli import cli
 from penstock.logd.errors import UnavailableError
 from penstock.logd.publisher import Publisher, PublishOptions, connected
 from tests.support.certificates import Authority
@@ -105,6 +107,20 @@ async def test_a_server_that_loses_tls_is_told_nothing_until_it_has_it_again(
         await reaches_the_server(publisher)
         await connecting.__aexit__(None, None, None)
     assert server.heard == b""
+
+
+def test_the_command_trusts_the_authority_it_is_given(
+    tmp_path: Path, authority: Authority, config: Path
+) -> None:
+    with nats_server(tmp_path / "nats", port=free_port(), config=config) as server:
+        url = server.url.replace("nats://", "tls://u:secret@").replace("127.0.0.1", "localhost")
+        words = ["publish", "t.a", "x", "--nats", url, "--retry-s", "0", "--connect-s", "5"]
+        done = CliRunner().invoke(cli, [*words, "--nats-ca", str(authority.cert)])
+        assert (done.exit_code, "nobody listens" in done.stderr) == (69, True), done.output
+        strange = Authority(tmp_path / "strange").cert
+        done = CliRunner().invoke(cli, [*words, "--nats-ca", str(strange)])
+        assert (done.exit_code, "nobody listens" in done.stderr) == (69, False), done.output
+        assert "secret" not in done.output
 
 
 async def reaches_the_server(publisher: Publisher) -> None:

@@ -12,6 +12,7 @@ from penstock.logd.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.client import OffsetRange
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import FrameHeader
+from penstock.logd.rows import batch_records, slice_rows
 
 
 @dataclass
@@ -22,6 +23,7 @@ class FakeLog:
         streams: Of each stream, the frames of each partition.
         read: Offsets of the frames that were sent, by stream.
         broken: Raised in the middle of reading.
+        waits: How often a fetch may wait before it is interrupted.
         nodes: What each node of the cluster says of its gaps, or why it says nothing.
     """
 
@@ -29,6 +31,7 @@ class FakeLog:
     starts: dict[str, int] = field(default_factory=dict)
     read: list[tuple[str, int]] = field(default_factory=list)
     broken: Exception | None = None
+    waits: int = 0
     nodes: dict[str, Any] = field(default_factory=dict)
 
     def add(
@@ -98,6 +101,28 @@ class FakeLog:
                 yield header, batch
                 if self.broken is not None:
                     raise self.broken
+
+    def records(
+        self, stream: str, start: int, end: int, *, partition: int = 0
+    ) -> Iterator[tuple[int, Record]]:
+        for header, batch in self.batches(stream, start, end, partition=partition):
+            yield from batch_records(header, slice_rows(header, batch, start, end))
+
+    def fetch(self, stream: str, offset: int, *, partition: int, wait_ms: int, **_: object) -> Any:
+        """One frame; with nothing left and a wait, whoever watches has enough."""
+        frames = self._frames(stream, partition)
+        found = [frame for frame in frames if frame[0].next_offset > offset][:1]
+        if wait_ms:
+            self.waits -= 1
+            if self.waits < 0:
+                raise KeyboardInterrupt
+        for header, _ in found:
+            self.read.append((f"{stream}/{partition}", header.base_offset))
+        return SimpleNamespace(
+            frames=[(header, encode_body(batch)) for header, batch in found],
+            next_offset=found[0][0].next_offset if found else offset,
+            incarnation="i-1",
+        )
 
     def _frames(self, stream: str, partition: int) -> list[tuple[FrameHeader, pa.RecordBatch]]:
         if stream not in self.streams:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from penstock.logd.cli.lag import PartitionPlace, Standing, standings
-from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json
 from penstock.logd.client import Cursor
@@ -49,7 +49,7 @@ def list_cursors(consumer: str | None, stream: str | None, server: str, as_json:
 
 @cursors.command("set", epilog="Example: penstock logd cursors set billing logs 1200")
 @click.argument("consumer")
-@click.argument("stream")
+@stream_argument()
 @click.argument("offset", type=click.IntRange(min=0))
 @click.option("--partition", type=int, default=0, show_default=True)
 @server_option
@@ -68,7 +68,7 @@ def set_cursor(
 
 @cursors.command(epilog="Example: penstock logd cursors delete billing logs")
 @click.argument("consumer")
-@click.argument("stream")
+@stream_argument()
 @click.option("--partition", type=int, default=0, show_default=True)
 @server_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")

@@ -8,12 +8,20 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import click
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.logd.cli.positions import POSITION, Position, first_offset, resolve
+from penstock.logd.cli.positions import (
+    PARTITIONS,
+    POSITION,
+    Position,
+    check_position,
+    first_offset,
+    resolve,
+)
 from penstock.logd.cli.progress import Progress
-from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.showing import record_json
 from penstock.logd.cli.source import Range, gathered, offsets_of, partitions_of, read_range
 from penstock.logd.cli.text import echo_json, human_bytes
@@ -49,7 +57,7 @@ class _Asked:
     """What to export."""
 
     stream: str
-    partition: int | None
+    partitions: tuple[int, ...]
     start: Position
     end: Position
 
@@ -60,7 +68,7 @@ class _Asked:
       penstock logd export logs -o logs.parquet --from 2026-01-31 --to 2026-02-01
       penstock logd export prices --partition 3 -o prices-3.ndjson"""
 )
-@click.argument("stream")
+@stream_argument()
 @click.option(
     "-o",
     "--output",
@@ -74,9 +82,7 @@ class _Asked:
     type=click.Choice(["arrow", "parquet", "ndjson"]),
     help="An Arrow IPC file, Parquet (zstd), or JSON lines. Default: by the file's name.",
 )
-@click.option(
-    "--partition", type=click.IntRange(min=0), help="Must be named where there are several."
-)
+@PARTITIONS
 @click.option("--from", "start", type=POSITION, default="earliest", show_default=True)
 @click.option("--to", "end", type=POSITION, default="latest", show_default=True, help="Exclusive.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
@@ -88,43 +94,94 @@ def export(
     """Write a range of STREAM to a file.
 
     An export that is cut short leaves nothing, and is not resumed: begin again, or in parts by
-    --from and --to. Columns: offset, timestamp, subject, key, headers, reply, value.
+    --from and --to. Columns: offset, timestamp, subject, key, headers, reply, value; with several
+    partitions, which come one after the other, partition before them.
     """
     chosen = form or _SUFFIXES.get(output.suffix)
     if chosen is None:
         raise click.UsageError(f"{output.name} does not say the format: give --format")
     write = {"arrow": _write_arrow, "parquet": _write_parquet, "ndjson": _write_ndjson}[chosen]
     with asking(server) as log:
-        part = _range(log, _Asked(**asked))
-        with _file(output, force=force) as file, Progress("exporting", part.count) as progress:
-            write(file, _told(read_range(log, part), progress), part)
+        parts = _ranges(log, _Asked(**asked))
+        count = sum(part.count for part in parts)
+        with _file(output, force=force) as file, Progress("exporting", count) as progress:
+            write(file, _Reading(log, parts, progress))
             records, size = progress.records, file.tell()
+    stream = parts[0].stream
     if as_json:
-        facts = {"stream": part.stream, "partition": part.partition, "start": part.start}
         written = {"records": records, "bytes": size, "file": str(output), "format": chosen}
-        echo_json(facts | {"end": part.end} | written)
+        echo_json({"stream": stream} | _extent(parts) | written)
         return
-    where = f"{part.stream}/{part.partition} from offset {part.start} to {part.end}"
+    where = ", ".join(
+        f"{part.stream}/{part.partition} from offset {part.start} to {part.end}" for part in parts
+    )
     click.echo(f"{records:,} records of {where}: {output} ({human_bytes(size)})")
 
 
-def _range(log: LogClient, asked: _Asked) -> Range:
-    """The range as it is now.
+def _ranges(log: LogClient, asked: _Asked) -> list[Range]:
+    """The ranges as they are now.
 
     Raises:
-        UsageError: There are several partitions and none is named, or it ends before it begins.
+        UsageError: An offset is given for several partitions, or it ends before it begins.
         RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `OUT_OF_RANGE`.
     """
-    stream, wanted = asked.stream, () if asked.partition is None else (asked.partition,)
-    partition, *others = partitions_of(log, stream, wanted)
-    if others:
-        count = len(others) + 1
-        raise click.UsageError(f"{stream} has {count} partitions: name one with --partition")
+    numbers = partitions_of(log, asked.stream, asked.partitions)
+    for option, position in (("--from", asked.start), ("--to", asked.end)):
+        check_position(position, len(numbers), option)
+    return [_range(log, asked, number) for number in numbers]
+
+
+def _range(log: LogClient, asked: _Asked, partition: int) -> Range:
+    stream = asked.stream
     start = first_offset(log, stream, partition, asked.start)
     end = min(resolve(log, stream, partition, asked.end), log.offsets(stream, partition).end)
     if end < start:
         raise click.UsageError(f"--to {asked.end} is below --from {asked.start}")
     return Range(stream, partition, start, end)
+
+
+def _extent(parts: list[Range]) -> dict[str, Any]:
+    found = [{"partition": one.partition, "start": one.start, "end": one.end} for one in parts]
+    return found[0] if len(found) == 1 else {"partitions": found}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What is written: one partition after the other."""
+
+    log: LogClient
+    parts: list[Range]
+    progress: Progress
+
+    @property
+    def several(self) -> bool:
+        """Whether each row says of which partition it is."""
+        return len(self.parts) > 1
+
+    def rows(self, part: Range) -> _Rows:
+        """The rows of one."""
+        for header, batch in read_range(self.log, part):
+            yield header, batch
+            self.progress.advance(batch.num_rows, header.body_length)
+
+    def schema(self) -> pa.Schema:
+        """The columns, with what the file holds of which stream."""
+        facts = {"stream": self.parts[0].stream} | _extent(self.parts)
+        columns = [pa.field("partition", pa.int32())] if self.several else []
+        return pa.schema([*columns, *SCHEMA_OF_DUMP]).with_metadata(
+            {f"penstock.{name}": _words(value) for name, value in facts.items()}
+        )
+
+    def table_row(self, part: Range, columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+        """Rows of a partition as the file has them."""
+        if self.several:
+            number = pa.scalar(part.partition, pa.int32())
+            columns = [pa.repeat(number, len(columns[0])), *columns]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _words(value: object) -> str:
+    return orjson.dumps(value).decode() if isinstance(value, list) else str(value)
 
 
 @contextmanager
@@ -176,48 +233,41 @@ def _output_error(error: OSError, output: Path) -> OutputError:
     )
 
 
-def _told(rows: _Rows, progress: Progress) -> _Rows:
-    for header, batch in rows:
-        yield header, batch
-        progress.advance(batch.num_rows, header.body_length)
-
-
-def _schema(part: Range) -> pa.Schema:
-    """The columns, with what the file holds of which stream."""
-    facts = {"stream": part.stream, "partition": part.partition, "start": part.start}
-    return SCHEMA_OF_DUMP.with_metadata(
-        {f"penstock.{name}": str(value) for name, value in (facts | {"end": part.end}).items()}
-    )
-
-
-def _with_offsets(header: FrameHeader, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([offsets_of(header, rows), *rows.columns[1:]], schema=schema)
-
-
-def _write_arrow(file: IO[bytes], rows: _Rows, part: Range) -> None:
-    schema = _schema(part)
+def _write_arrow(file: IO[bytes], reading: _Reading) -> None:
+    schema = reading.schema()
     with pa.ipc.new_file(file, schema) as writer:
-        for batch, _ in gathered(rows):
-            writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+        for part in reading.parts:
+            for batch, _ in gathered(reading.rows(part)):
+                writer.write_batch(reading.table_row(part, batch.columns, schema))
 
 
-def _write_parquet(file: IO[bytes], rows: _Rows, part: Range) -> None:
-    schema = _schema(part)
+def _write_parquet(file: IO[bytes], reading: _Reading) -> None:
+    schema = reading.schema()
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        group: list[pa.RecordBatch] = []
-        count = size = 0
-        for header, batch in rows:
-            group.append(_with_offsets(header, batch, schema))
-            count, size = count + batch.num_rows, size + batch.nbytes
-            if count >= _GROUP_ROWS or size >= _GROUP_BYTES:
-                writer.write_table(pa.Table.from_batches(group))
-                group, count, size = [], 0, 0
-        if group:
+        for part in reading.parts:
+            _write_groups(writer, reading, part, schema)
+
+
+def _write_groups(
+    writer: pq.ParquetWriter, reading: _Reading, part: Range, schema: pa.Schema
+) -> None:
+    group: list[pa.RecordBatch] = []
+    count = size = 0
+    for header, batch in reading.rows(part):
+        columns = [offsets_of(header, batch), *batch.columns[1:]]
+        group.append(reading.table_row(part, columns, schema))
+        count, size = count + batch.num_rows, size + batch.nbytes
+        if count >= _GROUP_ROWS or size >= _GROUP_BYTES:
             writer.write_table(pa.Table.from_batches(group))
+            group, count, size = [], 0, 0
+    if group:
+        writer.write_table(pa.Table.from_batches(group))
 
 
-def _write_ndjson(file: IO[bytes], rows: _Rows, part: Range) -> None:
-    del part
-    for header, batch in rows:
-        lines = (record_json(offset, record) for offset, record in batch_records(header, batch))
-        file.write("".join(f"{line}\n" for line in lines).encode())
+def _write_ndjson(file: IO[bytes], reading: _Reading) -> None:
+    for part in reading.parts:
+        number = part.partition if reading.several else None
+        for header, batch in reading.rows(part):
+            rows = batch_records(header, batch)
+            lines = (record_json(offset, record, number) for offset, record in rows)
+            file.write("".join(f"{line}\n" for line in lines).encode())

@@ -50,9 +50,24 @@ class PositionType(click.ParamType[Any]):
 POSITION: Final = PositionType()
 """The type of `--from` and `--to`."""
 
-PARTITION: Final = click.option(
-    "--partition", type=click.IntRange(min=0), default=0, show_default=True
+PARTITIONS: Final = click.option(
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this one; repeatable. Default: all of them.",
 )
+
+
+def check_position(position: Position | None, partitions: int, option: str) -> None:
+    """Refuse an offset where several partitions are read, each of which has offsets of its own.
+
+    Raises:
+        UsageError: It is one.
+    """
+    if isinstance(position, int) and partitions > 1:
+        message = f"{option} {position} is an offset, and {partitions} partitions are read"
+        raise click.UsageError(f"{message}: name one with --partition, or give a time")
 
 
 def resolve(log: LogClient, stream: str, partition: int, position: Position) -> int:

@@ -11,8 +11,8 @@ from typing import IO, Any, Final
 import click
 from typing_extensions import override
 
+from penstock.logd.cli.nats import nats_option, publishing
 from penstock.logd.cli.progress import Progress
-from penstock.logd.cli.server import nats_option, publishing
 from penstock.logd.cli.text import echo_json, safe
 from penstock.logd.errors import LogdError
 from penstock.logd.publisher import PubAck, PublishOptions

@@ -3,14 +3,14 @@
 import click
 
 from penstock.logd.cli.positions import POSITION, Position, resolve
-from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.source import partitions_of
 from penstock.logd.cli.text import echo_json
 from penstock.logd.client import LogClient
 
 
 @click.command(epilog="Example: penstock logd streams purge logs --before 2026-01-31 --yes")
-@click.argument("name")
+@stream_argument("name")
 @click.option(
     "--before",
     type=POSITION,

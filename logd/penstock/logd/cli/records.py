@@ -1,21 +1,37 @@
 """`penstock logd tail` and `penstock logd fetch`: records, for people and for programs."""
 
+import heapq
+import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 from typing_extensions import override
 
 from penstock.logd.batch import Record, decode_body, encode_body, stream_prefix
-from penstock.logd.cli.positions import PARTITION, POSITION, Position, first_offset, resolve
-from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.positions import (
+    PARTITIONS,
+    POSITION,
+    Position,
+    check_position,
+    first_offset,
+    resolve,
+)
+from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.showing import record_json, record_pretty, record_text
+from penstock.logd.cli.source import Range, partitions_of
 from penstock.logd.client import LogClient
 from penstock.logd.rows import batch_records, slice_rows
 
 _FOLLOW_WAIT_MS: Final = 5_000
+_TURN_WAIT_MS: Final = 200
+"""How long one of several partitions is waited for, while the others are not."""
+
+_Row: TypeAlias = tuple[int, int, Record]
+"""Of which partition, at which offset, what."""
+
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """What ends an Arrow IPC stream."""
 
@@ -37,14 +53,13 @@ class _HeaderType(click.ParamType[Any]):
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What to show of a partition.
+    """What to show of a stream.
 
     Attributes:
         headers: Each of them a record must have, with the value if one is named.
     """
 
     stream: str
-    partition: int
     follow: bool
     subject: str | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -63,8 +78,8 @@ class _Wanted:
       penstock logd tail logs --follow --header level=error
       penstock logd tail logs --from 15m --pretty"""
 )
-@click.argument("stream")
-@PARTITION
+@stream_argument()
+@PARTITIONS
 @click.option(
     "--from",
     "start",
@@ -84,8 +99,16 @@ class _Wanted:
 @click.option("--pretty", is_flag=True, help="Headers, and JSON laid out, over several lines.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @server_option
-def tail(start: Position | None, pretty: bool, as_json: bool, server: str, **wanted: Any) -> None:
-    """Print the records of STREAM.
+def tail(
+    *,
+    start: Position | None,
+    partitions: tuple[int, ...],
+    pretty: bool,
+    as_json: bool,
+    server: str,
+    **wanted: Any,
+) -> None:
+    """Print the records of STREAM, those of several partitions by their times.
 
     What a payload holds cannot drive the terminal: control characters are shown as escapes.
     """
@@ -94,43 +117,82 @@ def tail(start: Position | None, pretty: bool, as_json: bool, server: str, **wan
     form = record_json if as_json else record_pretty if pretty else record_text
     asked = _Wanted(**wanted)
     with asking(server) as log:
+        numbers = partitions_of(log, asked.stream, partitions)
+        check_position(start, len(numbers), "--from")
+        readers = [_Reader(log, asked, number, start) for number in numbers]
         try:
-            for offset, record in _records(log, asked, start):
-                click.echo(form(offset, record))
+            for number, offset, record in _by_time(readers, follow=asked.follow):
+                click.echo(form(offset, record, number if len(readers) > 1 else None))
         except KeyboardInterrupt:
             if not asked.follow:
                 raise
 
 
-def _records(
-    log: LogClient, wanted: _Wanted, start: Position | None
-) -> Iterator[tuple[int, Record]]:
-    stream, partition = wanted.stream, wanted.partition
-    offset = first_offset(log, stream, partition, start)
-    end = log.offsets(stream, partition).end
-    incarnation = None
-    while wanted.follow or offset < end:
-        fetched = log.fetch(
-            stream,
-            offset,
-            partition=partition,
+class _Reader:
+    """Reads what is wanted of one partition."""
+
+    def __init__(
+        self, log: LogClient, wanted: _Wanted, partition: int, start: Position | None
+    ) -> None:
+        self._log = log
+        self._wanted = wanted
+        self._partition = partition
+        self._offset = first_offset(log, wanted.stream, partition, start)
+        self._end = log.offsets(wanted.stream, partition).end
+        self._incarnation: str | None = None
+
+    def __iter__(self) -> Iterator[_Row]:
+        """All there is now."""
+        while self._offset < self._end:
+            yield from self.fetch(wait_ms=0)
+
+    def fetch(self, *, wait_ms: int) -> list[_Row]:
+        """What comes next."""
+        wanted, first = self._wanted, self._offset
+        fetched = self._log.fetch(
+            wanted.stream,
+            first,
+            partition=self._partition,
             subject=wanted.subject,
-            wait_ms=_FOLLOW_WAIT_MS if wanted.follow else 0,
-            incarnation=incarnation,
+            wait_ms=wait_ms,
+            incarnation=self._incarnation,
         )
-        incarnation = fetched.incarnation
-        for header, body in fetched.frames:
-            rows = slice_rows(header, decode_body(body), offset, None if wanted.follow else end)
-            for number, record in batch_records(header, rows):
-                if wanted.has(record):
-                    yield number, record
+        self._incarnation, self._offset = fetched.incarnation, fetched.next_offset
+        end = None if wanted.follow else self._end
+        return [
+            (self._partition, number, record)
+            for header, body in fetched.frames
+            for number, record in batch_records(
+                header, slice_rows(header, decode_body(body), first, end)
+            )
+            if wanted.has(record)
+        ]
+
+
+def _by_time(readers: list[_Reader], *, follow: bool) -> Iterator[_Row]:
+    """The records of several partitions, by their times as far as they are there."""
+    if not follow:
+        yield from heapq.merge(*readers, key=_time_of)
+        return
+    wait_ms = _FOLLOW_WAIT_MS if len(readers) == 1 else _TURN_WAIT_MS
+    for turn in itertools.count():
+        waiting = turn % len(readers)  # only one at a time can be waited for
+        found = [
+            row
+            for number, reader in enumerate(readers)
+            for row in reader.fetch(wait_ms=wait_ms if number == waiting else 0)
+        ]
+        yield from sorted(found, key=_time_of)
         sys.stdout.flush()
-        offset = fetched.next_offset
+
+
+def _time_of(row: _Row) -> int:
+    return row[2].timestamp_ns
 
 
 @click.command(epilog="Example: penstock logd fetch logs --to 1000 --format arrow > logs.arrow")
-@click.argument("stream")
-@PARTITION
+@stream_argument()
+@PARTITIONS
 @click.option("--from", "start", type=POSITION, default="earliest", show_default=True)
 @click.option(
     "--to",
@@ -150,21 +212,49 @@ def _records(
 )
 @server_option
 def fetch(
-    *, stream: str, partition: int, start: Position, end: Position, form: str, server: str
+    *,
+    stream: str,
+    partitions: tuple[int, ...],
+    start: Position,
+    end: Position,
+    form: str,
+    server: str,
 ) -> None:
-    """Write the records of STREAM from one offset or time to another to standard output."""
+    """Write the records of STREAM from one offset or time to another to standard output.
+
+    Those of several partitions come by their times, as JSON lines.
+    """
     with asking(server) as log:
-        first = first_offset(log, stream, partition, start)
-        stop = resolve(log, stream, partition, end)
-        if stop < first:
-            raise click.UsageError(f"--to {end} is below --from {start}")
+        numbers = partitions_of(log, stream, partitions)
+        for option, position in (("--from", start), ("--to", end)):
+            check_position(position, len(numbers), option)
+        if form == "arrow" and len(numbers) > 1:
+            raise click.UsageError("an Arrow stream holds one partition: name it with --partition")
+        ranges = [_range(log, stream, number, start, end) for number in numbers]
         if form == "ndjson":
-            for offset, record in log.records(stream, first, stop, partition=partition):
-                click.echo(record_json(offset, record))
+            rows = (_rows(log, part) for part in ranges)
+            for number, offset, record in heapq.merge(*rows, key=_time_of):
+                click.echo(record_json(offset, record, number if len(ranges) > 1 else None))
             return
+        (part,) = ranges
         sys.stdout.buffer.write(stream_prefix())
         sys.stdout.buffer.writelines(
-            encode_body(slice_rows(header, batch, first, stop))
-            for header, batch in log.batches(stream, first, stop, partition=partition)
+            encode_body(slice_rows(header, batch, part.start, part.end))
+            for header, batch in log.batches(
+                stream, part.start, part.end, partition=part.partition
+            )
         )
         sys.stdout.buffer.write(END_OF_STREAM)
+
+
+def _range(log: LogClient, stream: str, partition: int, start: Position, end: Position) -> Range:
+    first = first_offset(log, stream, partition, start)
+    stop = resolve(log, stream, partition, end)
+    if stop < first:
+        raise click.UsageError(f"--to {end} is below --from {start}")
+    return Range(stream, partition, first, stop)
+
+
+def _rows(log: LogClient, part: Range) -> Iterator[_Row]:
+    found = log.records(part.stream, part.start, part.end, partition=part.partition)
+    return ((part.partition, offset, record) for offset, record in found)

@@ -6,22 +6,27 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from penstock.logd.cli.text import safe
 from penstock.logd.client import Access, LogClient
-from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.logd.publisher import BlockingPublisher, PublishOptions
+from penstock.logd.errors import CorruptError, LogdError, RefusedError, UnavailableError
 from penstock.service import ExitCode, ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+DEFAULT_SERVER: Final = "127.0.0.1:9293"
+
+COMPLETION_S: Final = 1.0
+"""Seconds that completion may take."""
 
 _GIVEN: Final = "penstock.logd.access"
 _FIXES = {
     "UNAUTHENTICATED": "show who you are: --token-file FILE, or --cert FILE and --key FILE",
     "PLAIN_TOKEN": "connect with TLS: --tls, or --tls-ca FILE",
     "BAD_TOKEN_FILE": "name a file with a token or an API key in one line",
-    "BAD_TLS_FILE": "name readable PEM files: --tls-ca, --cert, --key",
+    "BAD_TLS_FILE": "name readable PEM files: --tls-ca, --cert, --key, for NATS --nats-ca, ...",
     "UNKNOWN_STREAM": "list the streams: penstock logd streams ls",
     "OUT_OF_RANGE": "ask for an offset in that range, or earliest or latest",
     "STREAM_DIFFERS": "use the same options, or delete the stream first",
@@ -78,7 +83,7 @@ def server_option(function: Function) -> Function:
     return click.option(
         "--server",
         envvar="PENSTOCK_LOGD_SERVER",
-        default="127.0.0.1:9293",
+        default=DEFAULT_SERVER,
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT[,...]",
@@ -86,17 +91,23 @@ def server_option(function: Function) -> Function:
     )(function)
 
 
-def nats_option(function: Function) -> Function:
-    """Add `--nats URL`."""
-    return click.option(
-        "--nats",
-        envvar="PENSTOCK_LOGD_NATS",
-        default="nats://127.0.0.1:4222",
-        show_default=True,
-        show_envvar=True,
-        metavar="URL[,...]",
-        help="The NATS server that logd listens at, or several.",
-    )(function)
+def stream_argument(name: str = "stream", **options: Any) -> Callable[[Function], Function]:
+    """Add the name of a stream, which shells complete with what there is."""
+    return click.argument(name, shell_complete=_complete_stream, **options)
+
+
+def _complete_stream(
+    context: click.Context, _: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Streams that the caller sees; none when logd does not say at once, for a shell waits."""
+    try:
+        server = str(context.params.get("server") or DEFAULT_SERVER)
+        given = context.meta.get(_GIVEN, {})
+        with LogClient(server, timeout_s=COMPLETION_S, access=Access(**given)) as log:
+            names = [stream.name for stream in log.streams()]
+    except (LogdError, ValueError, OSError):
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def _note(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -169,21 +180,6 @@ def asking(server: str) -> Iterator[LogClient]:
     except CorruptError as error:
         raise DamagedAnswerError(
             safe(str(error)), fix="see that --server is logd's fetch address, then the log of logd"
-        ) from None
-
-
-@contextmanager
-def publishing(nats: str, options: PublishOptions) -> Iterator[BlockingPublisher]:
-    """A publisher; its errors become messages with a fix, and exit codes."""
-    try:
-        with BlockingPublisher(nats, options) as publisher:
-            yield publisher
-    except RefusedError as error:
-        raise refusal(error) from None
-    except UnavailableError as error:
-        fix = "see which streams store the subject, penstock logd match SUBJECT, and that --nats"
-        raise ServiceUnavailableError(
-            safe(str(error)), fix=f"{fix} names the NATS server of logd"
         ) from None
 
 

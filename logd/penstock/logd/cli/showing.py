@@ -10,15 +10,17 @@ from penstock.logd.batch import Record
 from penstock.logd.cli.text import pretty_json, safe, safe_bytes, safe_json
 
 
-def record_text(offset: int, record: Record) -> str:
-    """A record on one line."""
+def record_text(offset: int, record: Record, partition: int | None = None) -> str:
+    """A record on one line; its partition, if it is one of several."""
     value = "(tombstone)" if record.value is None else safe_bytes(record.value)
-    return f"{offset}  {time_text(record.timestamp_ns)}  {safe(record.subject)}  {value}"
+    place = offset if partition is None else f"{partition}/{offset}"
+    return f"{place}  {time_text(record.timestamp_ns)}  {safe(record.subject)}  {value}"
 
 
-def record_pretty(offset: int, record: Record) -> str:
+def record_pretty(offset: int, record: Record, partition: int | None = None) -> str:
     """A record with everything it has, a payload that is JSON laid out."""
-    lines = [f"offset {offset}  {time_text(record.timestamp_ns)}  {safe(record.subject)}"]
+    place = "" if partition is None else f"partition {partition}  "
+    lines = [f"{place}offset {offset}  {time_text(record.timestamp_ns)}  {safe(record.subject)}"]
     if record.key is not None:
         lines.append(f"  key: {safe_bytes(record.key)}")
     lines += [f"  {safe(name)}: {safe_bytes(value)}" for name, value in record.headers]
@@ -29,9 +31,10 @@ def record_pretty(offset: int, record: Record) -> str:
     return "\n".join(lines) + "\n"
 
 
-def record_json(offset: int, record: Record) -> str:
+def record_json(offset: int, record: Record, partition: int | None = None) -> str:
     """A record as a JSON object."""
-    document: dict[str, Any] = {
+    document: dict[str, Any] = {} if partition is None else {"partition": partition}
+    document |= {
         "offset": offset,
         "timestamp_ns": record.timestamp_ns,
         "subject": record.subject,

@@ -4,14 +4,14 @@ from typing import Any
 
 import click
 
-from penstock.logd.cli.server import asking, server_option
+from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.stream_options import chosen_options, stream_options, unset_options
 
 
 @click.command(
     epilog="Example: penstock logd streams alter logs --retention-age-s 86400 --min-isr 2"
 )
-@click.argument("name")
+@stream_argument("name")
 @stream_options
 @click.option(
     "--unset", multiple=True, metavar="OPTION", help="Set this option to none; repeatable."
@@ -34,7 +34,7 @@ def alter(name: str, unset: tuple[str, ...], server: str, **options: Any) -> Non
 
 
 @click.command(epilog="Example: penstock logd streams pause logs")
-@click.argument("name")
+@stream_argument("name")
 @click.option("--hold", is_flag=True, help="Off its subject, until it is resumed.")
 @server_option
 def pause(name: str, hold: bool, server: str) -> None:
@@ -48,7 +48,7 @@ def pause(name: str, hold: bool, server: str) -> None:
 
 
 @click.command(epilog="Example: penstock logd streams resume logs")
-@click.argument("name")
+@stream_argument("name")
 @server_option
 def resume(name: str, server: str) -> None:
     """Let the stream NAME take messages again, after a pause."""
@@ -58,7 +58,7 @@ def resume(name: str, server: str) -> None:
 
 
 @click.command(epilog="Example: penstock logd streams readonly logs")
-@click.argument("name")
+@stream_argument("name")
 @server_option
 def readonly(name: str, server: str) -> None:
     """Refuse what is published to the stream NAME; publishers that ask for acks are told."""
@@ -68,7 +68,7 @@ def readonly(name: str, server: str) -> None:
 
 
 @click.command(epilog="Example: penstock logd streams writable logs")
-@click.argument("name")
+@stream_argument("name")
 @server_option
 def writable(name: str, server: str) -> None:
     """Store what is published to the stream NAME again."""
@@ -78,7 +78,7 @@ def writable(name: str, server: str) -> None:
 
 
 @click.command(epilog="Example: penstock logd streams move logs --to logd-1,logd-2,logd-4")
-@click.argument("name")
+@stream_argument("name")
 @click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--to", "nodes", metavar="NODE,...", help="Its replicas from now on, leader first.")
 @click.option("--cancel", is_flag=True, help="Give up a move that is under way.")
@@ -95,7 +95,7 @@ def move(name: str, partition: int, nodes: str | None, cancel: bool, server: str
 
 
 @click.command(epilog="Example: penstock logd streams observers logs --on logd-4,logd-5")
-@click.argument("name")
+@stream_argument("name")
 @click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--on", "nodes", metavar="NODE,...", help="Its observers from now on.")
 @click.option("--none", is_flag=True, help="It has none from now on.")
@@ -114,7 +114,7 @@ def observers(name: str, partition: int, nodes: str | None, none: bool, server: 
 
 
 @click.command(epilog="Example: penstock logd streams elect logs --partition 2 --lose-records")
-@click.argument("name")
+@stream_argument("name")
 @click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--lose-records", is_flag=True, help="Do not ask.")
 @server_option

@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from penstock.logd.cli.purge import purge
-from penstock.logd.cli.server import AskRefusedError, asking, server_option
+from penstock.logd.cli.server import AskRefusedError, asking, server_option, stream_argument
 from penstock.logd.cli.stream_changes import (
     alter,
     elect,
@@ -80,7 +80,7 @@ def create(name: str, subject: str, server: str, **options: Any) -> None:
 
 
 @streams.command(epilog="Example: penstock logd streams info logs")
-@click.argument("name")
+@stream_argument("name")
 @server_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def info(name: str, server: str, as_json: bool) -> None:
@@ -107,7 +107,7 @@ def info(name: str, server: str, as_json: bool) -> None:
 
 
 @streams.command("open", epilog="Example: penstock logd streams open logs")
-@click.argument("name")
+@stream_argument("name")
 @click.option("--node", help="Of a cluster; default: the one at --server.")
 @server_option
 def open_stream(name: str, node: str | None, server: str) -> None:
@@ -118,7 +118,7 @@ def open_stream(name: str, node: str | None, server: str) -> None:
 
 
 @streams.command(epilog="Example: penstock logd streams delete scratch --yes")
-@click.argument("name")
+@stream_argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @server_option
 def delete(name: str, yes: bool, server: str) -> None:

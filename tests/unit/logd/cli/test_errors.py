@@ -27,6 +27,7 @@ USAGE = [
     "publish t.a x y --id 7",
     "publish t.a x --header novalue",
     "publish t.a --file no-such-file",
+    "publish t.a x --nats-key only.pem",
     "publish t.a x --retry-s -1",
     "streams purge logs",
     "streams purge logs --all --before 3",

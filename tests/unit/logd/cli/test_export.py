@@ -82,6 +82,25 @@ def test_what_was_written_is_said_to_programs(log: FakeLog, tmp_path: Path) -> N
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
+@pytest.mark.parametrize("named", [[], ["--partition", "1", "--partition", "0"]])
+def test_several_partitions_stand_in_one_file(
+    log: FakeLog, tmp_path: Path, name: str, named: list[str]
+) -> None:
+    done = run(tmp_path, "two", *named, "-o", name)
+    assert done.stdout.startswith("4 records of two/0 from offset 0 to 2, two/1 from offset 0 to 2")
+    found = rows(tmp_path / name)
+    assert found.column("partition").to_pylist() == [0, 0, 1, 1]
+    assert found.column("offset").to_pylist() == [0, 1, 0, 1]
+    assert found.column("value").to_pylist() == [b"20", b"21", b"22", b"23"]
+    extent = orjson.loads(found.schema.metadata[b"penstock.partitions"])
+    assert extent[1] == {"partition": 1, "start": 0, "end": 2}
+    done = run(tmp_path, "two", "-o", "x.jsonl", "--json")
+    assert orjson.loads(done.stdout)["partitions"] == extent
+    lines = (tmp_path / "x.jsonl").read_bytes().splitlines()
+    assert [orjson.loads(line)["partition"] for line in lines] == [0, 0, 1, 1]
+
+
 def test_an_empty_range_is_an_empty_file(log: FakeLog, tmp_path: Path) -> None:
     assert run(tmp_path, "logs", "-o", "x.parquet", "--from", "latest").exit_code == 0
     assert rows(tmp_path / "x.parquet").num_rows == 0
@@ -92,7 +111,7 @@ def test_an_empty_range_is_an_empty_file(log: FakeLog, tmp_path: Path) -> None:
     [
         ("logs -o x", 64, "give --format"),
         ("logs", 64, "--output"),
-        ("two -o x.arrow", 64, "2 partitions: name one with --partition"),
+        ("two -o x.arrow --from 1", 64, "--from 1 is an offset, and 2 partitions are read"),
         ("two -o x.arrow --partition 2", 1, "UNKNOWN_PARTITION"),
         ("nothing -o x.arrow", 1, "UNKNOWN_STREAM"),
         ("logs -o x.arrow --from 3", 1, "3 of logs is not in 20 to 120"),

@@ -1,0 +1,120 @@
+"""`tail` and `fetch` of several partitions, and the names of streams that shells are offered."""
+
+from functools import partial
+
+import orjson
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+import penstock.logd.cli.records as command
+from penstock.logd.batch import Record
+from penstock.logd.cli import cli
+from tests.support.fake_log import FakeLog, asking_in_memory
+from tests.support.processes import free_port
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
+    made = FakeLog()
+    monkeypatch.setattr(command, "asking", partial(asking_in_memory, made))
+    for number in range(30):  # partition 2 has every third
+        record = Record("t.a", b"%d" % number, number * 10**9, None, ())
+        made.add("three", [record], per_frame=1, partition=number % 3)
+    made.add("one", [Record("t.a", b"x", 10**9, None, ())], per_frame=1)
+    return made
+
+
+def shown(*words: str) -> list[tuple[int | None, int, str]]:
+    done = CliRunner().invoke(cli, [*words, "--json"] if words[0] == "tail" else list(words))
+    assert done.exit_code == 0, done.output
+    found = [orjson.loads(line) for line in done.stdout.splitlines()]
+    return [(one.get("partition"), one["offset"], one["value"]) for one in found]
+
+
+def everything() -> list[tuple[int | None, int, str]]:
+    return [(number % 3, number // 3, str(number)) for number in range(30)]
+
+
+@pytest.mark.parametrize("words", [["tail", "three", "--from", "earliest"], ["fetch", "three"]])
+def test_records_of_all_partitions_come_by_their_times(log: FakeLog, words: list[str]) -> None:
+    assert shown(*words) == everything()
+    assert shown(*words, "--partition", "2", "--partition", "0") == [
+        one for one in everything() if one[0] != 1
+    ]
+    only = [(None, offset, value) for number, offset, value in everything() if number == 1]
+    assert shown(*words, "--partition", "1") == only
+    words[1] = "one"
+    assert shown(*words) == [(None, 0, "x")]
+
+
+def test_without_a_position_each_partition_shows_its_last_ten(log: FakeLog) -> None:
+    for number in range(30, 60):
+        record = Record("t.a", b"%d" % number, number * 10**9, None, ())
+        log.add("three", [record], per_frame=1, partition=number % 3)
+    assert [value for _, _, value in shown("tail", "three")] == [str(n) for n in range(30, 60)]
+
+
+def test_following_several_waits_for_one_at_a_time_and_misses_none(log: FakeLog) -> None:
+    log.waits = 12
+    found = shown("tail", "three", "--from", "earliest", "--follow")
+    assert sorted(found, key=lambda one: int(one[2])) == everything()
+    assert log.waits == -1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("tail three --from 3", "--from 3 is an offset, and 3 partitions are read"),
+        ("fetch three --to 3", "--to 3 is an offset, and 3 partitions are read"),
+        ("fetch three --format arrow", "an Arrow stream holds one partition"),
+    ],
+)
+def test_what_is_about_one_partition_is_refused_for_several(
+    log: FakeLog, words: str, said: str
+) -> None:
+    done = CliRunner().invoke(cli, words.split())
+    assert (done.exit_code, said in done.stderr) == (64, True), done.output
+    assert done.stdout == ""
+
+
+def test_text_names_the_partition_where_there_are_several(log: FakeLog) -> None:
+    done = CliRunner().invoke(cli, ["tail", "three", "--partition", "0", "--partition", "1"])
+    assert done.stdout.splitlines()[1].startswith("1/0  1970-01-01T00:00:01.000000Z  t.a  1")
+    done = CliRunner().invoke(cli, ["tail", "three", "--partition", "1", "--pretty"])
+    assert done.stdout.startswith("offset 0  ")
+
+
+def complete(words: list[str], incomplete: str) -> list[str]:
+    found = ShellComplete(cli, {}, "logd", "_X").get_completions(words, incomplete)
+    return [item.value for item in found]
+
+
+def test_a_shell_is_offered_streams_and_nothing_where_logd_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    class Client:
+        def __init__(self, server: str, **_: object) -> None:
+            asked.append(server)
+
+        def __enter__(self) -> "Client":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Closed."""
+
+        def streams(self) -> list["Client"]:
+            return [self]
+
+        name = "orders"
+
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.logd.cli.server.LogClient", Client)
+        assert complete(["tail", "--server", "there:1"], "or") == ["orders"]
+        assert complete(["streams", "info"], "x") == []
+        assert complete(["streams", "create"], "or") == []  # a new name is none that there is
+    assert asked == ["there:1", "127.0.0.1:9293"]
+    nobody = f"127.0.0.1:{free_port()}"
+    assert complete(["tail", "--server", nobody], "") == []
