@@ -131,8 +131,8 @@ def test_every_fetch_request_has_an_answer_or_a_code(logd: Logd) -> None:
             data = mutated_bytes(rng, data)
         if rng.random() < 0.1:
             data = rng.randbytes(rng.randrange(200))
-        if b'"cancel"' in data:
-            continue
+        if b'"cancel"' in data or (b'"put_quota"' in data and b'"*"' in data):
+            continue  # the one has no answer, the other would make all of the rest wait
         data = data[:REQUEST_SIZE_MAX]
         size = (
             len(data) if rng.random() < 0.97 else rng.choice((0, REQUEST_SIZE_MAX + 1, 2**32 - 1))

@@ -50,8 +50,9 @@ async def stream(_: bytes, context: Any) -> None:
 @asynccontextmanager
 async def serving(door: GrpcDoor) -> AsyncIterator[int]:
     section = GrpcSection(connections_max=CONNECTIONS_MAX)
+    guard = CallGuard(section.calls_max)
     server = grpc.aio.server(
-        interceptors=(CallGuard(section.calls_max), Edge(door.authenticator)),
+        interceptors=(guard, Edge(door.authenticator, guard)),
         options=server_options(section),
     )
     asked: dict[str, Any] = {

@@ -205,12 +205,11 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
         return True
 
     @override
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._lock:
-                del self._guests[request]
+    def shutdown_request(self, request: Any) -> None:
+        """A connection is over; also one that got no thread."""
+        with self._lock:
+            self._guests.pop(request, None)
+        super().shutdown_request(request)
 
     @override
     def finish_request(self, request: Any, client_address: Any) -> None:

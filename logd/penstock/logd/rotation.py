@@ -12,7 +12,7 @@ from penstock.logd.encryption import EncryptionSection, MasterKeys
 from penstock.logd.errors import CorruptError, LogdError
 from penstock.logd.partition import Partition
 from penstock.logd.security.renewal import Renewed
-from penstock.logd.store import rewrap
+from penstock.logd.store import Vault, rewrap
 
 Read = Callable[[], EncryptionSection | None]
 
@@ -54,20 +54,21 @@ class Rotation:
         self._masters.follow(self._section.value)
         problems = [self._section.problem] if self._section.problem else []
         try:
-            for partition in self._behind():
+            for partition, vault in self._behind():
                 try:
-                    rewrap(partition.log.directory, self._masters, partition.log.vault)
+                    rewrap(partition.log.directory, self._masters, vault)
                 except (CorruptError, OSError) as error:
                     problems.append(f"stream {partition.label}: {error}")
         except LogdError as error:  # a master key, which all of them want
             problems.append(str(error))
         self.problem = f"encryption: {'; '.join(problems)}" if problems else ""
 
-    def _behind(self) -> list[Partition]:
+    def _behind(self) -> list[tuple[Partition, Vault]]:
         """Partitions whose keys are wrapped with another master key than the active one."""
         active = self._masters.active
+        open_now = [(partition, partition.log.vault) for partition in self._partitions()]
         return [
-            partition
-            for partition in self._partitions()
-            if partition.log.vault is not None and partition.log.vault.master != active
+            (partition, vault)
+            for partition, vault in open_now
+            if vault is not None and vault.master != active
         ]

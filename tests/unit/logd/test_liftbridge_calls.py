@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from penstock.logd.liftbridge.calls import PLAIN_BYTES_MAX, Requests
+from penstock.logd.liftbridge.calls import PLAIN_BYTES_MAX, CallGuard, Requests
 from penstock.logd.liftbridge.errors import CallError
 from penstock.logd.liftbridge.gate import Gate
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
@@ -118,3 +118,13 @@ async def test_streams_of_publishes_are_bounded() -> None:
     first.cancel()
     await asyncio.wait([first])
     assert reading.streams == 0
+
+
+async def test_calls_are_bounded_once_it_is_known_whose_they_are() -> None:
+    guard = CallGuard(calls_max=1)
+    with guard.under_way():
+        assert guard.calls == 1
+        with pytest.raises(CallError, match="1 calls are under way") as refused:
+            guard.under_way().__enter__()
+        assert refused.value.code is grpc.StatusCode.UNAVAILABLE
+    assert guard.calls == 0

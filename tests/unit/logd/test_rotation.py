@@ -30,6 +30,7 @@ class Read:
 def test_open_streams_follow_the_section_without_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "logd.yaml"
     path.touch()
+    (tmp_path / "data").mkdir()
 
     async def main() -> None:
         masters = master_keys(tmp_path, "old")

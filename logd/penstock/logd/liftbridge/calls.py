@@ -8,7 +8,8 @@ for the largest that it may be.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
@@ -37,13 +38,11 @@ Call = Callable[[Any, Context], Awaitable[Any]]
 class CallGuard(grpc.aio.ServerInterceptor):
     """Bounds the calls under way, counts them, and says what went wrong with them.
 
-    The outermost: whoever is not known yet counts as well.
-
     Args:
-        calls_max: Calls under way.
+        calls_max: Calls under way of those who may make any.
 
     Attributes:
-        calls: Under way.
+        calls: Of them now.
         ended: By method and status code.
     """
 
@@ -62,10 +61,8 @@ class CallGuard(grpc.aio.ServerInterceptor):
 
     def _around(self, method: str, call: Call) -> Call:
         async def guarded(requests: Any, context: Context) -> Any:
-            self.calls += 1
             code = grpc.StatusCode.CANCELLED
             try:
-                self._check_room()
                 answer = await call(requests, context)
                 code = grpc.StatusCode.OK
             except Exception as error:  # noqa: BLE001 - one call must not end the daemon
@@ -75,15 +72,27 @@ class CallGuard(grpc.aio.ServerInterceptor):
             else:
                 return answer
             finally:
-                self.calls -= 1
                 self.ended[method, code.name] += 1
 
         return guarded
 
-    def _check_room(self) -> None:
-        if self.calls > self._calls_max:
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """A call goes on: it is known whose it is, or that need not be.
+
+        Those that are refused before take no place from others.
+
+        Raises:
+            CallError: There are too many.
+        """
+        if self.calls >= self._calls_max:
             text = f"{self._calls_max} calls are under way already; try again later"
             raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._calls_max)
+        self.calls += 1
+        try:
+            yield
+        finally:
+            self.calls -= 1
 
 
 class Requests:

@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from typing_extensions import override
 
-from penstock.logd.liftbridge.calls import SERVICE, Call, wrapped
+from penstock.logd.liftbridge.calls import SERVICE, Call, CallGuard, wrapped
 from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.liftbridge.publishing import Context
 from penstock.logd.security.authenticator import Authenticator
@@ -75,10 +75,12 @@ class Edge(grpc.aio.ServerInterceptor):
 
     Args:
         authenticator: Finds out.
+        guard: Has room for a call, or not.
     """
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(self, authenticator: Authenticator, guard: CallGuard) -> None:
         self._authenticator = authenticator
+        self._guard = guard
         self._certificates: dict[bytes, bytes] = {}
 
     @override
@@ -110,9 +112,10 @@ class Edge(grpc.aio.ServerInterceptor):
         before = set_caller(self._authenticator.principal(identity))
         self._authenticator.note_success(_DOOR)
         try:
-            if not lasting or identity.principal.is_anonymous:
-                return await call(requests, context)
-            return await self._while_valid(call(requests, context), identity)
+            with self._guard.under_way():
+                if not lasting or identity.principal.is_anonymous:
+                    return await call(requests, context)
+                return await self._while_valid(call(requests, context), identity)
         finally:
             end_call(before)
 

@@ -62,8 +62,8 @@ class GrpcServer:
         self.relay = Relay(access, node=node, bytes_max=section.publish_bytes_max, clock=clock)
         self._section = section
         self._door = door
-        self._edge = Edge(door.authenticator)
         self._guard = CallGuard(section.calls_max)
+        self._edge = Edge(door.authenticator, self._guard)
         self._requests = Requests(
             Gate(section.request_bytes_max),
             bytes_max=section.message_bytes_max,

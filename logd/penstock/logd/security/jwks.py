@@ -211,7 +211,8 @@ class UrlKeys:
             if self._asked_ns is not None and now_ns - self._asked_ns < age_ns:
                 return None
             self._asked_ns = now_ns
-            self._asking = self._worker.submit(self._take_answer)
+            with suppress(RuntimeError):  # logd stops, and the worker takes nothing more
+                self._asking = self._worker.submit(self._take_answer)
             return self._asking
 
     def _take_answer(self) -> None:

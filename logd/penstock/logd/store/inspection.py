@@ -23,13 +23,7 @@ from penstock.logd.store.epochs import EpochFile
 from penstock.logd.store.index import Claim
 from penstock.logd.store.key_file import InspectedKeys, Masters
 from penstock.logd.store.mark import load_mark
-from penstock.logd.store.names import (
-    EPOCHS_NAME,
-    KEYS_COPY_NAME,
-    KEYS_NAME,
-    MARK_NAME,
-    MEMORY_NAME,
-)
+from penstock.logd.store.names import EPOCHS_NAME, KEYS_COPY_NAME, KEYS_NAME, MARK_NAME, MEMORY_NAME
 from penstock.logd.store.recovery import Finding, Recovery
 from penstock.logd.store.scan import Found, FrameReader
 from penstock.logd.store.segment import LOG_SUFFIX, Segment, segment_path
