@@ -29,6 +29,9 @@ from penstock.service.config import split_host_port
 _STOP_S: Final = 2.0
 """Seconds that calls under way have when logd stops; publishes among them get their acks."""
 
+_WINDOW_BYTES: Final = 64 * 1024
+"""Bytes of a call that a client may send before they are read; HTTP/2's own default."""
+
 _IDLE_S: Final = 300.0
 """Seconds without a call after which a connection is closed; clients open another by themselves."""
 
@@ -199,6 +202,8 @@ def server_options(section: GrpcSection) -> tuple[tuple[str, int], ...]:
         ("grpc.max_concurrent_streams", section.calls_per_connection_max),
         ("grpc.max_allowed_incoming_connections", section.connections_max),
         ("grpc.max_connection_idle_ms", int(_IDLE_S * 1000)),
+        ("grpc.http2.bdp_probe", 0),  # else a window grows to MiB, for whoever sends quickly
+        ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ("grpc.so_reuseport", 0),
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
         ("grpc.keepalive_time_ms", int(section.keepalive_s * 1000)),
