@@ -75,7 +75,7 @@ async def receive_frame(
         CorruptError: The other side does not speak this protocol.
         EOFError, OSError: As `Channel.receive`.
     """
-    kind, length = _check_head(*_HEAD.unpack(await channel.receive(_HEAD.size)), size_max)
+    kind, length = _check_head(*_HEAD.unpack(await channel.receive(_HEAD.size)), size_max=size_max)
     return kind, await channel.receive(length)
 
 
@@ -88,12 +88,12 @@ def next_frame(data: bytearray, position: int) -> tuple[Kind, bytes, int] | None
     begin = position + _HEAD.size
     if begin > len(data):
         return None
-    kind, length = _check_head(*_HEAD.unpack_from(data, position), PEER_FRAME_SIZE_MAX)
+    kind, length = _check_head(*_HEAD.unpack_from(data, position), size_max=PEER_FRAME_SIZE_MAX)
     end = begin + length
     return None if end > len(data) else (kind, bytes(data[begin:end]), end)
 
 
-def _check_head(length: int, kind: int, size_max: int) -> tuple[Kind, int]:
+def _check_head(length: int, kind: int, *, size_max: int) -> tuple[Kind, int]:
     try:
         known = Kind(kind)
     except ValueError:
