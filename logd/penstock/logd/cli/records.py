@@ -240,9 +240,7 @@ def fetch(
         sys.stdout.buffer.write(stream_prefix())
         sys.stdout.buffer.writelines(
             encode_body(slice_rows(header, batch, part.start, part.end))
-            for header, batch in log.batches(
-                stream, part.start, part.end, partition=part.partition
-            )
+            for header, batch in log.batches(stream, part.start, part.end, partition=part.partition)
         )
         sys.stdout.buffer.write(END_OF_STREAM)
 

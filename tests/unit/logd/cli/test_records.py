@@ -1,6 +1,7 @@
 """`tail` and `fetch` of several partitions, and the names of streams that shells are offered."""
 
 from functools import partial
+from typing import Self
 
 import orjson
 import pytest
@@ -99,7 +100,7 @@ def test_a_shell_is_offered_streams_and_nothing_where_logd_says_nothing(
         def __init__(self, server: str, **_: object) -> None:
             asked.append(server)
 
-        def __enter__(self) -> "Client":
+        def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *_: object) -> None:
