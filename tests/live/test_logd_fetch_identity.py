@@ -286,12 +286,10 @@ def oldest(callers: Callers) -> ssl.SSLContext:
 
 
 def lenient(context: ssl.SSLContext) -> None:
-    """Nothing but the version is left for a server to refuse old clients for."""
-    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.set_ciphers("ALL:@SECLEVEL=0")  # only the version is left to refuse old clients for
 
 
 def lowered(context: ssl.SSLContext) -> None:
-    """What must not be."""
     lenient(context)
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         context.minimum_version = ssl.TLSVersion.TLSv1

@@ -114,6 +114,7 @@ async def test_what_is_no_hello_ends_its_connection_only() -> None:
         await wait_until_async(lambda: server.counts.broken == broken + 1)
         assert service.raft == []
         async with linked(address) as link:
+            await connected(link)
             assert await link.ask("echo", b"x", timeout_s=20) == b"a:x"
 
 
@@ -126,6 +127,7 @@ async def test_nodes_that_say_nothing_leave_room_for_who_does(
         silent = [socket.create_connection((host, int(port))) for _ in range(20)]
         await wait_until_async(lambda: server.turned_away == 12)
         async with linked(address) as link:
+            await connected(link)
             assert await link.ask("echo", b"x", timeout_s=20) == b"a:x"
         for one in silent:
             one.close()

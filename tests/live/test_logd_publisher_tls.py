@@ -112,8 +112,8 @@ async def test_a_server_that_loses_tls_is_told_nothing_until_it_has_it_again(
 def test_the_command_trusts_the_authority_it_is_given(
     tmp_path: Path, authority: Authority, config: Path
 ) -> None:
-    with nats_server(tmp_path / "nats", port=free_port(), config=config) as server:
-        url = server.url.replace("nats://", "tls://u:secret@").replace("127.0.0.1", "localhost")
+    with nats_server(tmp_path / "nats", config=config) as server:
+        url = f"tls://u:secret@localhost:{server.port}"
         words = ["publish", "t.a", "x", "--nats", url, "--retry-s", "0", "--connect-s", "5"]
         done = CliRunner().invoke(cli, [*words, "--nats-ca", str(authority.cert)])
         assert (done.exit_code, "nobody listens" in done.stderr) == (69, True), done.output
