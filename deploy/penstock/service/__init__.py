@@ -8,6 +8,7 @@ from penstock.service.admin import AdminServer, Admission, Health, Stage, Status
 from penstock.service.config import HostPort, HostPorts, check_only, load_config, show_config
 from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.logs import configure_logs
+from penstock.service.notify import notify, notify_reloading
 from penstock.service.run import exit_on_error, run_until_stopped
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "configure_logs",
     "exit_on_error",
     "load_config",
+    "notify",
+    "notify_reloading",
     "run_until_stopped",
     "show_config",
 ]
