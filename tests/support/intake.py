@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.collector.core.ledger import Account, Ledger
 from penstock.collector.decode.units import Decoded, decode_records
@@ -11,6 +12,9 @@ from penstock.collector.intake import Intake
 from penstock.collector.journal import Journal
 from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.service.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from penstock.collector.config import WhenFull
 
 SPOOL_BYTES = 1 << 20
 
@@ -21,7 +25,8 @@ class SpoolingIntake(Intake):
     def __init__(self, source: str, journal: Journal, *, drop_newest: bool, clock: Clock) -> None:
         self.journal = journal
         self.ledger = Ledger()
-        spool = Spool(journal, self.ledger, drop_newest=drop_newest)
+        full: WhenFull = "drop_newest" if drop_newest else "block"
+        spool = Spool(journal, self.ledger, when_full=lambda _: full)
         super().__init__(source, spool=spool, ledger=self.ledger, clock=clock)
 
     @property

@@ -1,51 +1,47 @@
-"""The running collector: its parts, the order they start and stop in, and its checkpoint."""
+"""The running collector: its parts, the order they start and stop in, and their exchange."""
 
 import asyncio
-import concurrent.futures
 import contextlib
 import json
-import random
-import socket
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Final
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from penstock.collector.admission import admission, scrubber_of
 from penstock.collector.assembly import Parts, make_source
 from penstock.collector.config import CollectorConfig
-from penstock.collector.core.batch import Limits
-from penstock.collector.core.delivery import Delivery, Quarantine, Reconnected
-from penstock.collector.core.files import Generations
-from penstock.collector.core.ledger import Ledger
-from penstock.collector.courier import Courier
-from penstock.collector.journal import Journal
-from penstock.collector.pipeline import Pipeline
+from penstock.collector.control import SOCKET_NAME, ControlServer
+from penstock.collector.core.delivery import Reconnected
+from penstock.collector.engine import Engine
+from penstock.collector.opening import open_data_directory
+from penstock.collector.operating import Operating
 from penstock.collector.publisher import Publisher
-from penstock.collector.quarantine import Quarantine as QuarantineLog
-from penstock.collector.sources.file import FileSource
-from penstock.collector.spool import ORIGIN, Spool
-from penstock.collector.state import State, read_state
-from penstock.collector.telemetry import Metrics, describe, troubles
-from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.store import Checkpoint, DirectoryLock
+from penstock.collector.reloading import Reloads, Report, changed_keys
+from penstock.collector.reporting import Reporter
+from penstock.collector.runner import Surroundings
+from penstock.collector.saving import Saver
+from penstock.collector.settings import admission_of, resource_of, sizes_of
+from penstock.collector.source_set import Difference, SourceSet, difference
+from penstock.collector.telemetry import VERSION, Metrics, describe, troubles
 from penstock.service import (
     AdminServer,
-    ConfigError,
     ExitCode,
     Health,
     ServiceError,
     Status,
-    UnavailableError,
+    notify,
+    notify_reloading,
 )
 from penstock.service.clock import SystemClock
 
-if TYPE_CHECKING:
-    from penstock.collector.sources.source import Source
+ENDPOINTS_FILE: Final = "endpoints.json"
 
-_STATUS_WAIT_S = 1.0
-ENDPOINTS_FILE = "endpoints.json"
+Load = Callable[[], CollectorConfig]
+"""Reads the configuration again."""
 
 
 class DrainCutShortError(ServiceError):
@@ -55,209 +51,174 @@ class DrainCutShortError(ServiceError):
 
 
 class Agent:
-    """One collector."""
+    """One collector.
 
-    def __init__(self, config: CollectorConfig, config_path: Path) -> None:
+    Args:
+        config: Checked.
+        config_path: For messages.
+        load: For a reload; None: it cannot be reloaded.
+        receives: False: only what waits in the spools is delivered.
+    """
+
+    def __init__(
+        self,
+        config: CollectorConfig,
+        config_path: Path,
+        *,
+        load: Load | None = None,
+        receives: bool = True,
+    ) -> None:
         self._config = config
-        self._where = config_path
-        self._resource = {"host.name": socket.gethostname(), **config.resource}
+        self._load = load
+        self._receives = receives
         self._clock = SystemClock()
         self._log = structlog.get_logger()
-        self._lock = self._lock_directory()
-        self._checkpoint = Checkpoint(config.data_dir / "checkpoint")
-        self._state = self._load_state()
-        self._ledger = Ledger()
-        self._spool_journal = self._open("spool", config.spool.bytes_max)
-        self._quarantine_journal = self._open("quarantine", config.quarantine.bytes_max)
-        log = self._spool_journal.log
-        if self._state.fit_to_spool(log.start_offset, log.end_offset):
+        directory = open_data_directory(config.data_dir, sizes_of(config), where=str(config_path))
+        if directory.foreign:
             self._log.error("the spool is not the one of the checkpoint; beginning a new chain")
-        self._spool = Spool(
-            self._spool_journal,
-            self._ledger,
-            drop_newest=config.spool.when_full == "drop_newest",
+        self._directory = directory
+        self._publisher = self._make_publisher(config)
+        engine = self._engine = Engine(directory, config, self._publisher, self._clock)
+        self._sources = SourceSet(self._surroundings(config))
+        self._saver = Saver(
+            directory,
+            engine.spools,
+            engine.delivery,
+            engine.generations,
+            engine.replayer,
+            lambda: self._sources.file_sources,
         )
-        self._quarantine = QuarantineLog(
-            self._quarantine_journal, self._state.incarnation, self._clock
-        )
-        self._publisher = Publisher(config.nats, self._state.incarnation, self._on_nats_change)
-        self._courier = Courier(
-            Delivery(_limits(config), jitter=random.random, done=self._state.lanes),
-            self._clock,
-            publish=self._publisher.publish,
-            quarantine=self._quarantine_batch,
-        )
-        self._pipeline = Pipeline(
-            self._spool,
-            self._courier,
-            self._quarantine,
-            self._ledger,
-            admit=admission(config.subject_prefix, scrubber_of(config.sensitive)),
-            resource=self._resource,
-        )
-        self._generations = Generations(
-            following=self._state.next_generation, known=self._state.files
-        )
-        self._sources: list[Source] = []
-        self._saving = asyncio.Lock()
-        self._saved: dict[str, Any] = {}
+        self._reloads = Reloads()
+        self._reloading = asyncio.Lock()
+        self._admin_address = ""
         self._health = Health.STARTING
-        self._ended = asyncio.Event()
-        self.status = Status("collector", config.name, "0.1.0", Health.STARTING)
+        first = Status("collector", config.name, VERSION, Health.STARTING)
+        self._reporter = Reporter(self._describe, first)
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event, *, within_s: float | None = None) -> None:
         """Collect until `stop` is set or all input has ended, then drain.
+
+        Args:
+            stop: Ends it.
+            within_s: Where nothing is received: how long delivering may take; None: no limit.
 
         Raises:
             ServiceError: Something the collector needs is not there.
         """
-        registry = CollectorRegistry()
+        engine, registry = self._engine, CollectorRegistry()
         loop = asyncio.get_running_loop()
-        Metrics(lambda: self._ask_status(loop), registry)
-        admin = AdminServer(lambda: self._ask_status(loop), registry)
+        Metrics(lambda: self._reporter.ask(loop), registry)
+        admin = AdminServer(lambda: self._reporter.ask(loop), registry)
+        control = ControlServer(
+            self._config.admin_socket or self._config.data_dir / SOCKET_NAME,
+            Operating(
+                self.reload, engine.replayer, engine.pipeline.taps, self._reporter.now
+            ).actions,
+        )
         address = admin.start(self._config.admin)
         try:
+            await control.start()
             await self._publisher.connect(self._config.name, self._config.connect_timeout_s)
             self._recover()
-            await self._start_sources()
+            if self._receives:
+                await self._sources.start(self._config.sources)
             self._write_endpoints(address)
-            held = await self._serve(stop)
+            held = await self._serve(stop, within_s)
         finally:
             self._endpoints_path.unlink(missing_ok=True)
+            await control.close()
             await self._publisher.close()
             admin.close()
-            self._lock.release()
+            self._directory.lock.release()
         if held:
             raise DrainCutShortError(
                 f"{held} records are still held in {self._config.data_dir}",
                 fix="nothing is lost: start the collector again once NATS and logd are there",
             )
 
-    async def _serve(self, stop: asyncio.Event) -> int:
+    async def _serve(self, stop: asyncio.Event, within_s: float | None) -> int:
         """Run every part until told to stop; returns how many records are still held."""
         async with asyncio.TaskGroup() as tasks:
             parts = [
-                tasks.create_task(self._spool_journal.run()),
-                tasks.create_task(self._quarantine_journal.run()),
-                tasks.create_task(self._courier.run()),
-                tasks.create_task(self._pipeline.run(self._state.cursor)),
-                tasks.create_task(self._save_regularly()),
+                *self._engine.run(tasks),
+                tasks.create_task(self._saver.run(lambda: self._config.checkpoint_interval_s)),
             ]
-            sources = [tasks.create_task(source.run()) for source in self._sources]
-            watch = tasks.create_task(self._watch_inputs(sources))
+            self._sources.run()
             self._health = Health.READY
-            self._log.info("collecting", sources=[source.name for source in self._sources])
-            await self._wait_for_end(stop)
-            self._health = Health.DRAINING
-            watch.cancel()
-            held = await self._drain(sources)
-            for part in (*parts, *sources):
+            notify(READY=1)
+            self._log.info("collecting", sources=[r.name for r in self._sources.runners])
+            with self._reload_on_hangup(tasks):
+                await self._wait_for_end(stop, within_s)
+            async with self._reloading:
+                self._health = Health.DRAINING
+            notify(STOPPING=1)
+            await self._drain()
+            await self._sources.cancel()
+            for part in parts:
                 part.cancel()
-        await self._save()
-        await self._spool_journal.close()
-        await self._quarantine_journal.close()
+        for journal in self._engine.journals:
+            await journal.commit()
+        await self._saver.save()
+        await self._engine.close()
+        held = self._held()
         self._log.info("stopped", held=held)
         return held
 
-    async def _wait_for_end(self, stop: asyncio.Event) -> None:
-        waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self._ended.wait())]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    async def _wait_for_end(self, stop: asyncio.Event, within_s: float | None) -> None:
+        end = self._sources.ended.wait() if self._receives else self._engine.deliver()
+        waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(end)]
+        timeout_s = None if self._receives else within_s
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
         for wait in waits:
             wait.cancel()
 
-    async def _watch_inputs(self, sources: list[asyncio.Task[None]]) -> None:
-        """End the process when every source has: standard input alone ends by itself."""
-        await asyncio.wait(sources)
-        self._ended.set()
-
-    async def _drain(self, sources: list[asyncio.Task[None]]) -> int:
+    async def _drain(self) -> None:
         """Bring what is held to logd within the time that is allowed."""
         try:
             async with asyncio.timeout(self._config.drain_timeout_s):
                 # Some hand over what they received last, which a full spool makes wait.
-                await asyncio.gather(*(source.stop() for source in self._sources))
-                finite = [
-                    task
-                    for task, source in zip(sources, self._sources, strict=True)
-                    if source.endpoint is None
-                ]
-                if finite:
-                    await asyncio.wait(finite)
-                await self._spool_journal.commit()
-                await self._pipeline.wait_until_read(self._spool_journal.durable_offset)
-                await self._courier.drain()
+                await self._sources.stop()
+                await self._engine.deliver()
         except TimeoutError:
             self._log.warning("drain cut short", timeout_s=self._config.drain_timeout_s)
-        self._describe()
-        return sum(account.held for account in self._ledger.accounts.values())
+
+    def _held(self) -> int:
+        """Records that are not delivered; at least one for each unit that is still spooled."""
+        self._reporter.now()
+        held = sum(account.held for account in self._engine.ledger.accounts.values())
+        return max(held, self._engine.units_held)
 
     # Start.
 
-    def _lock_directory(self) -> DirectoryLock:
-        directory = self._config.data_dir
-        try:
-            for part in (directory, directory / "spool", directory / "quarantine"):
-                part.mkdir(parents=True, exist_ok=True)
-            return DirectoryLock(directory)
-        except OSError as error:
-            raise ConfigError(
-                f"{self._where}: data_dir: {directory} cannot be written: {error.strerror}",
-                fix="create the directory and let this process's user write to it",
-            ) from None
-        except RefusedError as error:
-            raise UnavailableError(
-                f"{self._where}: data_dir: {error}",
-                fix="stop the other collector, or give this one a data_dir of its own",
-            ) from None
-
-    def _load_state(self) -> State:
-        try:
-            document = self._checkpoint.load()
-            return State() if document is None else read_state(document)
-        except (LogdError, KeyError, ValueError, TypeError) as error:
-            raise ConfigError(
-                f"{self._checkpoint.path}: the checkpoint cannot be read: {error}",
-                fix="restore it from a copy; if there is none, move the data_dir away: the "
-                "collector then reads all files again and what the spool held is not sent",
-            ) from None
-
-    def _open(self, part: str, bytes_max: int) -> Journal:
-        journal = Journal(self._config.data_dir / part, bytes_max=bytes_max)
-        try:
-            journal.open()
-        except (CorruptError, RefusedError, OSError) as error:
-            raise ConfigError(
-                f"{journal.directory}: cannot be opened: {error}",
-                fix=f"look at it with `penstock collector spool check {journal.directory}`",
-            ) from None
-        return journal
-
     def _recover(self) -> None:
-        log = self._spool_journal.log
-        self._spool.recover(self._state.senders, self._state.cursor)
-        self._quarantine.recover()
-        self._saved = self._state.as_document()
-        self._checkpoint.save(self._saved)
-        waiting = log.end_offset - self._state.cursor
-        self._log.info("recovered", units_waiting=waiting, lanes=len(self._state.lanes))
+        state = self._saver.state
+        waiting = self._engine.recover(state)
+        self._saver.begin()
+        self._log.info("recovered", units_waiting=waiting, lanes=len(state.lanes))
 
-    async def _start_sources(self) -> None:
+    def _surroundings(self, config: CollectorConfig) -> Surroundings:
+        engine = self._engine
         parts = Parts(
-            resource=self._resource,
-            spool=self._spool,
-            ledger=self._ledger,
+            resource=resource_of(config),
+            spool=engine.spools,
+            ledger=engine.ledger,
             clock=self._clock,
-            generations=self._generations,
-            pipeline=self._pipeline,
-            courier=self._courier,
+            generations=engine.generations,
+            pipeline=engine.pipeline,
+            courier=engine.courier,
             save=self._save,
-            known=frozenset(self._state.sources),
-            data_dir=self._config.data_dir,
+            known=frozenset(self._directory.state.sources),
+            data_dir=config.data_dir,
         )
-        for section in self._config.sources:
-            source = make_source(section, parts)
-            await source.start()
-            self._sources.append(source)
+        return Surroundings(
+            lambda section: make_source(section, parts), engine.delivery, engine.ledger, self._clock
+        )
+
+    async def _save(self) -> bool:
+        return await self._saver.save()
+
+    def _make_publisher(self, config: CollectorConfig) -> Publisher:
+        return Publisher(config.nats, self._directory.state.incarnation, self._on_nats_change)
 
     @property
     def _endpoints_path(self) -> Path:
@@ -265,109 +226,112 @@ class Agent:
 
     def _write_endpoints(self, admin: str) -> None:
         endpoints = {"admin": admin}
-        for section, source in zip(self._config.sources, self._sources, strict=True):
+        for runner in self._sources.runners:
+            source = runner.source
             if source.endpoint is not None:
-                endpoints.setdefault(section.type, source.endpoint)
+                endpoints.setdefault(runner.section.type, source.endpoint)
                 endpoints[source.name] = source.endpoint
             for part, address in source.endpoints.items():
                 endpoints[f"{source.name}.{part}"] = address
         temporary = self._endpoints_path.with_suffix(".new")
         temporary.write_text(json.dumps(endpoints))
         temporary.replace(self._endpoints_path)
+        self._admin_address = admin
 
     # While it runs.
 
-    async def _quarantine_batch(self, effect: Quarantine) -> None:
-        dropped = await self._quarantine.put_batch(effect)
-        account = self._ledger[effect.lane.source]
-        account.dropped["quarantine_full"] += dropped
-        account.quarantined -= dropped
-        self._log.warning(
-            "logd refused records for good",
-            subject=effect.lane.subject,
-            count=len(effect.batch),
-            reason=effect.reason,
-        )
-
     def _on_nats_change(self) -> None:
         if self._publisher.is_connected:
-            self._courier.handle(Reconnected())
+            self._engine.courier.handle(Reconnected())
 
-    async def _save_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.checkpoint_interval_s)
-            await self._save()
+    # Reading the configuration again.
 
-    async def _save(self) -> bool:
-        """Write the checkpoint; then, and only then, give back what it has passed.
+    @contextlib.contextmanager
+    def _reload_on_hangup(self, tasks: asyncio.TaskGroup) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, lambda: tasks.create_task(self.reload()))
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
 
-        Returns:
-            Whether what is known now is durable.
-        """
-        async with self._saving:
-            delivery = self._courier.delivery
-            files = [source for source in self._sources if isinstance(source, FileSource)]
-            names = {source.name for source in files}
-            absent = [s for s in self._generations.known.values() if s.source not in names]
-            state = State(
-                incarnation=self._state.incarnation,
-                cursor=delivery.cursor(ORIGIN),
-                senders=self._spool.senders.snapshot(),
-                lanes=delivery.done(),
-                files=[*absent, *(state for source in files for state in source.states)],
-                next_generation=self._generations.following,
-                sources=sorted({*self._state.sources, *names}),
-            )
-            document = state.as_document()
-            if document == self._saved:
-                return True
+    async def reload(self) -> Report:
+        """Read the configuration again and run by it, or go on as before; never raises."""
+        async with self._reloading:
+            notify_reloading()
+            generation, now_ns = self._reloads.generation, self._clock.unix_ns()
             try:
-                await asyncio.to_thread(self._checkpoint.save, document)
-            except OSError as error:
-                self._log.warning("checkpoint cannot be written", error=str(error))
-                return False
-            self._state, self._saved = state, document
-            await self._spool_journal.delete_before(state.cursor)
-            return True
+                report = await self._exchange(generation, now_ns)
+            except ServiceError as error:
+                report = Report("refused", generation, now_ns, error=str(error))
+            except Exception as error:  # noqa: BLE001 - it goes on as it ran
+                self._log.exception("a reload failed")
+                report = Report("refused", generation, now_ns, error=repr(error))
+            self._reloads.note(report)
+            notify(READY=1)
+            self._log.info("reloaded", **asdict(report))
+            return report
 
-    def _ask_status(self, loop: asyncio.AbstractEventLoop) -> Status:
-        """The status of now, for another thread; the last one when the loop has no time."""
-        asked: concurrent.futures.Future[None] = concurrent.futures.Future()
+    async def _exchange(self, generation: int, now_ns: int) -> Report:
+        before = self._config
+        if self._load is None or self._health is not Health.READY:
+            raise ServiceError("nothing can be reloaded now", fix="restart the collector")
+        after = await asyncio.to_thread(self._load)
+        keys = changed_keys(before, after)
+        sources = difference(before.sources, after.sources)
+        if "resource" in keys:  # every source has it
+            sources = Difference((), sources.added, sources.kept + sources.changed, sources.removed)
+        names = {
+            what: getattr(sources, what)
+            for what in ("added", "changed", "removed")
+            if getattr(sources, what)
+        }
+        if not keys and not names:
+            return Report("unchanged", generation, now_ns)
+        admit = admission_of(after)
+        publisher, around = self._publisher, self._sources.around
+        if "nats" in keys:
+            publisher = self._make_publisher(after)
+            await publisher.connect(after.name, after.connect_timeout_s)
+        self._sources.around = self._surroundings(after)
+        try:
+            await self._sources.change(after.sources, sources)
+        except BaseException:
+            self._sources.around = around
+            if publisher is not self._publisher:
+                await publisher.close()
+            raise
+        # Nothing else runs until all is exchanged.
+        self._config = after
+        self._engine.exchange(after, admit, publisher)
+        old, self._publisher = self._publisher, publisher
+        if old is not publisher:
+            self._engine.courier.handle(Reconnected())
+            await old.leave()
+        self._write_endpoints(self._admin_address)
+        return Report("applied", generation + 1, now_ns, sources=names, keys=keys)
 
-        def answer() -> None:
-            self._describe()
-            asked.set_result(None)
+    # What it says of itself.
 
-        with contextlib.suppress(TimeoutError, RuntimeError):  # busy, or closed already
-            loop.call_soon_threadsafe(answer)
-            asked.result(_STATUS_WAIT_S)
-        return self.status
-
-    def _describe(self) -> None:
-        delivery = self._courier.delivery
-        reasons = troubles(delivery, self._spool_journal, connected=self._publisher.is_connected)
+    def _describe(self) -> Status:
+        journals = {"spool": self._directory.spool, "spool-urgent": self._directory.urgent}
+        runners = self._sources.runners
+        reasons = [
+            f"source {runner.name}: {runner.trouble}" for runner in runners if runner.trouble
+        ]
+        reasons += troubles(self._engine.delivery, journals, connected=self._publisher.is_connected)
         health = self._health
         if health is Health.READY and reasons:
             health = Health.DEGRADED
-        self.status = describe(
+        return describe(
             self._config.name,
             health=health,
             reasons=reasons,
-            sources={
-                source.name: section.type
-                for section, source in zip(self._config.sources, self._sources, strict=False)
-            },
-            lag={s.name: s.lag_bytes for s in self._sources if isinstance(s, FileSource)},
-            ledger=self._ledger,
-            delivery=delivery,
-            spool=self._spool_journal,
-            quarantine=self._quarantine_journal,
+            sources={runner.name: runner.section.type for runner in runners},
+            lag={source.name: source.lag_bytes for source in self._sources.file_sources},
+            ledger=self._engine.ledger,
+            delivery=self._engine.delivery,
+            spools=journals,
+            quarantine=self._directory.quarantine,
+            reloads=self._reloads,
         )
-
-
-def _limits(config: CollectorConfig) -> Limits:
-    return Limits(
-        batch_bytes_max=config.batch.bytes_max,
-        batch_records_max=config.batch.records_max,
-        batch_age_ns=config.batch.age_ms * 1_000_000,
-    )

@@ -23,7 +23,7 @@ from penstock.collector.sources.statsd import StatsdSource
 from penstock.collector.sources.stdin import StdinSource
 from penstock.collector.sources.syslog import SyslogSource
 from penstock.collector.sources.unix import UnixSource
-from penstock.collector.spool import Spool
+from penstock.collector.spools import Spooling
 from penstock.logd.store import Checkpoint
 from penstock.service.clock import Clock
 
@@ -40,7 +40,7 @@ class Parts:
     """
 
     resource: Mapping[str, Any]
-    spool: Spool
+    spool: Spooling
     ledger: Ledger
     clock: Clock
     generations: Generations

@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from penstock.collector.core.kinds import Kind
 from penstock.collector.source_sections import Section, Source
 from penstock.service import HostPort
 from penstock.specs.errors import SpecError
 from penstock.specs.sensitive import Action, HashKey
 
+WhenFull = Literal["block", "drop_newest", "drop_oldest"]
 _TOKEN = re.compile(r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
 
 
@@ -27,10 +29,20 @@ class NatsSection(Section):
 
 
 class SpoolSection(Section):
-    """What is acknowledged and not yet in the log."""
+    """What is acknowledged and not yet in the log.
+
+    Audit and event records have a spool of their own, of `urgent_bytes_max`.
+    """
 
     bytes_max: int = Field(default=1024**3, ge=1024**2)
-    when_full: Literal["block", "drop_newest"] = "block"
+    urgent_bytes_max: int = Field(default=256 * 1024**2, ge=1024**2)
+    when_full: WhenFull | dict[Kind, WhenFull] = "block"
+
+    def policy(self, kind: Kind) -> WhenFull:
+        """What happens to a kind of records; audit is only dropped where it is named."""
+        if isinstance(self.when_full, dict):
+            return self.when_full.get(kind, "block")
+        return "block" if kind == "audit" else self.when_full
 
 
 class BatchSection(Section):
@@ -74,6 +86,7 @@ class CollectorConfig(Section):
     data_dir: Path
     nats: NatsSection = NatsSection()
     admin: HostPort = "127.0.0.1:9295"
+    admin_socket: Path | None = None
     subject_prefix: str = "telemetry"
     resource: dict[str, str] = Field(default_factory=dict)
     sources: list[Source] = Field(min_length=1)

@@ -14,7 +14,7 @@ from penstock.collector.core.delivery import (
     Settled,
     Tick,
 )
-from penstock.collector.limits import PENDING_BYTES_MAX
+from penstock.collector.limits import PENDING_BYTES_MAX, URGENT_PENDING_BYTES_MAX
 from penstock.collector.publisher import Answer
 from penstock.service.clock import Clock
 
@@ -23,7 +23,7 @@ class Courier:
     """Runs one `Delivery` on the event loop.
 
     Args:
-        publish: Sends a batch and returns logd's answer.
+        publish: Sends a batch and returns logd's answer; may be exchanged for another.
         quarantine: Returns when a refused batch is durably in quarantine.
     """
 
@@ -37,28 +37,34 @@ class Courier:
     ) -> None:
         self.delivery = delivery
         self._clock = clock
-        self._publish = publish
+        self.publish = publish
         self._quarantine = quarantine
         self._effects: asyncio.Queue[Effect] = asyncio.Queue()
         self._room = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._pending_bytes = 0
+        self._urgent_bytes = 0
 
     def handle(self, event: Event) -> None:
         """Apply an event now; what it causes happens in `run`."""
         for effect in self.delivery.handle(event, self._clock.monotonic_ns()):
             self._effects.put_nowait(effect)
-        self._pending_bytes = self.delivery.pending_bytes
-        if self._pending_bytes < PENDING_BYTES_MAX:
-            self._room.set()
+        self._urgent_bytes = self.delivery.urgent_bytes
+        self._pending_bytes = self.delivery.pending_bytes - self._urgent_bytes
+        self._room.set()
         self._arm()
 
-    async def wait_for_room(self) -> None:
-        """Return when more records may be read."""
-        while self._pending_bytes >= PENDING_BYTES_MAX:
+    async def wait_for_room(self, *, urgent: bool = False) -> None:
+        """Return when more records may be read; urgent ones have room of their own."""
+        while not self._has_room(urgent=urgent):
             self._room.clear()
             await self._room.wait()
+
+    def _has_room(self, *, urgent: bool) -> bool:
+        if urgent:
+            return self._urgent_bytes < URGENT_PENDING_BYTES_MAX
+        return self._pending_bytes < PENDING_BYTES_MAX
 
     async def run(self) -> None:
         """Carry out effects in order until cancelled."""
@@ -81,7 +87,7 @@ class Courier:
             await self._room.wait()
 
     async def _send(self, effect: Publish) -> None:
-        self.handle(await self._publish(effect))
+        self.handle(await self.publish(effect))
 
     async def _settle(self, effect: Quarantine) -> None:
         await self._quarantine(effect)

@@ -15,7 +15,8 @@ import structlog
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.lines import Line
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
-from penstock.collector.spool import Spool, Unit
+from penstock.collector.spool import Unit
+from penstock.collector.spools import Spooling
 from penstock.service.clock import Clock
 
 _RETRY_S: Final = 1.0
@@ -59,7 +60,7 @@ class Intake:
         source: The source's name, under which everything is counted.
     """
 
-    def __init__(self, source: str, *, spool: Spool, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, source: str, *, spool: Spooling, ledger: Ledger, clock: Clock) -> None:
         self.source = source
         self.clock = clock
         self.log = structlog.get_logger().bind(source=source)

@@ -49,6 +49,7 @@ class Journal:
         self._waiting: list[tuple[Entry, asyncio.Future[int]]] = []
         self._waiting_bytes = 0
         self._wake = asyncio.Event()
+        self._committing = asyncio.Lock()
         self._room = asyncio.Event()
         self._durable = asyncio.Event()
         self._promised = 0
@@ -65,6 +66,11 @@ class Journal:
         """
         self._log = CommitLog.open(self.directory, self._config)
         self._promised = self._log.end_offset
+
+    def resize(self, bytes_max: int) -> None:
+        """Another bound holds from now on; what is there stays."""
+        self.bytes_max = bytes_max
+        self._room.set()
 
     @property
     def log(self) -> CommitLog:
@@ -92,15 +98,19 @@ class Journal:
             self._room.clear()
             await self._room.wait()
 
-    def offer(self, entry: Entry) -> asyncio.Future[int]:
+    def offer(self, entry: Entry, *, always: bool = False) -> asyncio.Future[int]:
         """Write an entry soon; the future yields its offset once it is durable.
+
+        Args:
+            entry: What to write.
+            always: Also when there is no room; for what is small and makes room in the end.
 
         The future raises `SpoolFailedError` when nothing was promised.
 
         Raises:
             SpoolFullError: There is no room now.
         """
-        if not self.has_room(entry.size):
+        if not always and not self.has_room(entry.size):
             raise SpoolFullError(f"{self.directory} holds {self.used_bytes} bytes")
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append((entry, future))
@@ -115,7 +125,11 @@ class Journal:
             await self.commit()
 
     async def commit(self) -> None:
-        """Write and sync everything offered so far."""
+        """Write and sync everything offered so far; on return nothing of it is on its way."""
+        async with self._committing:
+            await self._commit()
+
+    async def _commit(self) -> None:
         self._wake.clear()
         group, self._waiting = self._waiting, []
         if not group:
@@ -158,6 +172,14 @@ class Journal:
         """Promised frames from an offset on."""
         return self.log.frames(offset, upto=self._promised)
 
+    async def first_segment_end(self) -> int | None:
+        """Where the oldest segment ends, once it is not the one that is written; None: it is empty.
+
+        What is written goes on in a new one if there is none but it.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._first_segment_end)
+
     async def delete_before(self, offset: int) -> None:
         """Give back the room of segments that end at or below `offset`."""
         loop = asyncio.get_running_loop()
@@ -182,6 +204,12 @@ class Journal:
         log.append([_frame(entry, offset) for offset, entry in enumerate(entries, first)])
         log.sync()
         return first
+
+    def _first_segment_end(self) -> int | None:
+        log = self.log
+        if log.failure or (log.segment_count == 1 and not log.roll()):
+            return None
+        return log.segments()[0].next_offset
 
     def _delete(self, offset: int) -> None:
         log = self.log

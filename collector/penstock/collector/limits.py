@@ -64,6 +64,21 @@ MULTILINE_LOOK_BYTES: Final = 1 * KIB
 PENDING_BYTES_MAX: Final = 16 * MIB
 """Records read from the spool and the files and not yet in the log; reading pauses above it."""
 
+URGENT_PENDING_BYTES_MAX: Final = 4 * MIB
+"""The same of audit and event records, which have a spool of their own."""
+
+REPLAY_RECORDS_MAX: Final = 100
+"""Records of the quarantine that are put back between two syncs."""
+
+CONTROL_LINE_BYTES_MAX: Final = 64 * KIB
+"""One request on the admin socket."""
+
+CONTROL_CONNECTIONS_MAX: Final = 16
+"""Open connections of the admin socket."""
+
+TAP_RECORDS_MAX: Final = 1000
+"""Records that wait for a reader of `tap`; further ones pass by it and are counted."""
+
 SENDERS_MAX: Final = 10_000
 """Senders whose last sequence is remembered; the one that was silent longest is forgotten."""
 

@@ -19,18 +19,20 @@ import structlog
 
 from penstock.collector.admission import Admit
 from penstock.collector.core.batch import Batch, LaneKey
-from penstock.collector.core.delivery import Read, Take
+from penstock.collector.core.delivery import Take
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
-from penstock.collector.decode.units import Undecodable, decode_records
-from penstock.collector.errors import UndecodableError
-from penstock.collector.quarantine import Quarantine, Refusal
-from penstock.collector.spool import ORIGIN, Spool, Unit, decode_unit
-from penstock.collector.state import INDEX_BITS
-from penstock.logd.store import CorruptFrameError
+from penstock.collector.decode.units import REASON_MAX, Undecodable, decode_records
+from penstock.collector.quarantine import Again, Quarantine, Refusal
+from penstock.collector.spool import Unit
+from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
+from penstock.collector.taps import Taps
 
 _SLICE_RECORDS: Final = 500
 """Records handled before other tasks get a turn; a few milliseconds of work."""
+
+_OF_THE_WHOLE: Final = frozenset({"refused", "truncated"})
+"""What a unit's `meta` says of lines by their index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,10 @@ class Chunk:
 
 
 class Pipeline:
-    """Moves records from the spool into lanes; file sources hand theirs over themselves."""
+    """Moves records into lanes: a spool's reader and file sources hand theirs over."""
 
     def __init__(
         self,
-        spool: Spool,
         courier: Courier,
         quarantine: Quarantine,
         ledger: Ledger,
@@ -64,58 +65,27 @@ class Pipeline:
         admit: Admit,
         resource: Mapping[str, Any],
     ) -> None:
-        self._spool = spool
         self._courier = courier
         self._quarantine = quarantine
         self._ledger = ledger
         self._admit = admit
         self._resource = resource
+        self.taps = Taps()
         self._log = structlog.get_logger()
-        self.position = 0
-        self._progress = asyncio.Event()
 
-    async def run(self, position: int) -> None:
-        """Read the spool from a position on, until cancelled."""
-        self._moved(position)
-        journal = self._spool.journal
-        while True:
-            await journal.wait_durable(self.position)
-            try:
-                for header, body in journal.frames(self.position):
-                    await self._courier.wait_for_room()
-                    try:
-                        unit = decode_unit(header, body)
-                    except UndecodableError as error:
-                        unit = Unit("spool", "unknown", body, 1, header.first_timestamp_ns)
-                        self._ledger.recovered(unit.source, unit.count)
-                        self._log.error("spooled unit is unreadable", error=str(error))
-                    await self._take_unit(header.base_offset, unit)
-                    self._moved(header.next_offset)
-            except CorruptFrameError as error:
-                self._log.error("the spool is damaged", error=str(error), file=error.file)
-                self._ledger["spool"].notes["units_lost_to_damage"] += (
-                    error.next_offset - error.offset
-                )
-                self._moved(error.next_offset)
+    def replace(self, admit: Admit, resource: Mapping[str, Any]) -> None:
+        """Check what is taken from now on like this; what is being taken goes on as it began."""
+        self._admit = admit
+        self._resource = resource
 
-    async def wait_until_read(self, offset: int) -> None:
-        """Return when every unit of the spool before `offset` was handed to delivery."""
-        while self.position < offset:
-            self._progress.clear()
-            await self._progress.wait()
-
-    def _moved(self, position: int) -> None:
-        self.position = position
-        self._progress.set()
-        self._courier.handle(Read(ORIGIN, position))
-
-    async def _take_unit(self, offset: int, unit: Unit) -> None:
+    async def take_unit(self, origin: str, offset: int, unit: Unit) -> None:
+        """Take a spooled unit apart and hand over its records."""
         decoded = decode_records(unit, self._resource)
         base = (offset << INDEX_BITS) + 1
         self._ledger.decoded(unit.source, counted=unit.count, found=decoded.count)
-        await self._refuse(unit.source, _refusals(unit.source, base, decoded.undecodable))
+        await self._refuse(unit.source, _refusals(origin, unit, base, decoded.undecodable))
         chunk = Chunk(
-            origin=ORIGIN,
+            origin=origin,
             source=unit.source,
             start=offset,
             sequences=[base + index for index in decoded.indexes],
@@ -130,27 +100,33 @@ class Pipeline:
 
         The ledger counts the records as pending already.
         """
+        admit = self._admit
         for first in range(0, len(chunk.lines), _SLICE_RECORDS):
-            end = first + _SLICE_RECORDS
-            refusals = self._sort(chunk, chunk.sequences[first:end], chunk.lines[first:end])
+            refusals = self._sort(chunk, slice(first, end := first + _SLICE_RECORDS), admit)
             if refusals:
                 await self._refuse(chunk.source, refusals)
             await asyncio.sleep(0)
             if end < len(chunk.lines):  # a unit may hold many times what may be pending
-                await self._courier.wait_for_room()
+                await self._courier.wait_for_room(urgent=chunk.origin == URGENT_ORIGIN)
 
-    def _sort(
-        self, chunk: Chunk, sequences: Sequence[int], lines: Sequence[bytes]
-    ) -> list[Refusal]:
+    def _sort(self, chunk: Chunk, part: slice, admit: Admit) -> list[Refusal]:
         """Hand good records to delivery, by subject; returns the others."""
+        sequences, lines = chunk.sequences[part], chunk.lines[part]
         batches: dict[str, Batch] = {}
         refusals: list[Refusal] = []
         scrubbed = 0
-        admit, resource, observed_ns = self._admit, chunk.resource, chunk.observed_ns
+        resource, observed_ns = chunk.resource, chunk.observed_ns
         for sequence, line in zip(sequences, lines, strict=True):
-            verdict = admit(line, resource, observed_ns)
+            try:
+                verdict = admit(line, resource, observed_ns)
+            except Exception as error:  # noqa: BLE001 - the next record goes on
+                self._log.exception("a record cannot be checked", source=chunk.source)
+                verdict = f"check_failed: {type(error).__name__}: {error}"[:REASON_MAX]
             if isinstance(verdict, str):
-                refusals.append(Refusal(chunk.origin, chunk.source, sequence, verdict, line))
+                again = Again("ndjson", _resource_of(resource), observed_ns)
+                refusals.append(
+                    Refusal(chunk.origin, chunk.source, sequence, verdict, line, again=again)
+                )
                 continue
             batch = batches.get(verdict.subject)
             if batch is None:
@@ -163,10 +139,25 @@ class Pipeline:
         account = self._ledger[chunk.source]
         account.pending -= len(lines) - len(refusals)
         account.notes["scrubbed"] += scrubbed
+        if self.taps.active:
+            self._show(chunk.source, lines, batches, refusals)
         for subject, batch in batches.items():
             lane = LaneKey(chunk.origin, chunk.source, subject)
             self._courier.handle(Take(lane, batch))
         return refusals
+
+    def _show(
+        self,
+        source: str,
+        lines: Sequence[bytes],
+        batches: Mapping[str, Batch],
+        refusals: Sequence[Refusal],
+    ) -> None:
+        self.taps.show("in", source, lines)
+        for subject, batch in batches.items():
+            self.taps.show("out", source, batch.lines, subject=subject)
+        for refusal in refusals:
+            self.taps.show("quarantine", source, [refusal.raw], reason=refusal.reason)
 
     async def _refuse(self, source: str, refusals: list[Refusal]) -> None:
         if not refusals:
@@ -179,8 +170,22 @@ class Pipeline:
         account.dropped["quarantine_full"] += dropped
 
 
-def _refusals(source: str, base: int, parts: Iterable[Undecodable]) -> list[Refusal]:
+def _resource_of(resource: bytes) -> dict[str, Any]:
+    return {"resource": orjson.loads(resource)} if resource else {}
+
+
+def _refusals(origin: str, unit: Unit, base: int, parts: Iterable[Undecodable]) -> list[Refusal]:
+    meta = {key: value for key, value in unit.meta.items() if key not in _OF_THE_WHOLE}
+    again = Again(unit.format, meta, unit.received_ns)
     return [
-        Refusal(ORIGIN, source, base + part.index, part.reason, part.raw, count=part.count)
+        Refusal(
+            origin,
+            unit.source,
+            base + part.index,
+            part.reason,
+            part.raw,
+            count=part.count,
+            again=again,
+        )
         for part in parts
     ]

@@ -1,5 +1,6 @@
 """The way to logd: one NATS connection, batches out as requests, acks back as events."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID, uuid5
@@ -23,6 +24,7 @@ from penstock.service import UnavailableError
 Answer = Stored | Behind | Refused | Failed
 
 _RESYNC: Final = (Nack.SEQUENCE_GAP, Nack.UNKNOWN_PRODUCER)
+_LEAVE_POLL_S: Final = 0.05
 _RECONNECT_WAIT_S: Final = 0.5
 _PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
 
@@ -45,6 +47,7 @@ class Publisher:
         self._client: Any = nats_client(encrypted=config.url.startswith("tls://"))
         self._log = structlog.get_logger()
         self._last_error = ""
+        self._unanswered = 0
 
     @property
     def is_connected(self) -> bool:
@@ -108,6 +111,7 @@ class Publisher:
         return await self._request(effect.request, effect.lane.subject, data)
 
     async def _request(self, request: int, subject: str, data: bytes) -> Answer:
+        self._unanswered += 1
         try:
             reply = await self._client.request(subject, data, timeout=self._config.ack_timeout_s)
         except NoRespondersError:
@@ -118,7 +122,15 @@ class Publisher:
             return Refused(request, "nats_max_payload")
         except (Error, OSError) as error:
             return Failed(request, f"nats: {type(error).__name__}")
+        finally:
+            self._unanswered -= 1
         return read_answer(request, reply.data)
+
+    async def leave(self) -> None:
+        """Close the connection once what was sent is answered, or can be no more."""
+        while self._unanswered:  # noqa: ASYNC110 - each has its timeout
+            await asyncio.sleep(_LEAVE_POLL_S)
+        await self.close()
 
     async def close(self) -> None:
         """Close the connection; what is unanswered stays unanswered."""

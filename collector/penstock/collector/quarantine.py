@@ -7,19 +7,22 @@ Each is one frame of a commit log with one record:
               origin  where it was read from: spool, or file/<generation>
               subject where it would have gone, when that is known
               count   records that the value stands for
+              again   how the value can be taken again: JSON of format, meta, received_ns
     value     the bytes that were refused
     timestamp when it was put here
 
 The frame's producer id and sequence say which record of which origin it is, so that one met again
-after a crash is not put here twice.
+after a crash is not put here twice. A frame with the header `replays` and no value marks the record
+at the offset that it names as put back into the spool (`penstock.collector.replay`).
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID, uuid5
 
+import orjson
 import structlog
 
 from penstock.collector.core.delivery import Quarantine as QuarantineEffect
@@ -34,6 +37,15 @@ _RETRY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Again:
+    """How refused bytes can be taken again; see `penstock.collector.spool.Unit`."""
+
+    format: str
+    meta: Mapping[str, Any]
+    received_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A record, or bytes that should have been some, that cannot be delivered."""
 
@@ -44,6 +56,7 @@ class Refusal:
     raw: bytes
     subject: str = ""
     count: int = 1
+    again: Again | None = None
 
 
 class Quarantine:
@@ -86,10 +99,19 @@ class Quarantine:
     async def put_batch(self, effect: QuarantineEffect) -> int:
         """Keep a batch that logd refused for good; returns what `put` does."""
         lane, batch = effect.lane, effect.batch
+        rows = zip(batch.sequences, batch.timestamps, batch.lines, strict=True)
         return await self.put(
             [
-                Refusal(lane.origin, lane.source, sequence, effect.reason, line, lane.subject)
-                for sequence, line in zip(batch.sequences, batch.lines, strict=True)
+                Refusal(
+                    lane.origin,
+                    lane.source,
+                    sequence,
+                    effect.reason,
+                    line,
+                    lane.subject,
+                    again=Again("ndjson", {}, time_ns),
+                )
+                for sequence, time_ns, line in rows
             ]
         )
 
@@ -114,17 +136,25 @@ async def _kept(offer: asyncio.Future[int]) -> bool:
 
 
 def _record(refusal: Refusal, now_ns: int) -> Record:
+    headers = [
+        ("reason", refusal.reason.encode("utf-8", "replace")),
+        ("origin", refusal.origin.encode()),
+        ("subject", refusal.subject.encode()),
+        ("count", str(refusal.count).encode()),
+    ]
+    again = refusal.again
+    if again is not None:
+        how = {"format": again.format, "meta": again.meta, "received_ns": again.received_ns}
+        headers.append(("again", orjson.dumps(how)))
     return Record(
-        subject=refusal.source,
-        value=refusal.raw,
-        timestamp_ns=now_ns,
-        headers=(
-            ("reason", refusal.reason.encode()),
-            ("origin", refusal.origin.encode()),
-            ("subject", refusal.subject.encode()),
-            ("count", str(refusal.count).encode()),
-        ),
+        subject=refusal.source, value=refusal.raw, timestamp_ns=now_ns, headers=tuple(headers)
     )
+
+
+def mark_of(offset: int, now_ns: int) -> Entry:
+    """What marks the record at an offset as put back."""
+    headers = (("replays", str(offset).encode()),)
+    return Entry(Record(subject="", value=b"", timestamp_ns=now_ns, headers=headers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +168,30 @@ class Kept:
     subject: str
     count: int
     raw: bytes
+    again: Again | None = None
 
 
-def read_quarantine(log: CommitLog) -> Iterator[Kept]:
-    """Everything in a quarantine, oldest first."""
-    for header, body in log.frames(log.start_offset):
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The record at `replays` was put back; `offset` is the mark's own."""
+
+    offset: int
+    replays: int
+
+
+def read_quarantine(log: CommitLog, offset: int | None = None) -> Iterator[Kept | Mark]:
+    """Everything in a quarantine from an offset on, oldest first; what is damaged is left out."""
+    start = log.start_offset if offset is None else offset
+    for header, body in undamaged(log.frames, start):
         yield _read(header, body)
 
 
-def _read(header: FrameHeader, body: bytes) -> Kept:
+def _read(header: FrameHeader, body: bytes) -> Kept | Mark:
     batch = decode_body(body)
-    pairs = batch.column("headers")[0].as_py()
-    headers = {name: value.decode("utf-8", "replace") for name, value in pairs}
+    pairs = dict(batch.column("headers")[0].as_py())
+    if "replays" in pairs:
+        return Mark(header.base_offset, int(pairs["replays"]))
+    headers = {name: value.decode("utf-8", "replace") for name, value in pairs.items()}
     return Kept(
         offset=header.base_offset,
         time_ns=header.first_timestamp_ns,
@@ -158,4 +200,13 @@ def _read(header: FrameHeader, body: bytes) -> Kept:
         subject=headers.get("subject", ""),
         count=int(headers.get("count", "1")),
         raw=batch.column("value")[0].as_py(),
+        again=_again(pairs.get("again")),
     )
+
+
+def _again(data: bytes | None) -> Again | None:
+    """Records that an earlier version put here do not say it."""
+    if data is None:
+        return None
+    how = orjson.loads(data)
+    return Again(how["format"], how["meta"], how["received_ns"])

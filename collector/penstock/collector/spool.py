@@ -6,6 +6,7 @@ or of standard input, one round of host metrics. Each is one frame of a commit l
     subject   name of the source
     headers   format  how to read the value: unix, lines, forward or ndjson
               count   records in it
+              kind    of them: logs, traces, metrics, events or audit
               meta    what the format needs besides, as JSON
     value     the bytes as received
     timestamp when they were received
@@ -16,12 +17,15 @@ be told from frame headers alone after a crash.
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID, uuid5
 
 import orjson
 
+from penstock.collector.config import WhenFull
+from penstock.collector.core.kinds import KINDS, Kind
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.senders import SenderTable
 from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
@@ -41,6 +45,7 @@ class Unit:
 
     Attributes:
         count: Records in it, as far as the source can tell.
+        kind: Of the records; decides what happens when there is no room.
         sender: Who sent it, for removing repeats; empty when it cannot be sent again.
         sequence: The sender's number for it.
     """
@@ -53,6 +58,14 @@ class Unit:
     meta: dict[str, Any] = field(default_factory=dict)
     sender: str = ""
     sequence: int = 0
+    kind: Kind = "logs"
+
+
+Policy = Callable[[Kind], WhenFull]
+"""What happens to units of a kind when there is no room."""
+
+MakeRoom = Callable[[int], Awaitable[None]]
+"""Drop what is oldest until so many bytes fit, as far as that is allowed."""
 
 
 def sender_id(sender: str) -> bytes:
@@ -61,19 +74,27 @@ def sender_id(sender: str) -> bytes:
 
 
 class Spool:
-    """Takes units, removes repeats, answers when they are durable."""
+    """Takes units, removes repeats, answers when they are durable.
 
-    def __init__(self, journal: Journal, ledger: Ledger, *, drop_newest: bool) -> None:
+    Args:
+        origin: What its records' lanes call it.
+    """
+
+    def __init__(
+        self, journal: Journal, ledger: Ledger, *, when_full: Policy, origin: str = ORIGIN
+    ) -> None:
         self.journal = journal
+        self.origin = origin
+        self.when_full = when_full
+        self.make_room: MakeRoom | None = None
         self._ledger = ledger
         self.senders = SenderTable()
-        self.drop_newest = drop_newest
         self._pending: dict[bytes, asyncio.Future[int]] = {}
 
     async def put(
         self, unit: Unit, *, era: int | None = None, wait: bool = True
     ) -> asyncio.Future[int] | None:
-        """Take a unit, waiting for room unless the spool drops what is newest.
+        """Take a unit; when there is no room, do what is configured for its kind.
 
         Units put one after another become durable in that order.
 
@@ -94,8 +115,7 @@ class Spool:
         entry = _entry(unit)
         if entry.size > self.journal.bytes_max:
             raise SpoolFullError(f"{entry.size} bytes never fit", for_ever=True)
-        if wait and not self.drop_newest:
-            await self.journal.wait_for_room(entry.size)
+        await self.find_room(unit, wait=wait)
         if era is not None and era != self.era:
             raise SpoolFailedError(self.journal.failure or "the spool failed and was opened again")
         if not unit.sender:
@@ -110,6 +130,21 @@ class Spool:
         future.add_done_callback(lambda done: self._settle(entry, done))
         future.add_done_callback(lambda done: self._count(unit, done))
         return future
+
+    async def find_room(self, unit: Unit, *, wait: bool = True) -> None:
+        """Where there is none, drop what is oldest or, with `wait`, wait, as is configured."""
+        size = _entry(unit).size
+        if self.journal.has_room(size):
+            return
+        policy = self.when_full(unit.kind)
+        if policy == "drop_oldest" and self.make_room is not None:
+            await self.make_room(size)
+        elif policy == "block" and wait:
+            await self.journal.wait_for_room(size)
+
+    def has_room(self, unit: Unit) -> bool:
+        """Whether it would be taken now."""
+        return self.journal.has_room(_entry(unit).size)
 
     @property
     def era(self) -> int:
@@ -148,6 +183,7 @@ def _entry(unit: Unit) -> Entry:
     headers: list[tuple[str, bytes]] = [
         ("format", unit.format.encode()),
         ("count", str(unit.count).encode()),
+        ("kind", unit.kind.encode()),
     ]
     if unit.meta:
         headers.append(("meta", orjson.dumps(unit.meta)))
@@ -178,13 +214,21 @@ def decode_unit(header: FrameHeader, body: bytes) -> Unit:
             count=int(headers["count"]),
             received_ns=header.first_timestamp_ns,
             meta=orjson.loads(headers["meta"]) if "meta" in headers else {},
+            kind=_kind(headers.get("kind", b"").decode()),
         )
     except (CorruptError, KeyError, ValueError, TypeError) as error:
         raise UndecodableError(f"not a spooled unit: {error}") from None
 
 
+def _kind(text: str) -> Kind:
+    """Earlier versions did not say."""
+    return next((kind for kind in KINDS.values() if kind == text), "logs")
+
+
 __all__ = [
     "ORIGIN",
+    "MakeRoom",
+    "Policy",
     "Spool",
     "SpoolFailedError",
     "SpoolFullError",

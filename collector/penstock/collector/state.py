@@ -3,7 +3,10 @@
     {"version": 1,
      "incarnation": "<uuid>",             made with the directory; part of every producer id
      "cursor": 17,                        spool offset before which everything is done
+     "urgent_cursor": 4,                  the same of the spool of audit and event records
+     "replayed": 2,                       quarantine offset before which every replay was spooled
      "senders": {"<id>": 42},             last batch taken, per Unix-socket sender
+     "urgent_senders": {"<id>": 41},      the same into the spool of audit and event records
      "lanes": [["spool", "app", "telemetry.logs.shop", 1048577]],   done up to this sequence
      "files": [{...}],                    see `penstock.collector.core.files`
      "next_generation": 3,
@@ -22,6 +25,8 @@ from penstock.collector.core.files import FileState
 
 VERSION: Final = 1
 SPOOL_ORIGIN: Final = "spool"
+URGENT_ORIGIN: Final = "spool-urgent"
+SPOOL_ORIGINS: Final = (SPOOL_ORIGIN, URGENT_ORIGIN)
 INDEX_BITS: Final = 20
 """Low bits of a spool lane's sequence that count records within a unit."""
 
@@ -32,14 +37,23 @@ class State:
 
     incarnation: UUID = field(default_factory=uuid4)
     cursor: int = 0
+    urgent_cursor: int = 0
+    replayed: int = 0
     senders: dict[str, int] = field(default_factory=dict)
+    urgent_senders: dict[str, int] = field(default_factory=dict)
     lanes: dict[LaneKey, int] = field(default_factory=dict)
     files: list[FileState] = field(default_factory=list)
     next_generation: int = 1
     sources: list[str] = field(default_factory=list)
 
-    def fit_to_spool(self, start_offset: int, end_offset: int) -> bool:
-        """Adapt to the spool that was found.
+    def cursor_of(self, origin: str) -> int:
+        """Of one of the spools."""
+        return self.urgent_cursor if origin == URGENT_ORIGIN else self.cursor
+
+    def fit_to_spool(
+        self, start_offset: int, end_offset: int, urgent: tuple[int, int] = (0, 0)
+    ) -> bool:
+        """Adapt to the spools that were found; `urgent` is where the other one starts and ends.
 
             cursor         spool        action
             below start    any          begin at its start: what lies before is gone
@@ -48,22 +62,29 @@ class State:
                                         offsets, and so its sequences, come a second time
 
         Returns:
-            Whether the spool is not the one that the checkpoint was written for.
+            Whether one of them is not the one that the checkpoint was written for.
         """
         self._forget_lost_files()
-        spooled = [n for key, n in self.lanes.items() if key.origin == SPOOL_ORIGIN]
-        last_unit = (max(spooled, default=0) - 1) >> INDEX_BITS
-        foreign = max(self.cursor, last_unit + 1) > end_offset
+        found = {SPOOL_ORIGIN: (start_offset, end_offset), URGENT_ORIGIN: urgent}
+        foreign = {origin for origin, (_, end) in found.items() if self._is_beyond(origin, end)}
         if foreign:
             self.incarnation = uuid4()
-            self.lanes = {key: n for key, n in self.lanes.items() if key.origin != SPOOL_ORIGIN}
-            self.cursor = start_offset
-        self.cursor = max(self.cursor, start_offset)
-        return foreign
+            self.lanes = {key: n for key, n in self.lanes.items() if key.origin not in foreign}
+        begin = {
+            origin: start if origin in foreign else max(self.cursor_of(origin), start)
+            for origin, (start, _) in found.items()
+        }
+        self.cursor, self.urgent_cursor = begin[SPOOL_ORIGIN], begin[URGENT_ORIGIN]
+        return bool(foreign)
+
+    def _is_beyond(self, origin: str, end_offset: int) -> bool:
+        spooled = [n for key, n in self.lanes.items() if key.origin == origin]
+        last_unit = (max(spooled, default=0) - 1) >> INDEX_BITS
+        return max(self.cursor_of(origin), last_unit + 1) > end_offset
 
     def _forget_lost_files(self) -> None:
         """Drop lanes of generations that are not read any more."""
-        origins = {SPOOL_ORIGIN, *(state.origin for state in self.files)}
+        origins = {*SPOOL_ORIGINS, *(state.origin for state in self.files)}
         self.lanes = {key: n for key, n in self.lanes.items() if key.origin in origins}
 
     def as_document(self) -> dict[str, Any]:
@@ -72,7 +93,10 @@ class State:
             "version": VERSION,
             "incarnation": str(self.incarnation),
             "cursor": self.cursor,
+            "urgent_cursor": self.urgent_cursor,
+            "replayed": self.replayed,
             "senders": self.senders,
+            "urgent_senders": self.urgent_senders,
             "lanes": [[*key, sequence] for key, sequence in self.lanes.items()],
             "files": [state.as_dict() for state in self.files],
             "next_generation": self.next_generation,
@@ -92,7 +116,10 @@ def read_state(document: dict[str, Any]) -> State:
     return State(
         incarnation=UUID(document["incarnation"]),
         cursor=document["cursor"],
+        urgent_cursor=document.get("urgent_cursor", 0),
+        replayed=document.get("replayed", 0),
         senders=document["senders"],
+        urgent_senders=document.get("urgent_senders", {}),
         lanes={
             LaneKey(origin, source, subject): sequence
             for origin, source, subject, sequence in document["lanes"]

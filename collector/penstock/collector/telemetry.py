@@ -1,7 +1,7 @@
 """What the collector says of itself: stages, reconciliation, health, metrics."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -12,6 +12,7 @@ from typing_extensions import override
 from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.ledger import Account, Ledger
 from penstock.collector.journal import Journal
+from penstock.collector.reloading import Reloads
 from penstock.service import Health, Stage, Status
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
     lag: dict[str, int],
     ledger: Ledger,
     delivery: Delivery,
-    spool: Journal,
+    spools: Mapping[str, Journal],
     quarantine: Journal,
+    reloads: Reloads,
 ) -> Status:
     """The process's `/status`; run it where nothing changes meanwhile."""
     settle_accounts(ledger, delivery)
@@ -57,7 +59,7 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
         _source_stage(kind, source, ledger[source], lag.get(source, 0))
         for source, kind in sources.items()
     ]
-    stages.append(_spool_stage(ledger, spool))
+    stages.append(_spool_stage(ledger, spools))
     stages += _publish_stages(delivery)
     return Status(
         component="collector",
@@ -79,27 +81,37 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
                 }
                 for lane in delivery.lanes.values()
             },
-            "spool": {
-                "bytes": spool.used_bytes,
-                "bytes_max": spool.bytes_max,
-                "units_end": spool.durable_offset,
-                "commits": spool.commits,
-                "failures": spool.failures,
+            **{
+                name.replace("-", "_"): {
+                    "bytes": spool.used_bytes,
+                    "bytes_max": spool.bytes_max,
+                    "units_end": spool.durable_offset,
+                    "commits": spool.commits,
+                    "failures": spool.failures,
+                }
+                for name, spool in spools.items()
             },
+            "delivery": {
+                "window_bytes": delivery.window.size,
+                "flight_bytes": delivery.flight_bytes,
+                "ack_shortest_s": delivery.window.base_ns / 1e9,
+            },
+            "reloads": reloads.as_dict(),
             "quarantine": {"bytes": quarantine.used_bytes, "bytes_max": quarantine.bytes_max},
         },
     )
 
 
-def troubles(delivery: Delivery, spool: Journal, *, connected: bool) -> list[str]:
+def troubles(delivery: Delivery, spools: Mapping[str, Journal], *, connected: bool) -> list[str]:
     """Why the collector is degraded; empty when it is not."""
     found: list[str] = []
     if not connected:
         found.append("nats is not connected")
-    if spool.failure:
-        found.append(f"spool: {spool.failure}")
-    if spool.used_bytes > spool.bytes_max * _FULL_SHARE:
-        found.append("spool is nearly full")
+    for name, spool in spools.items():
+        if spool.failure:
+            found.append(f"{name}: {spool.failure}")
+        if spool.used_bytes > spool.bytes_max * _FULL_SHARE:
+            found.append(f"{name} is nearly full")
     found += sorted(
         f"{key.subject} cannot be delivered: {reason}"
         for key, reason in delivery.troubles.items()
@@ -126,7 +138,7 @@ def _source_stage(kind: str, source: str, account: Account, lag: int) -> Stage:
     )
 
 
-def _spool_stage(ledger: Ledger, spool: Journal) -> Stage:
+def _spool_stage(ledger: Ledger, spools: Mapping[str, Journal]) -> Stage:
     held = sum(account.spooled for account in ledger.accounts.values())
     taken = sum(account.taken for account in ledger.accounts.values())
     return Stage(
@@ -134,8 +146,11 @@ def _spool_stage(ledger: Ledger, spool: Journal) -> Stage:
         received=taken,
         sent=taken - held,
         lag=held,
-        errors=spool.failures,
-        detail={"bytes": spool.used_bytes, "commits": spool.commits},
+        errors=sum(spool.failures for spool in spools.values()),
+        detail={
+            "bytes": sum(spool.used_bytes for spool in spools.values()),
+            "commits": sum(spool.commits for spool in spools.values()),
+        },
     )
 
 
@@ -193,6 +208,25 @@ class Metrics(PrometheusCollector):
                 records.add_metric((source, "dropped", reason), count)
             held.add_metric((source,), account["held"])
             scrubbed.add_metric((source,), account["scrubbed"])
-        spool = GaugeMetricFamily("penstock_collector_spool_bytes", "Bytes in the spool.")
-        spool.add_metric((), status.info.get("spool", {}).get("bytes", 0))
-        return (records, held, scrubbed, spool)
+        spool = GaugeMetricFamily(
+            "penstock_collector_spool_bytes", "Bytes in the spools.", labels=["spool"]
+        )
+        for name in ("spool", "spool_urgent"):
+            spool.add_metric((name,), status.info.get(name, {}).get("bytes", 0))
+        flight = GaugeMetricFamily(
+            "penstock_collector_flight_bytes", "Bytes sent to logd and not answered."
+        )
+        window = GaugeMetricFamily(
+            "penstock_collector_window_bytes", "How many may be, as acks tell."
+        )
+        delivery = status.info.get("delivery", {})
+        flight.add_metric((), delivery.get("flight_bytes", 0))
+        window.add_metric((), delivery.get("window_bytes", 0))
+        reloads = CounterMetricFamily(
+            "penstock_collector_reloads",
+            "Times the configuration was read again, by what came of it.",
+            labels=["result"],
+        )
+        for result, count in status.info.get("reloads", {}).get("counts", {}).items():
+            reloads.add_metric((result,), count)
+        return (records, held, scrubbed, spool, flight, window, reloads)

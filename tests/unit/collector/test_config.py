@@ -40,7 +40,8 @@ def test_every_key_is_in_the_readme() -> None:
         ({"sources": [{"type": "carrier_pigeon"}]}, "sources.0"),
         ({"sources": [{"type": "forward"}]}, "listen"),
         ({"sources": [{"type": "host_metrics"}, {"type": "host_metrics"}]}, "its own `name`"),
-        ({"spool": {"when_full": "drop_oldest"}}, "spool.when_full"),
+        ({"spool": {"when_full": "drop_middle"}}, "spool.when_full"),
+        ({"spool": {"when_full": {"log": "block"}}}, "spool.when_full"),
         ({"nats": {"url": "http://x"}}, "nats.url"),
         ({"batch": {"age": 1}}, "batch.age"),
     ],
@@ -51,6 +52,13 @@ def test_a_mistake_is_named_with_its_place(
     with pytest.raises(ConfigError, match="fix: ") as caught:
         load(tmp_path, **keys)
     assert where in str(caught.value)
+
+
+def test_audit_records_are_only_dropped_where_they_are_named(tmp_path: Path) -> None:
+    everything = load(tmp_path, spool={"when_full": "drop_oldest"}).spool
+    assert [everything.policy(kind) for kind in ("logs", "audit")] == ["drop_oldest", "block"]
+    named = load(tmp_path, spool={"when_full": {"audit": "drop_newest"}}).spool
+    assert [named.policy(kind) for kind in ("logs", "audit")] == ["block", "drop_newest"]
 
 
 def test_sources_are_named_after_their_type(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Group commit, repeats and failures of the spool, on real files."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
-from penstock.collector.journal import Journal
+from penstock.collector.journal import Entry, Journal
 from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.logd.store import CommitLog, LogFailedError
 
@@ -23,7 +24,7 @@ async def spool(tmp_path: Path) -> AsyncIterator[Spool]:
 def open_spool(directory: Path, *, drop_newest: bool = True) -> Spool:
     journal = Journal(directory, bytes_max=1 << 20)
     journal.open()
-    return Spool(journal, Ledger(), drop_newest=drop_newest)
+    return Spool(journal, Ledger(), when_full=lambda _: "drop_newest" if drop_newest else "block")
 
 
 def unit(sequence: int = 0, *, size: int = 10) -> Unit:
@@ -70,7 +71,7 @@ async def test_a_full_spool_says_so_or_waits(tmp_path: Path) -> None:
     await spool.put(unit(size=900_000))
     with pytest.raises(SpoolFullError):
         await spool.put(unit(size=200_000))
-    spool.drop_newest = False
+    spool.when_full = lambda _: "block"
     waiting = asyncio.ensure_future(spool.put(unit(size=200_000)))
     await spool.journal.commit()
     assert not waiting.done()
@@ -128,3 +129,27 @@ def damage(directory: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 0xFF
     segment.write_bytes(data)
+
+
+async def test_a_commit_returns_only_when_what_another_writes_is_durable_too(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = spool.journal
+    is_writing, may_write, write = threading.Event(), threading.Event(), journal._write
+
+    def write_when_allowed(entries: list[Entry]) -> int:
+        is_writing.set()
+        assert may_write.wait(20)
+        return write(entries)
+
+    monkeypatch.setattr(journal, "_write", write_when_allowed)
+    await spool.put(unit())
+    first = asyncio.create_task(journal.commit())
+    await asyncio.to_thread(is_writing.wait, 20)
+    second = asyncio.create_task(journal.commit())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not second.done(), "a drain would leave it spooled"
+    may_write.set()
+    await asyncio.gather(first, second)
+    assert journal.durable_offset == 1

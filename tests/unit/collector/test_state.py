@@ -45,3 +45,11 @@ def test_a_spool_that_is_not_the_checkpoints_begins_a_new_chain(
     assert found.cursor == begins_at
     assert FILED in found.lanes
     assert GONE not in found.lanes, "a generation that is not read any more needs no lane"
+
+
+def test_a_lost_spool_of_urgent_records_leaves_the_other_as_it_is() -> None:
+    found = state(3)
+    found.urgent_cursor = 7
+    assert found.fit_to_spool(0, 9, urgent=(0, 2))
+    assert (found.cursor, found.urgent_cursor) == (3, 0)
+    assert SPOOLED in found.lanes

@@ -82,3 +82,14 @@ def test_a_journal_entry_that_nests_too_deep_to_be_text_is_named() -> None:
     entry = b'{"MESSAGE":' + b"[" * 900 + b"]" * 900 + b"}"
     decoded = decode_records(unit("journal", entry, service="x"), RESOURCE)
     assert [part.raw for part in decoded.undecodable] == [entry]
+
+
+def test_a_decoder_that_fails_costs_its_unit_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("nobody foresaw it")
+
+    monkeypatch.setitem(units._DECODERS, "lines", fail)
+    decoded = decode_records(Unit("app", "lines", b"a\nb", 2, 0), {})
+    (part,) = decoded.undecodable
+    assert (part.raw, part.count) == (b"a\nb", 2)
+    assert part.reason == "decoder_failed: ZeroDivisionError: nobody foresaw it"

@@ -25,7 +25,7 @@ async def source(tmp_path: Path) -> AsyncIterator[UnixSource]:
     journal = Journal(tmp_path / "spool", bytes_max=1 << 20)
     journal.open()
     ledger = Ledger()
-    spool = Spool(journal, ledger, drop_newest=True)
+    spool = Spool(journal, ledger, when_full=lambda _: "drop_newest")
     made = UnixSource(
         "app", tmp_path / "c.sock", 0o600, spool=spool, ledger=ledger, clock=SystemClock()
     )
@@ -52,10 +52,15 @@ async def talk(source: UnixSource, *frames: bytes) -> list[dict[str, object]]:
     return answers
 
 
+def spool_of(source: UnixSource) -> Spool:
+    assert isinstance(source._spool, Spool)
+    return source._spool
+
+
 async def test_a_batch_is_not_acked_before_it_is_durable(
     source: UnixSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal = source._spool.journal
+    journal = spool_of(source).journal
     is_writing, may_write, write = threading.Event(), threading.Event(), journal._write
 
     def write_when_allowed(entries: list[Entry]) -> int:
@@ -79,8 +84,8 @@ async def test_nothing_is_taken_after_a_batch_that_must_be_sent_again(source: Un
     refusal = {"nack": 2, "reason": "spool_full", "retry": True}
     assert refusal in answers
     assert {"nack": 3, "reason": "after_a_refused_batch", "retry": True} in answers
-    await wait_until_async(lambda: source._spool.journal.durable_offset)
-    headers = [h.producer_sequence for h in source._spool.journal.log.headers(0)]
+    await wait_until_async(lambda: spool_of(source).journal.durable_offset)
+    headers = [h.producer_sequence for h in spool_of(source).journal.log.headers(0)]
     assert headers == [1]
     assert await talk(source, encode_batch("s", 3, SMALL)) == [{"ack": 3}]
 

@@ -11,12 +11,19 @@ After a crash the shell restores `done` per lane and reads each origin from its 
 met again are skipped here as far as `done` knows, and by logd, which knows the rest.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from penstock.collector.core.batch import Batch, LaneKey, Limits
 from penstock.collector.core.lane import Lane, LaneState
+from penstock.collector.core.window import Window
+
+URGENT_SHARE: Final = 4
+"""One part in so many of the bytes in flight is for urgent lanes alone."""
+
+_TOO_MUCH: Final = frozenset({"ack_timeout", "busy"})
+"""Failures that sending less may help against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +121,28 @@ class Quarantine:
 Effect = Publish | Quarantine
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A batch that was sent: its last sequence, its bytes, and when."""
+
+    lane: Lane
+    sequence: int
+    size: int
+    sent_ns: int
+
+
 class Delivery:
-    """All lanes of one collector."""
+    """All lanes of one collector.
+
+    Lanes of urgent origins go first wherever there is a choice, and a part of what may be in flight
+    is theirs alone: what is plentiful fills its own part and waits there.
+
+    Args:
+        limits: Bounds.
+        jitter: A number from 0 to 1, at random.
+        done: By lane, what a restart knows to be done.
+        urgent: Origins whose lanes go first.
+    """
 
     def __init__(
         self,
@@ -123,12 +150,15 @@ class Delivery:
         *,
         jitter: Callable[[], float],
         done: Mapping[LaneKey, int] | None = None,
+        urgent: Collection[str] = (),
     ) -> None:
         self._limits = limits
         self._jitter = jitter
+        self._urgent = frozenset(urgent)
+        self.window = Window(step=limits.batch_bytes_max, size_max=limits.flight_bytes_max)
         self.lanes: dict[LaneKey, Lane] = {}
         self._read: dict[str, int] = {}
-        self._requests: dict[int, tuple[Lane, int]] = {}
+        self._requests: dict[int, _Request] = {}
         self._request = 0
         self._starved: dict[LaneKey, None] = {}
         self._flight_bytes = 0
@@ -143,7 +173,7 @@ class Delivery:
             case Take(key, records):
                 lane = self._lane(key)
                 lane.take(records, now_ns)
-                return self._pump(lane)
+                return self._pump(lane, now_ns)
             case Read(origin, position):
                 self._read[origin] = position
                 return []
@@ -152,9 +182,9 @@ class Delivery:
             case Settled(key, batch):
                 lane = self.lanes[key]
                 lane.settled(batch)
-                return self._pump(lane)
+                return self._pump(lane, now_ns)
             case Flush():
-                return self._flush()
+                return self._flush(now_ns)
             case Tick():
                 return self._tick(now_ns)
             case Reconnected():
@@ -191,6 +221,17 @@ class Delivery:
         return sum(batch.size for batch in self._pending())
 
     @property
+    def urgent_bytes(self) -> int:
+        """Those of urgent lanes."""
+        lanes = (lane for key, lane in self.lanes.items() if key.origin in self._urgent)
+        return sum(batch.size for lane in lanes for batch in lane.pending())
+
+    @property
+    def flight_bytes(self) -> int:
+        """Bytes sent and not answered."""
+        return self._flight_bytes
+
+    @property
     def pending_records(self) -> int:
         """Records taken and not done."""
         return sum(len(batch) for batch in self._pending())
@@ -199,6 +240,19 @@ class Delivery:
     def troubles(self) -> dict[LaneKey, str]:
         """Lanes that cannot deliver now, and why."""
         return {key: lane.reason for key, lane in self.lanes.items() if lane.reason}
+
+    def limit(self, limits: Limits) -> None:
+        """Other bounds hold from now on; batches that are complete stay as they are."""
+        self._limits = limits
+        self.window.resize(step=limits.batch_bytes_max, size_max=limits.flight_bytes_max)
+        for lane in self.lanes.values():
+            lane.limits = limits
+
+    def is_pending(self, source: str) -> bool:
+        """Whether records of a source were taken and are not done."""
+        return any(
+            key.source == source and lane.start is not None for key, lane in self.lanes.items()
+        )
 
     def forget(self, origin: str) -> None:
         """Drop an origin that is read to its end and done, with its lanes."""
@@ -240,16 +294,23 @@ class Delivery:
             yield from lane.pending()
 
     def _answered(self, event: Stored | Behind | Refused | Failed, now_ns: int) -> list[Effect]:
-        lane, sequence = self._requests.pop(event.request)
+        request = self._requests.pop(event.request)
+        lane = request.lane
         before = _flight_bytes(lane)
         effects: list[Effect] = []
         if isinstance(event, Stored):
-            lane.stored(sequence)
+            took_ns = now_ns - request.sent_ns
+            self.window.acked(request.size, took_ns, now_ns, held_back=bool(self._starved))
+            lane.stored(request.sequence)
         elif lane.is_current(event.request):
+            if isinstance(event, Failed) and event.reason in _TOO_MUCH:
+                self.window.failed(now_ns)
             effects = self._not_stored(lane, event, now_ns)
         self._flight_bytes += _flight_bytes(lane) - before
-        effects += self._pump(lane)
-        effects += self._feed_starved()
+        if lane.key.origin in self._urgent:
+            effects += self._pump(lane, now_ns)
+        effects += self._feed_starved(now_ns)
+        effects += self._pump(lane, now_ns)
         return effects
 
     def _not_stored(
@@ -266,44 +327,60 @@ class Delivery:
                     return [Quarantine(lane.key, batch, reason)]
         return []
 
-    def _flush(self) -> list[Effect]:
+    def _flush(self, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
-        for lane in self.lanes.values():
+        for lane in self._in_turn():
             lane.seal()
-            effects += self._pump(lane)
+            effects += self._pump(lane, now_ns)
         return effects
 
     def _tick(self, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
-        for lane in self.lanes.values():
+        for lane in self._in_turn():
             if lane.open is not None and now_ns >= lane.opened_ns + self._limits.batch_age_ns:
                 lane.seal()
             if lane.state is LaneState.WAITING and now_ns >= lane.retry_at_ns:
                 lane.state = LaneState.FLOWING
-            effects += self._pump(lane)
+            effects += self._pump(lane, now_ns)
         return effects
 
-    def _pump(self, lane: Lane) -> list[Effect]:
+    def _in_turn(self) -> list[Lane]:
+        if not self._urgent:
+            return list(self.lanes.values())
+        return sorted(self.lanes.values(), key=lambda lane: lane.key.origin not in self._urgent)
+
+    def _has_room(self, lane: Lane) -> bool:
+        if lane.key.origin in self._urgent:
+            return self._flight_bytes < self._limits.flight_bytes_max
+        share = self._limits.flight_bytes_max // URGENT_SHARE if self._urgent else 0
+        return self._flight_bytes < min(self.window.size, self._limits.flight_bytes_max - share)
+
+    def _pump(self, lane: Lane, now_ns: int) -> list[Effect]:
         """Send what the lane's window and the common one have room for."""
         effects: list[Effect] = []
         while lane.can_send:
-            if self._flight_bytes >= self._limits.flight_bytes_max:
+            if not self._has_room(lane):
                 self._starved[lane.key] = None
                 break
             self._request += 1
             previous, batch = lane.send(self._request)
-            self._requests[self._request] = (lane, batch.last)
+            self._requests[self._request] = _Request(lane, batch.last, batch.size, now_ns)
             self._flight_bytes += batch.size
             effects.append(Publish(self._request, lane.key, previous, batch))
         return effects
 
-    def _feed_starved(self) -> list[Effect]:
+    def _feed_starved(self, now_ns: int) -> list[Effect]:
+        """Send for lanes that found no room, the urgent first, else who waited longest."""
         effects: list[Effect] = []
-        while self._starved and self._flight_bytes < self._limits.flight_bytes_max:
-            key = next(iter(self._starved))
-            del self._starved[key]
-            if key in self.lanes:
-                effects += self._pump(self.lanes[key])
+        for key in sorted(self._starved, key=lambda key: key.origin not in self._urgent):
+            lane = self.lanes.get(key)
+            if lane is None:
+                del self._starved[key]
+            elif self._has_room(lane):
+                del self._starved[key]
+                effects += self._pump(lane, now_ns)
+            else:
+                break
         return effects
 
 

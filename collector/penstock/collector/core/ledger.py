@@ -105,6 +105,18 @@ class Ledger:
         account.received += count
         account.pending += count
 
+    def unread(self, source: str) -> None:
+        """A source that is its own spool failed with records in its hands: they are read again."""
+        account = self[source]
+        account.received -= account.pending
+        account.pending = 0
+
+    def shed(self, source: str, reason: str, count: int) -> None:
+        """A spooled unit was given up before it was decoded."""
+        account = self[source]
+        account.spooled -= count
+        account.dropped[reason] += count
+
     def dropped(self, source: str, reason: str, count: int) -> None:
         """Records were received and given up."""
         account = self[source]

@@ -22,6 +22,10 @@ class SenderTable:
         """Whether this batch was taken before."""
         return sequence <= self._last.get(sender, 0)
 
+    def last(self, sender: bytes) -> int:
+        """Of the last batch that was taken; 0 when none is known."""
+        return self._last.get(sender, 0)
+
     def record(self, sender: bytes, sequence: int) -> None:
         """A batch was taken."""
         self._last[sender] = max(sequence, self._last.get(sender, 0))
@@ -39,6 +43,11 @@ class SenderTable:
         """The batch could not be made durable after all, nor any that came after it."""
         if self._last.get(sender, 0) >= sequence:
             self._last[sender] = sequence - 1
+
+    def forget(self, sender: bytes) -> None:
+        """It counts from 1 again."""
+        self._last.pop(sender, None)
+        self._durable.pop(sender, None)
 
     def snapshot(self) -> dict[str, int]:
         """For the checkpoint: what is durable.

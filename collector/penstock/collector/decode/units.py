@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+import structlog
 
 from penstock.collector.core.forward import Event, decode_message, messages_in
 from penstock.collector.core.inflate import unzstd
@@ -19,6 +20,11 @@ from penstock.collector.limits import (
     UNIT_RECORDS_MAX,
 )
 from penstock.collector.spool import Unit
+
+REASON_MAX: Final = 200
+"""Characters of a reason that an exception gave."""
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,9 @@ def decode_records(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
         decoded = decoder(unit, resource)
     except (UndecodableError, RemoteProtocolError) as error:
         return _nothing(unit, f"undecodable: {error}")
+    except Exception as error:  # noqa: BLE001 - whatever fails, the next unit goes on
+        _log.exception("a decoder failed", format=unit.format, source=unit.source)
+        return _nothing(unit, f"decoder_failed: {type(error).__name__}: {error}"[:REASON_MAX])
     if decoded.count > UNIT_RECORDS_MAX:
         return _nothing(unit, f"more than {UNIT_RECORDS_MAX} records in a unit")
     return decoded

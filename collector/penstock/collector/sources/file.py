@@ -110,6 +110,13 @@ class FileSource(Source):
             *(state for state in known if state.source == self.name),
         ]
 
+    def hand_over(self) -> None:
+        """Leave what is known of the files to the source that comes next; all read is done."""
+        for state in self.states:
+            self._generations.known[state.source, state.device, state.inode] = state
+        self._tails.clear()
+        self._retire()
+
     @property
     def lag_bytes(self) -> int:
         """Bytes in files that were not read yet."""
@@ -279,17 +286,7 @@ class FileSource(Source):
                     source=self.name,
                     start=start,
                     sequences=[line.end for line in lines],
-                    lines=[
-                        decode_line(
-                            line.text,
-                            context,
-                            now_ns,
-                            truncated=line.truncated,
-                            written_ns=line.time_ns,
-                            stream=line.stream,
-                        )
-                        for line in lines
-                    ],
+                    lines=[self._decode(line, context, now_ns) for line in lines],
                     resource=b"",
                     observed_ns=now_ns,
                 )
@@ -298,6 +295,22 @@ class FileSource(Source):
             self._ledger[self.name].notes["lines_malformed"] += tail.joiner.malformed
             tail.joiner.malformed = 0
         self._courier.handle(Read(origin, tail.position))
+
+    def _decode(self, line: Line, context: LineContext, now_ns: int) -> bytes:
+        """A line as a record; as it stands when that fails, for the gate to judge."""
+        try:
+            return decode_line(
+                line.text,
+                context,
+                now_ns,
+                truncated=line.truncated,
+                written_ns=line.time_ns,
+                stream=line.stream,
+            )
+        except Exception:  # noqa: BLE001 - whatever fails, the next line goes on
+            self._ledger[self.name].notes["lines_undecodable"] += 1
+            self._log.exception("a line cannot be decoded")
+            return line.text
 
     async def _let_go(self, tail: Tail) -> None:
         """Close a file without a name once all of it is in the log and its writer had time."""

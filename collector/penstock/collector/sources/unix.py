@@ -25,7 +25,8 @@ from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, Spo
 from penstock.collector.limits import READ_BYTES
 from penstock.collector.sources.listener import Listener
 from penstock.collector.sources.source import Source
-from penstock.collector.spool import Spool, Unit
+from penstock.collector.spool import Unit
+from penstock.collector.spools import Spooling
 from penstock.service.clock import Clock
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class UnixSource(Source):
     """Listens on one socket."""
 
     def __init__(
-        self, name: str, path: Path, mode: int, *, spool: Spool, ledger: Ledger, clock: Clock
+        self, name: str, path: Path, mode: int, *, spool: Spooling, ledger: Ledger, clock: Clock
     ) -> None:
         self.name = name
         self._path = path

@@ -1,0 +1,115 @@
+"""`penstock collector reload`, `tap` and `top`: a running collector, through its admin socket."""
+
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.collector.control import ask, ask_once
+from penstock.collector.directories import socket_of
+from penstock.collector.table import rates, render
+from penstock.collector.taps import POINTS
+from penstock.service import UnavailableError
+from penstock.service.clock import SystemClock
+
+_CLEAR = "\x1b[H\x1b[J"
+_Function = Callable[..., Any]
+
+
+def _place(function: _Function) -> _Function:
+    """Where the collector is: its data directory or its socket."""
+    return click.argument(
+        "place",
+        metavar="DIR",
+        type=click.Path(path_type=Path, exists=True),
+    )(function)
+
+
+def _socket(place: Path) -> Path:
+    return socket_of(place) if place.is_dir() else place
+
+
+@click.command(epilog="Example: penstock collector reload /var/lib/penstock/collector")
+@_place
+def reload(place: Path) -> None:
+    """Let the collector with the data directory DIR read its configuration again.
+
+    What was not changed goes on undisturbed. When something is wrong all goes on as it ran, and the
+    reason is told (exit code 69). DIR may also be its admin socket.
+    """
+    answer = ask_once(_socket(place), {"do": "reload"})
+    click.echo(json.dumps(answer["report"]))
+
+
+@click.command(
+    epilog="Example: penstock collector tap /var/lib/penstock/collector --point out --source app"
+)
+@_place
+@click.option("--point", type=click.Choice(POINTS), default="out", show_default=True)
+@click.option("--source", default="*", help="Only sources with such a name, as in app*.")
+@click.option("--subject", default="*", help="Only such subjects; with --point out.")
+@click.option("--every", type=click.IntRange(min=1), default=1, help="Show one of so many.")
+@click.option("--limit", type=click.IntRange(min=1), help="End after so many.")
+def tap(place: Path, point: str, source: str, subject: str, every: int, limit: int | None) -> None:
+    """Show records as they pass, one JSON object a line; nothing waits for who looks.
+
+    `in`: as they were decoded; `out`: as they go into the log; `quarantine`: what was refused, and
+    why. `missed` counts those that were not shown because they came too fast.
+    """
+    request = {
+        "do": "tap",
+        "follow": True,
+        "point": point,
+        "source": source,
+        "subject": subject,
+        "every": every,
+    }
+    shown = 0
+    for answer in ask(_socket(place), request):
+        if answer.get("ok") is False:
+            raise UnavailableError(str(answer["error"]), fix="mend what it says")
+        if "record" in answer:
+            click.echo(json.dumps(answer))
+            sys.stdout.flush()
+            shown += 1
+            if shown == limit:
+                return
+
+
+@click.command(epilog="Example: penstock collector top /var/lib/penstock/collector")
+@_place
+@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True)
+@click.option("--once", is_flag=True, help="Show one interval, and end.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object an interval.")
+def top(place: Path, interval: float, *, once: bool, as_json: bool) -> None:
+    """Show the stages of the collector with the data directory DIR, until it is interrupted."""
+    clock, pause = SystemClock(), threading.Event()
+    before: dict[str, Any] | None = None
+    before_ns = 0
+    while True:
+        status = ask_once(_socket(place), {"do": "status"})["status"]
+        now_ns = clock.monotonic_ns()
+        if before is not None or not once:
+            rows = rates(before, status, (now_ns - before_ns) / 1e9)
+            _show(status, rows, as_json=as_json, clear=not once)
+            if once:
+                return
+        before, before_ns = status, now_ns
+        pause.wait(interval)
+
+
+def _show(
+    status: dict[str, Any], rows: list[dict[str, Any]], *, as_json: bool, clear: bool
+) -> None:
+    if as_json:
+        facts = {key: status[key] for key in ("name", "health", "reasons")}
+        click.echo(json.dumps({**facts, "stages": rows, "info": status["info"]}))
+    else:
+        text = render(status, rows, width=shutil.get_terminal_size((80, 24)).columns)
+        click.echo(f"{_CLEAR if clear and sys.stdout.isatty() else ''}{text}")
+    sys.stdout.flush()

@@ -1,0 +1,197 @@
+"""`penstock collector spool`: what waits in the spools of a collector."""
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.collector.config import CollectorConfig
+from penstock.collector.decode.units import decode_records
+from penstock.collector.directories import DamagedError, locked, opened
+from penstock.collector.errors import UndecodableError
+from penstock.collector.journal import undamaged
+from penstock.collector.spool import Unit, decode_unit
+from penstock.logd.frame import FrameHeader
+from penstock.logd.store.inspection import Inspection, PartitionReport
+from penstock.logd.store.repair import apply, plan
+from penstock.service import configure_logs, load_config, run_until_stopped
+from penstock.service.command import PenstockGroup
+
+ENV_PREFIX = "PENSTOCK_COLLECTOR"
+DIRECTORY = click.argument(
+    "directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+_SPOOL = "/var/lib/penstock/collector/spool"
+
+
+@click.group(cls=PenstockGroup, epilog="Example: penstock collector spool ls DIR")
+def spool() -> None:
+    """Look into a spool, mend it, deliver it; the collector that owns it must not run.
+
+    DIR is `spool` or `spool-urgent` in the collector's data directory.
+    """
+
+
+@spool.command("ls", epilog=f"Example: penstock collector spool ls {_SPOOL}")
+@DIRECTORY
+def spool_ls(directory: Path) -> None:
+    """List the units of a spool, one JSON object a line."""
+    for header, body in _frames(directory):
+        facts: dict[str, Any] = {"offset": header.base_offset, "time": _time(header)}
+        try:
+            unit = decode_unit(header, body)
+            facts |= {
+                "source": unit.source,
+                "format": unit.format,
+                "kind": unit.kind,
+                "records": unit.count,
+                "bytes": len(unit.payload),
+            }
+        except UndecodableError as error:
+            facts["error"] = str(error)
+        click.echo(json.dumps(facts))
+
+
+@spool.command("cat", epilog=f"Example: penstock collector spool cat {_SPOOL} --from 17 --to 18")
+@DIRECTORY
+@click.option("--from", "start", type=click.IntRange(min=0), help="First unit's offset.")
+@click.option("--to", "end", type=click.IntRange(min=0), help="Offset after the last unit.")
+@click.option("--source", help="Only what this source received.")
+@click.option("--raw", is_flag=True, help="The bytes as they were received.")
+def spool_cat(
+    directory: Path, start: int | None, end: int | None, source: str | None, *, raw: bool
+) -> None:
+    """Print the records of a spool, one a line, as they are before they are checked.
+
+    What cannot be read is named on standard error.
+    """
+    for header, body in _frames(directory, start, end):
+        try:
+            unit = decode_unit(header, body)
+        except UndecodableError as error:
+            click.echo(f"unit {header.base_offset}: {error}", err=True)
+            continue
+        if source is not None and unit.source != source:
+            continue
+        if raw:
+            sys.stdout.buffer.write(unit.payload)
+        else:
+            _print(header.base_offset, unit)
+    sys.stdout.flush()
+
+
+def _print(offset: int, unit: Unit) -> None:
+    decoded = decode_records(unit, {})
+    for part in decoded.undecodable:
+        click.echo(f"unit {offset}: record {part.index}: {part.reason}", err=True)
+    for line in decoded.lines:
+        sys.stdout.buffer.write(line + b"\n")
+
+
+@spool.command("check", epilog=f"Example: penstock collector spool check {_SPOOL}")
+@DIRECTORY
+def spool_check(directory: Path) -> None:
+    """Read every frame and its checksum, changing nothing; exit with 65 when one is damaged."""
+    with locked(directory):
+        report = Inspection(directory).run()
+    _show(report)
+
+
+@spool.command("repair", epilog=f"Example: penstock collector spool repair {_SPOOL} --dry-run")
+@DIRECTORY
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+def spool_repair(directory: Path, *, dry_run: bool) -> None:
+    """Put right what is safe to: torn tails, indexes, temporary files.
+
+    What is cut off is copied beside its segment first. Damaged units stay as they are; the
+    collector skips and counts them.
+    """
+    with locked(directory):
+        inspection = Inspection(directory)
+        inspection.run()
+        actions = plan(inspection)
+        for action in actions:
+            click.echo(f"{'would do: ' if dry_run else ''}{action}")
+        if not actions:
+            click.echo("nothing to repair")
+        if dry_run:
+            return
+        apply(actions)
+        report = Inspection(directory).run()
+    _show(report)
+
+
+@spool.command("drain", epilog="Example: penstock collector spool drain --config collector.yaml")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    required=True,
+    help="Of the stopped collector.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds; without it, until all is delivered or it is interrupted.",
+)
+def spool_drain(config_path: Path, timeout_s: float | None) -> None:
+    """Deliver what waits in a stopped collector's spools, and receive nothing.
+
+    Exit code 75: not everything could be delivered; what is left stays, and may be tried again.
+    """
+    config = load_config(CollectorConfig, config_path, env_prefix=ENV_PREFIX)
+    from penstock.collector.agent import Agent
+
+    configure_logs("collector", level=config.log_level)
+
+    async def main(stop: Any) -> None:
+        await Agent(config, config_path, receives=False).run(stop, within_s=timeout_s)
+
+    run_until_stopped(main)
+
+
+def _frames(
+    directory: Path, start: int | None = None, end: int | None = None
+) -> Iterator[tuple[FrameHeader, bytes]]:
+    with opened(directory) as log:
+        for header, body in undamaged(log.frames, max(start or 0, log.start_offset)):
+            if end is not None and header.base_offset >= end:
+                return
+            yield header, body
+
+
+def _show(report: PartitionReport) -> None:
+    """One JSON object.
+
+    Raises:
+        DamagedError: Something in it is damaged.
+    """
+    damaged = report.verdict == "damaged"
+    click.echo(
+        json.dumps(
+            {
+                "units": report.frames,
+                "bytes": report.bytes,
+                "damaged": damaged,
+                "problems": [
+                    {"file": p.file, "position": p.position, "reason": p.reason}
+                    for p in report.problems
+                ],
+            }
+        )
+    )
+    if damaged:
+        raise DamagedError(
+            f"{report.directory} is damaged",
+            fix="start the collector: it skips and counts what is damaged",
+        )
+
+
+def _time(header: FrameHeader) -> str:
+    return datetime.fromtimestamp(header.first_timestamp_ns / 1e9, UTC).isoformat()

@@ -1,0 +1,211 @@
+"""The admin socket: what changes a running collector, for its own user and root alone.
+
+A Unix stream socket of mode 0600. Whoever connects sends one line, a JSON object with `do` and what
+the action needs, and hears lines back, each a JSON object:
+
+    {"ok": true, ...}           it is done, and with what result
+    {"ok": false, "error": "…"}  it is not, and why
+    {"record": …}               of an action that goes on, until either side closes
+
+The kernel says who the other side is. HTTP (`admin`) stays for reading.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import stat
+import struct
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from penstock.collector.limits import CONTROL_CONNECTIONS_MAX, CONTROL_LINE_BYTES_MAX
+from penstock.service import ConfigError, ServiceError, UnavailableError
+
+SOCKET_NAME: Final = "admin.sock"
+_CREDENTIALS: Final = struct.Struct("3i")
+_WAIT_S: Final = 10.0
+
+Action = Callable[[Mapping[str, Any]], AsyncIterator[Mapping[str, Any]]]
+"""Does what a request asks; yields the lines of the answer.
+
+Raises:
+    ServiceError: It cannot be done.
+    ValueError: The request is wrong.
+"""
+
+
+@contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """The socket's name by its directory's descriptor: names of sockets may have 107 bytes only."""
+    descriptor = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{path.name}"
+    finally:
+        os.close(descriptor)
+
+
+class ControlServer:
+    """Serves actions until it is closed.
+
+    Args:
+        path: Of the socket; what a process left there is replaced.
+        actions: By name.
+    """
+
+    def __init__(self, path: Path, actions: Mapping[str, Action]) -> None:
+        self._path = path
+        self._actions = actions
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._log = structlog.get_logger()
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigError: The path cannot be a socket.
+        """
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            self._bind(listening)
+            self._server = await asyncio.start_unix_server(
+                self._accept, sock=listening, limit=CONTROL_LINE_BYTES_MAX
+            )
+        except OSError as error:
+            listening.close()
+            raise ConfigError(
+                f"admin_socket: cannot listen on {self._path}: {error.strerror}",
+                fix="choose a path in a directory that this process may write to",
+            ) from None
+
+    def _bind(self, listening: socket.socket) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(self._path.lstat().st_mode):
+                self._path.unlink()
+        before = os.umask(0o177)
+        try:
+            with _address(self._path) as address:
+                listening.bind(address)
+        finally:
+            os.umask(before)
+
+    async def close(self) -> None:
+        """Stop listening and end what goes on."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= CONTROL_CONNECTIONS_MAX:
+            writer.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            user = _user_of(writer.get_extra_info("socket"))
+            if user not in (0, os.geteuid()):
+                self._log.warning("a stranger asked on the admin socket", uid=user)
+                _answer(writer, {"ok": False, "error": f"user {user} may not"})
+            else:
+                await self._act(reader, writer)
+            await writer.drain()
+        except (ConnectionError, TimeoutError):
+            pass  # whoever asked went away, or never said what for
+        finally:
+            writer.close()
+
+    async def _act(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                line = await reader.readline()
+            request = json.loads(line)
+            action = self._actions[request["do"]]
+        except (ValueError, KeyError, TypeError):
+            known = ", ".join(sorted(self._actions))
+            _answer(writer, {"ok": False, "error": f"not a request; `do` is one of {known}"})
+            return
+        self._log.info("asked on the admin socket", action=request["do"])
+        gone = asyncio.ensure_future(reader.read(1))
+        acting = asyncio.ensure_future(self._carry_out(action, request, writer))
+        try:
+            await asyncio.wait((gone, acting), return_when=asyncio.FIRST_COMPLETED)
+            if not acting.done() and request.get("follow"):
+                acting.cancel()
+            await asyncio.gather(acting, return_exceptions=True)
+        finally:
+            gone.cancel()
+            acting.cancel()
+
+    async def _carry_out(
+        self, action: Action, request: Mapping[str, Any], writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            async for line in action(request):
+                _answer(writer, line)
+                await writer.drain()
+        except ServiceError as error:
+            _answer(writer, {"ok": False, "error": str(error)})
+        except ValueError as error:
+            _answer(writer, {"ok": False, "error": f"the request is wrong: {error}"})
+
+
+def _answer(writer: asyncio.StreamWriter, line: Mapping[str, Any]) -> None:
+    if not writer.is_closing():
+        writer.write(json.dumps(line).encode() + b"\n")
+
+
+def _user_of(connection: Any) -> int:
+    """The user that the kernel says is on the other side."""
+    size = _CREDENTIALS.size
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    _, user, _ = _CREDENTIALS.unpack(data)
+    return int(user)
+
+
+def ask(path: Path, request: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+    """Ask a running collector; yields the lines of its answer.
+
+    Raises:
+        UnavailableError: No collector listens there, or it is another user's.
+    """
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            with _address(path) as address:
+                connection.connect(address)
+        except OSError as error:
+            raise UnavailableError(
+                f"no collector answers on {path}: {error.strerror}",
+                fix="start it, name its socket or data directory, or ask as its user",
+            ) from None
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        with connection.makefile("rb") as lines:
+            for line in lines:
+                yield json.loads(line)
+
+
+def ask_once(path: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask for something that has one answer.
+
+    Raises:
+        UnavailableError: It was not done.
+    """
+    for answer in ask(path, request):
+        if answer.get("ok"):
+            return answer
+        reason, _, fix = str(answer.get("error", "refused")).partition("\n  fix: ")
+        raise UnavailableError(reason, fix=fix or "mend what it says, and ask again")
+    raise UnavailableError("the collector ended the connection", fix="look at its log")

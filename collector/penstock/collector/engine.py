@@ -1,0 +1,156 @@
+"""What carries records from the spools to the log; sources feed it, the agent runs it."""
+
+import asyncio
+import random
+
+import structlog
+
+from penstock.collector.admission import Admit
+from penstock.collector.config import CollectorConfig, WhenFull
+from penstock.collector.core.delivery import Delivery, Quarantine
+from penstock.collector.core.files import Generations
+from penstock.collector.core.kinds import Kind
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.courier import Courier
+from penstock.collector.errors import SpoolFailedError, SpoolFullError
+from penstock.collector.journal import Journal
+from penstock.collector.opening import DataDirectory
+from penstock.collector.pipeline import Pipeline
+from penstock.collector.publisher import Publisher
+from penstock.collector.quarantine import Quarantine as QuarantineLog
+from penstock.collector.reader import Reader
+from penstock.collector.replay import Replayer
+from penstock.collector.settings import admission_of, limits_of, resource_of, sizes_of
+from penstock.collector.spool import Spool
+from penstock.collector.spools import Spools
+from penstock.collector.state import SPOOL_ORIGIN, URGENT_ORIGIN, State
+from penstock.service.clock import Clock
+
+
+class Engine:
+    """Spools, quarantine, pipeline and delivery of one data directory.
+
+    Args:
+        directory: Open; the engine closes its journals.
+        config: Until `exchange`.
+        publisher: Until `exchange`.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        config: CollectorConfig,
+        publisher: Publisher,
+        clock: Clock,
+    ) -> None:
+        self.directory = directory
+        self.ledger = Ledger()
+        self._config = config
+        self._log = structlog.get_logger()
+        state = directory.state
+        self.spools = Spools(
+            Spool(directory.spool, self.ledger, when_full=self._when_full),
+            Spool(directory.urgent, self.ledger, when_full=self._when_full, origin=URGENT_ORIGIN),
+        )
+        self._quarantine = QuarantineLog(directory.quarantine, state.incarnation, clock)
+        self.delivery = Delivery(
+            limits_of(config), jitter=random.random, done=state.lanes, urgent=(URGENT_ORIGIN,)
+        )
+        self.courier = Courier(
+            self.delivery,
+            clock,
+            publish=publisher.publish,
+            quarantine=self._quarantine_batch,
+        )
+        self.pipeline = Pipeline(
+            self.courier,
+            self._quarantine,
+            self.ledger,
+            admit=admission_of(config),
+            resource=resource_of(config),
+        )
+        self._readers = [
+            Reader(spool, self.pipeline, self.courier, self.ledger) for spool in self.spools.both
+        ]
+        self.replayer = Replayer(directory.quarantine, self.spools.bulk, clock, done=state.replayed)
+        self.generations = Generations(following=state.next_generation, known=state.files)
+
+    @property
+    def journals(self) -> tuple[Journal, ...]:
+        """Everything that is written, in the order in which it is closed."""
+        return self.directory.urgent, self.directory.spool, self.directory.quarantine
+
+    def recover(self, state: State) -> int:
+        """Know again what was taken and not delivered; returns how many units wait."""
+        waiting = 0
+        senders = {URGENT_ORIGIN: state.urgent_senders, SPOOL_ORIGIN: state.senders}
+        for spool, reader in zip(self.spools.both, self._readers, strict=True):
+            cursor = state.cursor_of(spool.origin)
+            spool.recover(senders[spool.origin], cursor)
+            reader.begin(cursor)
+            waiting += spool.journal.log.end_offset - cursor
+        self._quarantine.recover()
+        return waiting
+
+    def run(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """Begin to carry; the tasks end when they are cancelled."""
+        return [
+            *(tasks.create_task(journal.run()) for journal in self.journals),
+            tasks.create_task(self.courier.run()),
+            *(tasks.create_task(reader.run()) for reader in self._readers),
+            tasks.create_task(self._finish_replay()),
+        ]
+
+    async def deliver(self) -> None:
+        """Return when everything that was handed over is in the log."""
+        for spool in self.spools.both:
+            await spool.journal.commit()
+        for reader in self._readers:
+            await reader.wait_until_read()
+        await self.courier.drain()
+
+    @property
+    def units_held(self) -> int:
+        """Units of the spools that are not done."""
+        return sum(
+            spool.journal.durable_offset - self.delivery.cursor(spool.origin)
+            for spool in self.spools.both
+        )
+
+    async def close(self) -> None:
+        """Close the journals."""
+        for journal in self.journals:
+            await journal.close()
+
+    def exchange(self, config: CollectorConfig, admit: Admit, publisher: Publisher) -> None:
+        """Go on under another configuration, from what is taken next; cannot fail."""
+        self._config = config
+        self.delivery.limit(limits_of(config))
+        self.pipeline.replace(admit, resource_of(config))
+        sizes = sizes_of(config)
+        self.directory.spool.resize(sizes.spool)
+        self.directory.urgent.resize(sizes.urgent)
+        self.directory.quarantine.resize(sizes.quarantine)
+        self.courier.publish = publisher.publish
+
+    def _when_full(self, kind: Kind) -> WhenFull:
+        return self._config.spool.policy(kind)
+
+    async def _finish_replay(self) -> None:
+        """Put into the spool what a replay had marked when the process was killed."""
+        try:
+            await self.replayer.finish()
+        except (SpoolFullError, SpoolFailedError) as error:
+            self._log.warning("a replay is not finished; the next one goes on", error=str(error))
+
+    async def _quarantine_batch(self, effect: Quarantine) -> None:
+        dropped = await self._quarantine.put_batch(effect)
+        account = self.ledger[effect.lane.source]
+        account.dropped["quarantine_full"] += dropped
+        account.quarantined -= dropped
+        self._log.warning(
+            "logd refused records for good",
+            subject=effect.lane.subject,
+            count=len(effect.batch),
+            reason=effect.reason,
+        )

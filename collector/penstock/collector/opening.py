@@ -1,0 +1,115 @@
+"""What a data directory holds, opened under its lock: the checkpoint, the spool, the quarantine."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.collector.journal import Journal
+from penstock.collector.state import State, read_state
+from penstock.logd.errors import CorruptError, LogdError, RefusedError
+from penstock.logd.store import Checkpoint, DirectoryLock
+from penstock.service import ConfigError, UnavailableError
+
+SPOOL: Final = "spool"
+URGENT: Final = "spool-urgent"
+QUARANTINE: Final = "quarantine"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Most bytes of each journal."""
+
+    spool: int
+    urgent: int
+    quarantine: int
+
+
+@dataclass(slots=True)
+class DataDirectory:
+    """One collector's directory, locked.
+
+    Attributes:
+        urgent: The spool of audit and event records.
+        foreign: A spool is not the one that the checkpoint was written for.
+    """
+
+    path: Path
+    lock: DirectoryLock
+    checkpoint: Checkpoint
+    state: State
+    spool: Journal
+    urgent: Journal
+    quarantine: Journal
+    foreign: bool
+
+
+def open_data_directory(path: Path, sizes: Sizes, *, where: str) -> DataDirectory:
+    """Lock and open a data directory.
+
+    Args:
+        path: The directory; made when it is not there.
+        sizes: Of its journals.
+        where: What named it, for messages.
+
+    Raises:
+        ConfigError: It cannot be written, or what it holds cannot be read.
+        UnavailableError: A collector uses it.
+    """
+    lock = _lock(path, where)
+    try:
+        checkpoint = Checkpoint(path / "checkpoint")
+        state = _load_state(checkpoint)
+        spool = _open(path / SPOOL, sizes.spool)
+        urgent = _open(path / URGENT, sizes.urgent)
+        quarantine = _open(path / QUARANTINE, sizes.quarantine)
+    except BaseException:
+        lock.release()
+        raise
+    foreign = state.fit_to_spool(
+        spool.log.start_offset,
+        spool.log.end_offset,
+        urgent=(urgent.log.start_offset, urgent.log.end_offset),
+    )
+    return DataDirectory(path, lock, checkpoint, state, spool, urgent, quarantine, foreign)
+
+
+def _lock(directory: Path, where: str) -> DirectoryLock:
+    try:
+        for part in (directory, *(directory / name for name in (SPOOL, URGENT, QUARANTINE))):
+            part.mkdir(parents=True, exist_ok=True)
+        return DirectoryLock(directory)
+    except OSError as error:
+        raise ConfigError(
+            f"{where}: data_dir: {directory} cannot be written: {error.strerror}",
+            fix="create the directory and let this process's user write to it",
+        ) from None
+    except RefusedError as error:
+        raise UnavailableError(
+            f"{where}: data_dir: {error}",
+            fix="stop the other collector, or give this one a data_dir of its own",
+        ) from None
+
+
+def _load_state(checkpoint: Checkpoint) -> State:
+    try:
+        document = checkpoint.load()
+        return State() if document is None else read_state(document)
+    except (LogdError, KeyError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{checkpoint.path}: the checkpoint cannot be read: {error}",
+            fix="restore it from a copy; if there is none, move the data_dir away: the "
+            "collector then reads all files again and what the spool held is not sent",
+        ) from None
+
+
+def _open(directory: Path, bytes_max: int) -> Journal:
+    journal = Journal(directory, bytes_max=bytes_max)
+    try:
+        journal.open()
+    except (CorruptError, RefusedError, OSError) as error:
+        raise ConfigError(
+            f"{directory}: cannot be opened: {error}",
+            fix=f"look at it with `penstock collector spool check {directory}`, "
+            f"then mend it with `penstock collector spool repair {directory}`",
+        ) from None
+    return journal

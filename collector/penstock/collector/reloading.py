@@ -1,0 +1,75 @@
+"""What becomes of a configuration that is read again while the collector runs."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+from penstock.collector.config import CollectorConfig
+from penstock.service import ConfigError
+
+RESTART: Final = ("name", "data_dir", "admin", "admin_socket", "log_level")
+"""Keys that hold from a start to the next."""
+
+Result = Literal["applied", "unchanged", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One reload.
+
+    Attributes:
+        generation: Of the configuration that runs now; 1 is that of the start.
+        error: Why it was refused.
+        sources: Names by what became of them: added, changed, removed.
+        keys: Others that changed.
+    """
+
+    result: Result
+    generation: int
+    time_unix_nano: int
+    error: str = ""
+    sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Reloads:
+    """What was reloaded so far, for the status and the metrics."""
+
+    generation: int = 1
+    counts: Counter[Result] = field(default_factory=Counter)
+    last: Report | None = None
+
+    def note(self, report: Report) -> None:
+        """A reload ended so."""
+        self.generation = report.generation
+        self.counts[report.result] += 1
+        self.last = report
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `/status`."""
+        return {
+            "generation": self.generation,
+            "counts": dict(self.counts),
+            "last": None if self.last is None else asdict(self.last),
+        }
+
+
+def changed_keys(before: CollectorConfig, after: CollectorConfig) -> tuple[str, ...]:
+    """Names of the keys that differ, `sources` left out.
+
+    Raises:
+        ConfigError: One of them holds until the process ends.
+    """
+    names = [
+        name
+        for name in CollectorConfig.model_fields
+        if name != "sources" and getattr(before, name) != getattr(after, name)
+    ]
+    fixed = [name for name in names if name in RESTART]
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)} cannot change while the collector runs",
+            fix="restart it, or set back what it was",
+        )
+    return tuple(names)

@@ -1,0 +1,219 @@
+"""Putting records of the quarantine back into the spool, each once.
+
+A mark is made durable in the quarantine first. Its offset is then the sequence under which the
+record goes into the spool, from a sender of its own. After a crash between the two, what was marked
+and is not known to the spool is put in from there: nothing is lost, and nothing comes twice.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.collector.errors import SpoolFailedError, SpoolFullError
+from penstock.collector.journal import Journal, undamaged
+from penstock.collector.limits import REPLAY_RECORDS_MAX
+from penstock.collector.quarantine import Again, Kept, Mark, mark_of, read_quarantine
+from penstock.collector.spool import Spool, Unit, sender_id
+from penstock.collector.spools import take_apart
+from penstock.logd.frame import NO_PRODUCER
+from penstock.logd.store import CommitLog
+from penstock.service.clock import Clock
+
+SENDER: Final = "penstock-quarantine"
+"""Of what is put back; no source has this name, for theirs have a line break after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records are to be put back; an empty field takes all.
+
+    Attributes:
+        reason: What their reason begins with.
+        offsets: In the quarantine.
+    """
+
+    source: str = ""
+    reason: str = ""
+    offsets: frozenset[int] = frozenset()
+
+    def takes(self, kept: Kept) -> bool:
+        """Whether a record is meant."""
+        return (
+            (not self.source or kept.source == self.source)
+            and kept.reason.startswith(self.reason)
+            and (not self.offsets or kept.offset in self.offsets)
+        )
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay did.
+
+    Attributes:
+        replayed: Records put back into the spool.
+        before: Records that were put back before, and were left.
+        unknown: Records that an earlier version kept without saying how they can be read.
+        stopped: Why not all were put back; empty when all were.
+    """
+
+    replayed: int = 0
+    before: int = 0
+    unknown: int = 0
+    stopped: str = ""
+
+
+class Replayer:
+    """Puts records of one quarantine back.
+
+    Args:
+        quarantine: Open; its commits run elsewhere.
+        spool: Everything goes into this one; a replay's order is the quarantine's.
+        done: Every mark before this offset of the quarantine was put into the spool.
+    """
+
+    def __init__(self, quarantine: Journal, spool: Spool, clock: Clock, *, done: int) -> None:
+        self._quarantine = quarantine
+        self._spool = spool
+        self._clock = clock
+        self.done = done
+        self._running = asyncio.Lock()
+
+    async def replay(self, wanted: Wanted) -> Outcome:
+        """Put back what is wanted and was not before; what a crash left half done, first."""
+        async with self._running:
+            outcome = Outcome()
+            self._learn()
+            try:
+                await self._put(await asyncio.to_thread(self._half_done), outcome)
+                found = await asyncio.to_thread(self._look, wanted, outcome)
+                for first in range(0, len(found), REPLAY_RECORDS_MAX):
+                    marks = await self._mark(found[first : first + REPLAY_RECORDS_MAX])
+                    await self._put(marks, outcome)
+            except (SpoolFullError, SpoolFailedError) as error:
+                outcome.stopped = str(error)
+            else:
+                await self._give_back()
+            return outcome
+
+    async def finish(self) -> None:
+        """Put back what was marked before a crash and did not get into the spool.
+
+        Raises:
+            SpoolFullError: Not all could be; the next replay goes on.
+            SpoolFailedError: Likewise.
+        """
+        async with self._running:
+            self._learn()
+            await self._put(await asyncio.to_thread(self._half_done), Outcome())
+
+    def _learn(self) -> None:
+        sender = sender_id(SENDER)
+        self.done = max(self.done, self._spool.senders.last(sender))
+        if self.done > self._quarantine.log.end_offset:  # it was taken away, and begins anew
+            self._spool.senders.forget(sender)
+            self.done = 0
+
+    def _half_done(self) -> list[Mark]:
+        """Marks that were not put into the spool; their frames alone are from no producer."""
+        log = self._quarantine.log
+        marks = [
+            header.base_offset
+            for header in undamaged(log.headers, log.start_offset)
+            if header.producer_id == NO_PRODUCER and header.base_offset >= self.done
+        ]
+        found = [entry_at(log, offset) for offset in marks]
+        return [entry for entry in found if isinstance(entry, Mark)]
+
+    def _look(self, wanted: Wanted, outcome: Outcome) -> list[int]:
+        """Offsets of what is to be put back; reads the whole quarantine, in a thread of its own."""
+        wanted_ones: dict[int, tuple[int, bool]] = {}
+        marked: set[int] = set()
+        for entry in read_quarantine(self._quarantine.log):
+            if isinstance(entry, Mark):
+                marked.add(entry.replays)
+            elif wanted.takes(entry):
+                wanted_ones[entry.offset] = (entry.count, _again(entry) is not None)
+        found: list[int] = []
+        for offset, (count, known) in wanted_ones.items():
+            if offset in marked:
+                outcome.before += count
+            elif known:
+                found.append(offset)
+            else:
+                outcome.unknown += count
+        return found
+
+    async def _mark(self, offsets: Iterable[int]) -> list[Mark]:
+        now_ns = self._clock.unix_ns()
+        offers = [
+            (offset, self._quarantine.offer(mark_of(offset, now_ns), always=True))
+            for offset in offsets
+        ]
+        return [Mark(await offer, offset) for offset, offer in offers]
+
+    async def _put(self, marks: list[Mark], outcome: Outcome) -> None:
+        """Put marked records into the spool, in the order of the marks."""
+        futures = []
+        for mark in marks:
+            kept = entry_at(self._quarantine.log, mark.replays)
+            if not isinstance(kept, Kept):
+                continue
+            unit = _unit_of(kept, mark.offset + 1)
+            await self._spool.find_room(unit)
+            future = await self._spool.put(unit, wait=False)
+            futures.append((mark, kept.count, future))
+        for mark, count, future in futures:
+            if future is not None:
+                await future
+                outcome.replayed += count
+            self.done = max(self.done, mark.offset + 1)
+
+    async def _give_back(self) -> None:
+        """Delete the oldest segments when all that is in them was put back."""
+        first = await asyncio.to_thread(self._first_left)
+        await self._quarantine.delete_before(first)
+
+    def _first_left(self) -> int:
+        """The offset of the oldest record that was not put back, or what is not known to be."""
+        log = self._quarantine.log
+        kept: list[int] = []
+        marked: set[int] = set()
+        for entry in read_quarantine(log):
+            if isinstance(entry, Mark):
+                marked.add(entry.replays)
+            else:
+                kept.append(entry.offset)
+        left = [offset for offset in kept if offset not in marked]
+        return min([self.done, *left[:1]])
+
+
+def entry_at(log: CommitLog, offset: int) -> Kept | Mark | None:
+    """What lies at an offset of a quarantine; None when it is damaged or gone."""
+    if not log.start_offset <= offset < log.end_offset:
+        return None
+    entry = next(read_quarantine(log, offset), None)
+    return entry if entry is not None and entry.offset == offset else None
+
+
+def _again(kept: Kept) -> Again | None:
+    """How to take a record again; None when that is not known."""
+    if kept.again is not None and kept.again.format != "unknown":
+        return kept.again
+    return Again("ndjson", {}, kept.time_ns) if kept.raw.startswith(b"{") else None
+
+
+def _unit_of(kept: Kept, sequence: int) -> Unit:
+    again = _again(kept)
+    assert again is not None, "only what can be read again is marked"
+    unit = Unit(
+        source=kept.source,
+        format=again.format,
+        payload=kept.raw,
+        count=kept.count,
+        received_ns=again.received_ns,
+        meta=dict(again.meta),
+        sender=SENDER,
+        sequence=sequence,
+    )
+    return take_apart(unit)[0] if again.format == "ndjson" else unit

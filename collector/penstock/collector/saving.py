@@ -1,0 +1,94 @@
+"""The checkpoint of a running collector: what is done, written before the spool gives it back."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from penstock.collector.core.delivery import Delivery
+from penstock.collector.core.files import Generations
+from penstock.collector.replay import Replayer
+from penstock.collector.sources.file import FileSource
+from penstock.collector.spools import Spools
+from penstock.collector.state import SPOOL_ORIGIN, URGENT_ORIGIN, State
+
+if TYPE_CHECKING:
+    from penstock.collector.opening import DataDirectory
+
+
+class Saver:
+    """Writes the checkpoint.
+
+    Args:
+        file_sources: Those whose positions are part of it, now.
+    """
+
+    def __init__(
+        self,
+        directory: "DataDirectory",
+        spools: Spools,
+        delivery: Delivery,
+        generations: Generations,
+        replayer: Replayer,
+        file_sources: Callable[[], Iterable[FileSource]],
+    ) -> None:
+        self._checkpoint = directory.checkpoint
+        self.state = directory.state
+        self._spools = spools
+        self._replayer = replayer
+        self._delivery = delivery
+        self._generations = generations
+        self._file_sources = file_sources
+        self._saving = asyncio.Lock()
+        self._saved: dict[str, Any] = {}
+        self._log = structlog.get_logger()
+
+    def begin(self) -> None:
+        """Write what was found at start, which also makes the incarnation durable."""
+        self._saved = self.state.as_document()
+        self._checkpoint.save(self._saved)
+
+    async def run(self, interval_s: Callable[[], float]) -> None:
+        """Save regularly, until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s())
+            await self.save()
+
+    async def save(self) -> bool:
+        """Write the checkpoint; then, and only then, give back what it has passed.
+
+        Returns:
+            Whether what is known now is durable.
+        """
+        async with self._saving:
+            state = self._now()
+            document = state.as_document()
+            if document == self._saved:
+                return True
+            try:
+                await asyncio.to_thread(self._checkpoint.save, document)
+            except OSError as error:
+                self._log.warning("checkpoint cannot be written", error=str(error))
+                return False
+            self.state, self._saved = state, document
+            await self._spools.bulk.journal.delete_before(state.cursor)
+            await self._spools.urgent.journal.delete_before(state.urgent_cursor)
+            return True
+
+    def _now(self) -> State:
+        files = list(self._file_sources())
+        names = {source.name for source in files}
+        absent = [s for s in self._generations.known.values() if s.source not in names]
+        return State(
+            incarnation=self.state.incarnation,
+            cursor=self._delivery.cursor(SPOOL_ORIGIN),
+            urgent_cursor=self._delivery.cursor(URGENT_ORIGIN),
+            replayed=self._replayer.done,
+            senders=self._spools.bulk.senders.snapshot(),
+            urgent_senders=self._spools.urgent.senders.snapshot(),
+            lanes=self._delivery.done(),
+            files=[*absent, *(state for source in files for state in source.states)],
+            next_generation=self._generations.following,
+            sources=sorted({*self.state.sources, *names}),
+        )

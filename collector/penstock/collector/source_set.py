@@ -1,0 +1,180 @@
+"""The sources of a running collector, and their exchange when the configuration is read again."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from penstock.collector.runner import Runner, Surroundings
+from penstock.collector.source_sections import Source as Section
+from penstock.collector.sources.file import FileSource
+from penstock.service import ServiceError
+
+_STOP_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Names of sources, by what becomes of them."""
+
+    kept: tuple[str, ...]
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+class SourceSet:
+    """Sources by name, each run by a task of its own.
+
+    Attributes:
+        around: What new sources are made with.
+        ended: Set when every source has ended by itself, as standard input does.
+    """
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
+        self.ended = asyncio.Event()
+        self._runners: dict[str, Runner] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._leaving: list[Runner] = []
+        self._changing = False
+        self._log = structlog.get_logger()
+
+    @property
+    def runners(self) -> list[Runner]:
+        """In the order of the configuration."""
+        return list(self._runners.values())
+
+    @property
+    def file_sources(self) -> list[FileSource]:
+        """Those whose files' positions belong into the checkpoint, also of sources that leave."""
+        for runner in [runner for runner in self._leaving if runner.is_done]:
+            runner.let_go()
+            self._leaving.remove(runner)
+        everyone = [*self._runners.values(), *self._leaving]
+        return [source for runner in everyone for source in runner.file_sources]
+
+    async def start(self, sections: Iterable[Section]) -> None:
+        """Start every source; `run` makes them receive.
+
+        Raises:
+            ServiceError: One cannot be started.
+        """
+        for section in sections:
+            runner = Runner(section, self.around)
+            await runner.source.start()
+            self._runners[runner.name] = runner
+
+    def run(self) -> None:
+        """Receive."""
+        for runner in self.runners:
+            self._run(runner)
+
+    async def stop(self) -> None:
+        """Take nothing more; sources that end by themselves have ended on return."""
+        await asyncio.gather(*(runner.stop() for runner in self.runners))
+        finite = [
+            self._tasks[name]
+            for name, runner in self._runners.items()
+            if runner.source.endpoint is None and name in self._tasks
+        ]
+        if finite:
+            await asyncio.wait(finite)
+
+    async def cancel(self) -> None:
+        """End what still runs."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def change(self, sections: Sequence[Section], difference: Difference) -> None:
+        """Run these sources instead; what is kept goes on undisturbed.
+
+        Sources that are new are started first, so that one that cannot be costs the others nothing.
+
+        Raises:
+            ServiceError: One cannot be started; all run as they did.
+        """
+        wanted = {section.name or section.type: section for section in sections}
+        old = [self._runners[name] for name in (*difference.changed, *difference.removed)]
+        fresh: list[Runner] = []
+        stopped: list[Runner] = []
+        self._changing = True
+        try:
+            for name in difference.added:
+                fresh.append(  # noqa: PERF401 - those before one that fails must be known
+                    await self._started(wanted[name])
+                )
+            for runner in old:
+                stopped.append(runner)
+                await self._end(runner)
+            for name in difference.changed:
+                fresh.append(  # noqa: PERF401 - likewise
+                    await self._started(wanted[name], self._runners[name])
+                )
+        except BaseException:
+            for runner in fresh:
+                await runner.stop()
+            for runner in stopped:
+                await self._revive(runner)
+            raise
+        finally:
+            self._changing = False
+        self._leaving += [self._runners.pop(name) for name in difference.removed]
+        for runner in fresh:
+            self._runners[runner.name] = runner
+            self._run(runner)
+        self._runners = {name: self._runners[name] for name in wanted}
+
+    async def _started(self, section: Section, predecessor: Runner | None = None) -> Runner:
+        runner = Runner(section, self.around, predecessor=predecessor)
+        try:
+            await runner.source.start()
+        except BaseException:
+            await runner.stop()
+            raise
+        return runner
+
+    async def _end(self, runner: Runner) -> None:
+        """Stop a source, and return when its task has ended."""
+        task = self._tasks.pop(runner.name)
+        await runner.stop()
+        await asyncio.wait([task], timeout=_STOP_WAIT_S if runner.source.endpoint is None else 0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def _revive(self, old: Runner) -> None:
+        """Run a source that was stopped as it was."""
+        runner = Runner(old.section, self.around, predecessor=old)
+        self._runners[runner.name] = runner
+        try:
+            await runner.source.start()
+        except ServiceError as error:
+            runner.failed(error)
+        self._run(runner)
+
+    def _run(self, runner: Runner) -> None:
+        task = asyncio.get_running_loop().create_task(runner.run())
+        self._tasks[runner.name] = task
+        task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._log.error("a source ended for good", exc_info=task.exception())
+        if not self._changing and all(one.done() for one in self._tasks.values()):
+            self.ended.set()
+
+
+def difference(before: Iterable[Section], after: Iterable[Section]) -> Difference:
+    """What changes between two configurations' sources."""
+    old = {section.name or section.type: section for section in before}
+    new = {section.name or section.type: section for section in after}
+    both = [name for name in new if name in old]
+    return Difference(
+        kept=tuple(name for name in both if old[name] == new[name]),
+        added=tuple(name for name in new if name not in old),
+        changed=tuple(name for name in both if old[name] != new[name]),
+        removed=tuple(name for name in old if name not in new),
+    )

@@ -1,0 +1,143 @@
+"""The two spools of a collector: one for audit and event records, one for everything else.
+
+Each has its own room, senders' sequences and cursor, so that a flood of debug logs can neither
+fill the room of audit records nor stand before them. A batch that holds both is taken apart; its
+sender hears of it when both parts are durable, and a part that was taken before is a repeat when
+the whole comes again.
+"""
+
+import asyncio
+import dataclasses
+from dataclasses import dataclass
+from typing import Protocol
+
+import orjson
+
+from penstock.collector.core.inflate import unzstd
+from penstock.collector.core.kinds import URGENT, Sorted, sort_lines
+from penstock.collector.core.unix_framing import BATCH_VERSION, decode_batch_header
+from penstock.collector.errors import (
+    RemoteProtocolError,
+    SpoolFailedError,
+    SpoolFullError,
+    UndecodableError,
+)
+from penstock.collector.limits import UNIX_FRAME_BYTES_MAX
+from penstock.collector.spool import Spool, Unit
+
+
+class Spooling(Protocol):
+    """What sources put units into; see `Spool.put`."""
+
+    async def put(
+        self, unit: Unit, *, era: int | None = None, wait: bool = True
+    ) -> asyncio.Future[int] | None:
+        """Take a unit."""
+        ...
+
+    @property
+    def era(self) -> int:
+        """Changes whenever something that was taken could not be made durable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spools:
+    """Puts each record where its kind belongs."""
+
+    bulk: Spool
+    urgent: Spool
+
+    @property
+    def both(self) -> tuple[Spool, Spool]:
+        """The urgent one first."""
+        return self.urgent, self.bulk
+
+    @property
+    def era(self) -> int:
+        """Of both."""
+        return self.bulk.era + self.urgent.era
+
+    async def put(
+        self, unit: Unit, *, era: int | None = None, wait: bool = True
+    ) -> asyncio.Future[int] | None:
+        """Take a unit, in two parts if it must be; raises and returns what `Spool.put` does.
+
+        What was taken of a unit whose other part failed is a repeat when it comes again from the
+        same sender; who has no name may then send it twice.
+        """
+        parts = take_apart(unit)
+        for part in parts:
+            await self._of(part).find_room(part, wait=wait)
+        if era is not None and era != self.era:
+            raise SpoolFailedError("the spool failed and was opened again")
+        if len(parts) == 1:
+            return await self._of(parts[0]).put(parts[0], wait=False)
+        if not all(self._of(part).has_room(part) for part in parts):
+            raise SpoolFullError("there is no room for both parts of a unit")
+        futures = [await self._of(part).put(part, wait=False) for part in parts]
+        return _all_of([future for future in futures if future is not None])
+
+    def _of(self, unit: Unit) -> Spool:
+        return self.urgent if unit.kind in URGENT else self.bulk
+
+
+def take_apart(unit: Unit) -> list[Unit]:
+    """A unit by its records' urgency, with their kind; the urgent part first."""
+    if unit.format == "ndjson":
+        found = sort_lines(unit.payload)
+        if found.rest and found.urgent and "refused" in unit.meta:  # it counts lines
+            return [dataclasses.replace(unit, kind=found.urgent_kind)]
+        return _parts(unit, b"", found)
+    if unit.format != "unix":
+        return [unit]
+    try:
+        header = decode_batch_header(unit.payload)
+        body = unit.payload[header.body_at :]
+        if header.codec == "zstd":
+            body = unzstd(body, UNIX_FRAME_BYTES_MAX)
+    except (RemoteProtocolError, UndecodableError):
+        return [unit]  # decoding says what is wrong
+    head = {
+        "batch": BATCH_VERSION,
+        "sender": header.sender,
+        "seq": header.sequence,
+        "count": header.count,
+        "resource": dict(header.resource),
+    }
+    return _parts(unit, orjson.dumps(head) + b"\n", sort_lines(body))
+
+
+def _parts(unit: Unit, head: bytes, found: Sorted) -> list[Unit]:
+    if not found.urgent:
+        return [dataclasses.replace(unit, kind=found.kind)]
+    if not found.rest:
+        return [dataclasses.replace(unit, kind=found.urgent_kind)]
+    return [
+        dataclasses.replace(unit, payload=head + b"\n".join(lines), count=len(lines), kind=kind)
+        for lines, kind in ((found.urgent, found.urgent_kind), (found.rest, found.kind))
+    ]
+
+
+def _all_of(futures: list[asyncio.Future[int]]) -> asyncio.Future[int] | None:
+    """Done when all are; fails when one does. None: there are none."""
+    if not futures:
+        return None
+    whole: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    waiting = len(futures)
+
+    def settle(done: asyncio.Future[int]) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if whole.done():
+            return
+        if done.cancelled():
+            whole.cancel()
+        elif (error := done.exception()) is not None:
+            whole.set_exception(error)
+        elif not waiting:
+            whole.set_result(done.result())
+
+    for future in futures:
+        future.add_done_callback(settle)
+    return whole

@@ -1,0 +1,297 @@
+"""A running collector that is asked for things: reload, replay, look. One that only delivers."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.collector.cli import cli
+from tests.support.collector import Collector, UnixSender, bodies, encode_batch, log_line
+from tests.support.logd import Logd
+from tests.support.nats_server import nats_server, running_nats_server
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+STREAMS = [
+    {"name": "logs", "subject": "telemetry.logs.>"},
+    {"name": "audit", "subject": "telemetry.audit.>"},
+]
+PER_BATCH = 20
+
+
+def numbered(batch: int) -> list[bytes]:
+    first = (batch - 1) * PER_BATCH
+    return [log_line(number) for number in range(first, first + PER_BATCH)]
+
+
+def command(*arguments: object, code: int = 0) -> list[dict[str, Any]]:
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    lines = result.output.splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def send(path: Path, *frames: bytes) -> bytes:
+    """Send frames of the Unix framing; returns when each was answered."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(30)
+        connection.connect(str(path))
+        connection.sendall(b"".join(frames))
+        answers = b""
+        while answers.count(b"ack") < len(frames):
+            answers += connection.recv(4096)
+    return answers
+
+
+@pytest.fixture
+def logd(tmp_path: Path, nats_url: str) -> Iterator[Logd]:
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as running:
+        yield running
+
+
+def stored(logd: Logd, count: int, stream: str = "logs") -> list[str]:
+    wait_until(lambda: len(logd.values(stream)) >= count, what=f"{count} records in {stream}")
+    return bodies(logd.values(stream))
+
+
+def reloads(collector: Collector) -> dict[str, Any]:
+    found: dict[str, Any] = collector.daemon.status()["info"]["reloads"]
+    return found
+
+
+def test_a_reload_under_load_loses_and_repeats_nothing(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    kept, other, log_path = tmp_path / "a.sock", tmp_path / "b.sock", tmp_path / "app.log"
+    log_path.write_text("".join(f"line {number}\n" for number in range(5000)))
+    first: list[dict[str, Any]] = [{"type": "unix", "name": "kept", "path": str(kept)}]
+    file = {"type": "file", "include": [str(log_path)], "service": "app", "poll_ms": 10}
+    with Collector(tmp_path / "collector", nats_url, [*first, file]) as collector:
+        connected = collector.config["sources"]
+        with UnixSender(kept, "sender-1", numbered) as sender:
+            wait_until(lambda: sender.acked > 5, what="acks")
+            connected[:] = [
+                *first,
+                {**file, "exclude": ["*.gz"]},
+                {"type": "unix", "name": "new", "path": str(other)},
+            ]
+            collector.config["batch"] = {"age_ms": 10}
+            collector.daemon._write_config()
+            (answer,) = command("reload", collector.data_dir)
+            assert answer["sources"] == {"added": ["new"], "changed": ["file"]}
+            assert answer["keys"] == ["batch"]
+            send(other, encode_batch("two", 1, [log_line(1, service="two")]))
+            connected[:] = first
+            collector.daemon._write_config()
+            os.kill(collector.daemon.pid, signal.SIGHUP)
+            wait_until(lambda: reloads(collector)["generation"] == 3, what="the second reload")
+            before = sender.acked
+            wait_until(lambda: sender.acked > before + 5, what="acks go on")
+            assert collector.daemon.log().count("sender broke") == 0
+        wait_until(collector.is_idle, what="idle")
+        total = sender.acked * PER_BATCH + 5000 + 1
+        found = stored(logd, total)
+        assert len(found) == len(set(found)) or found.count("number 1") == 2
+        lines = [body for body in found if body.startswith("line")]
+        assert lines == [f"line {number}" for number in range(5000)]
+        assert collector.daemon.stop() == 0
+
+
+def test_a_reload_that_is_wrong_changes_nothing_and_says_why(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    path, port = tmp_path / "a.sock", free_port()
+    sources: list[dict[str, Any]] = [{"type": "unix", "path": str(path)}]
+    with (
+        Collector(tmp_path / "collector", nats_url, sources) as collector,
+        socket.create_server(("127.0.0.1", port)),
+    ):
+        for wrong, why in (
+            (
+                {
+                    "sources": [
+                        *sources,
+                        {"type": "forward", "service": "x", "listen": f"127.0.0.1:{port}"},
+                    ]
+                },
+                "cannot listen",
+            ),
+            ({"sources": [{"type": "carrier_pigeon"}]}, "sources.0"),
+            ({"name": "another"}, "name cannot change"),
+            (
+                {"nats": {"url": f"nats://127.0.0.1:{port}"}, "connect_timeout_s": 0.2},
+                "no NATS server",
+            ),
+        ):
+            config = dict(collector.config)
+            collector.config.update(wrong)
+            collector.daemon._write_config()
+            collector.config.clear()
+            collector.config.update(config)
+            result = CliRunner().invoke(cli, ["reload", str(collector.data_dir)])
+            assert result.exit_code == 69
+            assert why in result.output
+        assert reloads(collector)["generation"] == 1
+        assert reloads(collector)["counts"] == {"refused": 4}
+        send(path, encode_batch("one", 1, [log_line(0)]))
+        assert stored(logd, 1) == ["number 0"]
+
+
+def test_a_kill_in_the_middle_of_reloads_loses_and_repeats_nothing(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    path = tmp_path / "a.sock"
+    other = {"type": "unix", "name": "other", "path": str(tmp_path / "b.sock")}
+    sources: list[dict[str, Any]] = [{"type": "unix", "path": str(path)}]
+    with Collector(tmp_path / "collector", nats_url, sources) as collector:
+        with UnixSender(path, "sender-1", numbered) as sender:
+            for turn in range(6):
+                before = sender.acked
+                wait_until(lambda: sender.acked > before + 5, what="acks")  # noqa: B023
+                sources[1:] = [] if turn % 2 else [other]
+                collector.config["batch"] = {"age_ms": 10 + turn}
+                collector.daemon._write_config()
+                os.kill(collector.daemon.pid, signal.SIGHUP)
+                threading.Event().wait(turn * 0.004)  # so that the kill falls somewhere else
+                collector.restart(kill=True)
+            before = sender.acked
+            wait_until(lambda: sender.acked > before + 5, what="acks")
+        wait_until(collector.is_idle, what="idle")
+        found = stored(logd, sender.acked * PER_BATCH)
+        assert found[: sender.acked * PER_BATCH] == [
+            f"number {number}" for number in range(sender.acked * PER_BATCH)
+        ]
+        assert len(found) == len(set(found))
+
+
+def test_quarantine_is_replayed_once_running_or_stopped_and_the_records_are_seen(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    path = tmp_path / "a.sock"
+    sources = [{"type": "unix", "path": str(path)}]
+    bad = b'{"schema":"log/9.9","kind":"log","body":"from the future"}'
+    with Collector(tmp_path / "collector", nats_url, sources) as collector:
+        place = collector.data_dir / "quarantine"
+        tap = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "penstock.collector", "tap", str(collector.data_dir)),
+                *("--point", "quarantine", "--limit", "2"),
+            ],
+            stdout=subprocess.PIPE,
+        )
+        assert tap.stdout is not None
+        try:
+            wait_until(lambda: "asked on the admin socket" in collector.daemon.log(), what="a tap")
+            send(path, encode_batch("one", 1, [log_line(0), bad]))
+            seen = json.loads(tap.stdout.readline())
+            assert (seen["source"], json.loads(seen["record"])["body"]) == (
+                "unix",
+                "from the future",
+            )
+            wait_until(collector.is_idle, what="idle")
+            (answer,) = command("quarantine", "replay", place)
+            assert answer["replayed"] == 1
+            assert json.loads(tap.stdout.readline())["reason"] == seen["reason"], "refused again"
+            assert tap.wait(timeout=30) == 0
+        finally:
+            tap.kill()
+            tap.wait()
+            tap.stdout.close()
+        wait_until(lambda: collector.account("unix")["quarantined"] == 2, what="quarantine")
+        (top,) = command("top", collector.data_dir, "--once", "--json", "--interval", "0.2")
+        stages = {stage["stage"]: stage for stage in top["stages"]}
+        assert stages["source/unix"]["received"] == 3
+        assert stages["source/unix"]["errors"] == 2
+        wait_until(collector.is_idle, what="idle")
+        assert collector.daemon.stop() == 0
+        (counted,) = command("quarantine", "ls", place)
+        assert (counted["records"], counted["replayed"]) == (2, 1)
+        (answer,) = command("quarantine", "replay", place)
+        assert (answer["replayed"], answer["before"]) == (1, 1)
+        assert [unit["records"] for unit in command("spool", "ls", place.parent / "spool")][-1] == 1
+        collector.daemon.start()
+        wait_until(lambda: collector.account("unix")["quarantined"] == 1, what="refused again")
+        assert stored(logd, 1) == ["number 0"]
+
+
+def test_a_stopped_collectors_spool_is_looked_at_mended_and_delivered(
+    tmp_path: Path, nats_url: str
+) -> None:
+    path = tmp_path / "a.sock"
+    sources = [{"type": "unix", "path": str(path)}]
+    audit = json.dumps(json.loads(log_line(7)) | {"kind": "audit"}).encode()
+    options = {"drain_timeout_s": 0.3}
+    with Collector(tmp_path / "collector", nats_url, sources, **options) as collector:
+        send(path, encode_batch("one", 1, [*numbered(1), audit]))
+        assert collector.daemon.stop() == 75, "nothing takes it"
+        config = collector.directory / "collector.yaml"
+        spool = collector.data_dir / "spool"
+        (unit,) = command("spool", "ls", spool)
+        assert (unit["kind"], unit["records"]) == ("logs", PER_BATCH)
+        assert [u["kind"] for u in command("spool", "ls", f"{spool}-urgent")] == ["audit"]
+        assert command("spool", "cat", spool) == [json.loads(line) for line in numbered(1)]
+        segment = next(spool.glob("*.log"))
+        with segment.open("ab") as file:
+            file.write(b"torn" * 10)
+        (found,) = command("spool", "check", spool)
+        assert (found["damaged"], len(found["problems"])) == (False, 1)
+        (mended,) = command("spool", "repair", spool)
+        assert (mended["units"], mended["problems"]) == (1, [])
+        drain = [sys.executable, "-m", "penstock.collector", "spool", "drain"]
+        drain += ["--config", str(config)]
+        assert subprocess.run([*drain, "--timeout", "0.5"], check=False).returncode == 75
+        with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
+            assert subprocess.run(drain, check=False, timeout=60).returncode == 0
+            assert stored(logd, PER_BATCH) == [f"number {n}" for n in range(PER_BATCH)]
+            (summary,) = command("spool", "check", spool)
+            assert not summary["damaged"]
+
+
+def test_batches_fit_a_servers_payload_also_when_the_next_server_takes_less(
+    tmp_path: Path,
+) -> None:
+    port, path = free_port(), tmp_path / "a.sock"
+    url = f"nats://127.0.0.1:{port}"
+    sources = [{"type": "unix", "path": str(path)}]
+    small = tmp_path / "small.conf"
+    small.write_text("max_payload: 4096\n")
+    dice = random.Random(7)  # what it makes cannot be compressed below 60 bytes a record
+    noise = {number: f"number {number} {dice.randbytes(60).hex()}" for number in range(200)}
+
+    def noisy(first: int) -> list[bytes]:
+        lines = [json.loads(log_line(number)) for number in range(first, first + 100)]
+        return [
+            json.dumps(line | {"body": noise[number]}).encode()
+            for number, line in enumerate(lines, first)
+        ]
+
+    logd = Logd(tmp_path / "logd", url, STREAMS)
+    collector = Collector(tmp_path / "collector", url, sources)
+    try:
+        with running_nats_server(tmp_path / "nats", port=port):
+            logd.daemon.start()
+            collector.daemon.start()
+            send(path, encode_batch("one", 1, noisy(0)))
+            stored(logd, 100)
+        with nats_server(tmp_path / "nats", port=port, config=small):
+            wait_until(lambda: collector.daemon.status()["health"] == "ready", what="connected")
+            send(path, encode_batch("one", 2, noisy(100)))
+            assert stored(logd, 200) == [noise[number] for number in range(200)]
+            assert collector.account("unix")["quarantined"] == 0
+            assert collector.daemon.stop() == 0
+            assert logd.daemon.stop() == 0
+    finally:
+        for daemon in (collector.daemon, logd.daemon):
+            daemon.close()

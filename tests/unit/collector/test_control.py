@@ -1,0 +1,128 @@
+"""The admin socket: whose it is, what it refuses, what goes on until one side ends it."""
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.collector import control
+from penstock.collector.control import ControlServer, ask, ask_once
+from penstock.collector.taps import Tap, Taps, read_tap
+from penstock.service import ConfigError, UnavailableError
+from tests.support.waiting import wait_until_async
+
+
+async def echo(request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+    yield {"ok": True, "heard": request["what"]}
+
+
+async def refuse(request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+    if request.get("how") == "value":
+        raise ValueError("what is missing")
+    if request:
+        raise UnavailableError("not now", fix="come later")
+    yield {}
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> AsyncIterator[Path]:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    server = ControlServer(deep / "admin.sock", {"echo": echo, "refuse": refuse})
+    await server.start()
+    yield deep / "admin.sock"
+    await server.close()
+    assert not (deep / "admin.sock").exists()
+
+
+async def test_it_answers_its_own_user_on_a_socket_of_its_own_however_long_its_name(
+    path: Path,
+) -> None:
+    status = await asyncio.to_thread(path.stat)
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    answer = await asyncio.to_thread(ask_once, path, {"do": "echo", "what": "hello"})
+    assert answer == {"ok": True, "heard": "hello"}
+
+
+async def test_strangers_hear_that_they_may_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_user_of", lambda _: os.geteuid() + 1)
+    with pytest.raises(UnavailableError, match="may not"):
+        await asyncio.to_thread(ask_once, path, {"do": "echo", "what": "hello"})
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ({"do": "dance"}, "`do` is one of echo, refuse"),
+        ({}, "`do` is one of echo, refuse"),
+        ({"do": "refuse", "how": "value"}, "what is missing"),
+        ({"do": "refuse"}, "fix: come later"),
+    ],
+)
+async def test_what_cannot_be_done_is_told(path: Path, request_: dict[str, Any], says: str) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        await asyncio.to_thread(ask_once, path, request_)
+    assert says in str(caught.value)
+
+
+async def test_a_socket_that_was_left_behind_is_replaced_and_a_file_is_not(tmp_path: Path) -> None:
+    for _ in range(2):
+        server = ControlServer(tmp_path / "a.sock", {})
+        await server.start()
+        assert server._server is not None
+        server._server.close()  # as a kill does: the name stays
+    (tmp_path / "b.sock").write_text("mine")
+    with pytest.raises(ConfigError):
+        await ControlServer(tmp_path / "b.sock", {}).start()
+
+
+async def test_nobody_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="no collector answers"):
+        await asyncio.to_thread(ask_once, tmp_path / "none.sock", {"do": "echo"})
+
+
+async def test_who_follows_and_goes_ends_what_it_followed(tmp_path: Path) -> None:
+    taps = Taps()
+
+    async def follow(request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        with taps.open(read_tap(request)) as tap:
+            while True:
+                yield await tap.next()
+
+    server = ControlServer(tmp_path / "a.sock", {"tap": follow})
+    await server.start()
+    answers = ask(tmp_path / "a.sock", {"do": "tap", "follow": True})
+    first = asyncio.create_task(asyncio.to_thread(next, answers))
+    await wait_until_async(lambda: taps.active)
+    taps.show("out", "app", [b'{"a":1}'], subject="telemetry.logs.x")
+    assert (await first)["record"] == '{"a":1}'
+    answers.close()
+    await wait_until_async(lambda: not taps.active)
+    await server.close()
+
+
+async def test_a_tap_shows_what_it_is_asked_for_and_counts_what_it_missed() -> None:
+    taps = Taps()
+    with taps.open(Tap("out", source="a*", subject="*.logs.*", every=2)) as tap:
+        for source in ("app", "other"):
+            for subject in ("t.logs.x", "t.audit.x"):
+                lines = [b"%d" % number for number in range(4)]
+                taps.show("out", source, lines, subject=subject)
+                taps.show("in", source, lines)
+        assert [(await tap.next())["record"] for _ in range(2)] == ["1", "3"]
+        taps.show("out", "app", [b"x"] * 5000, subject="t.logs.x")
+        await tap.next()
+        assert (await tap.next())["missed"] == 1500
+    assert not taps.active
+
+
+@pytest.mark.parametrize("request_", [{"point": "middle"}, {"every": 0}, {"every": "2"}])
+def test_a_tap_that_is_wrong_is_refused(request_: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        read_tap(request_)

@@ -1,0 +1,180 @@
+"""Records go back from the quarantine into the spool once, whatever happens on the way."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.errors import SpoolFailedError
+from penstock.collector.journal import Journal
+from penstock.collector.quarantine import (
+    Again,
+    Kept,
+    Mark,
+    Quarantine,
+    Refusal,
+    read_quarantine,
+)
+from penstock.collector.replay import Outcome, Replayer, Wanted
+from penstock.collector.spool import Spool, Unit, decode_unit
+from penstock.service.clock import SystemClock
+
+
+@dataclass
+class Place:
+    quarantine: Quarantine
+    spool: Spool
+    replayer: Replayer
+
+    def spooled(self) -> list[bytes]:
+        frames = self.spool.journal.frames(self.spool.journal.log.start_offset)
+        return [decode_unit(header, body).payload for header, body in frames]
+
+    async def refuse(self, *numbers: int, reason: str = "bad", source: str = "app") -> None:
+        again = Again("ndjson", {"resource": {"service.name": "shop"}}, 7)
+        refusals = [
+            Refusal("spool", source, number, reason, b'{"number":%d}' % number, again=again)
+            for number in numbers
+        ]
+        assert await self.quarantine.put(refusals) == 0
+
+
+@contextlib.asynccontextmanager
+async def place(
+    directory: Path, *, done: int = 0, spool_bytes: int = 1 << 20, quarantine_bytes: int = 1 << 20
+) -> AsyncIterator[Place]:
+    journals = [
+        Journal(directory / "quarantine", bytes_max=quarantine_bytes),
+        Journal(directory / "spool", bytes_max=spool_bytes),
+    ]
+    for journal in journals:
+        journal.open()
+    commits = [asyncio.create_task(journal.run()) for journal in journals]
+    spool = Spool(journals[1], Ledger(), when_full=lambda _: "drop_newest")
+    spool.recover({}, 0)
+    quarantine = Quarantine(journals[0], UUID(int=1), SystemClock())
+    quarantine.recover()
+    yield Place(quarantine, spool, Replayer(journals[0], spool, SystemClock(), done=done))
+    for commit in commits:
+        commit.cancel()
+    await asyncio.gather(*commits, return_exceptions=True)
+    for journal in journals:
+        await journal.close()
+
+
+async def test_records_go_back_once_with_how_they_are_read(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.refuse(1, 2, 3)
+        assert await here.replayer.replay(Wanted()) == Outcome(replayed=3)
+        assert here.spooled() == [b'{"number":1}', b'{"number":2}', b'{"number":3}']
+        header, body = next(iter(here.spool.journal.frames(0)))
+        unit = decode_unit(header, body)
+        assert (unit.format, unit.received_ns) == ("ndjson", 7)
+        assert unit.meta == {"resource": {"service.name": "shop"}}
+        assert (await here.replayer.replay(Wanted())).replayed == 0
+        assert len(here.spooled()) == 3
+
+
+async def test_only_what_is_wanted_goes_back(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.refuse(1, reason="time: missing")
+        await here.refuse(2, source="other")
+        await here.refuse(3)
+        assert (await here.replayer.replay(Wanted(reason="time"))).replayed == 1
+        assert (await here.replayer.replay(Wanted(source="other"))).replayed == 1
+        assert await here.replayer.replay(Wanted(offsets=frozenset({0, 2}))) == Outcome(
+            replayed=1, before=1
+        )
+
+
+async def test_a_crash_after_the_mark_is_made_good_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with place(tmp_path) as here:
+        await here.refuse(1, 2)
+
+        async def die(unit: Unit, **_: object) -> None:
+            raise SpoolFailedError(str(unit.sequence))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(here.spool, "put", die)
+            assert (await here.replayer.replay(Wanted())).stopped
+        assert here.spooled() == []
+    for _ in range(2):
+        async with place(tmp_path) as here:
+            await here.replayer.finish()
+            assert here.spooled() == [b'{"number":1}', b'{"number":2}']
+            assert (await here.replayer.replay(Wanted())).replayed == 0
+
+
+async def test_the_checkpoint_remembers_what_a_delivered_spool_has_forgotten(
+    tmp_path: Path,
+) -> None:
+    async with place(tmp_path) as here:
+        await here.refuse(1)
+        await here.replayer.replay(Wanted())
+        done = here.replayer.done
+        await here.refuse(2)
+    for path in (tmp_path / "spool").iterdir():
+        path.unlink()
+    async with place(tmp_path, done=done) as here:
+        await here.replayer.finish()
+        assert here.spooled() == []
+        assert (await here.replayer.replay(Wanted())).replayed == 1
+
+
+async def test_a_full_spool_stops_it_and_it_goes_on(tmp_path: Path) -> None:
+    async with place(tmp_path, quarantine_bytes=8 << 20) as here:
+        await here.refuse(*range(1, 2000))
+        outcome = await here.replayer.replay(Wanted())
+        assert outcome.stopped
+        await here.spool.journal.delete_before(here.spool.journal.durable_offset)
+        while (outcome := await here.replayer.replay(Wanted())).stopped:
+            await here.spool.journal.delete_before(here.spool.journal.durable_offset)
+        entries = list(read_quarantine(here.quarantine.journal.log))
+        marked = [entry.replays for entry in entries if isinstance(entry, Mark)]
+        assert len(marked) == len(set(marked)), "none is marked twice"
+        last = here.spool.journal.durable_offset
+        assert last == 1999, "each was spooled once"
+
+
+async def test_a_full_quarantine_takes_marks_and_is_given_back(tmp_path: Path) -> None:
+    async with place(tmp_path, quarantine_bytes=1 << 20, spool_bytes=8 << 20) as here:
+        number = 0
+        while not here.quarantine.dropped:
+            number += 1
+            refusal = Refusal(
+                "spool", "app", number, "bad", b"{" + bytes(9_000), again=Again("ndjson", {}, 7)
+            )
+            await here.quarantine.put([refusal])
+        used = here.quarantine.journal.used_bytes
+        outcome = await here.replayer.replay(Wanted())
+        assert (outcome.replayed, outcome.stopped) == (number - 1, "")
+        assert here.quarantine.journal.used_bytes < used / 2
+
+
+async def test_what_cannot_be_read_again_is_left_and_counted(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.quarantine.put([Refusal("spool", "app", 1, "bad", b"\x93no json")])
+        await here.quarantine.put([Refusal("spool", "app", 2, "bad", b'{"old":1}')])
+        assert await here.replayer.replay(Wanted()) == Outcome(replayed=1, unknown=1)
+        kept = [e for e in read_quarantine(here.quarantine.journal.log) if isinstance(e, Kept)]
+        assert kept[0].raw == b"\x93no json"
+
+
+async def test_a_quarantine_that_was_taken_away_begins_anew(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        await here.refuse(1, 2, 3)
+        await here.replayer.replay(Wanted())
+        done = here.replayer.done
+    for path in (tmp_path / "quarantine").iterdir():
+        path.unlink()
+    async with place(tmp_path, done=done) as here:
+        await here.refuse(4)
+        assert (await here.replayer.replay(Wanted())).replayed == 1
+        assert here.spooled()[-1] == b'{"number":4}'

@@ -1,0 +1,188 @@
+"""Two spools: what is urgent has room of its own, what is oldest gives way where it may."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from penstock.collector.config import WhenFull
+from penstock.collector.core.batch import Limits
+from penstock.collector.core.delivery import Delivery
+from penstock.collector.core.kinds import Kind, sort_lines
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.courier import Courier
+from penstock.collector.errors import SpoolFullError
+from penstock.collector.journal import Journal
+from penstock.collector.reader import Reader
+from penstock.collector.spool import Spool, Unit, decode_unit
+from penstock.collector.spools import Spools, take_apart
+from penstock.collector.state import URGENT_ORIGIN
+from penstock.service.clock import SystemClock
+
+if TYPE_CHECKING:
+    from penstock.collector.pipeline import Pipeline
+
+BYTES = 1 << 20
+POLICIES: dict[Kind, WhenFull] = {"logs": "drop_newest", "audit": "block", "traces": "drop_oldest"}
+
+
+def record(kind: str, number: int = 0, **more: Any) -> bytes:
+    return json.dumps({"kind": kind, "number": number, **more}, separators=(",", ":")).encode()
+
+
+def batch(sequence: int, lines: list[bytes], *, filler: int = 0) -> Unit:
+    head = {"batch": 1, "sender": "s", "seq": sequence, "count": len(lines), "resource": {"r": 1}}
+    payload = json.dumps(head).encode() + b"\n" + b"\n".join(lines) + b" " * filler
+    return Unit("app", "unix", payload, len(lines), 5, sender="app\ns", sequence=sequence)
+
+
+def policy(kind: Kind) -> WhenFull:
+    return POLICIES.get(kind, "block")
+
+
+@contextlib.asynccontextmanager
+async def spools(directory: Path) -> AsyncIterator[tuple[Spools, Ledger]]:
+    ledger = Ledger()
+    journals = [Journal(directory / name, bytes_max=BYTES) for name in ("spool", "spool-urgent")]
+    for journal in journals:
+        journal.open()
+    bulk, urgent = journals
+    commits = [asyncio.create_task(journal.run()) for journal in journals]
+    yield (
+        Spools(
+            Spool(bulk, ledger, when_full=policy),
+            Spool(urgent, ledger, when_full=policy, origin=URGENT_ORIGIN),
+        ),
+        ledger,
+    )
+    for commit in commits:
+        commit.cancel()
+    await asyncio.gather(*commits, return_exceptions=True)
+    for journal in journals:
+        await journal.close()
+
+
+async def flood(both: Spools, kind: str, *, first: int = 1, count: int = 40) -> int:
+    """Put large batches one after another; returns the sequence of the last."""
+    for sequence in range(first, first + count):
+        future = await both.put(batch(sequence, [record(kind)], filler=100_000))
+        assert future is not None
+        await future
+    return first + count - 1
+
+
+def units(spool: Spool) -> list[Unit]:
+    return [decode_unit(header, body) for header, body in spool.journal.frames(0)]
+
+
+def test_a_record_is_urgent_for_its_kind_not_for_its_text() -> None:
+    lines = [
+        record("log", body='"audit" and "event"'),
+        record("audit"),
+        record("span", attributes={"kind": "audit"}),
+        b'not json "audit"',
+        record("event"),
+    ]
+    found = sort_lines(b"\n".join(lines))
+    assert found.urgent == [lines[1], lines[4]]
+    assert found.rest == [lines[0], lines[2], lines[3]]
+    assert (found.kind, found.urgent_kind) == ("logs", "audit")
+
+
+def test_a_unit_of_one_urgency_stays_as_it_came() -> None:
+    logs, audit = batch(1, [record("metric")]), batch(1, [record("audit")])
+    assert [(part.kind, part.payload) for part in take_apart(logs)] == [("metrics", logs.payload)]
+    assert [(part.kind, part.payload) for part in take_apart(audit)] == [("audit", audit.payload)]
+    foreign = Unit("app", "syslog", b'"audit"', 1, 5)
+    assert take_apart(foreign) == [foreign]
+    broken = Unit("app", "unix", b'no header "audit"', 1, 5)
+    assert take_apart(broken) == [broken]
+
+
+def test_refused_lines_that_are_counted_keep_a_unit_whole() -> None:
+    payload = record("audit") + b"\n" + record("log")
+    unit = Unit("otlp", "ndjson", payload, 2, 5, meta={"refused": [[1, "why"]]})
+    assert [(part.kind, part.payload) for part in take_apart(unit)] == [("audit", payload)]
+
+
+async def test_a_mixed_batch_is_acknowledged_when_both_parts_are_durable(tmp_path: Path) -> None:
+    async with spools(tmp_path) as (both, ledger):
+        mixed = batch(1, [record("log", 1), record("audit", 2), record("log", 3)])
+        future = await both.put(mixed)
+        assert future is not None
+        await future
+        await asyncio.sleep(0)
+        assert [unit.count for unit in units(both.urgent)] == [1]
+        assert [unit.count for unit in units(both.bulk)] == [2]
+        assert ledger["app"].received == 3
+        assert await both.put(mixed) is None, "both parts are repeats"
+
+
+async def test_a_flood_of_logs_leaves_room_for_audit(tmp_path: Path) -> None:
+    async with spools(tmp_path) as (both, _):
+        with pytest.raises(SpoolFullError):
+            await flood(both, "log")
+        future = await both.put(batch(41, [record("audit")]))
+        assert future is not None
+        await asyncio.wait_for(future, 5)
+        mixed = batch(42, [record("audit"), record("log", filler="x" * 200_000)])
+        with pytest.raises(SpoolFullError):
+            await both.put(mixed)
+        assert len(units(both.urgent)) == 1, "nothing is taken of what is refused"
+
+
+class Nowhere:
+    """A pipeline that takes units and remembers them."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.open = asyncio.Event()
+
+    async def take_unit(self, origin: str, offset: int, unit: Unit) -> None:
+        del origin, unit
+        await self.open.wait()
+        self.taken.append(offset)
+
+
+def reader_of(spool: Spool, ledger: Ledger, pipeline: Nowhere) -> Reader:
+    delivery = Delivery(Limits(), jitter=lambda: 0.0)
+    never = cast("Any", None)
+    courier = Courier(delivery, SystemClock(), publish=never, quarantine=never)
+    reader = Reader(spool, cast("Pipeline", pipeline), courier, ledger)
+    reader.begin(0)
+    return reader
+
+
+async def test_the_oldest_units_give_way_and_are_counted(tmp_path: Path) -> None:
+    async with spools(tmp_path) as (both, ledger):
+        pipeline = Nowhere()
+        reader = reader_of(both.bulk, ledger, pipeline)
+        reading = asyncio.create_task(reader.run())
+        assert await flood(both, "span") == 40
+        await asyncio.sleep(0)
+        account = ledger["app"]
+        dropped = account.dropped["spool_full_oldest"]
+        assert account.received == 40
+        assert dropped > 10
+        assert account.spooled == 40 - dropped, "held is what was not dropped"
+        pipeline.open.set()
+        await asyncio.wait_for(reader.wait_until_read(), 10)
+        reading.cancel()
+        assert len(pipeline.taken) == 40 - dropped
+        assert pipeline.taken[0] == 0, "what was being taken when it was dropped is not dropped"
+        assert pipeline.taken[-1] == 39
+        assert pipeline.taken == sorted(set(pipeline.taken))
+
+
+async def test_what_may_not_be_dropped_keeps_its_segment(tmp_path: Path) -> None:
+    async with spools(tmp_path) as (both, ledger):
+        reader_of(both.bulk, ledger, Nowhere())
+        first = await both.put(batch(1, [record("log")]))
+        assert first is not None
+        with pytest.raises(SpoolFullError):
+            await flood(both, "span", first=2)
+        assert not ledger["app"].dropped
