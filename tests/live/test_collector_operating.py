@@ -88,13 +88,13 @@ def test_a_reload_under_load_loses_and_repeats_nothing(
                 {"type": "unix", "name": "new", "path": str(other)},
             ]
             collector.config["batch"] = {"age_ms": 10}
-            collector.daemon._write_config()
+            collector.daemon.write_config()
             (answer,) = command("reload", collector.data_dir)
             assert answer["sources"] == {"added": ["new"], "changed": ["file"]}
             assert answer["keys"] == ["batch"]
             send(other, encode_batch("two", 1, [log_line(1, service="two")]))
             connected[:] = first
-            collector.daemon._write_config()
+            collector.daemon.write_config()
             os.kill(collector.daemon.pid, signal.SIGHUP)
             wait_until(lambda: reloads(collector)["generation"] == 3, what="the second reload")
             before = sender.acked
@@ -137,7 +137,7 @@ def test_a_reload_that_is_wrong_changes_nothing_and_says_why(
         ):
             config = dict(collector.config)
             collector.config.update(wrong)
-            collector.daemon._write_config()
+            collector.daemon.write_config()
             collector.config.clear()
             collector.config.update(config)
             result = CliRunner().invoke(cli, ["reload", str(collector.data_dir)])
@@ -162,7 +162,7 @@ def test_a_kill_in_the_middle_of_reloads_loses_and_repeats_nothing(
                 wait_until(lambda: sender.acked > before + 5, what="acks")  # noqa: B023
                 sources[1:] = [] if turn % 2 else [other]
                 collector.config["batch"] = {"age_ms": 10 + turn}
-                collector.daemon._write_config()
+                collector.daemon.write_config()
                 os.kill(collector.daemon.pid, signal.SIGHUP)
                 threading.Event().wait(turn * 0.004)  # so that the kill falls somewhere else
                 collector.restart(kill=True)
