@@ -24,7 +24,7 @@ from penstock.collector.reloading import Reloads, Report, changed_keys
 from penstock.collector.reporting import Reporter
 from penstock.collector.runner import Surroundings
 from penstock.collector.saving import Saver
-from penstock.collector.settings import admission_of, resource_of, sizes_of
+from penstock.collector.settings import graph_of, resource_of, sizes_of
 from penstock.collector.source_set import Difference, SourceSet, difference
 from penstock.collector.telemetry import VERSION, Metrics, describe, troubles
 from penstock.service import (
@@ -288,7 +288,7 @@ class Agent:
         }
         if not keys and not names:
             return Report("unchanged", generation, now_ns)
-        admit = admission_of(after)
+        graph = graph_of(after)
         publisher, around = self._publisher, self._sources.around
         if "nats" in keys:
             publisher = self._make_publisher(after)
@@ -303,7 +303,7 @@ class Agent:
             raise
         # Nothing else runs until all is exchanged.
         self._config = after
-        self._engine.exchange(after, admit, publisher)
+        self._engine.exchange(after, graph, publisher)
         old, self._publisher = self._publisher, publisher
         if old is not publisher:
             self._engine.courier.handle(Reconnected())
@@ -323,7 +323,7 @@ class Agent:
         health = self._health
         if health is Health.READY and reasons:
             health = Health.DEGRADED
-        return describe(
+        status = describe(
             self._config.name,
             health=health,
             reasons=reasons,
@@ -335,3 +335,5 @@ class Agent:
             quarantine=self._directory.quarantine,
             reloads=self._reloads,
         )
+        status.info["transforms"] = self._engine.pipeline.graph.counts()
+        return status

@@ -6,13 +6,16 @@ from typing import Any
 
 import click
 
+from penstock.collector.cli_config import COMMANDS
 from penstock.collector.cli_live import reload, tap, top
 from penstock.collector.cli_quarantine import quarantine
 from penstock.collector.cli_sources import describe_sources
-from penstock.collector.cli_spool import ENV_PREFIX, spool
+from penstock.collector.cli_spool import spool
 from penstock.collector.config import CollectorConfig
-from penstock.service import check_only, configure_logs, load_config, run_until_stopped
-from penstock.service.command import PenstockGroup, check_option, config_option
+from penstock.collector.config_files import config_files_option, load_collector_config
+from penstock.collector.settings import graph_of
+from penstock.service import check_only, configure_logs, run_until_stopped
+from penstock.service.command import PenstockGroup, check_option
 
 
 @click.group(
@@ -20,38 +23,42 @@ from penstock.service.command import PenstockGroup, check_option, config_option
     invoke_without_command=True,
     epilog="Example: penstock collector --config collector.yaml",
 )
-@config_option
+@config_files_option
 @check_option
 @click.pass_context
-def cli(context: click.Context, config_path: Path | None, *, check: bool) -> None:
+def cli(context: click.Context, config_paths: tuple[Path, ...], *, check: bool) -> None:
     """Collect telemetry on this host and bring it to the log."""
     if context.invoked_subcommand is None:
-        start(context, config_path, check=check)
+        start(context, config_paths, check=check)
 
 
 @cli.command(epilog="Example: penstock collector run --config collector.yaml")
-@config_option
+@config_files_option
 @check_option
 @click.pass_context
-def run(context: click.Context, config_path: Path | None, *, check: bool) -> None:
+def run(context: click.Context, config_paths: tuple[Path, ...], *, check: bool) -> None:
     """Run the collector; the same as without a command."""
-    start(context, config_path, check=check)
+    start(context, config_paths, check=check)
 
 
-def start(context: click.Context, config_path: Path | None, *, check: bool) -> None:
+def start(context: click.Context, config_paths: tuple[Path, ...], *, check: bool) -> None:
     """Run the collector until it is stopped, or only check its configuration."""
-    if config_path is None:
+    if not config_paths:
         raise click.UsageError("--config FILE is needed to run the collector", context)
-    config = load_config(CollectorConfig, config_path, env_prefix=ENV_PREFIX)
+    config_path = Path(", ".join(map(str, config_paths)))
+
+    def load() -> CollectorConfig:
+        config = load_collector_config(config_paths)
+        graph_of(config, str(config_path))
+        return config
+
+    config = load()
     if check:
         click.echo(check_only(config, config_path))
         return
     from penstock.collector.agent import Agent
 
     configure_logs("collector", level=config.log_level)
-
-    def load() -> CollectorConfig:
-        return load_config(CollectorConfig, config_path, env_prefix=ENV_PREFIX)
 
     async def main(stop: Any) -> None:
         await Agent(config, config_path, load=load).run(stop)
@@ -66,7 +73,7 @@ def sources() -> None:
         click.echo(line)
 
 
-for _command in (spool, quarantine, reload, tap, top):
+for _command in (*COMMANDS, spool, quarantine, reload, tap, top):
     cli.add_command(_command)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from penstock.collector.config import CollectorConfig
+from penstock.collector.config_files import load_collector_config
 from penstock.collector.decode.units import decode_records
 from penstock.collector.directories import DamagedError, locked, opened
 from penstock.collector.errors import UndecodableError
@@ -18,10 +18,9 @@ from penstock.collector.spool import Unit, decode_unit
 from penstock.logd.frame import FrameHeader
 from penstock.logd.store.inspection import Inspection, PartitionReport
 from penstock.logd.store.repair import apply, plan
-from penstock.service import configure_logs, load_config, run_until_stopped
+from penstock.service import configure_logs, run_until_stopped
 from penstock.service.command import PenstockGroup
 
-ENV_PREFIX = "PENSTOCK_COLLECTOR"
 DIRECTORY = click.argument(
     "directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
 )
@@ -145,7 +144,7 @@ def spool_drain(config_path: Path, timeout_s: float | None) -> None:
 
     Exit code 75: not everything could be delivered; what is left stays, and may be tried again.
     """
-    config = load_config(CollectorConfig, config_path, env_prefix=ENV_PREFIX)
+    config = load_collector_config([config_path])
     from penstock.collector.agent import Agent
 
     configure_logs("collector", level=config.log_level)

@@ -10,6 +10,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from penstock.collector.core.kinds import Kind
 from penstock.collector.source_sections import Section, Source
+from penstock.collector.transforms.case_sections import TestCase
+from penstock.collector.transforms.sections import Name, OutputSection, TransformConfig
 from penstock.service import HostPort
 from penstock.specs.errors import SpecError
 from penstock.specs.sensitive import Action, HashKey
@@ -89,7 +91,11 @@ class CollectorConfig(Section):
     admin_socket: Path | None = None
     subject_prefix: str = "telemetry"
     resource: dict[str, str] = Field(default_factory=dict)
+    environment: list[str] = Field(default=[])
     sources: list[Source] = Field(min_length=1)
+    transforms: dict[Name, TransformConfig] = Field(default={}, max_length=256)
+    output: OutputSection = OutputSection()
+    tests: list[TestCase] = Field(default=[])
     spool: SpoolSection = SpoolSection()
     batch: BatchSection = BatchSection()
     quarantine: QuarantineSection = QuarantineSection()

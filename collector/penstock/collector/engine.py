@@ -5,13 +5,13 @@ import random
 
 import structlog
 
-from penstock.collector.admission import Admit
 from penstock.collector.config import CollectorConfig, WhenFull
 from penstock.collector.core.delivery import Delivery, Quarantine
 from penstock.collector.core.files import Generations
 from penstock.collector.core.kinds import Kind
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
+from penstock.collector.created import CreatedRecords
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.journal import Journal
 from penstock.collector.opening import DataDirectory
@@ -20,10 +20,11 @@ from penstock.collector.publisher import Publisher
 from penstock.collector.quarantine import Quarantine as QuarantineLog
 from penstock.collector.reader import Reader
 from penstock.collector.replay import Replayer
-from penstock.collector.settings import admission_of, limits_of, resource_of, sizes_of
+from penstock.collector.settings import graph_of, limits_of, resource_of, sizes_of
 from penstock.collector.spool import Spool
 from penstock.collector.spools import Spools
 from penstock.collector.state import SPOOL_ORIGIN, URGENT_ORIGIN, State
+from penstock.collector.transforms.graph import Graph
 from penstock.service.clock import Clock
 
 
@@ -66,8 +67,12 @@ class Engine:
             self.courier,
             self._quarantine,
             self.ledger,
-            admit=admission_of(config),
+            graph=graph_of(config),
             resource=resource_of(config),
+            clock=clock,
+        )
+        self._created = CreatedRecords(
+            self.pipeline, spool=self.spools, ledger=self.ledger, clock=clock
         )
         self._readers = [
             Reader(spool, self.pipeline, self.courier, self.ledger) for spool in self.spools.both
@@ -99,15 +104,21 @@ class Engine:
             tasks.create_task(self.courier.run()),
             *(tasks.create_task(reader.run()) for reader in self._readers),
             tasks.create_task(self._finish_replay()),
+            tasks.create_task(self._created.run()),
         ]
 
     async def deliver(self) -> None:
         """Return when everything that was handed over is in the log."""
+        await self._read_spools()
+        if await self._created.finish():
+            await self._read_spools()
+        await self.courier.drain()
+
+    async def _read_spools(self) -> None:
         for spool in self.spools.both:
             await spool.journal.commit()
         for reader in self._readers:
             await reader.wait_until_read()
-        await self.courier.drain()
 
     @property
     def units_held(self) -> int:
@@ -122,11 +133,11 @@ class Engine:
         for journal in self.journals:
             await journal.close()
 
-    def exchange(self, config: CollectorConfig, admit: Admit, publisher: Publisher) -> None:
+    def exchange(self, config: CollectorConfig, graph: Graph, publisher: Publisher) -> None:
         """Go on under another configuration, from what is taken next; cannot fail."""
         self._config = config
         self.delivery.limit(limits_of(config))
-        self.pipeline.replace(admit, resource_of(config))
+        self.pipeline.replace(graph, resource_of(config))
         sizes = sizes_of(config)
         self.directory.spool.resize(sizes.spool)
         self.directory.urgent.resize(sizes.urgent)

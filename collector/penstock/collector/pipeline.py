@@ -17,16 +17,18 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from penstock.collector.admission import Admit
-from penstock.collector.core.batch import Batch, LaneKey
+from penstock.collector.core.batch import LaneKey
 from penstock.collector.core.delivery import Take
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
-from penstock.collector.decode.units import REASON_MAX, Undecodable, decode_records
+from penstock.collector.decode.units import Undecodable, decode_records
 from penstock.collector.quarantine import Again, Quarantine, Refusal
 from penstock.collector.spool import Unit
 from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
 from penstock.collector.taps import Taps
+from penstock.collector.transforms.event import Ending
+from penstock.collector.transforms.graph import Arrival, Graph, Outcome
+from penstock.service.clock import Clock
 
 _SLICE_RECORDS: Final = 500
 """Records handled before other tasks get a turn; a few milliseconds of work."""
@@ -62,20 +64,24 @@ class Pipeline:
         quarantine: Quarantine,
         ledger: Ledger,
         *,
-        admit: Admit,
+        graph: Graph,
         resource: Mapping[str, Any],
+        clock: Clock,
     ) -> None:
         self._courier = courier
         self._quarantine = quarantine
         self._ledger = ledger
-        self._admit = admit
+        self.graph = graph
+        self.retired: list[Graph] = []
         self._resource = resource
+        self._clock = clock
         self.taps = Taps()
         self._log = structlog.get_logger()
 
-    def replace(self, admit: Admit, resource: Mapping[str, Any]) -> None:
-        """Check what is taken from now on like this; what is being taken goes on as it began."""
-        self._admit = admit
+    def replace(self, graph: Graph, resource: Mapping[str, Any]) -> None:
+        """Check what is taken from now on like this; `retired` may still hold created records."""
+        self.retired.append(self.graph)
+        self.graph = graph
         self._resource = resource
 
     async def take_unit(self, origin: str, offset: int, unit: Unit) -> None:
@@ -100,64 +106,45 @@ class Pipeline:
 
         The ledger counts the records as pending already.
         """
-        admit = self._admit
         for first in range(0, len(chunk.lines), _SLICE_RECORDS):
-            refusals = self._sort(chunk, slice(first, end := first + _SLICE_RECORDS), admit)
-            if refusals:
-                await self._refuse(chunk.source, refusals)
-            await asyncio.sleep(0)
+            outcome = self._sort(chunk, slice(first, end := first + _SLICE_RECORDS))
+            if outcome.refused:
+                await self._refuse(chunk.source, _refused(chunk, outcome))
+            await asyncio.sleep(outcome.pause_ns / 1e9)
             if end < len(chunk.lines):  # a unit may hold many times what may be pending
                 await self._courier.wait_for_room(urgent=chunk.origin == URGENT_ORIGIN)
 
-    def _sort(self, chunk: Chunk, part: slice, admit: Admit) -> list[Refusal]:
-        """Hand good records to delivery, by subject; returns the others."""
+    def _sort(self, chunk: Chunk, part: slice) -> Outcome:
+        """Let the graph judge records, count what ends here, hand the rest to delivery."""
         sequences, lines = chunk.sequences[part], chunk.lines[part]
-        batches: dict[str, Batch] = {}
-        refusals: list[Refusal] = []
-        scrubbed = 0
-        resource, observed_ns = chunk.resource, chunk.observed_ns
-        for sequence, line in zip(sequences, lines, strict=True):
-            try:
-                verdict = admit(line, resource, observed_ns)
-            except Exception as error:  # noqa: BLE001 - the next record goes on
-                self._log.exception("a record cannot be checked", source=chunk.source)
-                verdict = f"check_failed: {type(error).__name__}: {error}"[:REASON_MAX]
-            if isinstance(verdict, str):
-                again = Again("ndjson", _resource_of(resource), observed_ns)
-                refusals.append(
-                    Refusal(chunk.origin, chunk.source, sequence, verdict, line, again=again)
-                )
-                continue
-            batch = batches.get(verdict.subject)
-            if batch is None:
-                batch = batches[verdict.subject] = Batch(chunk.start)
-            batch.sequences.append(sequence)
-            batch.timestamps.append(verdict.time_ns)
-            batch.lines.append(verdict.line)
-            batch.size += len(verdict.line)
-            scrubbed += verdict.scrubbed
-        account = self._ledger[chunk.source]
-        account.pending -= len(lines) - len(refusals)
-        account.notes["scrubbed"] += scrubbed
+        arrival = Arrival(
+            chunk.source, chunk.start, sequences, lines, chunk.resource, chunk.observed_ns
+        )
+        outcome = self.graph.process(arrival, self._clock.monotonic_ns())
+        account, ended = self._ledger[chunk.source], outcome.ended
+        self._ledger.sorted(
+            chunk.source, taken=len(lines), copies=outcome.copies, refused=len(outcome.refused)
+        )
+        account.notes["scrubbed"] += outcome.scrubbed
+        account.filtered += ended[Ending.FILTERED]
+        account.sampled += ended[Ending.SAMPLED]
+        account.deduplicated += ended[Ending.DEDUPLICATED]
+        account.aggregated += ended[Ending.AGGREGATED]
+        if throttled := ended[Ending.THROTTLED]:
+            account.dropped["throttled"] += throttled
         if self.taps.active:
-            self._show(chunk.source, lines, batches, refusals)
-        for subject, batch in batches.items():
-            lane = LaneKey(chunk.origin, chunk.source, subject)
+            self._show(chunk.source, lines, outcome)
+        for (subject, branch), batch in outcome.batches.items():
+            lane = LaneKey(chunk.origin, chunk.source, subject, branch)
             self._courier.handle(Take(lane, batch))
-        return refusals
+        return outcome
 
-    def _show(
-        self,
-        source: str,
-        lines: Sequence[bytes],
-        batches: Mapping[str, Batch],
-        refusals: Sequence[Refusal],
-    ) -> None:
+    def _show(self, source: str, lines: Sequence[bytes], outcome: Outcome) -> None:
         self.taps.show("in", source, lines)
-        for subject, batch in batches.items():
+        for (subject, _), batch in outcome.batches.items():
             self.taps.show("out", source, batch.lines, subject=subject)
-        for refusal in refusals:
-            self.taps.show("quarantine", source, [refusal.raw], reason=refusal.reason)
+        for refused in outcome.refused:
+            self.taps.show("quarantine", source, [refused.line], reason=refused.reason)
 
     async def _refuse(self, source: str, refusals: list[Refusal]) -> None:
         if not refusals:
@@ -168,6 +155,14 @@ class Pipeline:
         account.pending -= total
         account.quarantined += total - dropped
         account.dropped["quarantine_full"] += dropped
+
+
+def _refused(chunk: Chunk, outcome: Outcome) -> list[Refusal]:
+    again = Again("ndjson", _resource_of(chunk.resource), chunk.observed_ns)
+    return [
+        Refusal(chunk.origin, chunk.source, each.sequence, each.reason, each.line, again=again)
+        for each in outcome.refused
+    ]
 
 
 def _resource_of(resource: bytes) -> dict[str, Any]:

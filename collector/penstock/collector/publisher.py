@@ -154,7 +154,10 @@ class Publisher:
 
 def producer_id(incarnation: UUID, lane: LaneKey) -> bytes:
     """The identity under which logd counts a lane's sequences."""
-    return uuid5(incarnation, "\n".join(lane)).bytes
+    names = [lane.origin, lane.source, lane.subject]
+    if lane.branch:
+        names.append(str(lane.branch))
+    return uuid5(incarnation, "\n".join(names)).bytes
 
 
 def encode_lines(subject: str, batch: Batch) -> bytes:

@@ -3,10 +3,11 @@
 import socket
 from typing import Any
 
-from penstock.collector.admission import Admit, admission, scrubber_of
 from penstock.collector.config import CollectorConfig
 from penstock.collector.core.batch import Limits
 from penstock.collector.opening import Sizes
+from penstock.collector.transforms.build import build_checked
+from penstock.collector.transforms.graph import Graph
 
 
 def limits_of(config: CollectorConfig) -> Limits:
@@ -29,6 +30,10 @@ def resource_of(config: CollectorConfig) -> dict[str, Any]:
     return {"host.name": socket.gethostname(), **config.resource}
 
 
-def admission_of(config: CollectorConfig) -> Admit:
-    """The gate."""
-    return admission(config.subject_prefix, scrubber_of(config.sensitive))
+def graph_of(config: CollectorConfig, where: str = "the configuration") -> Graph:
+    """Everything between decoding and delivery.
+
+    Raises:
+        ConfigError: It makes no graph; `where` says of which files.
+    """
+    return build_checked(config, resource_of(config), where)

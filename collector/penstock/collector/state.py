@@ -97,7 +97,10 @@ class State:
             "replayed": self.replayed,
             "senders": self.senders,
             "urgent_senders": self.urgent_senders,
-            "lanes": [[*key, sequence] for key, sequence in self.lanes.items()],
+            "lanes": [
+                [*key[:3], sequence, *([key.branch] if key.branch else [])]
+                for key, sequence in self.lanes.items()
+            ],
             "files": [state.as_dict() for state in self.files],
             "next_generation": self.next_generation,
             "sources": self.sources,
@@ -121,8 +124,8 @@ def read_state(document: dict[str, Any]) -> State:
         senders=document["senders"],
         urgent_senders=document.get("urgent_senders", {}),
         lanes={
-            LaneKey(origin, source, subject): sequence
-            for origin, source, subject, sequence in document["lanes"]
+            LaneKey(origin, source, subject, *branch): sequence
+            for origin, source, subject, sequence, *branch in document["lanes"]
         },
         files=[FileState(**state) for state in document["files"]],
         next_generation=document["next_generation"],

@@ -14,6 +14,7 @@ from penstock.collector.core.ledger import Account, Ledger
 from penstock.collector.journal import Journal
 from penstock.collector.reloading import Reloads
 from penstock.service import Health, Stage, Status
+from penstock.specs.subjects import KINDS, kind_of
 
 if TYPE_CHECKING:
     from penstock.collector.core.lane import Lane
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 VERSION = "0.1.0"
 _FULL_SHARE = 0.9
 _REASONS_MAX = 5
+OUTCOMES = (
+    "received", "recovered", "copied", "delivered", "filtered", "sampled", "deduplicated",
+    "aggregated", "quarantined",
+)  # fmt: skip
 
 
 def settle_accounts(ledger: Ledger, delivery: Delivery) -> None:
@@ -157,7 +162,9 @@ def _spool_stage(ledger: Ledger, spools: Mapping[str, Journal]) -> Stage:
 def _publish_stages(delivery: Delivery) -> list[Stage]:
     kinds: dict[str, list[Lane]] = {}
     for lane in delivery.lanes.values():
-        kinds.setdefault(lane.key.subject.rsplit(".", 2)[-2], []).append(lane)
+        # Subjects made by templates may have no kind in them.
+        kind = KINDS.get(kind_of(lane.key.subject) or "", "other")
+        kinds.setdefault(kind, []).append(lane)
     stages: list[Stage] = []
     for kind, lanes in sorted(kinds.items()):
         pending = sum(len(batch) for lane in lanes for batch in lane.pending())
@@ -202,12 +209,20 @@ class Metrics(PrometheusCollector):
         )
         accounts = status.info.get("reconciliation", {})
         for source, account in accounts.items():
-            for outcome in ("received", "recovered", "delivered", "filtered", "quarantined"):
+            for outcome in OUTCOMES:
                 records.add_metric((source, outcome, ""), account[outcome])
             for reason, count in account["dropped"].items():
                 records.add_metric((source, "dropped", reason), count)
             held.add_metric((source,), account["held"])
             scrubbed.add_metric((source,), account["scrubbed"])
+        steps = CounterMetricFamily(
+            "penstock_collector_transform_records",
+            "Records by transform: received, sent, and what else became of them there.",
+            labels=("transform", "outcome"),
+        )
+        for name, counts in status.info.get("transforms", {}).items():
+            for outcome, count in counts.items():
+                steps.add_metric((name, outcome), count)
         spool = GaugeMetricFamily(
             "penstock_collector_spool_bytes", "Bytes in the spools.", labels=["spool"]
         )
@@ -229,4 +244,4 @@ class Metrics(PrometheusCollector):
         )
         for result, count in status.info.get("reloads", {}).get("counts", {}).items():
             reloads.add_metric((result,), count)
-        return (records, held, scrubbed, spool, flight, window, reloads)
+        return (records, held, scrubbed, steps, spool, flight, window, reloads)

@@ -73,11 +73,29 @@ def load_config(
     Raises:
         ConfigError: With file, key path, reason and fix for every mistake found.
     """
-    document = _read_yaml(path)
-    for name, text in sorted((os.environ if environ is None else environ).items()):
-        if name.startswith(f"{env_prefix}__"):
-            keys = [key.lower() for key in name.removeprefix(f"{env_prefix}__").split("__")]
+    document = read_yaml(path)
+    override_from(os.environ if environ is None else environ, document, env_prefix)
+    return check_document(model, document, path)
+
+
+def override_from(environ: Mapping[str, str], document: dict[str, Any], prefix: str) -> None:
+    """Set the keys of a document that variables with the prefix name.
+
+    Raises:
+        ConfigError: A value is no YAML.
+    """
+    for name, text in sorted(environ.items()):
+        if name.startswith(f"{prefix}__"):
+            keys = [key.lower() for key in name.removeprefix(f"{prefix}__").split("__")]
             _override(document, keys, _parse(text, Path(f"${name}")))
+
+
+def check_document(model: type[Model], document: dict[str, Any], path: Path) -> Model:
+    """Check what a file, or several, said.
+
+    Raises:
+        ConfigError: With `path`, key path, reason and fix for every mistake found.
+    """
     try:
         return model.model_validate(document)
     except ValidationError as error:
@@ -110,7 +128,12 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; empty when it has nothing in it.
+
+    Raises:
+        ConfigError: It cannot be read, or holds something else.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -1,13 +1,14 @@
 """What the gate lets through, with what is sensitive taken out."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from penstock.collector.admission import Admitted, admission, scrubber_of
 from penstock.collector.config import SensitiveSection
+from tests.support.collector_graph import delivered, graph_of, process
 
 KEY = "k1:0123456789abcdef"
 RESOURCE = b'{"service.name":"shop"}'
@@ -18,11 +19,12 @@ def line(**more: Any) -> bytes:
     return json.dumps(record | {"body": "paid"} | more).encode()
 
 
-def admitted(given: bytes, **section: Any) -> Admitted:
-    admit = admission("telemetry", scrubber_of(SensitiveSection.model_validate(section)))
-    found = admit(given, RESOURCE, 2)
-    assert isinstance(found, Admitted)
-    return found
+def admitted(given: bytes, **section: Any) -> Any:
+    outcome = process(graph_of({"sensitive": section}), given, resource=RESOURCE, observed_ns=2)
+    [(subject, batch)] = [(key[0], batch) for key, batch in outcome.batches.items()]
+    return SimpleNamespace(
+        subject=subject, line=batch.lines[0], scrubbed=outcome.scrubbed == 1, outcome=outcome
+    )
 
 
 def test_what_is_harmless_goes_on_as_it_came() -> None:
@@ -67,6 +69,7 @@ def test_a_malformed_key_is_refused_without_being_shown() -> None:
     assert "k1:short" not in str(caught.value.errors(include_input=False))
 
 
-def test_what_breaks_its_spec_is_refused_as_before() -> None:
-    admit = admission("telemetry", scrubber_of(SensitiveSection()))
-    assert admit(b"{}", RESOURCE, 2) == "bad_kind"
+def test_what_breaks_its_spec_is_refused() -> None:
+    outcome = process(graph_of({}), b"{}", resource=RESOURCE)
+    assert [refused.reason for refused in outcome.refused] == ["bad_kind"]
+    assert delivered(outcome) == []

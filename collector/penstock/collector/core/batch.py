@@ -12,11 +12,14 @@ class LaneKey(NamedTuple):
         origin: What has a read position of its own: ``spool``, or ``file/<generation>``.
         source: Name of the source, as configured.
         subject: NATS subject of every record in the lane.
+        branch: Which of the copies that transforms made of a record for the same subject; the
+            sequences of a lane rise, and copies share one.
     """
 
     origin: str
     source: str
     subject: str
+    branch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

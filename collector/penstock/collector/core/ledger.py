@@ -1,6 +1,7 @@
 """The account of every record: what came in is delivered, named as not delivered, or held.
 
-    recovered + received = delivered + filtered + quarantined + dropped + held
+    recovered + received + copied = delivered + filtered + sampled + deduplicated + aggregated
+                                    + quarantined + dropped + held
 
 `recovered` is what was in the spool when the process started. `held` is measured where records
 are, not computed from the rest, so that the equation can fail if the collector is wrong. A record
@@ -20,13 +21,19 @@ class Account:
         pending: Decoded and neither in a lane nor in quarantine yet.
         in_lanes: In a lane and not done.
         refused_by_logd: In quarantine because logd will never take them.
+        copied: Made of others, where several transforms take the same records.
+        aggregated: Went into metrics, which are received under the name of their transform.
         taken: Spooled since start or found in the spool then.
     """
 
     received: int = 0
     recovered: int = 0
     delivered: int = 0
+    copied: int = 0
     filtered: int = 0
+    sampled: int = 0
+    deduplicated: int = 0
+    aggregated: int = 0
     quarantined: int = 0
     refused_by_logd: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -49,8 +56,9 @@ class Account:
     @property
     def difference(self) -> int:
         """Records that the account cannot explain; 0 unless the collector is wrong."""
-        left = self.recovered + self.received
-        right = self.delivered + self.filtered + self.quarantined_total + self.dropped.total()
+        left = self.recovered + self.received + self.copied
+        ended = self.filtered + self.sampled + self.deduplicated + self.aggregated
+        right = self.delivered + ended + self.quarantined_total + self.dropped.total()
         return left - right - self.held
 
     def as_dict(self) -> dict[str, object]:
@@ -58,8 +66,12 @@ class Account:
         return {
             "recovered": self.recovered,
             "received": self.received,
+            "copied": self.copied,
             "delivered": self.delivered,
             "filtered": self.filtered,
+            "sampled": self.sampled,
+            "deduplicated": self.deduplicated,
+            "aggregated": self.aggregated,
             "quarantined": self.quarantined_total,
             "dropped": dict(self.dropped),
             "held": self.held,
@@ -98,6 +110,12 @@ class Ledger:
         account.spooled -= counted
         account.received += found - counted
         account.pending += found
+
+    def sorted(self, source: str, *, taken: int, copies: int, refused: int) -> None:
+        """Records that were pending are in lanes or ended; those refused are still pending."""
+        account = self[source]
+        account.copied += copies
+        account.pending += copies - (taken + copies - refused)
 
     def read(self, source: str, count: int) -> None:
         """Records were read from what is its own spool."""

@@ -104,7 +104,7 @@ def log_record(  # noqa: PLR0913 - what is known of an event
     """
     level = severity(_take(fields, _LEVEL_KEYS, lambda value: severity(value) is not None)) or INFO
     if time_ns is None:
-        time_ns = _time_ns(_take(fields, _TIME_KEYS, lambda value: _time_ns(value) is not None))
+        time_ns = time_of(_take(fields, _TIME_KEYS, lambda value: time_of(value) is not None))
     if time_ns is None:
         time_ns = now_ns if written_ns is None else written_ns
     message = _take(fields, _BODY_KEYS, lambda value: isinstance(value, str) and bool(value))
@@ -155,7 +155,7 @@ def _take(fields: dict[str, Any], keys: tuple[str, ...], fits: Any) -> Any:
     return None
 
 
-def _time_ns(value: object) -> int | None:
+def time_of(value: object) -> int | None:
     """ISO 8601 text, or seconds since 1970 as a number; None when no record can hold it."""
     if isinstance(value, str):
         return iso_time_ns(value)

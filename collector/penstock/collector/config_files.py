@@ -1,0 +1,130 @@
+"""The configuration's files: read, merged, with the environment's values in place, checked.
+
+Several files make one configuration. Mappings are merged key by key; `sources` and `tests` are
+joined; anything else may be set by one file only, since which of two wins would depend on their
+order.
+
+Where the key `environment` lists names, ``${NAME}`` and ``${NAME:-default}`` inside texts are
+replaced by those variables' values, and ``$${`` stands for ``${``. This happens after YAML was
+read: a value is a text, whatever it contains, and adds no keys. Names that are not listed are
+refused. Without the key nothing is replaced.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from penstock.collector.config import CollectorConfig
+from penstock.service import ConfigError
+from penstock.service.config import check_document, override_from, read_yaml
+
+ENV_PREFIX: Final = "PENSTOCK_COLLECTOR"
+_JOINED: Final = frozenset({"sources", "tests", "environment"})
+_VARIABLE: Final = re.compile(r"\$(\$)?\{([A-Za-z_][A-Za-z0-9_]*)?(?::-([^}]*))?\}")
+
+
+config_files_option = click.option(
+    "--config",
+    "config_paths",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    metavar="FILE",
+    help="YAML configuration file; starts the daemon. Several are merged.",
+)
+"""`--config FILE`, which may be repeated."""
+
+
+def load_collector_config(
+    paths: Sequence[Path], environ: Mapping[str, str] | None = None
+) -> CollectorConfig:
+    """One configuration of one or more files.
+
+    Args:
+        paths: In any order.
+        environ: The environment; the process's own by default.
+
+    Raises:
+        ConfigError: With file, key path, reason and fix for every mistake found.
+    """
+    environment = os.environ if environ is None else environ
+    document: dict[str, Any] = {}
+    origins: dict[str, Path] = {}
+    for path in paths:
+        _merge(document, read_yaml(path), path, origins, "")
+    name = Path(", ".join(map(str, paths)))
+    allowed = document.get("environment")
+    if isinstance(allowed, list) and allowed:
+        document = _replaced(document, _Values(environment, frozenset(map(str, allowed))), name, "")
+    override_from(environment, document, ENV_PREFIX)
+    return check_document(CollectorConfig, document, name)
+
+
+def _merge(
+    into: dict[str, Any], more: Mapping[str, Any], path: Path, origins: dict[str, Path], prefix: str
+) -> None:
+    for key, value in more.items():
+        where = f"{prefix}{key}"
+        if key not in into:
+            into[key] = dict(value) if isinstance(value, dict) else value
+            _remember(value, path, origins, where)
+        elif isinstance(into[key], dict) and isinstance(value, dict):
+            _merge(into[key], value, path, origins, f"{where}.")
+        elif prefix == "" and key in _JOINED and isinstance(into[key], list):
+            into[key] = [*into[key], *(value if isinstance(value, list) else [value])]
+        else:
+            raise ConfigError(
+                f"{path}: {where}: {origins.get(where, path)} sets it, too",
+                fix=f"leave {where} in one of the files",
+            )
+
+
+def _remember(value: Any, path: Path, origins: dict[str, Path], where: str) -> None:
+    origins[where] = path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _remember(inner, path, origins, f"{where}.{key}")
+
+
+class _Values:
+    """The variables that may be used."""
+
+    def __init__(self, environ: Mapping[str, str], allowed: frozenset[str]) -> None:
+        self._environ = environ
+        self._allowed = allowed
+
+    def of(self, match: re.Match[str], where: str) -> str:
+        """What stands for one ``${…}``.
+
+        Raises:
+            ConfigError: The name is not allowed, or nothing sets it.
+        """
+        name = match[2]
+        if match[1]:
+            return match[0][1:]
+        if name is None or name not in self._allowed:
+            raise ConfigError(
+                f"{where}: {match[0]} names no variable that may be used here",
+                fix=f"add {name or 'its name'} to `environment`, or write $${{ for the characters",
+            )
+        value = self._environ.get(name, match[3])
+        if value is None:
+            raise ConfigError(
+                f"{where}: the variable {name} is not set",
+                fix=f"set it, or give a default: ${{{name}:-value}}",
+            )
+        return value
+
+
+def _replaced(value: Any, values: _Values, path: Path, key: str) -> Any:
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda match: values.of(match, f"{path}: {key}"), value)
+    if isinstance(value, list):
+        return [_replaced(v, values, path, f"{key}.{i}") for i, v in enumerate(value)]
+    if isinstance(value, dict):
+        inner = f"{key}." if key else ""
+        return {k: _replaced(v, values, path, f"{inner}{k}") for k, v in value.items()}
+    return value

@@ -1,0 +1,269 @@
+"""From the configuration to the graph: files of tables are read, everything is checked."""
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, assert_never
+
+from penstock.collector.admission import scrubber_of
+from penstock.collector.config import CollectorConfig
+from penstock.collector.transforms import sections
+from penstock.collector.transforms.count import Count, Measure
+from penstock.collector.transforms.edit import Edit, Redact
+from penstock.collector.transforms.enrich import Enrich
+from penstock.collector.transforms.event import Transform
+from penstock.collector.transforms.expression import (
+    Evaluate,
+    compile_condition,
+    compile_expression,
+)
+from penstock.collector.transforms.formats import (
+    csv_reader,
+    key_value_reader,
+    read_clf,
+    read_json,
+    read_logfmt,
+    regex_reader,
+    syslog_reader,
+)
+from penstock.collector.transforms.functions import compile_pattern
+from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.limit import Dedupe, Sample, Throttle, is_error
+from penstock.collector.transforms.parse import Lift, Parse, Read
+from penstock.collector.transforms.paths import Fields, parse_path
+from penstock.collector.transforms.select import Branch, Filter, Route
+from penstock.collector.transforms.subjects import SubjectTemplate
+from penstock.collector.transforms.wiring import WiringError, wire
+from penstock.service import ConfigError
+
+TABLE_BYTES_MAX: Final = 16 * 1024 * 1024
+TABLE_ROWS_MAX: Final = 100_000
+"""A table stays in memory; larger ones belong into a join in the router."""
+
+DOCKER_CONFIG_BYTES_MAX: Final = 1024 * 1024
+_SECOND_NS: Final = 1_000_000_000
+
+
+class TableError(ValueError):
+    """A table's file cannot be used."""
+
+
+def build_graph(config: CollectorConfig, resource: Mapping[str, Any]) -> Graph:
+    """Make everything the configuration describes.
+
+    Args:
+        config: Checked by itself.
+        resource: Facts of this host.
+
+    Raises:
+        WiringError: The graph is wrong.
+        TableError: A table is.
+    """
+    built = {name: _build(name, section, resource) for name, section in config.transforms.items()}
+    wiring = wire(
+        [source.name or source.type for source in config.sources],
+        {name: transform.outputs for name, transform in built.items()},
+        {name: section.inputs for name, section in config.transforms.items()},
+        config.output.inputs,
+    )
+    subject = config.output.subject
+    return Graph(
+        wiring,
+        built,
+        prefix=config.subject_prefix,
+        template=None if subject is None else SubjectTemplate(subject),
+        scrubber=scrubber_of(config.sensitive),
+    )
+
+
+def build_checked(config: CollectorConfig, resource: Mapping[str, Any], where: str) -> Graph:
+    """`build_graph`, with what is wrong told as every mistake of a configuration is.
+
+    Raises:
+        ConfigError: With the file, the keys, and what to do.
+    """
+    try:
+        return build_graph(config, resource)
+    except (WiringError, TableError) as error:
+        raise ConfigError(
+            "\n".join(f"{where}: {line}" for line in str(error).splitlines()),
+            fix="correct the keys named; `penstock collector graph` shows how records go",
+        ) from None
+
+
+def _build(  # noqa: PLR0911 - one case a transform
+    name: str, section: sections.TransformConfig, resource: Mapping[str, Any]
+) -> Transform:
+    match section:
+        case sections.ParseSection():
+            return _parse(section)
+        case sections.EditSection():
+            return Edit(
+                [(parse_path(old), parse_path(new)) for old, new in section.rename.items()],
+                [(parse_path(path), _evaluate(text)) for path, text in section.set.items()],
+                [parse_path(path) for path in section.remove],
+            )
+        case sections.FilterSection(where=where):
+            return Filter(compile_condition(where).evaluate)
+        case sections.RouteSection(routes=routes):
+            return Route([_branch(key, branch) for key, branch in routes.items()])
+        case sections.RedactSection():
+            patterns = [(key, compile_pattern(text)) for key, text in section.patterns.items()]
+            places = [parse_path(path) for path in section.fields]
+            return Redact(places, section.action, patterns, name)
+        case sections.EnrichSection():
+            return _enrich(name, section, resource)
+        case sections.CountSection():
+            return _count(section, resource)
+        case _:
+            return _limit(section)
+
+
+def _limit(
+    section: sections.SampleSection | sections.ThrottleSection | sections.DedupeSection,
+) -> Transform:
+    match section:
+        case sections.SampleSection(ratio=ratio, keep=keep, keep_errors=keep_errors):
+            return Sample(ratio, _keeper(keep, keep_errors=keep_errors))
+        case sections.ThrottleSection(rate=rate):
+            return Throttle(
+                rate,
+                section.burst or max(1, int(rate)),
+                _evaluate(section.key) if section.key else None,
+                keys_max=section.keys_max,
+                when_exceeded=section.when_exceeded,
+            )
+        case sections.DedupeSection(key=key):
+            return Dedupe(
+                _evaluate(key) if key else None,
+                window_ns=int(section.window_s * _SECOND_NS),
+                keys_max=section.keys_max,
+            )
+    assert_never(section)
+
+
+def _evaluate(text: str) -> Evaluate:
+    return compile_expression(text).evaluate
+
+
+def _branch(name: str, section: sections.RouteBranch) -> Branch:
+    subject = None if section.subject is None else SubjectTemplate(section.subject)
+    return Branch(name, compile_condition(section.where).evaluate, subject)
+
+
+def _keeper(keep: str | None, *, keep_errors: bool) -> Evaluate:
+    condition = compile_condition(keep).evaluate if keep else None
+
+    def is_kept(fields: Fields) -> bool:
+        return (keep_errors and is_error(fields)) or (condition is not None and condition(fields))
+
+    return is_kept
+
+
+def _parse(section: sections.ParseSection) -> Parse:
+    prefix = section.prefix or {"syslog": "log.syslog."}.get(section.format, "")
+    lift = Lift(**section.lift.model_dump())
+    if section.format == "syslog":
+        lift = Lift(body=lift.body or "body", time=lift.time or "time_unix_nano")
+    return Parse(
+        _reader(section),
+        parse_path(section.field),
+        prefix=prefix,
+        types=section.types,
+        lift=lift,
+        on_failure=section.on_failure,
+        name=section.format,
+    )
+
+
+def _reader(section: sections.ParseSection) -> Read:
+    if section.format == "syslog":
+        return lambda text, fields: syslog_reader(
+            text, fields.get("observed_time_unix_nano") or fields["time_unix_nano"]
+        )
+    readers = {"json": read_json, "logfmt": read_logfmt, "clf": read_clf}
+    if section.pattern is not None:
+        read = regex_reader(section.pattern)
+    elif section.columns:
+        read = csv_reader(section.columns, section.delimiter)
+    elif section.format == "key_value":
+        read = key_value_reader(section.pair_separator, section.value_separator)
+    else:
+        read = readers[section.format]
+    return lambda text, _: read(text)
+
+
+def _count(section: sections.CountSection, resource: Mapping[str, Any]) -> Count:
+    measure = Measure(
+        section.name,
+        section.unit,
+        section.metric == "histogram",
+        _evaluate(section.value) if section.value else None,
+        [(key, _evaluate(text)) for key, text in section.dimensions.items()],
+    )
+    return Count(
+        measure,
+        series_max=section.series_max,
+        interval_ns=int(section.interval_s * _SECOND_NS),
+        resource=resource,
+    )
+
+
+def _enrich(name: str, section: sections.EnrichSection, resource: Mapping[str, Any]) -> Enrich:
+    tables: list[tuple[Evaluate, Mapping[str, Mapping[str, Any]], str]] = [
+        (_evaluate(table.key), _rows(name, table), table.prefix) for table in section.tables
+    ]
+    return Enrich(
+        resource if section.host else {}, _read_docker if section.container else None, tables
+    )
+
+
+def _rows(name: str, table: sections.TableSection) -> dict[str, dict[str, Any]]:
+    """A table's rows by the text in its key column.
+
+    Raises:
+        TableError: It cannot be read, is too large, or has a key twice.
+    """
+    where = f"transforms.{name}.tables: {table.file}"
+    try:
+        if table.file.stat().st_size > TABLE_BYTES_MAX:
+            raise TableError(f"{where} has more than {TABLE_BYTES_MAX} bytes")
+        text = table.file.read_text(encoding="utf-8")
+        rows = (
+            json.loads(text)
+            if table.file.suffix == ".json"
+            else [*csv.DictReader(text.splitlines())]
+        )
+    except OSError as error:
+        raise TableError(f"{where} cannot be read: {error.strerror}") from None
+    except (ValueError, csv.Error, RecursionError) as error:
+        raise TableError(
+            f"{where} is neither CSV nor, as *.json, a list of objects: {error}"
+        ) from None
+    if not isinstance(rows, list) or len(rows) > TABLE_ROWS_MAX:
+        raise TableError(f"{where} must be a list of at most {TABLE_ROWS_MAX} rows")
+    found: dict[str, dict[str, Any]] = {}
+    for number, row in enumerate(rows, 1):
+        values = dict(row) if isinstance(row, dict) else {}
+        key = values.pop(table.column, None)
+        if key is None or str(key) in found:
+            problem = "has no" if key is None else "repeats the"
+            raise TableError(f"{where}: row {number} {problem} {table.column}")
+        found[str(key)] = {k: v for k, v in values.items() if k and _is_scalar(v)}
+    return found
+
+
+def _is_scalar(value: Any) -> bool:
+    return value.__class__ in {str, int, float, bool}
+
+
+def _read_docker(directory: str, container_id: str) -> Mapping[str, Any] | None:
+    path = Path(directory) / "config.v2.json"
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(DOCKER_CONFIG_BYTES_MAX))
+    except (OSError, ValueError, RecursionError):
+        return None
+    is_its_own = isinstance(found, dict) and found.get("ID") == container_id
+    return found if is_its_own else None

@@ -1,0 +1,65 @@
+"""The section of the configuration that holds its own unit tests."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from penstock.collector.source_sections import Section
+from penstock.collector.transforms.paths import parse_path
+
+
+def _path(text: str) -> str:
+    parse_path(text)
+    return text
+
+
+Readable = Annotated[str, AfterValidator(_path)]
+
+
+class ExpectedRecord(Section):
+    """A record that leaves the graph: its subject and some of its fields."""
+
+    subject: str | None = None
+    fields: dict[Readable, Any] = Field(default={})
+    absent: list[Readable] = Field(default=[])
+
+
+class Expected(Section):
+    """What becomes of one record; `delivered` has an entry for each copy."""
+
+    delivered: ExpectedRecord | list[ExpectedRecord] | None = None
+    quarantined: str | None = None
+    ended: (
+        Literal["filtered", "sampled", "throttled", "deduplicated", "aggregated"]
+        | list[Literal["filtered", "sampled", "throttled", "deduplicated", "aggregated"]]
+        | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _expects_something(self) -> "Expected":
+        if self.delivered is None and self.quarantined is None and self.ended is None:
+            msg = "say what is expected: `delivered`, `quarantined` or `ended`"
+            raise ValueError(msg)
+        return self
+
+
+class Step(Section):
+    """One record that goes in, and what is expected of it.
+
+    Attributes:
+        record: Fields over those of a plain log record, or the text of a line as it arrives.
+        after_s: How much later than the one before it comes.
+    """
+
+    record: dict[str, Any] | str
+    after_s: float = Field(default=0, ge=0)
+    expect: Expected
+
+
+class TestCase(Section):
+    """Records that come from one source, one after the other, through a new graph."""
+
+    name: str = Field(min_length=1)
+    source: str
+    steps: list[Step] = Field(min_length=1)
+    created: list[ExpectedRecord] | None = None

@@ -1,0 +1,103 @@
+"""Rename, set and remove fields; redact some more than the specs ask for."""
+
+from typing import Any, Literal
+
+from typing_extensions import override
+
+from penstock.collector.transforms.event import PASS, Event, Transform, Verdict
+from penstock.collector.transforms.expression import Evaluate
+from penstock.collector.transforms.paths import Fields, assign, getter, without
+
+Path = tuple[str, ...]
+
+
+class Edit(Transform):
+    """Renames, then sets, then removes.
+
+    Args:
+        rename: From place to place; what is not there is left alone.
+        assignments: Place and what computes its value; all see the record as it was after renaming.
+            Null removes the place.
+        remove: Places.
+    """
+
+    outputs = (PASS,)
+
+    def __init__(
+        self,
+        rename: list[tuple[Path, Path]],
+        assignments: list[tuple[Path, Evaluate]],
+        remove: list[Path],
+    ) -> None:
+        self._rename = [(getter(old), old, new) for old, new in rename]
+        self._assignments = assignments
+        self._remove = remove
+
+    @override
+    def apply(self, event: Event, now_ns: int) -> Verdict:
+        fields = event.fields
+        for read, old, new in self._rename:
+            value = read(fields)
+            if value is not None:
+                fields = assign(without(fields, old), new, value)
+        seen = fields
+        for path, evaluate in self._assignments:
+            fields = _put(fields, path, evaluate(seen))
+        for path in self._remove:
+            fields = without(fields, path)
+        event.fields = fields
+        return PASS
+
+
+class Redact(Transform):
+    """Replaces fields, or parts of texts that match patterns, by ``[redacted:NAME]``."""
+
+    outputs = (PASS,)
+
+    def __init__(
+        self,
+        fields: list[Path],
+        action: Literal["replace", "remove"],
+        patterns: list[tuple[str, Any]],
+        name: str,
+    ) -> None:
+        self._fields = [(getter(path), path) for path in fields]
+        self._action = action
+        self._patterns = [(f"[redacted:{label}]", pattern) for label, pattern in patterns]
+        self._label = f"[redacted:{name}]"
+
+    @override
+    def apply(self, event: Event, now_ns: int) -> Verdict:
+        fields = event.fields
+        for read, path in self._fields:
+            if read(fields) is not None:
+                gone = self._action == "remove"
+                fields = without(fields, path) if gone else assign(fields, path, self._label)
+        if self._patterns:
+            fields = self._search(fields)
+        event.fields = fields
+        return PASS
+
+    def _search(self, fields: Fields) -> Fields:
+        body, attributes = fields.get("body"), fields.get("attributes")
+        if body.__class__ is str and (text := self._cleaned(body)) != body:
+            fields = {**fields, "body": text}
+        if attributes:
+            changed = {
+                key: text
+                for key, value in attributes.items()
+                if value.__class__ is str and (text := self._cleaned(value)) != value
+            }
+            if changed:
+                fields = {**fields, "attributes": {**attributes, **changed}}
+        return fields
+
+    def _cleaned(self, text: Any) -> Any:
+        for label, pattern in self._patterns:
+            if pattern.search(text) is not None:
+                text = pattern.sub(label, text)
+        return text
+
+
+def _put(fields: Fields, path: Path, value: Any) -> Fields:
+    return without(fields, path) if value is None else assign(fields, path, value)

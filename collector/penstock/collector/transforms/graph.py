@@ -1,0 +1,368 @@
+"""The running graph: records in, batches by subject and everything that became of them out.
+
+Per record:
+
+    line ─▶ resource, gate ─▶ transforms ─▶ gate again, if one changed it ─▶ redact ─▶ subject
+                │                 │                  │
+                └─ quarantine     ├─ quarantine      └─ quarantine, with the transform's name
+                                  └─ filtered, sampled, deduplicated, aggregated, throttled
+
+Transforms see only records that keep to their spec. What comes from a source whose records no
+transform takes is never parsed here: its bytes go on as they came. So do those of a record that no
+transform changed.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import from_json
+
+from penstock.collector.core.batch import Batch
+from penstock.collector.decode.units import REASON_MAX
+from penstock.collector.transforms.event import (
+    PASS,
+    Creating,
+    Ending,
+    Event,
+    Refusal,
+    Transform,
+)
+from penstock.collector.transforms.paths import Fields
+from penstock.collector.transforms.subjects import SubjectTemplate
+from penstock.collector.transforms.wiring import OUTPUT, Wiring
+from penstock.specs.fast_gate import Accepted
+from penstock.specs.gate import Rejected, attach, check_line
+from penstock.specs.scrub import Scrubber
+from penstock.specs.subjects import subject_of
+from penstock.specs.wire import encode_json
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Record lines of one source, as `penstock.collector.pipeline.Chunk` has them."""
+
+    source: str
+    start: int
+    sequences: Sequence[int]
+    lines: Sequence[bytes]
+    resource: bytes
+    observed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A line for quarantine, as it came."""
+
+    sequence: int
+    reason: str
+    line: bytes
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of an arrival's records and of the copies that were made of them.
+
+    Attributes:
+        batches: By subject, and which of a record's copies for that subject it is.
+        ended: How many went no further, and why.
+        copies: Records besides those that arrived.
+        scrubbed: Records that had something sensitive taken out.
+        pause_ns: How long the source must wait before it gives more.
+    """
+
+    batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
+    refused: list[Refused] = field(default_factory=list)
+    ended: Counter[Ending] = field(default_factory=Counter)
+    copies: int = 0
+    scrubbed: int = 0
+    pause_ns: int = 0
+
+
+@dataclass(slots=True)
+class Step:
+    """A transform at its place.
+
+    Attributes:
+        targets: For each of its outputs, the steps after it; None is the end of the graph.
+    """
+
+    name: str
+    transform: Transform
+    targets: dict[str, list["Step | None"]] = field(default_factory=dict)
+    received: int = 0
+    sent: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Given:
+    """The record that is on its way, and what has become of it."""
+
+    line: bytes
+    complete: bytes
+    accepted: Accepted
+    subjects: list[str] = field(default_factory=list)
+
+
+class Graph:
+    """Everything between decoding and delivery, built whole and checked before it is used.
+
+    Args:
+        wiring: Who takes whose records.
+        transforms: By name.
+        prefix: First tokens of the subjects when there is no template.
+        template: Of the subjects; None: ``<prefix>.{kind}.{service}``.
+        scrubber: Takes out what is sensitive, last of all.
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        transforms: Mapping[str, Transform],
+        *,
+        prefix: str,
+        template: SubjectTemplate | None,
+        scrubber: Scrubber | None,
+    ) -> None:
+        self.wiring = wiring
+        self.steps = {name: Step(name, transforms[name]) for name in wiring.order}
+        for name, step in self.steps.items():
+            step.targets = {
+                part: self._targets(f"{name}.{part}" if part else name)
+                for part in step.transform.outputs
+            }
+        self._entries = {
+            port: self._targets(port) for port in wiring.takers if port not in self.steps
+            and port.partition(".")[0] not in self.steps
+        }  # fmt: skip
+        self._creators: dict[str, Creating] = {
+            name: step.transform
+            for name, step in self.steps.items()
+            if isinstance(step.transform, Creating)
+        }
+        self._entries |= {name: self.steps[name].targets[PASS] for name in self._creators}
+        self._prefix = prefix
+        self._template = template
+        self._scrubber = scrubber
+        self._flushed_ns: dict[str, int] = {}
+
+    def _targets(self, port: str) -> list[Step | None]:
+        takers = self.wiring.takers[port]
+        return [None if taker == OUTPUT else self.steps[taker] for taker in takers]
+
+    def process(self, arrival: Arrival, now_ns: int) -> Outcome:
+        """Judge, change and sort records; `now_ns` is monotonic. Never raises for what they hold.
+
+        Records of an unknown source, as one that was taken out of the configuration while the spool
+        held some of its records, go straight to the output.
+        """
+        entry = self._entries.get(arrival.source, [None])
+        outcome = Outcome()
+        if entry == [None] and self._template is None:
+            self._pass_on(arrival, outcome)
+        else:
+            self._transform(arrival, entry, outcome, now_ns)
+        return outcome
+
+    # Without transforms.
+
+    def _pass_on(self, arrival: Arrival, outcome: Outcome) -> None:
+        """The collector's hottest path: lines are judged and go on as they came."""
+        resource, observed_ns, start = arrival.resource, arrival.observed_ns, arrival.start
+        prefix, batches = self._prefix, outcome.batches
+        scrub = None if self._scrubber is None else self._scrubber.scrub_line
+        for sequence, line in zip(arrival.sequences, arrival.lines, strict=True):
+            try:
+                complete = attach(line, resource, observed_ns) if resource else line
+                verdict = check_line(complete)
+                if isinstance(verdict, Rejected):
+                    outcome.refused.append(Refused(sequence, _reason(verdict), line))
+                    continue
+                treated = complete if scrub is None else scrub(complete)
+            except Exception as error:  # noqa: BLE001 - the next record goes on
+                outcome.refused.append(Refused(sequence, _failure(error), line))
+                continue
+            if treated is not complete:
+                outcome.scrubbed += 1
+            key = (subject_of(verdict.kind, verdict.service, prefix), 0)
+            batch = batches.get(key)
+            if batch is None:
+                batch = batches[key] = Batch(start)
+            batch.sequences.append(sequence)
+            batch.timestamps.append(verdict.time_unix_nano)
+            batch.lines.append(treated)
+            batch.size += len(treated)
+
+    # With transforms.
+
+    def _transform(
+        self, arrival: Arrival, entry: list[Step | None], outcome: Outcome, now_ns: int
+    ) -> None:
+        resource, observed_ns = arrival.resource, arrival.observed_ns
+        for sequence, line in zip(arrival.sequences, arrival.lines, strict=True):
+            try:
+                complete = attach(line, resource, observed_ns) if resource else line
+                verdict = check_line(complete)
+                if isinstance(verdict, Rejected):
+                    outcome.refused.append(Refused(sequence, _reason(verdict), line))
+                    continue
+                event = Event(arrival.source, sequence, from_json(complete))
+            except Exception as error:  # noqa: BLE001 - the next record goes on
+                outcome.refused.append(Refused(sequence, _failure(error), line))
+                continue
+            walk = _Walk(self, outcome, _Given(line, complete, verdict), arrival.start, now_ns)
+            walk.send(event, entry)
+
+    def finish(self, event: Event, given: _Given, outcome: Outcome, start: int) -> None:
+        """Judge what the transforms made of a record, and put it into its batch."""
+        line, accepted = given.complete, given.accepted
+        if event.history:
+            found = _judged(event.fields)
+            if isinstance(found, str):
+                reason = f"transform {_culprit(event, found)}"
+                outcome.refused.append(Refused(event.sequence, reason, given.line))
+                return
+            line, accepted = found
+        fields = event.fields
+        if self._scrubber is not None:
+            treated = self._scrubber.scrub(fields)
+            if treated is not fields:
+                try:
+                    fields, line = treated, encode_json(treated)
+                except (TypeError, ValueError) as error:
+                    outcome.refused.append(Refused(event.sequence, _failure(error), given.line))
+                    return
+                outcome.scrubbed += 1
+        template = event.subject or self._template
+        if template is None:
+            subject = subject_of(accepted.kind, accepted.service, self._prefix)
+        else:
+            subject = template.subject(fields)
+        key = (subject, given.subjects.count(subject))
+        given.subjects.append(subject)
+        batch = outcome.batches.get(key)
+        if batch is None:
+            batch = outcome.batches[key] = Batch(start)
+        batch.sequences.append(event.sequence)
+        batch.timestamps.append(accepted.time_unix_nano)
+        batch.lines.append(line)
+        batch.size += len(line)
+
+    # What transforms make themselves.
+
+    def creators(self) -> list[str]:
+        """Names of the transforms that make records; these come in as from a source so named."""
+        return [*self._creators]
+
+    def flush(
+        self, now_ns: int, unix_ns: int, *, everything: bool = False
+    ) -> dict[str, list[bytes]]:
+        """Lines of the records that are due, by transform; all there are with `everything`."""
+        found: dict[str, list[bytes]] = {}
+        for name, transform in self._creators.items():
+            since_ns = self._flushed_ns.setdefault(name, now_ns)
+            if everything or now_ns - since_ns >= transform.interval_ns:
+                self._flushed_ns[name] = now_ns
+                lines = [encode_json(fields) for fields in transform.flush(now_ns, unix_ns)]
+                if lines:
+                    found[name] = lines
+        return found
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Per transform, records received, sent and ended, since the graph was built."""
+        return {
+            name: {"received": step.received, "sent": step.sent, **step.ended}
+            for name, step in self.steps.items()
+        }
+
+
+class _Walk:
+    """One record's way through the graph."""
+
+    __slots__ = ("_given", "_graph", "_now_ns", "_outcome", "_start")
+
+    def __init__(
+        self, graph: Graph, outcome: Outcome, given: _Given, start: int, now_ns: int
+    ) -> None:
+        self._graph = graph
+        self._outcome = outcome
+        self._given = given
+        self._start = start
+        self._now_ns = now_ns
+
+    def send(self, event: Event, targets: list[Step | None]) -> None:
+        """To every target; each but the last gets a copy."""
+        for step in targets[:-1]:
+            self._outcome.copies += 1
+            self._follow(event.copy(), step)
+        self._follow(event, targets[-1])
+
+    def _follow(self, event: Event, step: Step | None) -> None:
+        while step is not None:
+            verdict = self._apply(event, step)
+            self._outcome.pause_ns = max(self._outcome.pause_ns, event.pause_ns)
+            if verdict.__class__ is not str:
+                self._end(event, step, verdict)
+                return
+            step.sent += 1
+            targets = step.targets[verdict]
+            if len(targets) > 1:
+                self.send(event, targets)
+                return
+            step = targets[0]
+        self._graph.finish(event, self._given, self._outcome, self._start)
+
+    def _apply(self, event: Event, step: Step) -> Any:
+        step.received += 1
+        before = event.fields
+        try:
+            verdict = step.transform.apply(event, self._now_ns)
+        except Exception as error:  # noqa: BLE001 - one record must not stop those behind it
+            event.fields = before
+            return Refusal(f"failed with {type(error).__name__}; this is a bug in Penstock")
+        if event.fields is not before:
+            event.history.append((step.name, event.fields))
+        return verdict
+
+    def _end(self, event: Event, step: Step, verdict: Ending | Refusal) -> None:
+        if isinstance(verdict, Refusal):
+            reason = f"transform {step.name}: {verdict.reason}"
+            self._outcome.refused.append(Refused(event.sequence, reason, self._given.line))
+            step.ended["quarantined"] += 1
+        else:
+            self._outcome.ended[verdict] += 1
+            step.ended[verdict.value] += 1
+
+
+def _failure(error: Exception) -> str:
+    """Why a record is refused that nobody foresaw, or that cannot be written again.
+
+    The latter has an integer beyond 64 bits in a field that its spec does not have: it can go on as
+    its bytes, but not be redacted.
+    """
+    return f"check_failed: {type(error).__name__}: {error}"[:REASON_MAX]
+
+
+def _reason(verdict: Rejected) -> str:
+    return f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
+
+
+def _judged(fields: Fields) -> tuple[bytes, Accepted] | str:
+    """The record's line and the gate's verdict on it; text is why it is refused."""
+    try:
+        line = encode_json(fields)
+    except (TypeError, ValueError, RecursionError):
+        return "not_json"
+    verdict = check_line(line)
+    return _reason(verdict) if isinstance(verdict, Rejected) else (line, verdict)
+
+
+def _culprit(event: Event, reason: str) -> str:
+    """The first transform after which the record broke its spec, and how."""
+    for name, fields in event.history:
+        found = _judged(fields)
+        if isinstance(found, str):
+            return f"{name}: {found}"
+    return f"{event.history[-1][0]}: {reason}"

@@ -1,0 +1,260 @@
+"""The sections of the configuration that describe transforms, one model a type.
+
+docs/transforms.md describes every key; `penstock collector schema` prints them as JSON Schema.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import AfterValidator, Field, model_validator
+
+from penstock.collector.source_sections import Section
+from penstock.collector.transforms.expression import compile_condition, compile_expression
+from penstock.collector.transforms.functions import compile_pattern
+from penstock.collector.transforms.paths import parse_path
+from penstock.collector.transforms.subjects import SubjectTemplate
+
+
+def _condition(text: str) -> str:
+    compile_condition(text)
+    return text
+
+
+def _expression(text: str) -> str:
+    compile_expression(text)
+    return text
+
+
+def _pattern(text: str) -> str:
+    compile_pattern(text)
+    return text
+
+
+def _path(text: str) -> str:
+    parse_path(text)
+    return text
+
+
+def _place(text: str) -> str:
+    parse_path(text, writable=True)
+    return text
+
+
+def _subject(text: str) -> str:
+    SubjectTemplate(text)
+    return text
+
+
+NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Condition = Annotated[str, AfterValidator(_condition)]
+Expression = Annotated[str, AfterValidator(_expression)]
+Pattern = Annotated[str, AfterValidator(_pattern)]
+Readable = Annotated[str, AfterValidator(_path)]
+Place = Annotated[str, AfterValidator(_place)]
+Subject = Annotated[str, AfterValidator(_subject)]
+
+
+class TransformSection(Section):
+    """What every transform has: whose records it takes, sources or outputs of transforms."""
+
+    inputs: list[str] = Field(min_length=1, max_length=256)
+
+
+class LiftSection(Section):
+    """Keys whose values become fields of the record."""
+
+    body: str | None = None
+    severity: str | None = None
+    time: str | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+
+
+class ParseSection(TransformSection):
+    """A text of the record becomes attributes."""
+
+    type: Literal["parse"]
+    format: Literal["json", "logfmt", "key_value", "regex", "csv", "clf", "syslog"]
+    field: Readable = "body"
+    prefix: str = Field(default="", max_length=64)
+    pattern: Pattern | None = None
+    columns: list[Annotated[str, Field(min_length=1)]] = Field(default=[])
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    pair_separator: str = Field(default=" ", min_length=1, max_length=16)
+    value_separator: str = Field(default="=", min_length=1, max_length=16)
+    types: dict[str, Literal["int", "double", "string", "bool"]] = Field(default={})
+    lift: LiftSection = LiftSection()
+    on_failure: Literal["pass", "filter", "quarantine"] = "pass"
+
+    @model_validator(mode="after")
+    def _has_what_its_format_needs(self) -> "ParseSection":
+        if (self.format == "regex") != (self.pattern is not None):
+            msg = "`pattern` is for the format regex, which needs one"
+            raise ValueError(msg)
+        if (self.format == "csv") != bool(self.columns):
+            msg = "`columns` is for the format csv, which needs them"
+            raise ValueError(msg)
+        if self.pattern is not None and not compile_pattern(self.pattern).groupindex:
+            msg = "pattern: names no group, as in (?P<status>[0-9]+)"
+            raise ValueError(msg)
+        return self
+
+
+class EditSection(TransformSection):
+    """Fields are renamed, then set, then removed."""
+
+    type: Literal["edit"]
+    rename: dict[Place, Place] = Field(default={})
+    set: dict[Place, Expression] = Field(default={})
+    remove: list[Place] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _does_something(self) -> "EditSection":
+        if not (self.rename or self.set or self.remove):
+            msg = "set `rename`, `set` or `remove`"
+            raise ValueError(msg)
+        return self
+
+
+class FilterSection(TransformSection):
+    """Records go on for which a condition holds."""
+
+    type: Literal["filter"]
+    where: Condition
+
+
+class RouteBranch(Section):
+    """One output of `route`."""
+
+    where: Condition
+    subject: Subject | None = None
+
+
+class RouteSection(TransformSection):
+    """Records part: each leaves by the first output whose condition holds, or by `unmatched`."""
+
+    type: Literal["route"]
+    routes: dict[Name, RouteBranch] = Field(min_length=1, max_length=64)
+
+    @model_validator(mode="after")
+    def _names_are_free(self) -> "RouteSection":
+        if "unmatched" in self.routes:
+            msg = "`unmatched` is where records go for which no condition holds; name it otherwise"
+            raise ValueError(msg)
+        return self
+
+
+class RedactSection(TransformSection):
+    """More is taken out than `sensitive` does, which treats every record at the output anyway."""
+
+    type: Literal["redact"]
+    fields: list[Place] = Field(default=[])
+    action: Literal["replace", "remove"] = "replace"
+    patterns: dict[Name, Pattern] = Field(default={})
+
+    @model_validator(mode="after")
+    def _does_something(self) -> "RedactSection":
+        if not (self.fields or self.patterns):
+            msg = "set `fields` or `patterns`"
+            raise ValueError(msg)
+        return self
+
+
+class SampleSection(TransformSection):
+    """A share of the records is kept, by trace, and says how many it stands for."""
+
+    type: Literal["sample"]
+    ratio: float = Field(ge=1e-6, le=1)
+    keep_errors: bool = True
+    keep: Condition | None = None
+
+
+class ThrottleSection(TransformSection):
+    """No more than so many records a second, of each source and key."""
+
+    type: Literal["throttle"]
+    rate: float = Field(ge=0.01, le=1e9)
+    burst: int | None = Field(default=None, ge=1)
+    key: Expression | None = None
+    keys_max: int = Field(default=10_000, ge=1, le=1_000_000)
+    when_exceeded: Literal["drop", "block"] = "drop"
+
+
+class DedupeSection(TransformSection):
+    """Records whose key was seen within the window are dropped."""
+
+    type: Literal["dedupe"]
+    key: Expression | None = None
+    window_s: float = Field(default=60.0, gt=0, le=86_400)
+    keys_max: int = Field(default=100_000, ge=1, le=10_000_000)
+
+
+class CountSection(TransformSection):
+    """Records are counted or measured, and only the metric goes on."""
+
+    type: Literal["logs_to_metrics"]
+    name: str = Field(pattern=r"^[a-z][a-z0-9_.]{0,254}$")
+    unit: str = Field(default="1", min_length=1, max_length=63)
+    metric: Literal["counter", "histogram"] = "counter"
+    value: Expression | None = None
+    dimensions: dict[Annotated[str, Field(min_length=1, max_length=128)], Expression] = Field(
+        default={}, max_length=16
+    )
+    series_max: int = Field(default=1000, ge=1, le=100_000)
+    interval_s: float = Field(default=10.0, ge=0.1, le=3600)
+
+    @model_validator(mode="after")
+    def _measures_something(self) -> "CountSection":
+        if self.metric == "histogram" and self.value is None:
+            msg = "a histogram needs a `value`"
+            raise ValueError(msg)
+        return self
+
+
+class TableSection(Section):
+    """Rows of a file, looked up by a key; read when the collector starts."""
+
+    file: Path
+    key: Expression
+    column: str = Field(min_length=1)
+    prefix: str = Field(default="", max_length=64)
+
+
+class EnrichSection(TransformSection):
+    """Facts are added that the record does not have."""
+
+    type: Literal["enrich"]
+    host: bool = False
+    container: bool = False
+    tables: list[TableSection] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _does_something(self) -> "EnrichSection":
+        if not (self.host or self.container or self.tables):
+            msg = "set `host`, `container` or `tables`"
+            raise ValueError(msg)
+        return self
+
+
+TransformConfig = Annotated[
+    ParseSection
+    | EditSection
+    | FilterSection
+    | RouteSection
+    | RedactSection
+    | SampleSection
+    | ThrottleSection
+    | DedupeSection
+    | CountSection
+    | EnrichSection,
+    Field(discriminator="type"),
+]
+TRANSFORM_TYPES: tuple[type[TransformSection], ...] = get_args(get_args(TransformConfig)[0])
+
+
+class OutputSection(Section):
+    """What is published, and on which subjects."""
+
+    inputs: list[str] | None = Field(default=None, min_length=1, max_length=1024)
+    subject: Subject | None = None

@@ -1,0 +1,128 @@
+"""`validate`, `test`, `graph`, `print-config`, `schema`, on the example and on what is wrong."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from pydantic import BaseModel
+
+from penstock.collector.cases import run_case
+from penstock.collector.cli import cli
+from penstock.collector.transforms.sections import TRANSFORM_TYPES, OutputSection, RouteBranch
+from tests.support.collector_graph import HOST, config_of
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "collector" / "transforms.yaml"
+PAGE = (ROOT / "docs" / "transforms.md").read_text()
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_the_example_is_valid_and_its_tests_pass() -> None:
+    assert run("validate", EXAMPLE).output == "valid: 2 sources, 8 transforms, 2 tests\n"
+    result = run("test", EXAMPLE)
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith("2 of 2 tests passed\n")
+
+
+def test_a_failed_test_shows_what_differs_and_exits_with_1(tmp_path: Path) -> None:
+    document = yaml.safe_load(EXAMPLE.read_text())
+    document["tests"][0]["steps"][0]["expect"]["delivered"]["fields"]["severity_text"] = "INFO"
+    document["tests"][0]["steps"][1]["expect"] = {"delivered": {}}
+    document["tests"][0]["created"][0]["fields"]["value"] = 2
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(document))
+    result = run("test", path)
+    assert result.exit_code == 1
+    for line in (
+        "FAILED  access logs become attributes",
+        '          record 1: severity_text: expected "INFO", found "ERROR"',
+        "          record 2: delivered: expected a record on any subject, found none",
+        '          record 2: ended: expected nothing, found ["filtered"]',
+        "          created: value: expected 2, found 1",
+        "ok      tenants have subjects of their own",
+    ):
+        assert line in result.output.splitlines()
+    assert run("test", path, "--name", "tenants have subjects of their own").exit_code == 0
+    assert run("test", path, "--name", "nobody").exit_code == 1
+
+
+def test_a_wrong_graph_exits_with_78_and_names_the_key(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    document = {"data_dir": "/x", "sources": [{"type": "stdin"}]}
+    path.write_text(yaml.safe_dump({**document, "output": {"inputs": ["stdn"]}}))
+    for command in (["validate"], ["graph"], ["--check", "--config"]):
+        result = run(*command, path)
+        assert result.exit_code == 78
+        assert "output.inputs.0: there is no source or transform 'stdn'" in result.output
+
+
+def test_graph_shows_where_records_go_and_where_they_are_redacted() -> None:
+    lines = run("graph", EXAMPLE).output.splitlines()
+    assert "  [tenant] -> output" in lines
+    assert lines[-2:] == ["redact (sensitive)", "  -> telemetry.{kind}.{service}"]
+    dot = run("graph", EXAMPLE, "--format", "dot").output
+    assert '  "tenants (route)" -> "output" [label="unmatched"];' in dot
+
+
+def test_print_config_hides_secrets_and_merges(tmp_path: Path) -> None:
+    path = tmp_path / "more.yaml"
+    path.write_text("nats: {password: hunter2}\n")
+    output = run("print-config", EXAMPLE, path).output
+    assert "hunter2" not in output
+    assert yaml.safe_load(output)["transforms"]["access"]["format"] == "clf"
+
+
+def test_schema_is_json_schema() -> None:
+    document = json.loads(run("schema").output)
+    assert "ThrottleSection" in document["$defs"]
+
+
+MODELS: tuple[type[BaseModel], ...] = (*TRANSFORM_TYPES, OutputSection, RouteBranch)
+
+
+def type_of(model: type[BaseModel]) -> str:
+    """The name of a transform; empty for other sections."""
+    properties = model.model_json_schema()["properties"]
+    return str(properties.get("type", {}).get("const", ""))
+
+
+def test_every_option_of_every_transform_is_documented() -> None:
+    missing = []
+    for model in MODELS:
+        name = type_of(model)
+        part = PAGE.partition(f"### {name}\n")[2].partition("\n### ")[0] if name else PAGE
+        missing += [
+            f"{name}.{key}"
+            for key in model.model_fields
+            if key not in {"type", "inputs"} and f"`{key}`" not in part
+        ]
+    assert missing == []
+
+
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_the_examples_of_the_page_do_what_it_says(text: str) -> None:
+    given: Any = yaml.safe_load(text)
+    config = config_of(given)
+    assert config.tests, "an example without a test"
+    assert {case.name: run_case(config, case, HOST) for case in config.tests} == {
+        case.name: [] for case in config.tests
+    }
+
+
+def test_the_page_has_an_example_of_each_transform() -> None:
+    used = {
+        section["type"]
+        for text in EXAMPLES
+        for section in yaml.safe_load(text).get("transforms", {}).values()
+    }
+    assert used >= {type_of(model) for model in TRANSFORM_TYPES}

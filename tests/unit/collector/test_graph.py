@@ -1,0 +1,225 @@
+"""The graph: how it is wired, and that every record in it is accounted for."""
+
+from collections import Counter
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.transforms.event import Ending
+from penstock.collector.transforms.graph import Outcome
+from penstock.collector.transforms.wiring import WiringError
+from tests.support.collector_graph import delivered, graph_of, log, process, total
+
+HUGE = log()[:-1] + b',"unknown":1180591620717411303424}'
+FILTER: dict[str, Any] = {"type": "filter", "where": "true"}
+
+
+def filters(**inputs: list[str]) -> dict[str, Any]:
+    return {name: {**FILTER, "inputs": given} for name, given in inputs.items()}
+
+
+ROUTE = {"type": "route", "inputs": ["app"], "routes": {"a": {"where": "true"}}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (
+            {"transforms": filters(a=["ap"])},
+            "a.inputs.0: there is no source or transform 'ap'; did you mean app?",
+        ),
+        ({"transforms": filters(a=["app", "app"])}, "named twice"),
+        ({"transforms": filters(app=["app"])}, "a source has that name"),
+        ({"transforms": filters(output=["app"])}, "that name is taken"),
+        ({"transforms": filters(a=["c"], b=["a"], c=["b"])}, "in a circle: b -> c -> a -> b"),
+        ({"transforms": filters(a=["a"])}, "in a circle: a -> a"),
+        (
+            {"transforms": {"r": ROUTE, **filters(b=["r"])}},
+            "several outputs; name one: r.a, r.unmatched",
+        ),
+        (
+            {"transforms": filters(a=["app"]), "output": {"inputs": ["app"]}},
+            "transforms.a: nobody takes its records",
+        ),
+        (
+            {"transforms": filters(a=["app"], b=["app"]), "output": {"inputs": ["a"]}},
+            "transforms.b: nobody",
+        ),
+        (
+            {"transforms": {"r": ROUTE}, "output": {"inputs": ["r.a"]}},
+            "transforms.r.unmatched: nobody",
+        ),
+        ({"output": {"inputs": ["nobody"]}}, "output.inputs.0: there is no source or"),
+    ],
+)
+def test_a_wrong_graph_is_refused_with_the_key(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(WiringError) as caught:
+        graph_of(keys)
+    assert words in str(caught.value)
+
+
+def test_a_graph_that_would_flood_is_refused() -> None:
+    transforms: dict[str, Any] = {}
+    before = ["app"]
+    for level in range(7):
+        names = [f"a{level}", f"b{level}"]
+        transforms |= filters(**dict.fromkeys(names, before))
+        before = names
+    with pytest.raises(WiringError, match="one record would become 128"):
+        graph_of({"transforms": transforms})
+
+
+def test_ends_lead_to_the_output_unless_it_says_otherwise() -> None:
+    keys: dict[str, Any] = {"transforms": filters(a=["app"], b=["app"])}
+    assert len(delivered(process(graph_of(keys), log()))) == 2
+    keys["output"] = {"inputs": ["app", "a", "b"]}
+    assert len(delivered(process(graph_of(keys), log()))) == 3
+
+
+def test_copies_for_one_subject_are_in_chains_of_their_own() -> None:
+    """Sequences of a chain rise; copies of a record share theirs."""
+    outcome = process(graph_of({"transforms": filters(a=["app"], b=["app"])}), log(), log())
+    assert {key: batch.sequences for key, batch in outcome.batches.items()} == {
+        ("telemetry.logs.shop", 0): [1, 2],
+        ("telemetry.logs.shop", 1): [1, 2],
+    }
+    assert outcome.copies == 2
+
+
+def test_a_source_that_is_gone_from_the_configuration_is_still_delivered() -> None:
+    outcome = process(graph_of({"transforms": filters(a=["app"])}), log(), source="gone")
+    assert len(delivered(outcome)) == 1
+
+
+def test_without_transforms_lines_go_on_as_bytes_and_with_a_template_elsewhere() -> None:
+    given = orjson.dumps({**orjson.loads(log()), "resource": {"service.name": "s"}})
+    [(key, batch)] = process(graph_of({}), given, resource=b"").batches.items()
+    assert key == ("telemetry.logs.s", 0)
+    assert batch.lines[0] is given
+    outcome = process(graph_of({"output": {"subject": "eu.{kind}.{service}"}}), given, resource=b"")
+    assert [*outcome.batches] == [("eu.logs.s", 0)]
+
+
+def test_an_integer_that_cannot_be_written_again_is_refused_only_when_it_must_be() -> None:
+    assert len(delivered(process(graph_of({}), HUGE))) == 1
+    for keys in ({}, {"transforms": filters(a=["app"])}):
+        outcome = process(graph_of(keys), HUGE.replace(b"paid", b"4111 1111 1111 1111"))
+        assert [r.reason.partition(":")[0] for r in outcome.refused] == ["check_failed"]
+
+
+def test_a_source_waits_for_a_throttle_also_when_its_records_are_filtered_behind_it() -> None:
+    throttle = {"type": "throttle", "inputs": ["app"], "rate": 1, "when_exceeded": "block"}
+    behind = {"type": "filter", "inputs": ["slow"], "where": "false"}
+    outcome = process(graph_of({"transforms": {"slow": throttle, "none": behind}}), log(), log())
+    assert outcome.pause_ns == 10**9
+
+
+SECTIONS: list[dict[str, Any]] = [
+    {"type": "filter", "where": "severity_number < 17"},
+    {"type": "filter", "where": "attributes.a > 1 || body.contains('x')"},
+    {"type": "parse", "format": "json", "lift": {"body": "b", "time": "t"}},
+    {"type": "parse", "format": "logfmt", "on_failure": "quarantine"},
+    {
+        "type": "edit",
+        "set": {"severity_number": "int(attributes.a)", "body": "string(attributes.b)"},
+    },
+    {"type": "edit", "rename": {"attributes.a": "attributes.b"}, "remove": ["body"]},
+    {"type": "redact", "patterns": {"p": "[a-f]+"}},
+    {"type": "sample", "ratio": 0.5},
+    {"type": "throttle", "rate": 1, "burst": 2},
+    {"type": "dedupe", "key": "body"},
+    {"type": "logs_to_metrics", "name": "m.n", "dimensions": {"d": "body"}, "series_max": 2},
+    {
+        "type": "route",
+        "routes": {"x": {"where": "attributes.a == 1", "subject": "o.{attributes.b}"}},
+    },
+    {"type": "enrich", "host": True},
+]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> dict[str, Any]:
+    """Any graph whose transforms take from those before them."""
+    ports, transforms = ["app"], {}
+    for number in range(draw(st.integers(1, 5))):
+        name = f"t{number}"
+        section = draw(st.sampled_from(SECTIONS))
+        chosen = draw(st.lists(st.sampled_from(ports), min_size=1, max_size=2, unique=True))
+        transforms[name] = {**section, "inputs": chosen}
+        is_route = section["type"] == "route"
+        ports += [f"{name}.x", f"{name}.unmatched"] if is_route else [name]
+    return {"transforms": transforms}
+
+
+VALUES = st.none() | st.integers(-3, 30) | st.floats(allow_nan=False) | st.text(max_size=6)
+LINES = st.lists(
+    st.binary(max_size=40)
+    | st.sampled_from([HUGE, HUGE.replace(b"paid", b"4111 1111 1111 1111")])
+    | st.builds(
+        lambda body, number, attributes: log(body, severity_number=number, attributes=attributes),
+        st.sampled_from(["", "x", '{"b":"y","t":1e9,"a":1}', "a=1 b=2", "ff@aa.example"]),
+        st.integers(0, 25),
+        st.dictionaries(st.sampled_from(["a", "b"]), VALUES),
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+def _summary(outcome: Outcome) -> Any:
+    return (
+        {key: (batch.sequences, batch.lines) for key, batch in outcome.batches.items()},
+        outcome.refused, outcome.ended, outcome.copies,
+    )  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(graphs(), LINES)
+def test_every_record_is_accounted_for_in_any_graph(
+    keys: dict[str, Any], lines: list[bytes]
+) -> None:
+    graph, twin = graph_of(keys), graph_of(keys)
+    outcome = process(graph, *lines)
+    assert total(outcome) == len(lines) + outcome.copies
+    assert not [r for r in outcome.refused if "bug in Penstock" in r.reason]
+    assert _summary(outcome) == _summary(process(twin, *lines))
+    for batch in outcome.batches.values():
+        assert batch.sequences == sorted(set(batch.sequences))
+        assert batch.size == sum(map(len, batch.lines))
+    made = graph.flush(0, 10**18, everything=True)
+    for name, created in made.items():
+        again = process(graph, *created, source=name, resource=b"")
+        assert total(again) == len(created) + again.copies
+        assert all(r.reason.startswith("transform") for r in again.refused)
+
+
+def test_the_account_balances_with_every_ending() -> None:
+    ledger = Ledger()
+    ledger.read("app", 10)
+    outcome = Outcome(copies=3, ended=Counter({Ending.FILTERED: 4, Ending.SAMPLED: 2}))
+    ledger.sorted("app", taken=10, copies=3, refused=1)
+    account = ledger["app"]
+    account.filtered, account.sampled, account.in_lanes = 4, 2, 6
+    assert outcome.copies == account.copied
+    assert account.pending == 1
+    assert account.difference == 0
+
+
+def test_a_transform_that_fails_stops_no_other_record() -> None:
+    graph = graph_of({"transforms": filters(a=["app"])})
+
+    class Broken:
+        outputs: tuple[str, ...] = ("",)
+
+        def apply(self, event: Any, now_ns: int) -> str:
+            raise ZeroDivisionError(event.fields["body"])
+
+    graph.steps["a"].transform = Broken()
+    outcome = process(graph, log("secret"), b"{}")
+    assert [r.reason for r in outcome.refused] == [
+        "transform a: failed with ZeroDivisionError; this is a bug in Penstock",
+        "bad_kind",
+    ]
