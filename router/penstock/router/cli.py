@@ -9,6 +9,7 @@ import click
 from penstock.router.config import JobConfig
 from penstock.service import check_only, configure_logs, load_config, run_until_stopped
 from penstock.service.command import PenstockGroup, check_option, config_option
+from penstock.service.options import option_lines
 
 POLL_S = 0.5
 
@@ -51,6 +52,23 @@ def plan(job: Path) -> None:
     from penstock.router.plan import picture
 
     click.echo(picture(load_job(job)))
+
+
+@cli.command(epilog="Example: penstock router sinks")
+@click.option("--markdown", is_flag=True, help="Print the table of guarantees in router/README.md.")
+def sinks(*, markdown: bool) -> None:
+    """List the types of sinks, what they guarantee, and their options."""
+    from penstock.router.sinks.table import guarantees, sink_kinds
+
+    if markdown:
+        click.echo("\n".join(guarantees()))
+        return
+    for kind in sink_kinds():
+        first, *options = option_lines(kind.config)
+        click.echo(first if kind.package == "penstock" else f"{first} (package {kind.package})")
+        click.echo(f"    on replay: {kind.sink.guarantee}")
+        for line in options:
+            click.echo(line)
 
 
 def load_job(path: Path) -> JobConfig:

@@ -3,31 +3,27 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, model_validator
+from pydantic import Field, model_validator
 
 from penstock.logd.client import Access
 from penstock.router.core.offsets import offsets_from_json
 from penstock.router.errors import BadOptionError
+from penstock.router.sinks.settings import Seconds, Settings
+from penstock.router.sinks.table import AnySinkConfig
 from penstock.service import HostPort, HostPorts
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """Of a job, route or sink; it becomes part of file names."""
 
-Seconds = Annotated[float, Field(gt=0)]
 
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Trigger(_Model):
+class Trigger(Settings):
     """How often a sink's query looks for new records, and how many it takes at once."""
 
     interval_s: Annotated[float, Field(ge=0)] = 2.0
     records_max: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
 
 
-class Source(_Model):
+class Source(Settings):
     """How the log is read, and how the router is let in there."""
 
     fail_on_data_loss: bool = True
@@ -66,7 +62,7 @@ class Source(_Model):
         return files | {"tls": str(self.tls).lower()}
 
 
-class Route(_Model):
+class Route(Settings):
     """Records for which `where` holds go to `sinks`; all records without a `where`."""
 
     name: Name
@@ -74,64 +70,21 @@ class Route(_Model):
     sinks: Annotated[list[Name], Field(min_length=1)]
 
 
-class Unmatched(_Model):
+class Unmatched(Settings):
     """Where records go that no route wants."""
 
-    sinks: list[Name] = []
+    sinks: list[Name] = Field(default_factory=list)
 
 
-class ParquetSink(_Model):
-    """Hive-partitioned Parquet files in a local directory."""
-
-    type: Literal["parquet"]
-    path: Path
-    compression: Literal["zstd", "snappy", "none"] = "zstd"
-
-
-class ConsoleSink(_Model):
-    """A summary by service and severity on standard output, and in a JSON file."""
-
-    type: Literal["console"]
-    format: Literal["text", "json"] = "text"
-
-
-class HttpBatch(_Model):
-    """The size of one request."""
-
-    records_max: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    bytes_max: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = 1024 * 1024
-
-
-class Retry(_Model):
-    """Full jitter: a random pause up to `first_s`, doubled at each attempt up to `max_s`."""
-
-    first_s: Seconds = 0.5
-    max_s: Seconds = 30.0
-
-
-class HttpSink(_Model):
-    """NDJSON posted to a URL."""
-
-    type: Literal["http"]
-    url: HttpUrl
-    headers: dict[str, SecretStr] = {}
-    timeout_s: Seconds = 10.0
-    batch: HttpBatch = HttpBatch()
-    retry: Retry = Retry()
-
-
-Sink = Annotated[ParquetSink | ConsoleSink | HttpSink, Field(discriminator="type")]
-
-
-class Spark(_Model):
+class Spark(Settings):
     """The Spark session; `conf` wins over everything that the router sets itself."""
 
     master: str = "local[2]"
     driver_memory: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = "640m"
-    conf: dict[str, str] = {}
+    conf: dict[str, str] = Field(default_factory=dict)
 
 
-class JobConfig(_Model):
+class JobConfig(Settings):
     """One job."""
 
     job: Name
@@ -146,7 +99,7 @@ class JobConfig(_Model):
     source: Source = Source()
     routes: Annotated[list[Route], Field(min_length=1)]
     unmatched: Unmatched = Unmatched()
-    sinks: Annotated[dict[Name, Sink], Field(min_length=1)]
+    sinks: Annotated[dict[Name, AnySinkConfig], Field(min_length=1)]
     spark: Spark = Spark()
     connect_timeout_s: Seconds = 10.0
     drain_timeout_s: Seconds = 10.0

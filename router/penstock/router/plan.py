@@ -1,8 +1,6 @@
 """What a job amounts to, as text for people: streams, routes, sinks, columns. Needs no JVM."""
 
-from typing import assert_never
-
-from penstock.router.config import ConsoleSink, HttpSink, JobConfig, ParquetSink, Route, Sink
+from penstock.router.config import JobConfig, Route
 from penstock.router.records import columns_and_types
 
 
@@ -16,7 +14,7 @@ def picture(job: JobConfig) -> str:
     if all(route.where is not None for route in job.routes):
         lines.append(f"  {'(else)':<{width}}  what no route wants -> {others}")
     lines += ["", "sinks"]
-    lines += [f"  {name:<{width}}  {_about(sink)}" for name, sink in job.sinks.items()]
+    lines += [f"  {name:<{width}}  {sink.about()}" for name, sink in job.sinks.items()]
     lines += ["", "columns"]
     lines += [f"  {name:<28} {kind}" for name, kind in columns_and_types()]
     return "\n".join(lines)
@@ -25,15 +23,3 @@ def picture(job: JobConfig) -> str:
 def _route_line(route: Route, width: int) -> str:
     condition = "everything" if route.where is None else f"where {route.where}"
     return f"  {route.name:<{width}}  {condition} -> {', '.join(route.sinks)}"
-
-
-def _about(sink: Sink) -> str:
-    match sink:
-        case ParquetSink():
-            return f"Parquet files in {sink.path}; each record exactly once"
-        case ConsoleSink():
-            return "summary by service and severity on standard output"
-        case HttpSink():
-            return f"NDJSON to {sink.url}; at least once, with idempotency keys"
-        case _:
-            assert_never(sink)

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.router.config import HttpSink, JobConfig, ParquetSink
+from penstock.router.config import JobConfig
 from penstock.router.plan import picture
+from penstock.router.sinks.http import HttpSink
+from penstock.router.sinks.parquet import ParquetSink
 from penstock.service import ConfigError, load_config, show_config
 
 SAMPLE = Path("router/job.yaml")
@@ -51,11 +53,9 @@ def test_sinks_are_told_apart_by_type(tmp_path: Path) -> None:
     ("keys", "place"),
     [
         ({"streems": []}, "streems"),
-        (
-            {"sinks": {"lake": {"type": "parquet", "path": "/x", "zip": 1}}},
-            "sinks.lake.parquet.zip",
-        ),
-        ({"sinks": {"lake": {"type": "parqet"}}}, "sinks.lake"),
+        ({"sinks": {"lake": {"type": "parquet", "path": "/x", "zip": 1}}}, "sinks.lake.zip"),
+        ({"sinks": {"lake": {"type": "parqet"}}}, "sinks.lake: there is no sink of type 'parqet'"),
+        ({"sinks": {"lake": {"path": "/x"}}}, "sinks.lake: `type` must say"),
         ({"routes": [{"name": "all", "sinks": ["lakes"]}]}, "routes.0.sinks"),
         ({"routes": [{"name": "a", "sinks": ["lake"]}] * 2}, "routes: 'a' stands there twice"),
         ({"unmatched": {"sinks": ["sea"]}}, "unmatched.sinks"),

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.config import ConsoleSink
-from penstock.router.sinks.console import Console
+from penstock.router.sinks.console import Console, ConsoleSink
 from tests.unit.router.sink_rows import context, row, table
 
 ROWS = [

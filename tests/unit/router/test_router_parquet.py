@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from penstock.router.config import ParquetSink
-from penstock.router.sinks.parquet import ParquetLake
+from penstock.router.sinks.parquet import ParquetLake, ParquetSink
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import MORNING, context, row, table
 

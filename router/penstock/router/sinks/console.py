@@ -10,14 +10,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from penstock.router.config import ConsoleSink
 from penstock.router.durable import write_whole
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.settings import SinkConfig
 from penstock.router.sinks.sink import Sink, SinkContext
 
 Key = tuple[str, str]
@@ -28,9 +29,26 @@ LINES_MAX: Final = 40
 """Rows of a printed table; the rest is summed up in one."""
 
 
+class ConsoleSink(SinkConfig):
+    """A summary by service and severity on standard output, and in a JSON file."""
+
+    type: Literal["console"]
+    format: Literal["text", "json"] = "text"
+
+    @override
+    def about(self) -> str:
+        return "summary by service and severity on standard output"
+
+
 class Console(Sink):
     """Counts and prints."""
 
+    config_class = ConsoleSink
+    guarantee = Guarantee(
+        Replay.EXACTLY_ONCE,
+        "totals in `checkpoint_dir`/SINK/summary.json count a record once; a batch may be printed"
+        " twice",
+    )
     columns = ("stream", "partition", "offset", "kind", "service", "severity_text", "status_code")
 
     def __init__(self, config: ConsoleSink, context: SinkContext) -> None:

@@ -18,16 +18,16 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, assert_never
+from typing import Any, Final, Literal, assert_never
 from urllib.parse import urlsplit
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import Field, HttpUrl, SecretStr
 from typing_extensions import override
 
 from penstock.router.clock import Clock
-from penstock.router.config import HttpSink
 from penstock.router.core.delivery import (
     Answered,
     Broke,
@@ -42,6 +42,8 @@ from penstock.router.core.delivery import (
     Ticked,
 )
 from penstock.router.dead_letter import as_text, keep_dead_letters
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.settings import Batch, Retry, Seconds, SinkConfig
 from penstock.router.sinks.sink import Sink, SinkContext
 
 EXCERPT_BYTES: Final = 200
@@ -61,9 +63,26 @@ class Request:
     key: str
 
 
+class HttpSink(SinkConfig):
+    """NDJSON posted to a URL."""
+
+    type: Literal["http"]
+    url: HttpUrl
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    timeout_s: Seconds = 10.0
+    batch: Batch = Batch()
+    retry: Retry = Retry()
+
+    @override
+    def about(self) -> str:
+        return f"NDJSON to {self.url}; at least once, with idempotency keys"
+
+
 class HttpPost(Sink):
     """Posts each batch, request by request."""
 
+    config_class = HttpSink
+    guarantee = Guarantee(Replay.AT_LEAST_ONCE, "the same requests with the same `Idempotency-Key`")
     columns = ("stream", "partition", "offset", "subject", "kind", "value")
 
     def __init__(self, config: HttpSink, context: SinkContext) -> None:

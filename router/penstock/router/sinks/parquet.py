@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Iterator
 from itertools import accumulate, takewhile
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -29,8 +29,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from typing_extensions import override
 
-from penstock.router.config import ParquetSink
 from penstock.router.durable import make_directories, sync_directories, write_whole
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.settings import SinkConfig
 from penstock.router.sinks.sink import Sink, SinkContext
 from penstock.service import ConfigError
 
@@ -45,9 +46,26 @@ _DIRECTORY_NAME_BYTES_MAX: Final = 200
 """Of a hive directory's value; NAME_MAX is 255 on Linux."""
 
 
+class ParquetSink(SinkConfig):
+    """Hive-partitioned Parquet files in a local directory."""
+
+    type: Literal["parquet"]
+    path: Path
+    compression: Literal["zstd", "snappy", "none"] = "zstd"
+
+    @override
+    def about(self) -> str:
+        return f"Parquet files in {self.path}; each record exactly once"
+
+
 class ParquetLake(Sink):
     """Writes each batch as one file per kind, service, date and partition of the log."""
 
+    config_class = ParquetSink
+    guarantee = Guarantee(
+        Replay.EXACTLY_ONCE,
+        "the same batch makes the same files, which replace their earlier selves",
+    )
     columns = ("*",)
 
     def __init__(self, config: ParquetSink, context: SinkContext) -> None:

@@ -1,14 +1,17 @@
 """What a sink is to the job that feeds it."""
 
+import json
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from penstock.router.clock import Clock
 from penstock.router.errors import StoppedError
+from penstock.router.sinks.guarantee import Guarantee
+from penstock.router.sinks.settings import SinkConfig
 from penstock.router.telemetry import Meter
 
 
@@ -51,16 +54,43 @@ class SinkContext:
         return f"{stream}.{self.incarnations.get(stream, '')[:8] or '0'}"
 
 
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """One request, or file, as a sink would write it.
+
+    Attributes:
+        target: Where it would go: method and URL, file, statement; without secrets.
+        records: How many records it holds.
+        body: What would be sent, decoded for people where it is not text.
+        headers: What travels beside the body; values of secrets are hidden.
+    """
+
+    target: str
+    records: int
+    body: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
 class Sink(Protocol):
-    """One destination.
+    """One destination. A subclass is registered under its `type` (see `sinks.table`).
 
     `write` is called with the batches of one query, one after the other. A batch that was not
     finished, because of an error or a crash, comes again with the same records: what was written of
     it must then be replaced or recognised, as far as the destination allows.
     """
 
+    config_class: ClassVar[type[SinkConfig]]
+    """The sink's settings in a job file."""
+
+    guarantee: ClassVar[Guarantee]
+    """What a batch that comes again does; the documents' table is made of it."""
+
     columns: tuple[str, ...]
     """The columns that `write` needs."""
+
+    def __init__(self, config: Any, context: SinkContext) -> None:
+        """Take an instance of `config_class`; nothing is connected or written yet."""
+        ...
 
     def open(self) -> None:
         """Check the destination and remove what a crash left, before the first batch.
@@ -73,7 +103,33 @@ class Sink(Protocol):
     def write(self, rows: pa.Table) -> None:
         """Bring the rows of one batch, at least one, to the destination for good.
 
+        Rows of one partition of the log come in the order of their offsets.
+
         Raises:
             StoppedError: The job ends and the batch is not finished.
         """
         ...
+
+    def preview(self, rows: pa.Table) -> list[Preview]:
+        """What `write` would send for these rows; sends, opens and keeps nothing.
+
+        Unless a sink knows better, that is the rows it would get, as JSON lines.
+        """
+        return [Preview("the rows that the sink would get", rows.num_rows, as_json_lines(rows))]
+
+    def close(self) -> None:
+        """Give connections back; no batch is in work and none comes any more."""
+        return
+
+
+def as_json_lines(rows: pa.Table) -> str:
+    """Rows as one JSON object a line, for people: bytes as text, nulls left out."""
+    lines = (
+        {name: value for name, value in row.items() if value is not None}
+        for row in rows.to_pylist()
+    )
+    return "\n".join(json.dumps(line, default=_as_text, ensure_ascii=False) for line in lines)
+
+
+def _as_text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
