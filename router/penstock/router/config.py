@@ -10,6 +10,7 @@ from penstock.router.core.offsets import offsets_from_json
 from penstock.router.errors import BadOptionError
 from penstock.router.sinks.settings import Seconds, Settings
 from penstock.router.sinks.table import AnySinkConfig
+from penstock.router.transforms.settings import Steps, Transform
 from penstock.service import HostPort, HostPorts
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
@@ -67,13 +68,22 @@ class Route(Settings):
 
     name: Name
     where: Annotated[str, Field(min_length=1)] | None = None
+    transforms: Steps = Field(default_factory=list)
     sinks: Annotated[list[Name], Field(min_length=1)]
 
 
 class Unmatched(Settings):
-    """Where records go that no route wants."""
+    """Where records go that no route wants, and what is done to them before."""
 
+    transforms: Steps = Field(default_factory=list)
     sinks: list[Name] = Field(default_factory=list)
+
+
+class DeadLetterStream(Settings):
+    """A stream that gets each dead letter as well; some stream of logd must store `subject`."""
+
+    nats: Annotated[str, Field(pattern=r"^(nats|tls)://\S+$")] = "nats://127.0.0.1:4222"
+    subject: Annotated[str, Field(pattern=r"^[^\s.*>]+(\.[^\s.*>]+)*$")]
 
 
 class Spark(Settings):
@@ -94,9 +104,11 @@ class JobConfig(Settings):
     checkpoint_dir: Path
     work_dir: Path | None = None
     dead_letter_dir: Path | None = None
+    dead_letter_stream: DeadLetterStream | None = None
     admin: HostPort = "127.0.0.1:9296"
     trigger: Trigger = Trigger()
     source: Source = Source()
+    routing: Literal["fan_out", "first_match"] = "fan_out"
     routes: Annotated[list[Route], Field(min_length=1)]
     unmatched: Unmatched = Unmatched()
     sinks: Annotated[dict[Name, AnySinkConfig], Field(min_length=1)]
@@ -114,15 +126,31 @@ class JobConfig(Settings):
         """What sinks refused for good."""
         return self.dead_letter_dir or self.checkpoint_dir / "dead_letters"
 
-    def routes_of(self, sink: str) -> list[Route]:
-        """The routes that lead to a sink."""
-        return [route for route in self.routes if sink in route.sinks]
+    def routes_to(self, sink: str) -> list[int]:
+        """The numbers of the routes to a sink; that of `unmatched` comes after the last route's."""
+        found = [index for index, route in enumerate(self.routes) if sink in route.sinks]
+        return [*found, len(self.routes)] if sink in self.unmatched.sinks else found
+
+    def transforms_to(self, sink: str) -> dict[int, list[Transform]]:
+        """What is done to records on their way to a sink, by route; only where something is."""
+        steps = [*(route.transforms for route in self.routes), self.unmatched.transforms]
+        return {index: steps[index] for index in self.routes_to(sink) if steps[index]}
+
+    def route_name(self, index: int) -> str:
+        """The name of a route, or `unmatched`."""
+        return self.routes[index].name if index < len(self.routes) else "unmatched"
+
+    def place_of(self, index: int) -> str:
+        """Where a route stands in the job file."""
+        return f"routes.{index}" if index < len(self.routes) else "unmatched"
 
     @model_validator(mode="after")
     def _names_fit_together(self) -> Self:
         _refuse_repeats("streams", self.streams)
         _check_offsets(self.starting_offsets, self.streams)
         _refuse_repeats("routes", [route.name for route in self.routes])
+        if any(route.name == "unmatched" for route in self.routes):
+            raise ValueError("routes: the name 'unmatched' is taken by the key `unmatched`")
         used = set(self.unmatched.sinks)
         places = [(f"routes.{index}", route.sinks) for index, route in enumerate(self.routes)]
         for place, names in [*places, ("unmatched", self.unmatched.sinks)]:

@@ -24,6 +24,7 @@ from penstock.router.core.offsets import (
 )
 from penstock.router.durable import write_whole
 from penstock.router.errors import DataLossError, LogUnavailableError
+from penstock.router.letter_stream import NatsLetterStream
 from penstock.router.query import SinkQuery
 from penstock.router.reading import LogReading, LogState
 from penstock.router.routes import check_routes
@@ -72,6 +73,8 @@ class Job:
         self._ends: Mapping[StreamPartition, Readable] = {}
         self._target: Mapping[StreamPartition, int] = {}
         self._incarnations: Mapping[str, str] = {}
+        letters = config.dead_letter_stream
+        self._letters = NatsLetterStream(letters) if letters else None
         self._moved: dict[str, tuple[Any, int]] = {}
         self._log_problem: str | None = None
         self._health = Health.STARTING
@@ -194,6 +197,8 @@ class Job:
         self._stop.set()
         if self._session is not None:
             self._session.close()
+        if self._letters is not None:
+            self._letters.close()
         self._log.close()
         self._endpoints.unlink(missing_ok=True)
         self._admin.close()
@@ -242,6 +247,7 @@ class Job:
             meter=self._meters[sink],
             stop=self._stop,
             clock=self._clock,
+            letter_stream=self._letters,
         )
 
     def _write_endpoints(self) -> None:

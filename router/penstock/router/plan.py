@@ -7,7 +7,7 @@ from penstock.router.records import columns_and_types
 def picture(job: JobConfig) -> str:
     """Streams to routes to sinks, and the columns that a `where` may use."""
     lines = [f"job {job.job}", "", "streams", f"  {', '.join(job.streams)}  (from {job.logd})", ""]
-    lines.append("routes")
+    lines.append("routes" if job.routing == "fan_out" else "routes, the first that matches")
     width = max(len(route.name) for route in job.routes)
     lines += [_route_line(route, width) for route in job.routes]
     others = ", ".join(job.unmatched.sinks) or "left out, counted"
@@ -22,4 +22,5 @@ def picture(job: JobConfig) -> str:
 
 def _route_line(route: Route, width: int) -> str:
     condition = "everything" if route.where is None else f"where {route.where}"
-    return f"  {route.name:<{width}}  {condition} -> {', '.join(route.sinks)}"
+    steps = "".join(f", {step.verb}" for step in route.transforms)
+    return f"  {route.name:<{width}}  {condition}{steps} -> {', '.join(route.sinks)}"

@@ -16,6 +16,7 @@ from penstock.router.config import JobConfig
 from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.core.restarts import Restarts
 from penstock.router.errors import StoppedError
+from penstock.router.feed import Feed
 from penstock.router.records import typed
 from penstock.router.routes import rows_for
 from penstock.router.sinks import Sink, SinkContext
@@ -38,7 +39,7 @@ class SinkQuery:
         self.failure: str | None = None
         self.received = 0
         self._job = job
-        self._sink = sink
+        self._feed = Feed(job, sink, context)
         self._context = context
         self._starting = starting
         self._restarts = Restarts()
@@ -114,7 +115,7 @@ class SinkQuery:
             retryTimeoutSeconds=str(job.source.retry_timeout_s),
             **job.source.options(),
         )
-        rows = rows_for(self.name, job, typed(reader.load())).select(*self._sink.columns)
+        rows = rows_for(self.name, job, typed(reader.load())).select(*self._feed.columns)
         # A pool of its own, so that one sink's backlog does not make the others queue.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         self._last_batch = -1
@@ -134,7 +135,7 @@ class SinkQuery:
         self._context.incarnations.update(planned.incarnations)
         rows = frame.toArrow()
         if rows.num_rows:
-            self._sink.write(rows)
+            self._feed.give(rows, batch)
         self.failure = None
 
     def _count_progress(self) -> None:

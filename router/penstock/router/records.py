@@ -46,7 +46,7 @@ def record_columns() -> list[spec_columns.Column]:
 def columns_and_types() -> list[tuple[str, str]]:
     """Every column that a `where` may use, with its Spark SQL type."""
     log = [(field.name, field.dataType.simpleString()) for field in _log_type()]
-    record = [(_name(column), _sql_type(column.type)) for column in record_columns()]
+    record = [(router_name(column), _sql_type(column.type)) for column in record_columns()]
     return [*log, ("time", "timestamp"), ("malformed", "boolean"), *record]
 
 
@@ -82,7 +82,7 @@ def _typed_columns() -> list[str]:
             value = f"element_at({value}, '{column.path[1]}')"
         if column.name == "kind":
             value = f"if({is_record}, {value}, '{RAW_KIND}')"
-        columns.append(f"{value} as `{_name(column)}`")
+        columns.append(f"{value} as `{router_name(column)}`")
     return columns
 
 
@@ -101,7 +101,8 @@ def _sql_type(neutral: str) -> str:
     return _SQL_TYPES.get(neutral, neutral.replace("long", "bigint"))
 
 
-def _name(column: spec_columns.Column) -> str:
+def router_name(column: spec_columns.Column) -> str:
+    """The column's name here, where the log's own columns stand beside it."""
     return _RENAMED.get(column.name, column.name)
 
 

@@ -13,6 +13,13 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class RateLimit(Settings):
+    """How fast records go to a sink, on the average over batches."""
+
+    records_per_s: Annotated[float, Field(gt=0)] | None = None
+    bytes_per_s: Annotated[float, Field(ge=1024)] | None = None
+
+
 class SinkConfig(Settings):
     """The settings of one sink; a subclass narrows `type` to its one name.
 
@@ -20,6 +27,7 @@ class SinkConfig(Settings):
     """
 
     type: str
+    rate_limit: RateLimit = RateLimit()
 
     def about(self) -> str:
         """One line for `penstock router plan`: where records go, and how often each."""

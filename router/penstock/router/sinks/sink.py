@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -13,6 +14,14 @@ from penstock.router.errors import StoppedError
 from penstock.router.sinks.guarantee import Guarantee
 from penstock.router.sinks.settings import SinkConfig
 from penstock.router.telemetry import Meter
+
+
+class LetterStream(Protocol):
+    """Where dead letters go beside their files."""
+
+    def publish(self, lines: Sequence[str]) -> None:
+        """Store letters, a JSON object each; returns when all are stored."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +38,7 @@ class SinkContext:
         meter: Where the sink counts.
         stop: Set when the job ends; a sink that waits must give up.
         clock: Time.
+        letter_stream: Where dead letters go as well; None for nowhere.
     """
 
     job: str
@@ -39,6 +49,7 @@ class SinkContext:
     meter: Meter
     stop: threading.Event
     clock: Clock
+    letter_stream: LetterStream | None = None
 
     def wait(self, seconds: float) -> None:
         """Let time pass.

@@ -10,6 +10,7 @@ be taken over.
 """
 
 import importlib
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -125,9 +126,9 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _kind(name: str, sink: Any, package: str) -> SinkKind:
-    if not (isinstance(sink, type) and all(hasattr(sink, it) for it in _NEEDED)):
+    if not (inspect.isclass(sink) and all(hasattr(sink, it) for it in _NEEDED)):
         raise TypeError(f"{sink!r} is not a sink: it needs {', '.join(_NEEDED)}")
-    config = sink.config_class
+    config: Any = sink.config_class
     if not (isinstance(config, type) and issubclass(config, SinkConfig)):
         raise TypeError(f"{sink.__name__}.config_class must derive from SinkConfig")
     return SinkKind(name, config, sink, package)

@@ -1,0 +1,102 @@
+"""From a batch to a sink: the routes' transforms, the sink's pace, and what must be laid aside."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.router.config import JobConfig
+from penstock.router.core.pace import Pace
+from penstock.router.dead_letter import Reason, lay_aside
+from penstock.router.sinks import Sink, SinkContext
+from penstock.router.transforms import Chain
+from penstock.router.transforms.chain import in_log_order
+
+ROUTE_COLUMN = "_route"
+"""The number of the route that leads a row to its sink; `unmatched` comes after the last."""
+
+_NOT_A_RECORD = Reason(
+    code="not_a_record", text="the route's transforms need a JSON object with a record's fields"
+)
+
+
+class Feed:
+    """Feeds one sink.
+
+    Args:
+        job: The job.
+        sink: The sink, open.
+        context: What the sink got.
+
+    Raises:
+        ConfigError: A file that a transform needs cannot be used.
+    """
+
+    def __init__(self, job: JobConfig, sink: Sink, context: SinkContext) -> None:
+        self._sink = sink
+        self._context = context
+        self._chains = {
+            index: Chain(
+                steps,
+                context.state_dir / f"dedupe.{job.route_name(index)}",
+                place=f"{job.place_of(index)}.transforms",
+            )
+            for index, steps in job.transforms_to(context.sink).items()
+        }
+        limit = job.sinks[context.sink].rate_limit
+        self._pace = Pace(
+            records_per_s=limit.records_per_s,
+            bytes_per_s=limit.bytes_per_s,
+            now_ns=context.clock.monotonic_ns(),
+        )
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that a batch must have."""
+        if not self._chains or self._sink.columns == ("*",):
+            return list(self._sink.columns)
+        more = set().union(*(chain.columns for chain in self._chains.values()))
+        return [*self._sink.columns, *sorted(more - set(self._sink.columns)), ROUTE_COLUMN]
+
+    def give(self, rows: pa.Table, batch: int) -> None:
+        """Bring the rows of one batch, at least one, where they belong.
+
+        Raises:
+            StoppedError: The job ends and the batch is not finished.
+        """
+        if self._chains:
+            rows = self.transform(rows, batch)
+        if not rows.num_rows:
+            return
+        clock = self._context.clock
+        while (pause_ns := self._pace.wait_ns(clock.monotonic_ns())) > 0:
+            self._context.meter.count("paced_ms", pause_ns // 1_000_000)
+            self._context.wait(pause_ns / 1e9)
+        self._pace.book(records=rows.num_rows, size=_bytes_of(rows), now_ns=clock.monotonic_ns())
+        self._sink.write(rows)
+
+    def transform(self, rows: pa.Table, batch: int, *, lay_refused_aside: bool = True) -> pa.Table:
+        """What the sink gets of a batch whose rows are numbered by route."""
+        rows = in_log_order(rows)
+        numbers = rows.column(ROUTE_COLUMN)
+        rows = rows.drop_columns([ROUTE_COLUMN])
+        parts = []
+        for number in pc.unique(numbers).to_pylist():
+            part = rows.filter(pc.equal(numbers, number))
+            if (chain := self._chains.get(number)) is None:
+                parts.append(part)
+                continue
+            done = chain.apply(part, batch)
+            parts.append(done.rows)
+            for verb, count in done.left_out.items():
+                self._context.meter.count(f"left_out_{verb}", count)
+            if done.refused.num_rows and lay_refused_aside:
+                lay_aside(done.refused, _NOT_A_RECORD, self._context)
+        rows = in_log_order(pa.concat_tables(parts))
+        return rows if self._sink.columns == ("*",) else rows.select(list(self._sink.columns))
+
+
+def _bytes_of(rows: pa.Table) -> int:
+    """The records' own bytes, as far as the sink gets them."""
+    at = rows.schema.get_field_index("value")
+    if at < 0:
+        return int(rows.nbytes)
+    return int(pc.sum(pc.binary_length(rows.column(at))).as_py() or 0)

@@ -1,0 +1,6 @@
+"""What a route does to the records it takes, between the log and a sink."""
+
+from penstock.router.transforms.chain import Chain, Transformed
+from penstock.router.transforms.settings import Transform
+
+__all__ = ["Chain", "Transform", "Transformed"]

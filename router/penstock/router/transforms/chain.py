@@ -1,0 +1,207 @@
+"""The steps of a route, one after the other, on the rows that it takes of a batch."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.router.transforms import content, sampling
+from penstock.router.transforms.dedupe import COLUMNS as DEDUPE_COLUMNS
+from penstock.router.transforms.dedupe import Seen
+from penstock.router.transforms.mappings import PRESETS
+from penstock.router.transforms.settings import Transform
+from penstock.service import ConfigError
+
+_ROW_ONLY: Final = frozenset({"sample", "dedupe"})
+"""Steps that leave rows out; all others change what a record says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transformed:
+    """What became of a route's rows.
+
+    Attributes:
+        rows: What goes on to the sink.
+        refused: Rows that the steps cannot be done to, unchanged.
+        left_out: How many rows each step left out, by its verb.
+    """
+
+    rows: pa.Table
+    refused: pa.Table
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+class Chain:
+    """A route's steps, ready to use.
+
+    Args:
+        steps: As the job file has them.
+        state_dir: A directory of the route's and sink's own, for what steps remember.
+        place: Where the steps stand in the job file, for errors.
+
+    Raises:
+        ConfigError: A key file cannot be used.
+    """
+
+    def __init__(self, steps: list[Transform], state_dir: Path, *, place: str) -> None:
+        self._steps = steps
+        self._keys: dict[int, bytes] = {}
+        self._seen: Seen | None = None
+        for index, step in enumerate(steps):
+            if step.hash is not None:
+                try:
+                    self._keys[index] = step.hash.key()
+                except ValueError as error:
+                    raise ConfigError(
+                        f"{place}.{index}.hash.key_file: {error}",
+                        fix="write a random key there: openssl rand -hex 32",
+                    ) from None
+            if step.dedupe is not None:
+                self._seen = Seen(step.dedupe, state_dir)
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns that the steps need beside the sink's own."""
+        needed: set[str] = set()
+        for step in self._steps:
+            if step.sample is not None:
+                needed |= sampling.sample_columns(step.sample)
+            elif step.dedupe is not None:
+                needed |= DEDUPE_COLUMNS
+            else:
+                needed |= {"stream", "partition", "offset", "subject", "value"}
+        return needed
+
+    def apply(self, table: pa.Table, batch: int) -> Transformed:
+        """Do the steps to rows that come in the log's order."""
+        work = _Work(table, must_parse=any(step.verb not in _ROW_ONLY for step in self._steps))
+        for index, step in enumerate(self._steps):
+            self._step(work, index, step, batch)
+        return work.result()
+
+    def _step(self, work: "_Work", index: int, step: Transform, batch: int) -> None:
+        if step.sample is not None:
+            work.keep(sampling.kept(work.table, step.sample), "sample")
+            work.table = sampling.weigh(work.table, work.records, step.sample.rate)
+            work.changed = True
+        elif step.dedupe is not None:
+            assert self._seen is not None
+            work.keep(self._seen.fresh(work.table, batch), "dedupe")
+        elif step.map is not None:
+            work.map(step.map)
+        else:
+            work.table = self._changed(work, index, step)
+            work.changed = True
+
+    def _changed(self, work: "_Work", index: int, step: Transform) -> pa.Table:
+        table, records = work.table, work.records
+        if step.select is not None:
+            return content.select(table, records, step.select)
+        if step.drop is not None:
+            return content.drop(table, records, step.drop)
+        if step.rename is not None:
+            return content.rename(table, records, step.rename)
+        if step.mask is not None:
+            return content.mask(table, records, step.mask)
+        assert step.hash is not None
+        return content.keyed_hash(table, records, step.hash, self._keys[index])
+
+
+class _Work:
+    """Rows with their records, which stay side by side."""
+
+    def __init__(self, table: pa.Table, *, must_parse: bool) -> None:
+        self.changed = False
+        self._left_out: dict[str, int] = {}
+        self._original = table
+        self._parses = "value" in table.column_names
+        self.records: content.Records = []
+        self._is_record: list[bool] = []
+        self.table = table
+        self._refused = [table.slice(0, 0)]
+        if self._parses:
+            self._parse()
+            if must_parse:
+                self._refuse(self._is_record)
+
+    def keep(self, mask: pa.Array, verb: str) -> None:
+        """Leave rows out."""
+        stays = mask.to_pylist()
+        self._left_out[verb] = self._left_out.get(verb, 0) + stays.count(False)
+        self._filter(stays)
+
+    def map(self, preset: str) -> None:
+        """Make documents of the records."""
+        made: list[dict[str, Any] | None] = [_mapped(preset, record) for record in self.records]
+        self._refuse([document is not None for document in made])
+        self.records = [document for document in made if document is not None]
+        self.changed = True
+
+    def result(self) -> Transformed:
+        """The rows as they are now."""
+        table = self.table
+        if self.changed and self._parses:
+            at = table.schema.get_field_index("value")
+            before = table.column(at).to_pylist()
+            values = [
+                orjson.dumps(record) if is_record else value
+                for record, is_record, value in zip(
+                    self.records, self._is_record, before, strict=True
+                )
+            ]
+            kind = table.schema.field(at)
+            table = table.set_column(at, kind, pa.array(values, kind.type))
+        return Transformed(table, pa.concat_tables(self._refused), self._left_out)
+
+    def _parse(self) -> None:
+        for value in self.table.column("value").to_pylist():
+            record = _object(value)
+            self._is_record.append(record is not None)
+            self.records.append({} if record is None else record)
+
+    def _refuse(self, stays: list[bool]) -> None:
+        """Take rows out, as they were before any step."""
+        if not self._parses or all(stays):
+            return
+        out = pa.array([not it for it in stays], pa.bool_())
+        self._refused.append(self._untouched(self.table.filter(out)))
+        self._filter(stays)
+
+    def _untouched(self, rows: pa.Table) -> pa.Table:
+        """The same rows of the batch as it came."""
+        keys = ["stream", "partition", "offset"]
+        places = {tuple(row.values()) for row in rows.select(keys).to_pylist()}
+        columns = [self._original.column(key).to_pylist() for key in keys]
+        chosen = [place in places for place in zip(*columns, strict=True)]
+        return self._original.filter(pa.array(chosen, pa.bool_()))
+
+    def _filter(self, stays: list[bool]) -> None:
+        self.table = self.table.filter(pa.array(stays, pa.bool_()))
+        if self._parses:
+            self.records = [it for it, stay in zip(self.records, stays, strict=True) if stay]
+            self._is_record = [it for it, stay in zip(self._is_record, stays, strict=True) if stay]
+
+
+def _mapped(preset: str, record: dict[str, Any]) -> dict[str, Any] | None:
+    """A record's document; None where it is not a record as the specs say."""
+    try:
+        return PRESETS[preset](record)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _object(value: bytes | None) -> dict[str, Any] | None:
+    try:
+        found = orjson.loads(value or b"")
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def in_log_order(table: pa.Table) -> pa.Table:
+    """Rows by stream, partition and offset, so that a batch that comes again is the same."""
+    keys = [(name, "ascending") for name in ("stream", "partition", "offset")]
+    return table.take(pc.sort_indices(table, sort_keys=keys))

@@ -1,0 +1,79 @@
+"""The names that transforms use: a typed column, or a member of `attributes` or `resource`.
+
+A field is in two places, which a transform changes both: the typed column (a member: the entry of
+the map column) and the record's JSON text in `value`.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from penstock.router.records import record_columns, router_name
+
+MAPS: Final = ("attributes", "resource")
+"""Record fields that are open maps; each is a map column as well."""
+
+ENVELOPE: Final = frozenset({"schema", "kind", "time_unix_nano"})
+"""Columns that no transform takes away: without them it is no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field.
+
+    Attributes:
+        name: As the job file has it.
+        path: Keys from the record's root to the value.
+        column: The typed column of its own, if it has one.
+        type: The neutral type of that column; `string` for members.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    column: str | None
+    type: str
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it is an entry of a map column."""
+        return len(self.path) == 2 and self.path[0] in MAPS
+
+
+def parse_field(name: str) -> Field:
+    """Look a name up.
+
+    Raises:
+        ValueError: There is no such field.
+    """
+    if (found := _columns().get(name)) is not None:
+        return found
+    group, _, member = name.partition(".")
+    if group == "context" and (found := _by_path().get((group, member))) is not None:
+        return found
+    if group in MAPS and member:
+        known = _by_path().get((group, member))
+        return Field(name, (group, member), known.column if known else None, "string")
+    raise ValueError(
+        f"there is no field {name!r}; name a record's column that `penstock router plan` lists, or"
+        " attributes.KEY or resource.KEY"
+    )
+
+
+def all_columns() -> list[Field]:
+    """Every typed column of the specs, the whole maps included."""
+    return list(_columns().values())
+
+
+@cache
+def _columns() -> dict[str, Field]:
+    return {
+        router_name(column): Field(
+            router_name(column), column.path, router_name(column), column.type
+        )
+        for column in record_columns()
+    }
+
+
+@cache
+def _by_path() -> dict[tuple[str, ...], Field]:
+    return {field.path: field for field in _columns().values()}

@@ -1,0 +1,69 @@
+"""Sampling: which records are kept is told by their trace, so that every sampler keeps the same.
+
+A trace id gives its last 56 bits, as OpenTelemetry's consistent probability sampling has it; any
+other text the first 56 of its BLAKE2b. A record is kept where that number reaches a threshold, so
+what is kept at one rate is kept at every higher one, here and by OpenTelemetry's own samplers.
+"""
+
+import re
+from hashlib import blake2b
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.router.transforms.entries import entry
+from penstock.router.transforms.fields import parse_field
+from penstock.router.transforms.settings import Sample
+
+_RANGE: Final = 1 << 56
+_TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+def sample_columns(settings: Sample) -> set[str]:
+    """The columns that the decision is made of."""
+    field = parse_field(settings.by)
+    return {field.column or field.path[0], "record_id", "stream", "partition", "offset"}
+
+
+def kept(table: pa.Table, settings: Sample) -> pa.Array:
+    """Which rows stay."""
+    threshold = round((1 - settings.rate) * _RANGE)
+    coded = _deciding(table, settings).dictionary_encode()
+    stays = [randomness(text) >= threshold for text in coded.dictionary.to_pylist()]
+    return pa.array(stays, pa.bool_()).take(coded.indices)
+
+
+def weigh(table: pa.Table, records: list[dict[str, Any]], rate: float) -> pa.Table:
+    """Make each row stand for the ones that were left out."""
+    for record in records:
+        before = record.get("sample_weight")
+        record["sample_weight"] = (before if isinstance(before, int | float) else 1) / rate
+    at = table.schema.get_field_index("sample_weight")
+    if at < 0:
+        return table
+    weights = pc.divide(pc.fill_null(table.column(at), 1.0), rate)
+    return table.set_column(at, table.schema.field(at), weights)
+
+
+def randomness(text: str) -> int:
+    """A number below 2^56 that is the same for the same text, everywhere."""
+    if _TRACE_ID.fullmatch(text):
+        return int(text[-14:], 16)
+    return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big")
+
+
+def _deciding(table: pa.Table, settings: Sample) -> pa.Array:
+    """What decides about each row: what `by` says, else its id, else its place in the log."""
+    field = parse_field(settings.by)
+    if field.column is not None:
+        by = table.column(field.column).combine_chunks()
+    else:
+        by = entry(table.column(field.path[0]).combine_chunks(), field.path[1])
+    place = pc.binary_join_element_wise(
+        table.column("stream"),
+        table.column("partition").cast(pa.string()),
+        table.column("offset").cast(pa.string()),
+        "/",
+    )
+    return pc.coalesce(by, table.column("record_id"), place).combine_chunks()

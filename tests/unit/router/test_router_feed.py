@@ -1,0 +1,117 @@
+"""From a batch to a sink: transforms by route, the pace, and what is laid aside."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typing_extensions import override
+
+from penstock.router.config import JobConfig
+from penstock.router.feed import ROUTE_COLUMN, Feed
+from penstock.router.sinks import Sink, SinkContext
+from tests.unit.router.sink_rows import context, row, table
+from tests.unit.router.test_router_config import load
+from tests.unit.router.test_router_sinks import Pigeon, PigeonConfig
+
+
+class Notebook(Pigeon):
+    """Keeps what it is given."""
+
+    columns = ("value", "service")
+
+    def __init__(self, sink_context: SinkContext) -> None:
+        super().__init__(PigeonConfig(type="pigeon"), sink_context)
+        self.batches: list[pa.Table] = []
+
+    @override
+    def write(self, rows: pa.Table) -> None:
+        self.batches.append(rows)
+
+
+MASK = {"mask": {"fields": ["resource.service.name"]}}
+ROUTES: list[dict[str, Any]] = [
+    {"name": "shy", "where": "kind = 'log'", "transforms": [MASK], "sinks": ["lake"]},
+    {"name": "plain", "sinks": ["lake"]},
+]
+
+
+def numbered(*rows: tuple[int, dict[str, Any]]) -> pa.Table:
+    numbers = pa.array([number for number, _ in rows], pa.int32())
+    return table([each for _, each in rows]).append_column(ROUTE_COLUMN, numbers)
+
+
+def job(directory: Path, **keys: Any) -> JobConfig:
+    return load(directory, **({"routes": ROUTES} | keys))
+
+
+def test_each_route_does_its_own_to_the_rows_it_takes(tmp_path: Path) -> None:
+    sink = Notebook(context(tmp_path))
+    feed = Feed(job(tmp_path), sink, context(tmp_path))
+    assert feed.columns == [
+        "value",
+        "service",
+        "offset",
+        "partition",
+        "stream",
+        "subject",
+        "_route",
+    ]
+    rows = numbered((1, row(3)), (0, row(2)), (1, row(1)), (0, row(0, value=b"?")))
+    feed.give(rows, 0)
+    (given,) = sink.batches
+    assert given.column_names == ["value", "service"]
+    assert given["service"].to_pylist() == ["checkout", "***", "checkout"]
+
+
+def test_rows_that_cannot_be_transformed_are_dead_letters_with_their_reason(tmp_path: Path) -> None:
+    its = context(tmp_path)
+    published: list[str] = []
+
+    class Stream:
+        def publish(self, lines: Any) -> None:
+            published.extend(lines)
+
+    its = replace(its, letter_stream=Stream())
+    sink = Notebook(its)
+    Feed(job(tmp_path), sink, its).give(numbered((0, row(7, value=b"\xff?"))), 0)
+    assert sink.batches == []
+    (path,) = (tmp_path / "dead" / "lake").glob("*.ndjson")
+    assert path.name == f"logs.5f2c19aa-0-{7:020d}-{7:020d}.ndjson"
+    letter = json.loads(path.read_text())
+    assert (letter["code"], letter["offset"], letter["attempt"]) == ("not_a_record", 7, 1)
+    assert letter["incarnation"] == "5f2c19aa00000000"
+    assert letter["value_base64"] == "/z8="
+    assert [json.loads(line) for line in published] == [letter]
+    assert its.meter.stage("lake", received=1, lag=0).errors == 1
+
+
+def test_a_sink_without_transforms_gets_the_batch_as_it_is(tmp_path: Path) -> None:
+    its = context(tmp_path)
+    sink = Notebook(its)
+    feed = Feed(load(tmp_path), sink, its)
+    assert feed.columns == ["value", "service"]
+    rows = table([row(1), row(0)])
+    feed.give(rows, 0)
+    assert sink.batches == [rows]
+
+
+def test_a_paced_sink_waits_between_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    its = context(tmp_path)
+    waited: list[float] = []
+
+    def wait(self: SinkContext, seconds: float) -> None:
+        waited.append(seconds)
+        self.clock.sleep(seconds)
+
+    monkeypatch.setattr(SinkContext, "wait", wait)
+    sinks = {"lake": {"type": "parquet", "path": "/x", "rate_limit": {"records_per_s": 2}}}
+    sink: Sink = Notebook(its)
+    feed = Feed(load(tmp_path, sinks=sinks), sink, its)
+    for batch in range(3):
+        feed.give(table([row(number) for number in range(4)]), batch)
+    assert sum(waited) == pytest.approx(3.0, abs=0.01)
