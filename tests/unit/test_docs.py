@@ -71,11 +71,11 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
 
 
 def test_make_targets_named_in_documents_exist() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {
         (path.name, target)
         for path in DOCUMENTS
-        for target in re.findall(r"(?:^ {4}|`)make ([a-z]+)", path.read_text(), re.MULTILINE)
+        for target in re.findall(r"(?:^ {4}|`)make ([a-z-]+)", path.read_text(), re.MULTILINE)
     }
     assert named
     assert {(name, target) for name, target in named if target not in targets} == set()

@@ -20,10 +20,16 @@ from typing import Final
 from penstock.router.clock import Clock
 from penstock.router.core.offsets import Offsets, offsets_from_json
 from penstock.router.durable import write_whole
-from penstock.service import ConfigError, UnavailableError
+from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
 
 _LOCK_POLL_S: Final = 0.1
 _OFFSET_LOG_VERSION: Final = "v1"
+
+
+class CheckpointVersionError(ServiceError):
+    """A checkpoint is there, and another version's."""
+
+    exit_code = ExitCode.CONFIG
 
 
 class JobLock:
@@ -105,8 +111,15 @@ def committed_offsets(spark_checkpoint: Path) -> Offsets | None:
 
 def planned_offsets(spark_checkpoint: Path, batch: int) -> Offsets:
     """The position behind a batch, which Spark notes before it begins with it."""
-    lines = (spark_checkpoint / "offsets" / str(batch)).read_text().splitlines()
-    assert lines[0] == _OFFSET_LOG_VERSION, lines[0]
+    path = spark_checkpoint / "offsets" / str(batch)
+    lines = path.read_text().splitlines()
+    if lines[0] != _OFFSET_LOG_VERSION:
+        raise CheckpointVersionError(
+            f"{path}: an offset log of version {lines[0]!r}; this router reads"
+            f" {_OFFSET_LOG_VERSION!r}: another version of Spark wrote it",
+            fix="run the job with the pyspark that wrote it until it has caught up, then begin anew"
+            " with an empty checkpoint_dir and starting_offsets as the status's `committed` says",
+        )
     return offsets_from_json(json.loads(lines[2]))
 
 

@@ -1,17 +1,21 @@
 """`penstock router`: run a job, check it, look at it."""
 
-import asyncio
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
 
-from penstock.router.config import JobConfig
-from penstock.service import check_only, configure_logs, load_config, run_until_stopped
+from penstock.router.cli_again import dlq, replay
+from penstock.router.cli_job import check_expressions, job_argument, load_job, run_job
+from penstock.router.cli_looking import plan, preview, sinks, status
+from penstock.service import check_only
 from penstock.service.command import PenstockGroup, check_option, config_option
-from penstock.service.options import option_lines
 
-POLL_S = 0.5
+_UNTIL = click.option(
+    "--until-caught-up",
+    is_flag=True,
+    help="Stop once every sink has all that the log held at the start; exit 69 when one gets"
+    " nothing for source.retry_timeout_s.",
+)
 
 
 @click.group(
@@ -21,12 +25,7 @@ POLL_S = 0.5
 )
 @config_option
 @check_option
-@click.option(
-    "--until-caught-up",
-    is_flag=True,
-    help="Stop once every sink has all that the log held at the start; exit 69 when one gets"
-    " nothing for source.retry_timeout_s.",
-)
+@_UNTIL
 @click.pass_context
 def cli(
     context: click.Context, config_path: Path | None, *, check: bool, until_caught_up: bool
@@ -41,89 +40,30 @@ def cli(
         check_expressions(config)
         click.echo(check_only(config, config_path), nl=False)
         return
-    configure_logs("router")
-    _run(config, until_caught_up=until_caught_up)
+    run_job(config, until_caught_up=until_caught_up)
 
 
-@cli.command(epilog="Example: penstock router plan job.yaml")
-@click.argument("job", type=click.Path(path_type=Path, dir_okay=False))
-def plan(job: Path) -> None:
-    """Show a job's streams, routes, sinks and columns."""
-    from penstock.router.plan import picture
-
-    click.echo(picture(load_job(job)))
-
-
-@cli.command(epilog="Example: penstock router sinks")
-@click.option("--markdown", is_flag=True, help="Print the table of guarantees in router/README.md.")
-def sinks(*, markdown: bool) -> None:
-    """List the types of sinks, what they guarantee, and their options."""
-    from penstock.router.sinks.table import guarantees, sink_kinds
-
-    if markdown:
-        click.echo("\n".join(guarantees()))
-        return
-    for kind in sink_kinds():
-        first, *options = option_lines(kind.config)
-        click.echo(first if kind.package == "penstock" else f"{first} (package {kind.package})")
-        click.echo(f"    on replay: {kind.sink.guarantee}")
-        for line in options:
-            click.echo(line)
+@cli.command(epilog="Example: penstock router run job.yaml --master spark://10.0.0.5:7077")
+@job_argument
+@_UNTIL
+@click.option("--master", metavar="URL", help="Spark's master, instead of the job's spark.master.")
+def run(path: Path, *, until_caught_up: bool, master: str | None) -> None:
+    """Run a job until SIGTERM, as `--config` does."""
+    config = load_job(path)
+    if master is not None:
+        spark = config.spark.model_copy(update={"master": master})
+        config = config.model_copy(update={"spark": spark})
+    run_job(config, until_caught_up=until_caught_up)
 
 
-def load_job(path: Path) -> JobConfig:
-    """Read a job file.
-
-    Raises:
-        ConfigError: It is not a valid job.
-    """
-    return load_config(JobConfig, path, env_prefix="PENSTOCK_ROUTER")
-
-
-def check_expressions(config: JobConfig) -> None:
-    """Let Spark analyse the job's conditions; starts Spark only if there are any.
-
-    Raises:
-        ConfigError: One is not valid.
-    """
-    if all(route.where is None for route in config.routes):
-        return
-    from penstock.router.routes import check_routes
-    from penstock.router.session import Session
-
-    with TemporaryDirectory(prefix="penstock-router-") as directory:
-        session = Session.start(config.job, config.spark, Path(directory))
-        try:
-            check_routes(config, session.spark)
-        finally:
-            session.close()
+@cli.command(epilog="Example: penstock router validate job.yaml")
+@job_argument
+def validate(path: Path) -> None:
+    """Check a job, its conditions and key files included; exit 78 when something is wrong."""
+    config = load_job(path)
+    check_expressions(config)
+    click.echo(f"{path} is valid: {len(config.routes)} routes, {len(config.sinks)} sinks")
 
 
-def _run(config: JobConfig, *, until_caught_up: bool) -> None:
-    from penstock.router.job import Job
-
-    async def main(stop: asyncio.Event) -> None:
-        job = Job(config)
-        try:
-            await asyncio.to_thread(job.start, stop.is_set)
-            stuck = None
-            while not stop.is_set() and not (until_caught_up and job.has_caught_up()):
-                if until_caught_up and (stuck := job.stuck()) is not None:
-                    break
-                await asyncio.to_thread(job.poll)
-                await _wait(stop, POLL_S)
-            await asyncio.to_thread(job.drain)
-            if stuck is not None:
-                raise stuck
-        finally:
-            await asyncio.to_thread(job.close)
-
-    run_until_stopped(main)
-
-
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return
+for command in (plan, preview, replay, status, sinks, dlq):
+    cli.add_command(command)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from penstock.logd.client import Access
 from penstock.router.core.offsets import offsets_from_json
@@ -12,6 +12,18 @@ from penstock.router.sinks.settings import Seconds, Settings
 from penstock.router.sinks.table import AnySinkConfig
 from penstock.router.transforms.settings import Steps, Transform
 from penstock.service import HostPort, HostPorts
+
+
+def _local(value: Any) -> Any:
+    if isinstance(value, str) and "://" in value:
+        raise ValueError(
+            "must be a directory of this machine, perhaps a network volume: the job's lock, sinks'"
+            " own state and its journals need a file system with locks and renames"
+        )
+    return value
+
+
+LocalDirectory = Annotated[Path, BeforeValidator(_local)]
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """Of a job, route or sink; it becomes part of file names."""
@@ -29,6 +41,7 @@ class Source(Settings):
 
     fail_on_data_loss: bool = True
     retry_timeout_s: Seconds = 120.0
+    cursors: bool = True
     partitions_min: Annotated[int, Field(ge=1, le=1024)] = 1
     token_file: Path | None = None
     tls: bool = False
@@ -93,6 +106,12 @@ class Spark(Settings):
     driver_memory: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = "640m"
     conf: dict[str, str] = Field(default_factory=dict)
 
+    @property
+    def is_on_this_machine(self) -> bool:
+        """Whether executors reach the driver over the loopback interface."""
+        host = self.master.partition("://")[2].partition(":")[0]
+        return self.master.startswith("local") or host in ("127.0.0.1", "localhost")
+
 
 class JobConfig(Settings):
     """One job."""
@@ -101,7 +120,7 @@ class JobConfig(Settings):
     logd: HostPorts
     streams: Annotated[list[str], Field(min_length=1)]
     starting_offsets: Literal["earliest", "latest"] | dict[str, dict[str, int]] = "earliest"
-    checkpoint_dir: Path
+    checkpoint_dir: LocalDirectory
     work_dir: Path | None = None
     dead_letter_dir: Path | None = None
     dead_letter_stream: DeadLetterStream | None = None

@@ -4,10 +4,9 @@
 
 One JSON object a line: `time` (of the refusal), `job`, `sink`, `stream`, `incarnation`,
 `partition`, `offset`, `subject`, `timestamp_ns` and `key_base64` where the sink gets them, `code`,
-`status` (of HTTP, else 0), `reason`, `attempt`, and the record as `value` where it is UTF-8 text,
-else as `value_base64`: as it lies in the log, before any transform where a transform refused it,
-else as the sink got it. The same refusal met again replaces its file. Letters that were replayed
-lie in `DIR/SINK/done`.
+`status` (of HTTP, else 0), `reason`, `attempt`, and the record as it lies in the log, before any
+transform, as `value` where it is UTF-8 text, else as `value_base64`. The same refusal met again
+replaces its file. Letters that were replayed lie in `DIR/SINK/done`.
 """
 
 import base64
@@ -77,6 +76,7 @@ def keep_dead_letters(rows: pa.Table, refused: Refused, name: str, context: Sink
 
 
 def _keep(rows: pa.Table, reason: Reason, name: str, context: SinkContext) -> Path:
+    rows = context.originals.of(rows)
     path = context.dead_letters / context.sink / f"{name}.ndjson"
     moment = datetime.fromtimestamp(context.clock.unix_ns() // 10**9, UTC).isoformat()
     about = {"time": moment, "job": context.job, "sink": context.sink}

@@ -63,6 +63,7 @@ class Feed:
             StoppedError: The job ends and the batch is not finished.
         """
         if self._chains:
+            self._context.originals.table = rows
             rows = self.transform(rows, batch)
         if not rows.num_rows:
             return
@@ -72,6 +73,10 @@ class Feed:
             self._context.wait(pause_ns / 1e9)
         self._pace.book(records=rows.num_rows, size=_bytes_of(rows), now_ns=clock.monotonic_ns())
         self._sink.write(rows)
+
+    def close(self) -> None:
+        """Close the sink; no batch is in work."""
+        self._sink.close()
 
     def transform(self, rows: pa.Table, batch: int, *, lay_refused_aside: bool = True) -> pa.Table:
         """What the sink gets of a batch whose rows are numbered by route."""

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry
 
+from penstock.logd.client import LogClient
 from penstock.router.checkpoint import JobLock, StartingOffsets
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
@@ -25,6 +26,7 @@ from penstock.router.core.offsets import (
 from penstock.router.durable import write_whole
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.letter_stream import NatsLetterStream
+from penstock.router.positions import PublishedPositions
 from penstock.router.query import SinkQuery
 from penstock.router.reading import LogReading, LogState
 from penstock.router.routes import check_routes
@@ -43,6 +45,8 @@ from penstock.service import (
 )
 
 _DRAIN_POLL_S = 0.05
+_CURSOR_TIMEOUT_S = 2.0
+"""For logd to store cursors, which nobody waits for."""
 
 
 class DrainCutShortError(ServiceError):
@@ -73,6 +77,14 @@ class Job:
         self._ends: Mapping[StreamPartition, Readable] = {}
         self._target: Mapping[StreamPartition, int] = {}
         self._incarnations: Mapping[str, str] = {}
+        self._cursors = LogClient(
+            config.logd, timeout_s=_CURSOR_TIMEOUT_S, access=config.source.access()
+        )
+        self._positions = (
+            PublishedPositions(config.job, self._cursors, self._clock)
+            if config.source.cursors
+            else None
+        )
         letters = config.dead_letter_stream
         self._letters = NatsLetterStream(letters) if letters else None
         self._moved: dict[str, tuple[Any, int]] = {}
@@ -129,6 +141,8 @@ class Job:
             self._log_problem = None
         except (DataLossError, LogUnavailableError) as error:
             self._log_problem = f"logd: {error}"
+        if self._positions is not None and self._log_problem is None:
+            self._positions.publish({query.name: query.position() for query in self._queries})
         self._health = Health.DEGRADED if self._problems() else Health.READY
         self._status = self._describe()
 
@@ -184,6 +198,10 @@ class Job:
                 self._clock.sleep(_DRAIN_POLL_S)
         for query in busy:
             query.stop()
+        if self._positions is not None:
+            self._positions.publish(
+                {query.name: query.position() for query in self._queries}, now=True
+            )
         self._status = self._describe()
         if busy:
             names = ", ".join(query.name for query in busy)
@@ -199,6 +217,7 @@ class Job:
             self._session.close()
         if self._letters is not None:
             self._letters.close()
+        self._cursors.close()
         self._log.close()
         self._endpoints.unlink(missing_ok=True)
         self._admin.close()
@@ -287,9 +306,15 @@ class Job:
             "committed": slowest,
             "log": _by_stream({at: span.end for at, span in self._ends.items()}),
             "sinks": {
-                query.name: {"committed": by_sink[query.name], "restarts": query.restarts}
+                query.name: {
+                    "committed": by_sink[query.name],
+                    "restarts": query.restarts,
+                    "records_per_s": query.records_per_s,
+                    "problem": query.problem,
+                }
                 for query in self._queries
             },
+            "cursors": self._positions.problem if self._positions else "off",
             "spark_ui": self._session.ui if self._session else None,
         }
 

@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.router.batches import BatchJournal
 from penstock.router.checkpoint import committed_offsets, planned_offsets
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import Offsets, StreamPartition
@@ -38,10 +39,12 @@ class SinkQuery:
         self.name = context.sink
         self.failure: str | None = None
         self.received = 0
+        self.records_per_s = 0.0
         self._job = job
         self._feed = Feed(job, sink, context)
         self._context = context
         self._starting = starting
+        self._journal = BatchJournal(context.state_dir)
         self._restarts = Restarts()
         self._state = _State.WAITING
         self._start_at_ns = 0
@@ -94,6 +97,7 @@ class SinkQuery:
             self._count_progress()
             try:
                 self._query.stop()
+                self._feed.close()
             except (Py4JError, PySparkException) as error:
                 # A sink that hangs cannot be interrupted. Its thread ends with the JVM.
                 self._log.warning("query does not stop", reason=type(error).__name__)
@@ -106,14 +110,7 @@ class SinkQuery:
     def _start(self, spark: SparkSession) -> None:
         job = self._job
         reader = spark.readStream.format("logd").options(
-            logd=job.logd,
-            subscribe=",".join(job.streams),
-            startingOffsets=json.dumps(self._starting.to_json()),
-            maxOffsetsPerTrigger=str(job.trigger.records_max),
-            minPartitions=str(job.source.partitions_min),
-            failOnDataLoss=str(job.source.fail_on_data_loss).lower(),
-            retryTimeoutSeconds=str(job.source.retry_timeout_s),
-            **job.source.options(),
+            maxOffsetsPerTrigger=str(job.trigger.records_max), **logd_options(job, self._starting)
         )
         rows = rows_for(self.name, job, typed(reader.load())).select(*self._feed.columns)
         # A pool of its own, so that one sink's backlog does not make the others queue.
@@ -135,6 +132,7 @@ class SinkQuery:
         self._context.incarnations.update(planned.incarnations)
         rows = frame.toArrow()
         if rows.num_rows:
+            self._journal.note(planned)
             self._feed.give(rows, batch)
         self.failure = None
 
@@ -143,6 +141,7 @@ class SinkQuery:
             if progress["batchId"] > self._last_batch and progress["numInputRows"]:
                 self.received += progress["numInputRows"]
                 self._last_batch = progress["batchId"]
+                self.records_per_s = round(float(progress["processedRowsPerSecond"] or 0), 1)
 
     def _failed(self, now_ns: int) -> None:
         error = self._query.exception()
@@ -160,11 +159,29 @@ class SinkQuery:
         )
 
 
+def logd_options(job: JobConfig, first: Offsets, last: Offsets | None = None) -> dict[str, str]:
+    """The options with which a job reads the log, to the end of it or to `last`."""
+    options = {
+        "logd": job.logd,
+        "subscribe": ",".join(job.streams),
+        "startingOffsets": json.dumps(first.to_json()),
+        "minPartitions": str(job.source.partitions_min),
+        "failOnDataLoss": str(job.source.fail_on_data_loss).lower(),
+        "retryTimeoutSeconds": str(job.source.retry_timeout_s),
+        **job.source.options(),
+    }
+    return options if last is None else options | {"endingOffsets": json.dumps(last.to_json())}
+
+
 def reason_of(error: StreamingQueryException | None) -> str:
     """What a person needs to know of a query's failure, out of Spark's layers of stack traces."""
     if error is None:
         return "the query ended by itself"
-    text = str(error)
+    return first_lines(str(error))
+
+
+def first_lines(text: str) -> str:
+    """The error at the bottom of Spark's stack traces."""
     named = _ERROR_LINE.findall(text)
     reason = f"{named[-1][0]}: {named[-1][1]}" if named else text.strip().splitlines()[0]
     return reason[:_REASON_LENGTH_MAX]

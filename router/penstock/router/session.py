@@ -39,9 +39,11 @@ appender.file.strategy.max = 2
 """
 
 # Why each: see router/README.md.
-_SETTINGS: Final = {
+_LOOPBACK: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+}
+_SETTINGS: Final = {
     "spark.ui.port": "0",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.retainedJobs": "50",
@@ -98,10 +100,11 @@ class Session:
         java = find_java(work_dir)
         os.environ |= {
             "JAVA_HOME": str(java.home),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": config.conf.get("spark.pyspark.python", sys.executable),
             "SPARK_LOCAL_DIRS": str(temporary),
         }
+        if config.is_on_this_machine:
+            os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         conf = _conf(name, config, work_dir)
         descriptors = () if lock is None else (lock,)
         output_path = work_dir / "spark.out"
@@ -177,6 +180,7 @@ def _conf(name: str, config: Spark, work_dir: Path) -> SparkConf:
         "spark.local.dir": str(temporary),
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
         **_SETTINGS,
+        **(_LOOPBACK if config.is_on_this_machine else {}),
         **config.conf,
     }
     return SparkConf(loadDefaults=False).setAll(list(settings.items()))

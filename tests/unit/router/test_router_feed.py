@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from typing_extensions import override
 
 from penstock.router.config import JobConfig
+from penstock.router.dead_letter import Reason, lay_aside
 from penstock.router.feed import ROUTE_COLUMN, Feed
 from penstock.router.sinks import Sink, SinkContext
 from tests.unit.router.sink_rows import context, row, table
@@ -86,6 +88,25 @@ def test_rows_that_cannot_be_transformed_are_dead_letters_with_their_reason(tmp_
     assert letter["value_base64"] == "/z8="
     assert [json.loads(line) for line in published] == [letter]
     assert its.meter.stage("lake", received=1, lag=0).errors == 1
+
+
+def test_what_a_sink_refuses_is_a_letter_as_it_lies_in_the_log(tmp_path: Path) -> None:
+    its = context(tmp_path)
+    reason = Reason("http_400", "no")
+
+    class Picky(Notebook):
+        @override
+        def write(self, rows: pa.Table) -> None:
+            lay_aside(rows.filter(pc.equal(rows["offset"], 2)), reason, its)
+
+    Picky.columns = ("stream", "partition", "offset", "value", "service")
+    rows = numbered(*((0, row(offset, value=VALUE % offset)) for offset in (1, 2)))
+    Feed(job(tmp_path), Picky(its), its).give(rows, 0)
+    (path,) = (tmp_path / "dead" / "lake").glob("*.ndjson")
+    assert json.loads(path.read_text())["value"].encode() == VALUE % 2
+
+
+VALUE = b'{"kind":"log","resource":{"service.name":"checkout"},"number":%d}'
 
 
 def test_a_sink_without_transforms_gets_the_batch_as_it_is(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Pigeon(Sink):
 
     config_class = PigeonConfig
     guarantee = Guarantee(Replay.EFFECTIVELY_ONCE, "birds are numbered", within="a day")
-    columns = ("value",)
+    columns: tuple[str, ...] = ("value",)
 
     def __init__(self, config: PigeonConfig, context: SinkContext) -> None:
         self.loft = config.loft

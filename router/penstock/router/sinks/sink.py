@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -14,6 +14,23 @@ from penstock.router.errors import StoppedError
 from penstock.router.sinks.guarantee import Guarantee
 from penstock.router.sinks.settings import SinkConfig
 from penstock.router.telemetry import Meter
+
+
+class Originals:
+    """The rows of the batch in work as they lie in the log, where transforms changed them."""
+
+    def __init__(self) -> None:
+        self.table: pa.Table | None = None
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """The same rows as they were; the rows themselves where nothing was done to them."""
+        if self.table is None:
+            return rows
+        keys = ["stream", "partition", "offset"]
+        places = set(zip(*(rows.column(key).to_pylist() for key in keys), strict=True))
+        columns = [self.table.column(key).to_pylist() for key in keys]
+        chosen = [place in places for place in zip(*columns, strict=True)]
+        return self.table.filter(pa.array(chosen, pa.bool_()))
 
 
 class LetterStream(Protocol):
@@ -39,6 +56,7 @@ class SinkContext:
         stop: Set when the job ends; a sink that waits must give up.
         clock: Time.
         letter_stream: Where dead letters go as well; None for nowhere.
+        originals: The rows in work before transforms; dead letters hold those.
     """
 
     job: str
@@ -50,6 +68,7 @@ class SinkContext:
     stop: threading.Event
     clock: Clock
     letter_stream: LetterStream | None = None
+    originals: Originals = field(default_factory=Originals)
 
     def wait(self, seconds: float) -> None:
         """Let time pass.

@@ -126,7 +126,8 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _kind(name: str, sink: Any, package: str) -> SinkKind:
-    if not (inspect.isclass(sink) and all(hasattr(sink, it) for it in _NEEDED)):
+    is_class: bool = inspect.isclass(sink)
+    if not (is_class and all(hasattr(sink, it) for it in _NEEDED)):
         raise TypeError(f"{sink!r} is not a sink: it needs {', '.join(_NEEDED)}")
     config: Any = sink.config_class
     if not (isinstance(config, type) and issubclass(config, SinkConfig)):

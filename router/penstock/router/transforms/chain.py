@@ -64,7 +64,10 @@ class Chain:
 
     @property
     def columns(self) -> set[str]:
-        """The columns that the steps need beside the sink's own."""
+        """The columns that the steps need beside the sink's own.
+
+        The text in `value` is not among them: where a sink does not want it, nothing is done to it.
+        """
         needed: set[str] = set()
         for step in self._steps:
             if step.sample is not None:
@@ -72,7 +75,7 @@ class Chain:
             elif step.dedupe is not None:
                 needed |= DEDUPE_COLUMNS
             else:
-                needed |= {"stream", "partition", "offset", "subject", "value"}
+                needed |= {"stream", "partition", "offset", "subject"}
         return needed
 
     def apply(self, table: pa.Table, batch: int) -> Transformed:

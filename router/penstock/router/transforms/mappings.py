@@ -82,7 +82,7 @@ def to_cim(record: Json) -> Json:
     for key, value in record.items():
         if key in tables and isinstance(value, dict):
             for name, member in value.items():
-                event.setdefault(tables[key].get(name, name), member)
+                event.setdefault(str(tables[key].get(name, name)), member)
         elif key in CIM_FIELDS:
             event[CIM_FIELDS[key]] = value
         elif key != "time_unix_nano":

@@ -1,0 +1,84 @@
+"""A job file as commands take it, and running the job."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import click
+
+from penstock.router.config import JobConfig
+from penstock.service import configure_logs, load_config, run_until_stopped
+
+POLL_S: Final = 0.5
+
+job_argument: Final[Callable[[Any], Any]] = click.argument(
+    "path", metavar="JOB", type=click.Path(path_type=Path, dir_okay=False)
+)
+
+
+def load_job(path: Path) -> JobConfig:
+    """Read a job file.
+
+    Raises:
+        ConfigError: It is not a valid job.
+    """
+    return load_config(JobConfig, path, env_prefix="PENSTOCK_ROUTER")
+
+
+def check_expressions(config: JobConfig) -> None:
+    """Let Spark analyse the job's conditions, if there are any, and look at the key files.
+
+    Raises:
+        ConfigError: One is not valid.
+    """
+    from penstock.router.transforms import Chain
+
+    for name in config.sinks:
+        for index, steps in config.transforms_to(name).items():
+            Chain(steps, Path(), place=f"{config.place_of(index)}.transforms")
+    if all(route.where is None for route in config.routes):
+        return
+    from penstock.router.routes import check_routes
+    from penstock.router.session import Session
+
+    with TemporaryDirectory(prefix="penstock-router-") as directory:
+        session = Session.start(config.job, config.spark, Path(directory))
+        try:
+            check_routes(config, session.spark)
+        finally:
+            session.close()
+
+
+def run_job(config: JobConfig, *, until_caught_up: bool) -> None:
+    """Run a job until it is told to stop, or has caught up."""
+    from penstock.router.job import Job
+
+    configure_logs("router")
+
+    async def main(stop: asyncio.Event) -> None:
+        job = Job(config)
+        try:
+            await asyncio.to_thread(job.start, stop.is_set)
+            stuck = None
+            while not stop.is_set() and not (until_caught_up and job.has_caught_up()):
+                if until_caught_up and (stuck := job.stuck()) is not None:
+                    break
+                await asyncio.to_thread(job.poll)
+                await _wait(stop, POLL_S)
+            await asyncio.to_thread(job.drain)
+            if stuck is not None:
+                raise stuck
+        finally:
+            await asyncio.to_thread(job.close)
+
+    run_until_stopped(main)
+
+
+async def _wait(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,109 @@
+"""Commands that look and change nothing: plan, preview, status, sinks."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from penstock.router.cli_job import job_argument, load_job
+from penstock.service import UnavailableError
+from penstock.service.options import option_lines
+
+_TIMEOUT_S: Final = 10.0
+
+
+@click.command(epilog="Example: penstock router plan job.yaml")
+@job_argument
+def plan(path: Path) -> None:
+    """Show a job's streams, routes, sinks and columns."""
+    from penstock.router.plan import picture
+
+    click.echo(picture(load_job(path)))
+
+
+@click.command(epilog="Example: penstock router preview job.yaml --records 200 --sink search")
+@job_argument
+@click.option("--records", type=click.IntRange(1, 100_000), default=1000, show_default=True)
+@click.option("--sink", "only", multiple=True, help="Only this sink's requests; repeatable.")
+@click.option("--whole", is_flag=True, help="Show requests whole, however long.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def preview(path: Path, *, records: int, only: tuple[str, ...], whole: bool, as_json: bool) -> None:
+    """Route the last records of the log and show what each sink would send; send nothing."""
+    from penstock.router.bounded import bounded_run
+    from penstock.router.preview import last_records, text
+    from penstock.router.preview import preview as look
+
+    job = load_job(path)
+    for name in only:
+        if name not in job.sinks:
+            raise click.UsageError(f"there is no sink {name!r}, only {', '.join(job.sinks)}")
+    with bounded_run(job, needs_lock=False) as run:
+        shown = look(run, last_records(run, records), only or tuple(job.sinks))
+    if as_json:
+        click.echo(json.dumps(shown.as_json()))
+    else:
+        click.echo(text(job, shown, whole=whole))
+
+
+@click.command(epilog="Example: penstock router status job.yaml --json")
+@job_argument
+@click.option("--json", "as_json", is_flag=True, help="The whole status as one JSON object.")
+def status(path: Path, *, as_json: bool) -> None:
+    """Show offsets, lag, rates and errors of a running job's sinks; exit 69 when none runs."""
+    job = load_job(path)
+    found = _status_of(job.admin)
+    click.echo(json.dumps(found) if as_json else status_table(found))
+
+
+@click.command(epilog="Example: penstock router sinks")
+@click.option("--markdown", is_flag=True, help="Print the table of guarantees in router/README.md.")
+def sinks(*, markdown: bool) -> None:
+    """List the types of sinks, what they guarantee, and their options."""
+    from penstock.router.sinks.table import guarantees, sink_kinds
+
+    if markdown:
+        click.echo("\n".join(guarantees()))
+        return
+    for kind in sink_kinds():
+        first, *options = option_lines(kind.config)
+        click.echo(first if kind.package == "penstock" else f"{first} (package {kind.package})")
+        click.echo(f"    on replay: {kind.sink.guarantee}")
+        for line in options:
+            click.echo(line)
+
+
+def status_table(found: dict[str, Any]) -> str:
+    """A status for people: a line for each sink, then what is wrong."""
+    info = found["info"]
+    rows = [("sink", "offsets", "lag", "received", "sent", "errors", "records/s", "restarts")]
+    for stage in found["stages"]:
+        name = stage["name"].partition("/")[2]
+        sink = info["sinks"].get(name, {})
+        at = " ".join(f"{stream}={offset}" for stream, offset in sink.get("committed", {}).items())
+        numbers = (stage["lag"], stage["received"], stage["sent"], stage["errors"])
+        pace = (sink.get("records_per_s", 0), sink.get("restarts", 0))
+        rows.append((name, at, *map(str, numbers), *map(str, pace)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [f"job {found['name']}: {found['health']}, Spark's UI: {info.get('spark_ui') or '-'}"]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([*lines, *found["reasons"]])
+
+
+def _status_of(admin: str) -> dict[str, Any]:
+    url = f"http://{admin}/status"
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+            found: dict[str, Any] = json.load(answer)
+    except (OSError, urllib.error.URLError, ValueError) as error:
+        raise UnavailableError(
+            f"no job answers at {url}: {error}", fix="start it; or correct its key `admin`"
+        ) from None
+    return found

@@ -1,0 +1,93 @@
+"""Cutting a range of the log into the batches that a sink got, so that it knows them again."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.router.core.offsets import Offsets, StreamPartition, admit
+
+Position = Mapping[StreamPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records that are delivered together: `start` inclusive, `end` exclusive, by partition."""
+
+    start: Position
+    end: Position
+
+
+def chunks(
+    first: Position, last: Position, ends: Sequence[Position], rows_max: int
+) -> Iterator[Chunk]:
+    """Cut `first` to `last`.
+
+    Where the sink's batches are known, those that touch the range come whole, even where they reach
+    beyond it: a part of a batch would be another batch to the destination. The rest is cut to about
+    `rows_max` records.
+
+    Args:
+        first: Where the range begins, of every partition.
+        last: Where it ends.
+        ends: The position behind each batch that is known, in their order, all of one life of
+            their streams.
+        rows_max: Records of a chunk whose batch is not known.
+    """
+    known = _rising(ends, first)
+    if not known:
+        yield from _cut(first, last, rows_max)
+        return
+    yield from _cut(first, _lower(last, known[0]), rows_max)
+    before = known[0]
+    for end in known[1:]:
+        if _touches(first, last, before, end):
+            yield Chunk(before, end)
+        before = end
+    yield from _cut(_higher(first, before), last, rows_max)
+
+
+def of_this_life(ends: Sequence[Offsets], incarnations: Mapping[str, str]) -> list[Position]:
+    """The positions of batches, as far as their streams are still the same ones."""
+    found: list[Position] = []
+    for end in ends:
+        same = {
+            at: offset
+            for at, offset in end.next.items()
+            if end.incarnations.get(at.stream) == incarnations.get(at.stream)
+        }
+        found.append(same)
+    return found
+
+
+def _rising(ends: Sequence[Position], first: Position) -> list[dict[StreamPartition, int]]:
+    """The batches of the last run from the beginning, each partition of `first` in each."""
+    found: list[dict[StreamPartition, int]] = []
+    for end in ends:
+        at = {where: end.get(where, 0) for where in first}
+        if found and any(at[where] < offset for where, offset in found[-1].items()):
+            found = []
+        if not found or at != found[-1]:
+            found.append(at)
+    return found
+
+
+def _cut(first: Position, last: Position, rows_max: int) -> Iterator[Chunk]:
+    at = dict(first)
+    goal = _higher(first, last)
+    while at != goal:
+        end = admit(at, goal, rows_max)
+        yield Chunk(at, end)
+        at = end
+
+
+def _touches(first: Position, last: Position, start: Position, end: Position) -> bool:
+    return any(
+        max(begin, start[where]) < min(last[where], end[where]) for where, begin in first.items()
+    )
+
+
+def _lower(one: Position, other: Position) -> dict[StreamPartition, int]:
+    return {where: min(offset, other[where]) for where, offset in one.items()}
+
+
+def _higher(one: Position, other: Position) -> dict[StreamPartition, int]:
+    return {where: max(offset, other[where]) for where, offset in one.items()}

@@ -1,0 +1,131 @@
+"""A look at what a job would do with records of now: counts by route, and each sink's requests."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from penstock.router.bounded import BoundedRun, collect
+from penstock.router.config import JobConfig
+from penstock.router.core.backfill import Chunk
+from penstock.router.feed import Feed
+from penstock.router.routes import matches, rows_for
+from penstock.router.sinks import Preview, make_sink
+
+BODY_CHARACTERS: Final = 2000
+"""Of a request's body, as text for people; the rest is told by its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteCount:
+    """What a route takes of the sample."""
+
+    name: str
+    records: int
+    sinks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPreview:
+    """What a sink would get and send.
+
+    Attributes:
+        name: The sink.
+        routed: Records that routes lead to it.
+        written: Those that transforms leave.
+        requests: What it would send, as it would.
+    """
+
+    name: str
+    routed: int
+    written: int
+    requests: tuple[Preview, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPreview:
+    """A whole job's."""
+
+    records: int
+    routes: tuple[RouteCount, ...]
+    sinks: tuple[SinkPreview, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        return asdict(self)
+
+
+def last_records(run: BoundedRun, records: int) -> Chunk:
+    """The last records of the log, as many of each partition as its share."""
+    share = max(records // max(len(run.state.readable), 1), 1)
+    return Chunk(
+        {at: max(span.start, span.end - share) for at, span in run.state.readable.items()},
+        {at: span.end for at, span in run.state.readable.items()},
+    )
+
+
+def preview(run: BoundedRun, chunk: Chunk, sinks: tuple[str, ...]) -> JobPreview:
+    """Route a chunk of the log and ask sinks what they would send; nothing is sent or kept.
+
+    Raises:
+        RunFailedError: Spark fails.
+        ConfigError: A transform cannot be used.
+    """
+    rows = run.rows(chunk)
+    job = run.config
+    routes = job.routes
+    flags = [matches(route).alias(f"_{index}") for index, route in enumerate(routes)]
+    taken = collect(rows.select(F.col("offset"), *flags))
+    counts, left = [], pc.is_valid(taken.column("offset"))
+    for index, route in enumerate(routes):
+        takes = taken.column(f"_{index}")
+        if job.routing == "first_match":
+            takes = pc.and_(takes, left)
+        counts.append(RouteCount(route.name, _count(takes), tuple(route.sinks)))
+        left = pc.and_not(left, takes)
+    counts.append(RouteCount("(else)", _count(left), tuple(job.unmatched.sinks)))
+    with TemporaryDirectory(prefix="penstock-router-") as directory:
+        shown = [_sink_preview(run, name, chunk, Path(directory) / name) for name in sinks]
+    return JobPreview(taken.num_rows, tuple(counts), tuple(shown))
+
+
+def _sink_preview(run: BoundedRun, name: str, chunk: Chunk, directory: Path) -> SinkPreview:
+    context = run.context(name, directory)
+    sink = make_sink(run.config.sinks[name], context)
+    feed = Feed(run.config, sink, context)
+    table = collect(rows_for(name, run.config, run.rows(chunk)).select(*feed.columns))
+    routed = table.num_rows
+    if run.config.transforms_to(name) and routed:
+        table = feed.transform(table, 0, lay_refused_aside=False)
+    requests = sink.preview(table) if table.num_rows else []
+    return SinkPreview(name, routed, table.num_rows, tuple(requests))
+
+
+def _count(flags: Any) -> int:
+    return int(pc.sum(pc.cast(flags, "int64")).as_py() or 0)
+
+
+def text(job: JobConfig, shown: JobPreview, *, whole: bool) -> str:
+    """For people; bodies are cut unless they are wanted `whole`."""
+    lines = [f"{shown.records} records of {', '.join(job.streams)}; nothing is sent", "", "routes"]
+    width = max(len(route.name) for route in shown.routes)
+    for route in shown.routes:
+        to = ", ".join(route.sinks) or "left out"
+        lines.append(f"  {route.name:<{width}} {route.records:>8}  -> {to}")
+    for sink in shown.sinks:
+        lines += ["", f"sink {sink.name}: {sink.routed} records routed, {sink.written} to write"]
+        for request in sink.requests:
+            lines.append(f"  {request.target}  ({request.records} records)")
+            lines += [f"    {name}: {value}" for name, value in request.headers]
+            lines += [f"    {line}" for line in _body(request.body, whole=whole)]
+    return "\n".join(lines)
+
+
+def _body(body: str, *, whole: bool) -> list[str]:
+    if whole or len(body) <= BODY_CHARACTERS:
+        return body.splitlines()
+    rest = f"… {len(body) - BODY_CHARACTERS} more characters; --whole shows them"
+    return [*body[:BODY_CHARACTERS].splitlines(), rest]

@@ -1,0 +1,1 @@
+"""`make router-kills`: a job killed again and again, and what its sinks hold afterwards."""

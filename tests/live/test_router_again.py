@@ -1,0 +1,207 @@
+"""Routing in Spark, previews, replays and dead letters, on one Spark session and one real log."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from penstock.router.batches import BatchJournal
+from penstock.router.bounded import BoundedRun, backfill, collect, replay_letters
+from penstock.router.clock import SystemClock
+from penstock.router.config import JobConfig
+from penstock.router.core.offsets import Offsets, StreamPartition
+from penstock.router.dead_letter import Reason, lay_aside
+from penstock.router.feed import ROUTE_COLUMN
+from penstock.router.letters import find_letters
+from penstock.router.preview import last_records, preview, text
+from penstock.router.reading import LogReading
+from penstock.router.routes import rows_for
+from penstock.router.session import Session
+from penstock.service import ConfigError, load_config
+from tests.support.http_sink import HttpDestination
+from tests.support.logd import Logd
+from tests.support.nats_server import running_nats_server
+from tests.support.router import log_line, publish, read_lake
+from tests.support.spark import running_spark
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+AT = StreamPartition("logs", 0)
+COUNT = 400
+LINES = [log_line(number, severity=17 if number % 4 == 0 else 9) for number in range(COUNT)]
+STREAMS = [{"name": "logs", "subject": "telemetry.logs.>"}]
+ODD = b"no record"
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    with running_spark(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def logd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logd]:
+    directory = tmp_path_factory.mktemp("log")
+    with (
+        running_nats_server(directory / "nats") as nats_url,
+        Logd(directory / "logd", nats_url, STREAMS) as running,
+    ):
+        publish(nats_url, "telemetry.logs.x", [*LINES, ODD])
+        yield running
+
+
+@pytest.fixture
+def destination() -> Iterator[HttpDestination]:
+    its = HttpDestination()
+    its.open()
+    yield its
+    its.close()
+
+
+def job(directory: Path, logd: Logd, **keys: Any) -> JobConfig:
+    path = directory / "job.yaml"
+    document = {
+        "job": "test",
+        "logd": logd.fetch,
+        "streams": ["logs"],
+        "checkpoint_dir": str(directory / "checkpoint"),
+        "routes": [{"name": "all", "sinks": ["lake"]}],
+        "sinks": {"lake": {"type": "parquet", "path": str(directory / "lake")}},
+    }
+    path.write_text(yaml.safe_dump(document | keys))
+    return load_config(JobConfig, path, env_prefix="PENSTOCK_ROUTER", environ={})
+
+
+def bounded(config: JobConfig, spark: Session) -> BoundedRun:
+    clock = SystemClock()
+    with LogReading(config.logd, retry_timeout_s=10, clock=clock) as log:
+        state = log.state(("logs",))
+    return BoundedRun(config, spark, state, None, clock)
+
+
+ROUTES = [
+    {
+        "name": "errors",
+        "where": "severity_number >= 17",
+        "transforms": [{"drop": ["body"]}],
+        "sinks": ["one"],
+    },
+    {"name": "early", "where": "attributes['number'] < 100", "sinks": ["one", "two"]},
+]
+TWO = {name: {"type": "console"} for name in ("one", "two")}
+
+
+@pytest.mark.parametrize("routing", ["fan_out", "first_match"])
+def test_each_sink_gets_what_its_routes_take(
+    tmp_path: Path, logd: Logd, spark: Session, routing: str
+) -> None:
+    config = job(
+        tmp_path, logd, routing=routing, routes=ROUTES, unmatched={"sinks": ["two"]}, sinks=TWO
+    )
+    run = bounded(config, spark)
+    rows = run.rows(last_records(run, COUNT + 1))
+    want: dict[str, list[tuple[int, int]]] = {"one": [], "two": []}
+    for number in range(COUNT + 1):
+        is_error, is_early = number % 4 == 0 and number < COUNT, number < 100
+        taken = [index for index, takes in enumerate((is_error, is_early)) if takes]
+        taken = taken[:1] if routing == "first_match" else taken
+        leading = taken or [2]
+        if {0, 1} & set(leading):
+            want["one"].append((number, leading[0]))
+        if {1, 2} & set(leading):
+            want["two"].append((number, 0))
+    one = collect(rows_for("one", config, rows).select("offset", ROUTE_COLUMN))
+    assert sorted(map(tuple, (row.values() for row in one.to_pylist()))) == want["one"]
+    two = collect(rows_for("two", config, rows))
+    assert sorted(two["offset"].to_pylist()) == [number for number, _ in want["two"]]
+    assert ROUTE_COLUMN not in two.column_names, "nothing is done to what goes there"
+
+
+def test_a_preview_counts_and_shows_requests_and_sends_nothing(
+    tmp_path: Path, logd: Logd, spark: Session, destination: HttpDestination
+) -> None:
+    mask = {"mask": {"fields": ["body"]}}
+    routes = [
+        {"name": "all", "sinks": ["lake"]},
+        {"name": "bad", "where": "severity_number >= 17", "transforms": [mask], "sinks": ["hook"]},
+    ]
+    sinks = {
+        "lake": {"type": "parquet", "path": str(tmp_path / "lake")},
+        "hook": {"type": "http", "url": destination.url, "headers": {"Authorization": "secret"}},
+    }
+    config = job(tmp_path, logd, routes=routes, sinks=sinks)
+    run = bounded(config, spark)
+    shown = preview(run, last_records(run, 101), ("hook",))
+    assert [(it.name, it.records) for it in shown.routes] == [
+        ("all", 101),
+        ("bad", 25),
+        ("(else)", 0),
+    ]
+    (hook,) = shown.sinks
+    assert (hook.routed, hook.written) == (25, 25)
+    assert sum(request.records for request in hook.requests) == 25
+    said = text(config, shown, whole=True)
+    assert "order" not in said
+    assert "secret" not in said
+    assert json.loads(json.dumps(shown.as_json()))["records"] == 101
+    assert destination.requests == []
+    assert not (tmp_path / "lake").exists()
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def files(lake: Path) -> set[str]:
+    return {path.name for path in lake.rglob("*.parquet")}
+
+
+def test_a_replay_makes_the_batches_that_the_sink_knows(
+    tmp_path: Path, logd: Logd, spark: Session
+) -> None:
+    config = job(tmp_path, logd, trigger={"records_max": 90})
+    run = bounded(config, spark)
+    said: list[str] = []
+    home = tmp_path / "checkpoint" / "lake"
+    home.mkdir(parents=True)
+    first = backfill(run, "lake", {AT: 0}, {AT: COUNT}, said.append)
+    assert first == COUNT
+    assert said[0] == "batch 1 of 5: 90 records, logs/0 0 to 89"
+    before = files(tmp_path / "lake")
+    journal = BatchJournal(home)
+    for end in (90, 180, 270, 360, COUNT):
+        journal.note(Offsets({AT: end}, run.state.incarnations))
+    said.clear()
+    assert backfill(run, "lake", {AT: 100}, {AT: 200}, said.append) == 180
+    assert said == [
+        "batch 1 of 2: 90 records, logs/0 90 to 179",
+        "batch 2 of 2: 90 records, logs/0 180 to 269",
+    ]
+    assert files(tmp_path / "lake") == before
+    assert read_lake(tmp_path / "lake")["value"].to_pylist() == LINES
+    with pytest.raises(ConfigError, match="nothing between"):
+        backfill(run, "lake", {AT: 50}, {AT: 50}, said.append)
+
+
+def test_letters_go_to_the_sink_and_what_is_refused_again_is_a_letter_anew(
+    tmp_path: Path, logd: Logd, spark: Session, destination: HttpDestination
+) -> None:
+    routes = [{"name": "all", "transforms": [{"mask": {"fields": ["body"]}}], "sinks": ["hook"]}]
+    sinks = {"hook": {"type": "http", "url": destination.url}}
+    config = job(tmp_path, logd, routes=routes, sinks=sinks)
+    run = bounded(config, spark)
+    context = run.context("hook", tmp_path / "state")
+    rows = collect(run.rows(last_records(run, 4)))
+    lay_aside(rows, Reason("http_400", "not now", status=400), context)
+    letters = find_letters(config.dead_letters)
+    said: list[str] = []
+    assert replay_letters(run, letters, None, said.append) == 4
+    assert said == [f"{letters[0].name}: 4 of 4 to hook, 1 refused again"]
+    sent = [record["attributes"]["number"] for record in destination.records]
+    assert sent == [COUNT - 3, COUNT - 2, COUNT - 1]
+    assert {record["body"] for record in destination.records} == {"***"}
+    (again,) = find_letters(config.dead_letters)
+    assert [it["value"] for it in again.letters()] == [ODD.decode()]
+    assert [it.state for it in find_letters(config.dead_letters, done=True)] == ["done", "waiting"]
+    assert isinstance(rows, pa.Table)

@@ -1,0 +1,93 @@
+"""Which batches a replay makes, and the journal it knows them from."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.router import batches
+from penstock.router.batches import BatchJournal
+from penstock.router.core.backfill import Chunk, chunks, of_this_life
+from penstock.router.core.offsets import Offsets, StreamPartition
+
+ONE = StreamPartition("logs", 0)
+TWO = StreamPartition("logs", 1)
+
+
+def spans(parts: list[Chunk], where: StreamPartition = ONE) -> list[tuple[int, int]]:
+    return [(part.start[where], part.end[where]) for part in parts]
+
+
+def cut(first: int, last: int, *ends: int, rows_max: int = 100) -> list[tuple[int, int]]:
+    known = [{ONE: end} for end in ends]
+    return spans(list(chunks({ONE: first}, {ONE: last}, known, rows_max)))
+
+
+def test_without_known_batches_the_range_is_cut() -> None:
+    assert cut(5, 25, rows_max=10) == [(5, 15), (15, 25)]
+    assert cut(5, 5) == []
+
+
+def test_known_batches_come_whole() -> None:
+    assert cut(12, 18, 10, 15, 20, 30) == [(10, 15), (15, 20)]
+    assert cut(15, 20, 10, 15, 20, 30) == [(15, 20)]
+
+
+def test_what_lies_before_and_behind_known_batches_is_cut() -> None:
+    assert cut(0, 45, 10, 20, rows_max=10) == [(0, 10), (10, 20), (20, 30), (30, 40), (40, 45)]
+
+
+def test_only_the_last_run_from_the_beginning_counts() -> None:
+    assert cut(0, 20, 7, 14, 21, 10, 20) == [(0, 10), (10, 20)]
+
+
+def test_partitions_are_cut_together() -> None:
+    known = [{ONE: 10, TWO: 5}, {ONE: 10, TWO: 9}, {ONE: 20, TWO: 9}]
+    parts = list(chunks({ONE: 12, TWO: 0}, {ONE: 15, TWO: 0}, known, 100))
+    assert parts == [Chunk({ONE: 10, TWO: 9}, {ONE: 20, TWO: 9})]
+
+
+@given(
+    st.lists(st.integers(0, 60)),
+    st.integers(0, 40),
+    st.integers(0, 40),
+    st.integers(1, 20),
+)
+def test_chunks_follow_one_another_and_cover_the_range(
+    ends: list[int], first: int, length: int, rows_max: int
+) -> None:
+    parts = cut(first, first + length, *ends, rows_max=rows_max)
+    covered = {offset for begin, end in parts for offset in range(begin, end)}
+    assert set(range(first, first + length)) <= covered
+    assert len(covered) == sum(end - begin for begin, end in parts), "a record would come twice"
+    assert parts == sorted(parts)
+
+
+def test_a_stream_made_again_has_no_known_batches() -> None:
+    old = Offsets({ONE: 10}, {"logs": "a"})
+    new = Offsets({ONE: 5}, {"logs": "b"})
+    assert of_this_life([old, new], {"logs": "b"}) == [{}, {ONE: 5}]
+
+
+def test_the_journal_keeps_each_end_once_and_forgives_a_torn_line(tmp_path: Path) -> None:
+    journal = BatchJournal(tmp_path)
+    ends = [Offsets({ONE: end}, {"logs": "a"}) for end in (10, 10, 20)]
+    for end in ends:
+        journal.note(end)
+    again = BatchJournal(tmp_path)
+    again.note(ends[-1])
+    assert again.ends() == ends[1:]
+    with (tmp_path / "batches.ndjson").open("a") as file:
+        file.write('{"logs": {"0"')
+    assert BatchJournal(tmp_path).ends() == ends[1:]
+
+
+def test_the_journal_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BATCHES_MAX", 10)
+    journal = BatchJournal(tmp_path)
+    for end in range(25):
+        journal.note(Offsets({ONE: end}))
+    kept = [end.next[ONE] for end in journal.ends()]
+    assert kept == list(range(kept[0], 25))
+    assert 5 <= len(kept) <= 10

@@ -1,0 +1,88 @@
+"""Dead letters: found, listed, set apart while they are replayed, and made rows again."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from penstock.router.cli import cli
+from penstock.router.dead_letter import Reason, lay_aside
+from penstock.router.letters import as_log_row, find_letters
+from penstock.service import ConfigError
+from tests.unit.router.sink_rows import context, row, table
+from tests.unit.router.test_router_config import JOB
+
+REASON = Reason("http_400", "no such index", status=400, attempt=3)
+
+
+def refuse(directory: Path, *offsets: int, **fields: Any) -> None:
+    rows = table([row(offset, **fields) for offset in offsets])
+    lay_aside(rows, REASON, context(directory))
+
+
+def command(directory: Path, *arguments: str) -> str:
+    path = directory / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB | {"dead_letter_dir": str(directory / "dead")}))
+    done = CliRunner().invoke(cli, ["dlq", arguments[0], str(path), *arguments[1:]])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_letters_are_listed_and_shown(tmp_path: Path) -> None:
+    refuse(tmp_path, 7, 8)
+    (line,) = command(tmp_path, "ls", "--json").splitlines()
+    listed = json.loads(line)
+    assert listed | {"time": None} == {
+        "name": f"lake/logs.5f2c19aa-0-{7:020d}-{8:020d}",
+        "state": "waiting",
+        "letters": 2,
+        "codes": {"http_400": 2},
+        "time": None,
+        "reason": "no such index",
+    }
+    assert "http_400 x 2  no such index" in command(tmp_path, "ls")
+    shown = [json.loads(it) for it in command(tmp_path, "show", listed["name"]).splitlines()]
+    assert [letter["offset"] for letter in shown] == [7, 8]
+    assert {(it["sink"], it["attempt"], it["value"]) for it in shown} == {
+        ("lake", 3, '{"kind":"log","number":7}'),
+        ("lake", 3, '{"kind":"log","number":8}'),
+    }
+    assert command(tmp_path, "ls", "--sink", "other") == ""
+
+
+def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no dead letters 'lake/x'"):
+        find_letters(tmp_path / "dead", names=("lake/x",))
+
+
+def test_letters_under_replay_do_not_stand_in_the_way_of_new_ones(tmp_path: Path) -> None:
+    refuse(tmp_path, 7)
+    (file,) = find_letters(tmp_path / "dead")
+    begun = file.begin()
+    refuse(tmp_path, 7)
+    assert [it.state for it in find_letters(tmp_path / "dead")] == ["waiting", "replaying"]
+    assert begun.begin() == begun, "one that a killed replay left is taken up"
+    begun.end()
+    assert [it.state for it in find_letters(tmp_path / "dead")] == ["waiting"]
+    assert len(find_letters(tmp_path / "dead", done=True)) == 2
+
+
+def test_a_letter_is_a_row_of_the_log_again(tmp_path: Path) -> None:
+    refuse(tmp_path, 7, value=b"\xff")
+    (file,) = find_letters(tmp_path / "dead")
+    (letter,) = file.letters()
+    moment = datetime.fromisoformat(letter["time"])
+    time_ns = int(moment.timestamp()) * 10**9
+    subject = "telemetry.logs.checkout"
+    assert as_log_row(letter) == ("logs", 0, 7, moment, time_ns, subject, None, b"\xff")
+    exact = letter | {"timestamp_ns": 1_795_000_000_123_456_789, "key_base64": "a2V5"}
+    assert as_log_row(exact)[3:7] == (
+        datetime(2026, 11, 18, 11, 6, 40, 123456, tzinfo=UTC),
+        1_795_000_000_123_456_789,
+        subject,
+        b"key",
+    )
