@@ -22,7 +22,7 @@ from tests.unit.router.test_router_sinks import Pigeon, PigeonConfig
 class Notebook(Pigeon):
     """Keeps what it is given."""
 
-    columns = ("value", "service")
+    columns: tuple[str, ...] = ("value", "service")
 
     def __init__(self, sink_context: SinkContext) -> None:
         super().__init__(PigeonConfig(type="pigeon"), sink_context)
