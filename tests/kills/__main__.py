@@ -11,13 +11,19 @@ from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 
 
+def say(text: str) -> None:
+    """Tell at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def main() -> int:
     """Run; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     given = parser.parse_args()
-    print(f"seed {given.seed}", flush=True)
+    say(f"seed {given.seed}")
     with tempfile.TemporaryDirectory(prefix="penstock-kills-") as name:
         directory = Path(name)
         with (
@@ -29,13 +35,13 @@ def main() -> int:
                 assault.begin()
                 for number in range(given.runs):
                     victim = assault.strike()
-                    print(f"{number + 1}: {victim}, {assault.published} published", flush=True)
+                    say(f"{number + 1}: {victim}, {assault.published} published")
                 wrong = assault.end()
             finally:
                 assault.close()
     kills = ", ".join(f"{victim} {count}" for victim, count in sorted(assault.killed.items()))
-    print(f"{given.runs} kills ({kills}), {assault.published} records, seed {given.seed}")
-    print("\n".join(wrong) or "every sink has each record exactly once")
+    say(f"{given.runs} kills ({kills}), {assault.published} records, seed {given.seed}")
+    say("\n".join(wrong) or "every sink has each record exactly once")
     return 1 if wrong else 0
 
 
