@@ -2,9 +2,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test check sim fuzz soak nemesis bench failover router-kills proto constraints clean
+.PHONY: help demo test check sim fuzz soak nemesis bench failover proto constraints clean
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: .venv/.installed ## Run the whole pipeline on real input for a minute and check what arrived
 	@$(BIN)/penstock demo --dir .work/demo $(ARGS)
@@ -33,9 +33,6 @@ bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS=
 
 failover: .venv/.installed ## Kill leaders under load, measure how long they are missed; RUNS=n, ARGS="--rate 5000"
 	@$(BIN)/python -m tests.failover $(if $(RUNS),--runs $(RUNS)) $(ARGS)
-
-router-kills: .venv/.installed ## Kill a router's job again and again under load, look through its sinks; RUNS=n, SEED=n
-	@$(BIN)/python -m tests.kills $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 proto: .venv/.installed ## Generate logd/penstock/logd/wire from logd/proto
 	@$(BIN)/python -m grpc_tools.protoc -I logd/proto --python_out=logd/penstock/logd/wire \
