@@ -60,4 +60,11 @@ def first_offset(log: LogClient, stream: str, partition: int, position: Position
     return offset
 
 
-__all__ = ["PARTITION", "POSITION", "Position", "first_offset", "resolve"]
+__all__ = [
+    "PARTITIONS",
+    "POSITION",
+    "Position",
+    "check_position",
+    "first_offset",
+    "resolve",
+]
