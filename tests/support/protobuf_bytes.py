@@ -23,6 +23,10 @@ def decode(data: bytes) -> dict[int, list[Any]]:
             value, position = _varint_at(data, position)
             found.setdefault(key >> 3, []).append(value)
             continue
+        if key & 7 == 1:  # eight bytes as they are, such as a double's
+            found.setdefault(key >> 3, []).append(data[position : position + 8])
+            position += 8
+            continue
         assert key & 7 == 2, (key, position)
         length, position = _varint_at(data, position)
         found.setdefault(key >> 3, []).append(data[position : position + length])

@@ -20,7 +20,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.router.core.delivery import Refused
 from penstock.router.durable import write_whole
 from penstock.router.sinks.sink import SinkContext
 
@@ -66,13 +65,6 @@ def lay_aside(rows: pa.Table, reason: Reason, context: SinkContext) -> list[Path
         paths.append(_keep(mine, reason, name, context))
     context.meter.failed("dead_letters", records=rows.num_rows)
     return paths
-
-
-def keep_dead_letters(rows: pa.Table, refused: Refused, name: str, context: SinkContext) -> Path:
-    """Write the rows of a refused HTTP request to their file; returns it."""
-    code = f"http_{refused.status}"
-    reason = Reason(code, refused.reason, status=refused.status, attempt=refused.attempt)
-    return _keep(rows, reason, name, context)
 
 
 def _keep(rows: pa.Table, reason: Reason, name: str, context: SinkContext) -> Path:

@@ -1,6 +1,7 @@
-"""One request to an HTTP destination, with time and dice of our own."""
+"""A batch's requests, with time and dice of our own."""
 
 import random
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given
@@ -8,18 +9,35 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from penstock.router.core.delivery import (
-    Answered,
-    Broke,
+    Ask,
+    Confirmed,
     Delivered,
     Delivery,
+    Effect,
+    Event,
+    Judged,
+    Part,
+    Policy,
     Refused,
     Retrying,
     Send,
-    SplitUp,
     Ticked,
+)
+from penstock.router.core.verdict import (
+    Accepted,
+    Busy,
+    Failed,
+    Fault,
+    Paused,
+    Sorted,
+    Taken,
+    TooLarge,
+    Unfit,
+    Verdict,
 )
 
 SECOND_NS = 1_000_000_000
+FAULT = Fault("400", "no such field")
 
 
 class LoadedDice(random.Random):
@@ -30,73 +48,248 @@ class LoadedDice(random.Random):
         return b
 
 
-def delivery(*, records: int = 10, dice: random.Random | None = None) -> Delivery:
-    return Delivery(records=records, first_s=1.0, max_s=8.0, dice=dice or LoadedDice())
+def delivery(*requests: int, **policy: float) -> Delivery:
+    made = Policy(first_s=1.0, max_s=8.0, **policy)  # type: ignore[arg-type]
+    return Delivery(requests, policy=made, dice=LoadedDice())
 
 
-def sent(machine: Delivery, now_ns: int = 0) -> Delivery:
-    assert machine.handle(Ticked(), now_ns) == [Send(1)]
-    return machine
+def part(*records: int, request: int = 0) -> Part:
+    return Part(request, records)
 
 
-def test_it_is_done_when_the_destination_has_it() -> None:
-    machine = sent(delivery())
-    assert machine.handle(Answered(204), 0) == [Delivered()]
-    assert machine.next_deadline_ns() is None
-    assert machine.handle(Ticked(), 99 * SECOND_NS) == []
-
-
-@pytest.mark.parametrize("status", [400, 404, 410, 422])
-def test_a_refusal_for_good_is_told_with_its_reason(status: int) -> None:
-    machine = sent(delivery())
-    assert machine.handle(Answered(status, excerpt="no such index"), 0) == [
-        Refused(f"HTTP {status} no such index", status, 1)
+def test_requests_go_one_after_the_other_in_their_order() -> None:
+    machine = delivery(2, 1)
+    assert machine.handle(Ticked(), 0) == [Send(part(0, 1), 1)]
+    assert machine.handle(Ticked(), 0) == []
+    assert machine.handle(Judged(Taken()), 0) == [
+        Delivered(part(0, 1)),
+        Send(part(0, request=1), 1),
     ]
+    assert machine.handle(Judged(Taken()), 0) == [Delivered(part(0, request=1))]
+    assert machine.done
+    assert machine.next_deadline_ns() is None
 
 
-@pytest.mark.parametrize("status", [401, 403, 408, 425, 429, 500, 502, 503, 504])
-def test_what_may_pass_is_tried_again(status: int) -> None:
-    machine = sent(delivery())
-    assert machine.handle(Answered(status), 0) == [Retrying(f"HTTP {status}")]
-    assert machine.next_deadline_ns() == SECOND_NS
-    assert machine.handle(Ticked(), SECOND_NS - 1) == []
-    assert machine.handle(Ticked(), SECOND_NS) == [Send(2)]
-
-
-def test_pauses_double_up_to_their_limit() -> None:
-    machine, now_ns, pauses = sent(delivery()), 0, []
-    for attempt in range(2, 8):
-        machine.handle(Broke("refused"), now_ns)
+@pytest.mark.parametrize("verdict", [Busy("full"), Paused("401"), Failed(FAULT)])
+def test_what_may_pass_is_tried_again_after_a_pause_that_doubles(verdict: Verdict) -> None:
+    machine, now_ns, pauses = delivery(1, suspect_after=99), 0, []
+    machine.handle(Ticked(), 0)
+    for attempt in range(2, 7):
+        (effect,) = machine.handle(Judged(verdict), now_ns)
+        assert isinstance(effect, Retrying)
         deadline_ns = machine.next_deadline_ns()
         assert deadline_ns is not None
+        assert machine.handle(Ticked(), deadline_ns - 1) == []
+        assert machine.handle(Ticked(), deadline_ns) == [Send(part(0), attempt)]
         pauses.append((deadline_ns - now_ns) / SECOND_NS)
         now_ns = deadline_ns
-        assert machine.handle(Ticked(), now_ns) == [Send(attempt)]
-    assert pauses == [1, 2, 4, 8, 8, 8]
+    assert pauses == [1, 2, 4, 8, 8]
 
 
 def test_retry_after_lengthens_a_pause_within_reason() -> None:
-    machine = sent(delivery())
-    machine.handle(Answered(429, retry_after_s=20), 0)
+    machine = delivery(1)
+    machine.handle(Ticked(), 0)
+    machine.handle(Judged(Busy("429", 20)), 0)
     assert machine.next_deadline_ns() == 20 * SECOND_NS
     machine.handle(Ticked(), 20 * SECOND_NS)
-    machine.handle(Answered(503, retry_after_s=1e9), 20 * SECOND_NS)
+    machine.handle(Judged(Busy("503", 1e9)), 20 * SECOND_NS)
     assert machine.next_deadline_ns() == (20 + 300) * SECOND_NS
 
 
-def test_what_is_too_large_is_split_until_one_record_is_left() -> None:
-    assert sent(delivery(records=2)).handle(Answered(413), 0) == [SplitUp()]
-    assert sent(delivery(records=1)).handle(Answered(413), 0) == [Refused("HTTP 413", 413, 1)]
+@pytest.mark.parametrize("verdict", [TooLarge(FAULT), Unfit(FAULT)])
+def test_a_refused_request_is_halved_until_the_lone_record_is_found(verdict: Verdict) -> None:
+    poison = 5
+    outcome = run(delivery(8), lambda it: verdict if poison in it.records else Taken())
+    assert outcome.delivered == [0, 1, 2, 3, 4, 6, 7]
+    assert [(refused.part, refused.fault) for refused in outcome.refused] == [(part(5), FAULT)]
+    assert outcome.sent <= 2 * 4
 
 
-@given(seed=st.integers(), failures=st.integers(1, 40))
-def test_jitter_stays_within_the_doubled_limit(seed: int, failures: int) -> None:
-    machine = sent(delivery(dice=random.Random(seed)))
-    now_ns = 0
-    for attempt in range(failures):
-        machine.handle(Broke("x"), now_ns)
+def test_of_a_sorted_request_only_what_is_left_goes_again() -> None:
+    machine = delivery(5)
+    machine.handle(Ticked(), 0)
+    verdict = Sorted(refused=((1, FAULT),), again=(3, 4), reason="429 of two")
+    assert machine.handle(Judged(verdict), 0) == [
+        Delivered(part(0, 2)),
+        Refused(part(1), FAULT, 1),
+        Retrying("429 of two"),
+    ]
+    assert machine.handle(Ticked(), SECOND_NS) == [Send(part(3, 4), 2)]
+    # Places are those of the part that was sent.
+    assert machine.handle(Judged(Sorted(refused=((1, FAULT),))), SECOND_NS) == [
+        Delivered(part(3)),
+        Refused(part(4), FAULT, 2),
+    ]
+    assert machine.done
+
+
+def test_what_was_not_looked_at_goes_again_at_once() -> None:
+    machine = delivery(3)
+    machine.handle(Ticked(), 0)
+    effects = machine.handle(Judged(Sorted(refused=((1, FAULT),), again=(2,))), 0)
+    assert effects[-1] == Send(part(2), 2)
+
+
+def test_records_that_fail_one_by_one_are_given_up_when_others_pass() -> None:
+    def judge(it: Part) -> Verdict:
+        bad = tuple((place, FAULT) for place, record in enumerate(it.records) if record == 2)
+        return Sorted(failed=bad, reason="500 of one")
+
+    outcome = run(delivery(4, 1), judge)
+    assert [refused.part.records for refused in outcome.refused] == [(2,)]
+    assert outcome.delivered == [0, 0, 1, 3]
+
+
+def test_a_record_that_breaks_the_destination_is_found_by_what_passes_meanwhile() -> None:
+    outcome = run(delivery(16, 4), lambda it: _breaks(it, {(0, 11)}))
+    assert [(it.part.request, it.part.records) for it in outcome.refused] == [(0, (11,))]
+    assert len(outcome.delivered) == 19
+
+
+def test_an_outage_gives_nothing_up_however_long_it_lasts() -> None:
+    machine = delivery(8)
+    outcome = run(machine, lambda _: Failed(FAULT, answered=False), steps=2000)
+    assert outcome.refused == []
+    assert not machine.done
+    assert run(machine, lambda _: Taken()).delivered == list(range(8))
+
+
+def test_a_500_outage_gives_up_at_most_a_record_an_hour() -> None:
+    machine = delivery(8, poison_after_s=3600)
+    outcome = run(machine, lambda _: Failed(FAULT), steps=2000)
+    assert 0 < len(outcome.refused) <= outcome.now_ns / SECOND_NS / 3600
+
+
+def test_a_lone_poisonous_record_blocks_its_sink_for_so_long_and_no_longer() -> None:
+    outcome = run(delivery(1, poison_after_s=60), lambda _: Failed(FAULT))
+    assert [refused.part for refused in outcome.refused] == [part(0)]
+    assert 60 <= outcome.now_ns / SECOND_NS <= 60 + 8
+
+
+def test_what_is_confirmed_counts_and_what_is_not_goes_again() -> None:
+    machine = delivery(1, 1, confirm_s=10, confirm_every_s=2)
+    assert machine.handle(Ticked(), 0) == [Send(part(0), 1)]
+    assert machine.handle(Judged(Accepted("0")), 0) == [Send(part(0, request=1), 1)]
+    assert machine.handle(Judged(Accepted("1")), 0) == []
+    assert machine.next_deadline_ns() == 2 * SECOND_NS
+    assert machine.handle(Ticked(), 2 * SECOND_NS) == [Ask(("0", "1"))]
+    assert machine.handle(Confirmed({"1"}), 2 * SECOND_NS) == [Delivered(part(0, request=1))]
+    assert machine.handle(Ticked(), 9 * SECOND_NS) == [Ask(("0",))]
+    assert machine.handle(Confirmed(()), 9 * SECOND_NS) == []
+    assert machine.handle(Ticked(), 11 * SECOND_NS) == [Ask(("0",))]
+    (effect,) = machine.handle(Confirmed(()), 11 * SECOND_NS)
+    assert effect == Retrying("1 requests were not confirmed")
+    assert machine.handle(Ticked(), 12 * SECOND_NS) == [Send(part(0), 2)]
+
+
+def test_no_more_is_left_unconfirmed_than_allowed() -> None:
+    machine = delivery(1, 1, unconfirmed_max=1, confirm_every_s=1)
+    machine.handle(Ticked(), 0)
+    assert machine.handle(Judged(Accepted("0")), 0) == []
+    assert machine.handle(Ticked(), SECOND_NS) == [Ask(("0",))]
+    effects = machine.handle(Confirmed({"0"}), SECOND_NS)
+    assert effects == [Delivered(part(0)), Send(part(0, request=1), 1)]
+
+
+def test_a_token_given_twice_loses_nothing() -> None:
+    """A destination that was started again counts from 0 again."""
+    machine = delivery(1, 1)
+    machine.handle(Ticked(), 0)
+    machine.handle(Judged(Accepted("0")), 0)
+    assert machine.handle(Judged(Accepted("0")), 0) == [Send(part(0), 2)]
+
+
+class Outcome:
+    """What became of a machine's records; `now_ns` is when."""
+
+    def __init__(self) -> None:
+        self.delivered: list[int] = []
+        self.refused: list[Refused] = []
+        self.sent = 0
+        self.now_ns = 0
+
+    def note(self, effect: Effect) -> None:
+        if isinstance(effect, Delivered):
+            self.delivered = sorted([*self.delivered, *effect.part.records])
+        elif isinstance(effect, Refused):
+            self.refused.append(effect)
+
+
+def run(
+    machine: Delivery,
+    judge: Callable[[Part], Verdict],
+    *,
+    steps: int = 10_000,
+) -> Outcome:
+    """Drive a machine until it is done or has taken so many steps; time jumps to its deadlines."""
+    outcome = Outcome()
+    event: Event = Ticked()
+    for _ in range(steps):
+        if machine.done:
+            break
+        effects: Iterable[Effect] = machine.handle(event, outcome.now_ns)
+        event = Ticked()
+        for effect in effects:
+            outcome.note(effect)
+            if isinstance(effect, Send):
+                outcome.sent += 1
+                event = Judged(judge(effect.part))
         deadline_ns = machine.next_deadline_ns()
-        assert deadline_ns is not None
-        assert 0 <= deadline_ns - now_ns <= min(8, 2**attempt) * SECOND_NS
-        now_ns = deadline_ns
-        assert machine.handle(Ticked(), now_ns) == [Send(attempt + 2)]
+        if isinstance(event, Ticked) and deadline_ns is not None:
+            outcome.now_ns = max(outcome.now_ns, deadline_ns)
+    assert isinstance(event, Ticked), "an answer was not handed over"
+    return outcome
+
+
+def _breaks(it: Part, poison: set[tuple[int, int]]) -> Verdict:
+    hit = any((it.request, record) in poison for record in it.records)
+    return Failed(FAULT, answered=False) if hit else Taken()
+
+
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=2, max_size=5),
+    poison=st.sets(st.tuples(st.integers(0, 4), st.integers(0, 11)), max_size=4),
+    seed=st.integers(),
+)
+def test_every_record_is_delivered_or_refused_once_and_only_poison_is_refused(
+    sizes: list[int], poison: set[tuple[int, int]], seed: int
+) -> None:
+    """Whatever the poison does: failing, refusing, or being too large."""
+    dice = random.Random(seed)
+    everything = {(request, record) for request, size in enumerate(sizes) for record in range(size)}
+    poison = (poison & everything) - {(0, 0)}  # something good is there to tell an outage by
+    kinds = {place: dice.choice(["fail", "unfit", "large"]) for place in sorted(poison)}
+    found: list[tuple[int, int]] = []
+
+    def judge(it: Part) -> Verdict:
+        hit = sorted(kinds[it.request, r] for r in it.records if (it.request, r) in kinds)
+        if not hit:
+            return Busy("now and then") if dice.random() < 0.1 else Taken()
+        verdicts: dict[str, Verdict] = {
+            "fail": Failed(FAULT),
+            "unfit": Unfit(FAULT),
+            "large": TooLarge(FAULT),
+        }
+        return verdicts[hit[0]]
+
+    machine = Delivery(sizes, policy=Policy(poison_after_s=100.0), dice=dice)
+    event: Event = Ticked()
+    now_ns = 0
+    refused: list[tuple[int, int]] = []
+    while not machine.done:
+        effects = machine.handle(event, now_ns)
+        event = Ticked()
+        for effect in effects:
+            match effect:
+                case Send(sent):
+                    event = Judged(judge(sent))
+                case Delivered(taken):
+                    found += [(taken.request, record) for record in taken.records]
+                case Refused(bad):
+                    refused += [(bad.request, record) for record in bad.records]
+                case _:
+                    pass
+        now_ns = max(now_ns, machine.next_deadline_ns() or 0)
+        assert now_ns < 10**6 * SECOND_NS
+    assert sorted(found + refused) == sorted(everything)
+    assert set(refused) <= poison

@@ -1,46 +1,83 @@
-"""Delivering one request to an HTTP destination: when to send, wait, split or give up.
+"""Delivering a batch's requests: what to send, when, in which pieces, and when to give a record up.
 
-    start ─▶ SENDING ─▶ 2xx            ─▶ DONE (Delivered)
-               ▲   │  ─▶ 413, records>1 ─▶ DONE (SplitUp)
-               │   │  ─▶ other 4xx      ─▶ DONE (Refused)
-               │   └──▶ 408 425 429 401 403 5xx, no answer ─▶ WAITING
-               └───────────────── deadline reached ─────────────┘
+    requests ─▶ queue ─▶ Send ─▶ verdict ─▶ Taken    ─▶ Delivered
+                  ▲                  │   ─▶ Accepted ─▶ unconfirmed ─▶ Ask ─▶ Delivered, or queue
+                  │                  │   ─▶ Sorted   ─▶ Delivered, Refused; the rest to the queue
+                  ├── halves ◀───────┤   ─▶ TooLarge, Unfit; a lone record ─▶ Refused
+                  └── same again ◀───┘   ─▶ Busy, Paused, Failed
 
-A destination that refuses the sender (401, 403) refuses nothing for good: somebody has to correct a
-password, so the records wait. Pauses are full jitter: a random part of a limit that doubles at each
-attempt; a Retry-After header lengthens them.
+One request is out at a time, in the order of the log. Pauses are full jitter: a random part of a
+limit that doubles with each failure in a row; what the destination asks for lengthens them.
+
+**A record that makes the destination fail** (500 each time, or silence) must neither block its sink
+for ever nor be told from an outage by a guess. A request that failed `suspect_after` times in a row
+is suspected: it goes behind the others, in halves. If the destination takes others meanwhile, it is
+not an outage, and the halves that still fail are bisected at each failure; a lone record is refused
+after `CONVICTING` failures of its own among others' deliveries. Without such evidence nothing is
+given up, but for one lone record each `poison_after_s` that the destination itself answers so: a
+record that is alone in its batch would else block it for ever.
 """
 
+from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, assert_never
+
+from penstock.router.core.verdict import (
+    Accepted,
+    Busy,
+    Failed,
+    Fault,
+    Paused,
+    Sorted,
+    Taken,
+    TooLarge,
+    Unfit,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     import random  # the type of what is passed in; a core rolls no dice of its own
 
-_TRANSIENT: Final = frozenset({401, 403, 408, 425, 429})
-_TOO_LARGE: Final = 413
 _NANOSECONDS: Final = 1_000_000_000
 RETRY_AFTER_MAX_S: Final = 300.0
 """Seconds; a destination that asks for more is asked again sooner."""
+
+CONVICTING: Final = 3
+"""Failures of a lone record, with other records delivered in between, after which it is refused."""
 
 _EXPONENT_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The destination answered; `retry_after_s` as it asked, if it did."""
+class Policy:
+    """How patient a sink is.
 
-    status: int
-    retry_after_s: float | None = None
-    excerpt: str = ""
+    Attributes:
+        first_s: Upper limit of the first pause.
+        max_s: Upper limit of any pause that the destination did not ask for.
+        suspect_after: Failures in a row after which a request's records are suspected.
+        poison_after_s: How long a lone record may fail without any evidence.
+        confirm_s: How long the destination may take to confirm what it accepted.
+        confirm_every_s: Between two questions whether it did.
+        unconfirmed_max: Requests that may wait for that at once.
+    """
+
+    first_s: float = 0.5
+    max_s: float = 30.0
+    suspect_after: int = 5
+    poison_after_s: float = 3600.0
+    confirm_s: float = 300.0
+    confirm_every_s: float = 1.0
+    unconfirmed_max: int = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Broke:
-    """There was no answer."""
+class Part:
+    """Records, by their places in the request numbered `request`, that travel together."""
 
-    reason: str
+    request: int
+    records: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,121 +85,285 @@ class Ticked:
     """Time has passed."""
 
 
-Event = Answered | Broke | Ticked
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of the part that was sent."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The destination confirms what it accepted under these tokens, of those asked for."""
+
+    tokens: Collection[str]
+
+
+Event = Ticked | Judged | Confirmed
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send the request; this is attempt `attempt`, from 1 on."""
+    """Send the part; for its records this is attempt `attempt`, from 1 on."""
 
+    part: Part
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask whether what was accepted under these tokens is confirmed."""
+
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Retrying:
-    """Nothing to do before the deadline; `reason` says what went wrong."""
+    """Something goes on later; `reason` says what went wrong."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The destination has it."""
+    """The destination has these records."""
 
-
-@dataclass(frozen=True, slots=True)
-class SplitUp:
-    """Too large: send it as two halves."""
+    part: Part
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The destination will never take it."""
+    """The destination will never take these records."""
 
-    reason: str
-    status: int
+    part: Part
+    fault: Fault
     attempt: int
 
 
-Effect = Send | Retrying | Delivered | SplitUp | Refused
+Effect = Send | Ask | Retrying | Delivered | Refused
 
 
-class _Phase(Enum):
-    NEW = auto()
-    SENDING = auto()
-    WAITING = auto()
-    DONE = auto()
+@dataclass(slots=True)
+class _Task:
+    """A part on its way.
+
+    Attributes:
+        failures: In a row that a record may be to blame for, since it was cut.
+        mark: How many deliveries there had been when it first failed; more are evidence.
+        failing_since_ns: Its first such failure.
+        convictions: Failures of its own with evidence.
+    """
+
+    part: Part
+    attempt: int = 0
+    failures: int = 0
+    mark: int | None = None
+    failing_since_ns: int = 0
+    convictions: int = 0
+
+    def cut(self, records: tuple[int, ...]) -> "_Task":
+        """A piece of it, as suspect as it is itself."""
+        part = Part(self.part.request, records)
+        return _Task(part, self.attempt, mark=self.mark, failing_since_ns=self.failing_since_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What the destination has accepted and not confirmed."""
+
+    task: _Task
+    until_ns: int
 
 
 class Delivery:
-    """The state of one request.
+    """The state of one batch's requests.
 
     Args:
-        records: In the request.
-        first_s: Upper limit of the first pause.
-        max_s: Upper limit of any pause that the destination did not ask for.
+        requests: How many records each has, in the order in which they are to go.
+        policy: How patient to be.
         dice: For the jitter.
     """
 
-    def __init__(
-        self, *, records: int, first_s: float, max_s: float, dice: "random.Random"
-    ) -> None:
-        self._records = records
-        self._first_s = first_s
-        self._max_s = max_s
+    def __init__(self, requests: Sequence[int], *, policy: Policy, dice: "random.Random") -> None:
+        self._policy = policy
         self._dice = dice
-        self._phase = _Phase.NEW
-        self._attempt = 0
+        self._queue = deque(
+            _Task(Part(number, tuple(range(count)))) for number, count in enumerate(requests)
+        )
+        self._flying: _Task | None = None
+        self._asking = False
+        self._unconfirmed: dict[str, _Waiting] = {}
+        self._deliveries = 0
+        self._failures = 0
         self._deadline_ns: int | None = None
+        self._ask_at_ns = 0
+        self._given_up_ns: int | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether every record is delivered or refused."""
+        return not (self._queue or self._flying or self._unconfirmed)
 
     def next_deadline_ns(self) -> int | None:
         """When to call `handle(Ticked())`; None while an answer is awaited or all is done."""
         return self._deadline_ns
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
-        """Take an event. The first one is `Ticked`."""
+        """Take an event, the first one `Ticked`; at most the last effect is `Send` or `Ask`."""
         match event:
             case Ticked():
-                return self._tick(now_ns)
-            case Answered():
-                assert self._phase is _Phase.SENDING, self._phase
-                return [self._answered(event, now_ns)]
-            case Broke(reason):
-                assert self._phase is _Phase.SENDING, self._phase
-                return [self._wait(reason, 0.0, now_ns)]
+                effects: list[Effect] = []
+            case Judged(verdict):
+                assert self._flying is not None, "nothing was sent"
+                task, self._flying = self._flying, None
+                effects = self._judged(task, verdict, now_ns)
+            case Confirmed(tokens):
+                assert self._asking, "nothing was asked"
+                self._asking = False
+                effects = self._confirmed(tokens, now_ns)
             case _:
                 assert_never(event)
+        return effects + self._go_on(now_ns)
 
-    def _tick(self, now_ns: int) -> list[Effect]:
-        due = self._phase is _Phase.NEW or (
-            self._phase is _Phase.WAITING
-            and self._deadline_ns is not None
-            and now_ns >= self._deadline_ns
-        )
-        if not due:
+    def _go_on(self, now_ns: int) -> list[Effect]:
+        if self._flying or self._asking or self.done:
             return []
-        self._phase = _Phase.SENDING
+        if self._deadline_ns is not None and now_ns < self._deadline_ns:
+            return []
         self._deadline_ns = None
-        self._attempt += 1
-        return [Send(self._attempt)]
+        if self._unconfirmed and now_ns >= self._ask_at_ns:
+            self._ask_at_ns = now_ns + int(self._policy.confirm_every_s * _NANOSECONDS)
+            self._asking = True
+            return [Ask(tuple(self._unconfirmed))]
+        if self._queue and len(self._unconfirmed) < self._policy.unconfirmed_max:
+            self._flying = self._queue.popleft()
+            self._flying.attempt += 1
+            return [Send(self._flying.part, self._flying.attempt)]
+        self._deadline_ns = self._ask_at_ns
+        return []
 
-    def _answered(self, answer: Answered, now_ns: int) -> Effect:
-        reason = f"HTTP {answer.status} {answer.excerpt}".rstrip()
-        if 200 <= answer.status < 300:
-            return self._done(Delivered())
-        if answer.status == _TOO_LARGE and self._records > 1:
-            return self._done(SplitUp())
-        if 400 <= answer.status < 500 and answer.status not in _TRANSIENT:
-            return self._done(Refused(reason, answer.status, self._attempt))
-        return self._wait(reason, answer.retry_after_s or 0.0, now_ns)
+    def _judged(self, task: _Task, verdict: Verdict, now_ns: int) -> list[Effect]:
+        match verdict:
+            case Taken():
+                return [self._delivered(task.part)]
+            case Accepted(token):
+                self._took_some()
+                if not self._unconfirmed:
+                    self._ask_at_ns = now_ns + int(self._policy.confirm_every_s * _NANOSECONDS)
+                if earlier := self._unconfirmed.pop(token, None):
+                    self._queue.append(earlier.task)  # the destination counts from 0 again
+                until_ns = now_ns + int(self._policy.confirm_s * _NANOSECONDS)
+                self._unconfirmed[token] = _Waiting(task, until_ns)
+                return []
+            case Sorted():
+                return self._sorted(task, verdict, now_ns)
+            case TooLarge(fault) | Unfit(fault):
+                return self._halve(task, fault)
+            case Busy(reason, after_s) | Paused(reason, after_s):
+                self._queue.appendleft(task)
+                return [self._wait(reason, after_s, now_ns)]
+            case Failed():
+                return self._failed(task, verdict, now_ns)
+            case _:
+                assert_never(verdict)
 
-    def _done(self, effect: Effect) -> Effect:
-        self._phase = _Phase.DONE
-        return effect
+    def _took_some(self) -> None:
+        self._deliveries += 1
+        self._failures = 0
+
+    def _delivered(self, part: Part) -> Effect:
+        self._took_some()
+        return Delivered(part)
+
+    def _sorted(self, task: _Task, verdict: Sorted, now_ns: int) -> list[Effect]:
+        places, effects = task.part.records, list[Effect]()
+        if verdict.failed and task.mark is None:
+            task.mark, task.failing_since_ns = self._deliveries, now_ns
+        apart = {index for index, _ in (*verdict.refused, *verdict.failed)} | set(verdict.again)
+        if taken := tuple(place for index, place in enumerate(places) if index not in apart):
+            effects.append(self._delivered(Part(task.part.request, taken)))
+        convicted = self._convicted(task, verdict, now_ns)
+        for index, fault in (*verdict.refused, *convicted):
+            alone = Part(task.part.request, (places[index],))
+            effects.append(Refused(alone, fault, task.attempt))
+        later = [] if convicted else [index for index, _ in verdict.failed]
+        if later:
+            failed = task.cut(tuple(places[index] for index in later))
+            failed.convictions = task.convictions
+            self._queue.append(failed)
+        if verdict.again:
+            again = tuple(places[index] for index in sorted(verdict.again))
+            self._queue.appendleft(_Task(Part(task.part.request, again), task.attempt))
+        if later or (verdict.again and verdict.reason):
+            effects.append(self._wait(verdict.reason, verdict.after_s, now_ns))
+        return effects
+
+    def _convicted(
+        self, task: _Task, verdict: Sorted, now_ns: int
+    ) -> tuple[tuple[int, Fault], ...]:
+        """Records that failed again, each by itself, while others were delivered."""
+        if not verdict.failed:
+            return ()
+        assert task.mark is not None
+        task.convictions += self._deliveries > task.mark
+        blindly = len(verdict.failed) == 1 and self._is_alone_too_long(task, now_ns)
+        self._given_up_ns = now_ns if blindly else self._given_up_ns
+        return verdict.failed if task.convictions >= CONVICTING or blindly else ()
+
+    def _halve(self, task: _Task, fault: Fault) -> list[Effect]:
+        self._failures = 0  # the destination is well
+        if len(task.part.records) == 1:
+            return [Refused(task.part, fault, task.attempt)]
+        first, second = _halves(task)
+        self._queue.appendleft(second)
+        self._queue.appendleft(first)
+        return []
+
+    def _failed(self, task: _Task, verdict: Failed, now_ns: int) -> list[Effect]:
+        task.failures += 1
+        if task.mark is None:
+            task.mark, task.failing_since_ns = self._deliveries, now_ns
+        evidence = self._deliveries > task.mark
+        suspected = evidence or task.failures >= self._policy.suspect_after
+        if len(task.part.records) == 1:
+            task.convictions += evidence
+            blindly = verdict.answered and suspected and self._is_alone_too_long(task, now_ns)
+            if task.convictions >= CONVICTING or blindly:
+                self._given_up_ns = now_ns if blindly else self._given_up_ns
+                return [Refused(task.part, verdict.fault, task.attempt)]
+        if not suspected:
+            self._queue.appendleft(task)
+        else:
+            self._queue.extend(_halves(task) if len(task.part.records) > 1 else (task,))
+        return [self._wait(verdict.fault.reason, verdict.after_s, now_ns)]
+
+    def _is_alone_too_long(self, task: _Task, now_ns: int) -> bool:
+        since_ns = max(task.failing_since_ns, self._given_up_ns or 0)
+        return now_ns - since_ns >= int(self._policy.poison_after_s * _NANOSECONDS)
+
+    def _confirmed(self, tokens: Collection[str], now_ns: int) -> list[Effect]:
+        found = [token for token in self._unconfirmed if token in tokens]
+        # No evidence that requests are taken now: it was the asking that worked.
+        effects: list[Effect] = [
+            Delivered(self._unconfirmed.pop(token).task.part) for token in found
+        ]
+        late = [token for token, held in self._unconfirmed.items() if held.until_ns <= now_ns]
+        for token in reversed(late):
+            self._queue.appendleft(self._unconfirmed.pop(token).task)
+        if late:
+            effects.append(self._wait(f"{len(late)} requests were not confirmed", 0.0, now_ns))
+        return effects
 
     def _wait(self, reason: str, asked_s: float, now_ns: int) -> Effect:
-        limit_s = min(self._max_s, self._first_s * 2 ** min(self._attempt - 1, _EXPONENT_MAX))
+        self._failures += 1
+        doubled_s = self._policy.first_s * 2 ** min(self._failures - 1, _EXPONENT_MAX)
+        limit_s = min(self._policy.max_s, doubled_s)
         pause_s = max(self._dice.uniform(0, limit_s), min(asked_s, RETRY_AFTER_MAX_S))
-        self._phase = _Phase.WAITING
         self._deadline_ns = now_ns + int(pause_s * _NANOSECONDS)
         return Retrying(reason)
+
+
+def _halves(task: _Task) -> tuple[_Task, _Task]:
+    records = task.part.records
+    middle = len(records) // 2
+    return task.cut(records[:middle]), task.cut(records[middle:])

@@ -25,8 +25,13 @@ GROUP: Final = "penstock.router.sinks"
 
 _OWN: Final = {
     "console": "penstock.router.sinks.console:Console",
+    "elasticsearch": "penstock.router.sinks.elasticsearch:Elasticsearch",
     "http": "penstock.router.sinks.http:HttpPost",
+    "loki": "penstock.router.sinks.loki:Loki",
+    "otlp": "penstock.router.sinks.otlp:Otlp",
     "parquet": "penstock.router.sinks.parquet:ParquetLake",
+    "prometheus": "penstock.router.sinks.prometheus:PrometheusWrite",
+    "splunk_hec": "penstock.router.sinks.splunk_hec:SplunkHec",
 }
 
 

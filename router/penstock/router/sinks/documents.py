@@ -1,0 +1,58 @@
+"""A row's record as a JSON object, for sinks that write documents."""
+
+from typing import Any
+
+import orjson
+
+from penstock.router.dead_letter import as_text
+from penstock.router.sinks.requests import Row
+from penstock.router.sinks.sink import SinkContext
+
+Json = dict[str, Any]
+
+
+def record_of(row: Row) -> Json | None:
+    """The record; None where the row is no JSON record."""
+    if row["kind"] == "raw" or row["value"] is None:
+        return None
+    try:
+        record = orjson.loads(row["value"])
+    except orjson.JSONDecodeError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def document_of(row: Row) -> Json:
+    """The record, or what stands for a row that is none."""
+    record = record_of(row)
+    if record is not None:
+        return record
+    about = {name: row[name] for name in ("stream", "partition", "offset", "subject")}
+    return {"kind": "raw", "time_unix_nano": row["timestamp_ns"], **about, **as_text(row["value"])}
+
+
+def event_id(row: Row, context: SinkContext) -> str:
+    """What a record is told apart by, the same whenever it is sent: its place in the log."""
+    return f"{context.stream_tag(row['stream'])}/{row['partition']}/{row['offset']}"
+
+
+def time_ns(row: Row, record: Json) -> int:
+    """The record's time, or that at which the log got it."""
+    found = record.get("time_unix_nano")
+    if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
+        return found
+    own: int = row["timestamp_ns"]
+    return own
+
+
+def section(record: Json, name: str) -> Json:
+    """A part of a record that is an object, such as `resource`; empty where it is not."""
+    found = record.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def as_label(value: Any) -> str:
+    """An attribute's value where only text is allowed."""
+    if isinstance(value, str):
+        return value
+    return orjson.dumps(value).decode()

@@ -1,0 +1,161 @@
+"""The Elasticsearch and OpenSearch sink: documents by the bulk API, each created once.
+
+    POST URL/_bulk
+    {"create":{"_index":"logs-penstock-default","_id":"logs.5f2c19aa-0-120"}}
+    {"@timestamp":"2026-11-21T08:00:00.123456000Z","message":"…",…}
+
+`_id` is the record's place in the log and the operation is `create`, so a document that comes again
+is answered with 409 and counts as there. That holds for each backing index: after a data stream has
+rolled over, a record sent again is stored again in the new one.
+
+Documents are those of the Elastic Common Schema (`penstock.specs.ecs`), or with `documents: record`
+the records as they lie in the log with `@timestamp`. The index may name `{kind}` and `{service}`.
+
+Each document has an outcome of its own: what the destination has no room for now (429, 503) is sent
+again alone, what its mapping refuses (400) goes to the dead letters.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import orjson
+from typing_extensions import override
+
+from penstock.router.core.http_codes import Answer
+from penstock.router.core.verdict import Failed, Fault, Sorted, Taken, Verdict
+from penstock.router.sinks.documents import Json, document_of, record_of, section, time_ns
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.http_requests import HttpRequestSink
+from penstock.router.sinks.request_settings import HttpSettings, Secret
+from penstock.router.sinks.requests import Item, Request, Row
+from penstock.router.sinks.sink import SinkContext
+from penstock.router.sinks.transport import HttpRequest
+from penstock.specs.ecs import time_text, to_ecs
+
+_FOREIGN_IN_INDEX: Final = re.compile(r"[^a-z0-9._-]")
+_AGAIN: Final = frozenset({401, 403, 404, 429, 503})
+"""Of one document: no room, or an index that is closed to writing, or not there and not made."""
+_THERE: Final = frozenset({200, 201, 409})
+_FILTER: Final = "filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason"
+
+
+class ElasticsearchSink(HttpSettings):
+    """Documents for Elasticsearch or OpenSearch."""
+
+    type: Literal["elasticsearch"]
+    index: str = "logs-penstock-default"
+    documents: Literal["ecs", "record"] = "ecs"
+    pipeline: str | None = None
+    api_key: Secret | None = None
+
+    @override
+    def about(self) -> str:
+        return f"documents in {self.index} at {self.url}; once per index"
+
+
+class Elasticsearch(HttpRequestSink):
+    """Creates documents; see the module's docstring."""
+
+    config_class = ElasticsearchSink
+    guarantee = Guarantee(
+        Replay.EFFECTIVELY_ONCE,
+        "`create` with the record's place in the log as `_id`; 409 counts as there",
+        within="one index (a data stream until it rolls over)",
+    )
+
+    def __init__(self, config: ElasticsearchSink, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._config = config
+
+    @override
+    def encode(self, row: Row) -> Item | Fault:
+        record = record_of(row)
+        try:
+            document = self._document(row, record)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            document = self._document(row, None)  # a record that breaks its spec is still a text
+        place = f"{row['partition']}-{row['offset']}"
+        action = {
+            "_index": self._index(row, record or {}),
+            "_id": f"{self.context.stream_tag(row['stream'])}-{place}",
+        }
+        content = orjson.dumps({"create": action}) + b"\n" + orjson.dumps(document) + b"\n"
+        return Item(content, len(content))
+
+    def _document(self, row: Row, record: Json | None) -> Json:
+        if record is not None and "@timestamp" in record:
+            return record  # the step `map: ecs` made it
+        if record is not None and self._config.documents == "ecs":
+            return to_ecs(record)
+        whole = document_of(row) if record is None else record
+        time = time_text(time_ns(row, whole))
+        if record is None:
+            text = whole.pop("value", None) or whole.pop("value_base64", None)
+            return {"@timestamp": time, "message": text, "penstock.kind": "raw"}
+        return {"@timestamp": time, **record}
+
+    def _index(self, row: Row, record: Json) -> str:
+        service = str(section(record, "resource").get("service.name", "unknown"))
+        names = {"{kind}": str(row["kind"]), "{service}": service}
+        index = self._config.index
+        for place, name in names.items():
+            index = index.replace(place, _FOREIGN_IN_INDEX.sub("_", name.lower()))
+        return index
+
+    @override
+    def request_of(self, request: Request, attempt: int) -> HttpRequest:
+        secrets = self.own_headers()
+        if self._config.api_key is not None:
+            secrets["Authorization"] = f"ApiKey {self._config.api_key.read()}"
+        pipeline = f"&pipeline={self._config.pipeline}" if self._config.pipeline else ""
+        return HttpRequest(
+            self.query(self.path("/_bulk"), _FILTER + pipeline),
+            {"Content-Type": "application/x-ndjson"},
+            b"".join(item.content for item in request.items),
+            self._config.compression,
+            secrets=secrets,
+        )
+
+    @override
+    def judge(self, answer: Answer, request: Request) -> Verdict:
+        if answer.status != 200:
+            return super().judge(answer, request)
+        return judge_items(answer, len(request.items))
+
+
+def judge_items(answer: Answer, count: int) -> Verdict:
+    """What a bulk answer of HTTP 200 says of each of its `count` documents."""
+    try:
+        said = orjson.loads(answer.body)
+        if said["errors"] is False:
+            return Taken()
+        outcomes = [next(iter(item.values())) for item in said["items"]]
+        statuses = [int(outcome["status"]) for outcome in outcomes]
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, StopIteration, AttributeError):
+        outcomes, statuses = [], []
+    if len(statuses) != count:
+        reason = f"an answer that names {len(statuses)} of {count} documents: {answer.fault.reason}"
+        return Failed(Fault("http_200", reason, 200))
+    refused, failed, again, reasons = [], [], [], set()
+    for place, (status, outcome) in enumerate(zip(statuses, outcomes, strict=True)):
+        fault = _fault(status, outcome)
+        if status in _THERE:
+            continue
+        if status in _AGAIN:
+            again.append(place)
+            reasons.add(fault.reason)
+        elif status >= 500:
+            failed.append((place, fault))
+            reasons.add(fault.reason)
+        else:
+            refused.append((place, fault))
+    reason = "; ".join(sorted(reasons)[:3])
+    return Sorted(tuple(refused), tuple(failed), tuple(again), reason, answer.after_s)
+
+
+def _fault(status: int, outcome: Mapping[str, Any]) -> Fault:
+    error = outcome.get("error")
+    about = error if isinstance(error, dict) else {}
+    kind, reason = about.get("type", "no type"), str(about.get("reason", ""))
+    return Fault(f"http_{status}", f"{status} {kind}: {reason[:200]}", status)

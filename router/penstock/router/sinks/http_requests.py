@@ -1,0 +1,126 @@
+"""Request-based sinks over HTTP: the connection, the headers, an answer's usual meaning."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Final, assert_never
+
+from pydantic import SecretStr
+from typing_extensions import override
+
+from penstock.router.core.http_codes import Answer, Meaning, verdict_of
+from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Verdict
+from penstock.router.sinks.request_settings import HttpSettings
+from penstock.router.sinks.requests import Request, RequestSink
+from penstock.router.sinks.sink import Preview, SinkContext
+from penstock.router.sinks.transport import HttpRequest, NotSent, Silent, Transport
+from penstock.service import ConfigError
+
+HIDDEN: Final = "***"
+
+
+class HttpRequestSink(RequestSink):
+    """A sink whose requests are HTTP's; a subclass says what is in them and what answers mean."""
+
+    differing: ClassVar[Mapping[int, Meaning]] = {}
+    """Status codes to which the protocol gives another meaning."""
+
+    def __init__(self, config: HttpSettings, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._settings = config
+        self.url = str(config.url).rstrip("/")
+        self._transport: Transport | None = None
+
+    def request_of(self, request: Request, attempt: int) -> HttpRequest:
+        """What goes over the wire.
+
+        Raises:
+            OSError: A secret's file cannot be read.
+        """
+        raise NotImplementedError
+
+    def judge(self, answer: Answer, request: Request) -> Verdict:  # noqa: ARG002 - for subclasses
+        """What an answer means."""
+        return verdict_of(answer, self.differing)
+
+    @override
+    def open(self) -> None:
+        """Read the certificates; the destination itself may come later.
+
+        Raises:
+            ConfigError: They cannot be read.
+        """
+        config = self._settings
+        try:
+            tls = config.tls.context() if config.url.scheme == "https" else None
+        except OSError as error:
+            raise ConfigError(
+                f"sinks.{self.context.sink}.tls: {error}", fix="name PEM files that can be read"
+            ) from None
+        self._transport = Transport(
+            str(config.url), timeout_s=config.timeout_s, clock=self.context.clock, tls=tls
+        )
+
+    @override
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    @override
+    def exchange(self, request: Request, attempt: int) -> Verdict:
+        try:
+            made = self.request_of(request, attempt)
+        except OSError as error:
+            return Paused(f"a secret cannot be read: {error}")
+        return self.send(made, request)
+
+    def send(self, made: HttpRequest, request: Request) -> Verdict:
+        """Send what `request_of` made; returns what became of it."""
+        assert self._transport is not None, "open() first"
+        reply = self._transport.send(made)
+        match reply:
+            case Answer():
+                verdict = self.judge(reply, request)
+            case NotSent(reason):
+                verdict = Busy(reason)
+            case Silent(reason):
+                verdict = Failed(Fault("no_answer", reason), answered=False)
+            case _:
+                assert_never(reply)
+        return verdict
+
+    def fetch(self, made: HttpRequest) -> Answer | None:
+        """Send something that is no records; None without an answer."""
+        assert self._transport is not None, "open() first"
+        reply = self._transport.send(made)
+        return reply if isinstance(reply, Answer) else None
+
+    @override
+    def show(self, request: Request) -> Preview:
+        made = self.request_of(request, 1)
+        secrets = dict.fromkeys(made.secrets, HIDDEN)
+        origin = self.url.split("/", 3)
+        return Preview(
+            f"{made.method} {'/'.join(origin[:3])}{made.path}",
+            len(request.items),
+            made.body.decode(errors="replace"),
+            tuple(sorted({**made.headers, **secrets}.items())),
+        )
+
+    def path(self, below: str = "") -> str:
+        """The path of the configured URL, with something below it."""
+        parts = str(self._settings.url).split("/", 3)
+        own = "/" + (parts[3] if len(parts) > 3 else "")
+        before, question, query = own.partition("?")
+        return f"{before.rstrip('/')}{below}{question}{query}" if below else own
+
+    def query(self, path: str, query: str) -> str:
+        """A path with (more of) a query."""
+        return f"{path}{'&' if '?' in path else '?'}{query}"
+
+    def own_headers(self) -> dict[str, str]:
+        """Those of the job file; their values are secrets."""
+        return revealed(self._settings.headers)
+
+
+def revealed(headers: Mapping[str, SecretStr]) -> dict[str, str]:
+    """Headers with their values."""
+    return {name: value.get_secret_value() for name, value in headers.items()}

@@ -1,0 +1,163 @@
+"""The Loki sink: lines with labels, which Loki recognises when they come again.
+
+    POST URL/loki/api/v1/push
+    {"streams":[{"stream":{"service_name":"checkout"},
+                 "values":[["1795000000123456789","line",{"trace_id":"…"}]]}]}
+
+Loki drops an entry that has the labels, time, line and metadata of one that it has. All four come
+from the record alone, so a batch that comes again adds nothing while its entries are within Loki's
+window (by default as old as the newest of their stream less one hour).
+
+`labels` says which label comes from where: `resource.NAME`, `attributes.NAME`, `context.NAME` or a
+field of the record. Labels make streams, so only what has few values is fit for one. Everything
+else that identifies a record is structured metadata. The line is the body of a log record, and for
+every other kind, and with `line: record`, the record's JSON.
+
+Loki may store part of a request and refuse the rest with 400 without saying which, so a refused
+request is bisected; the entries that it had are recognised.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import orjson
+from pydantic import Field
+from typing_extensions import override
+
+from penstock.router.core.verdict import Fault
+from penstock.router.sinks.documents import (
+    Json,
+    as_label,
+    document_of,
+    event_id,
+    section,
+    time_ns,
+)
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.http_requests import HttpRequestSink
+from penstock.router.sinks.request_settings import HttpSettings, Secret
+from penstock.router.sinks.requests import Item, Request, Row
+from penstock.router.sinks.sink import SinkContext
+from penstock.router.sinks.transport import HttpRequest
+
+_LABELS: Final = {
+    "service_name": "resource.service.name",
+    "deployment_environment": "resource.deployment.environment.name",
+    "kind": "kind",
+}
+_MAPPED: Final = frozenset({"labels", "timestamp", "line", "metadata"})
+"""What the step `map: loki` made of a record."""
+_METADATA_FIELDS: Final = ("severity_text", "severity_number", "trace_id", "span_id", "event_name")
+_SECTIONS: Final = ("attributes", "context", "resource")
+_METADATA_BYTES_MAX: Final = 48 * 1024
+"""Loki's own limit is 64 KB and 128 names for an entry; what is beyond is in the record."""
+_METADATA_NAMES_MAX: Final = 100
+
+
+class LokiSink(HttpSettings):
+    """Lines for Grafana Loki."""
+
+    type: Literal["loki"]
+    labels: dict[str, str] = Field(default_factory=lambda: dict(_LABELS))
+    fixed_labels: dict[str, str] = Field(default_factory=dict)
+    line: Literal["body", "record"] = "body"
+    tenant: str | None = None
+    token: Secret | None = None
+
+    @override
+    def about(self) -> str:
+        return f"Loki at {self.url}; once within its window for late entries"
+
+
+class Loki(HttpRequestSink):
+    """Pushes lines; see the module's docstring."""
+
+    config_class = LokiSink
+    guarantee = Guarantee(
+        Replay.EFFECTIVELY_ONCE,
+        "Loki drops an entry whose labels, time, line and metadata it has",
+        within="Loki's window for late entries (an hour behind the newest of a stream)",
+    )
+    empty_size = len(b'{"streams":[]}')
+
+    def __init__(self, config: LokiSink, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._config = config
+
+    @override
+    def encode(self, row: Row) -> Item | Fault:
+        record = document_of(row)
+        if record.keys() >= _MAPPED:
+            labels, time_text = record["labels"], record["timestamp"]
+            line, metadata = record["line"], record["metadata"]
+        else:
+            labels, time_text = self._labels(record), str(time_ns(row, record))
+            line, metadata = self._line(row, record), _metadata(record)
+        metadata |= {"penstock_id": event_id(row, self.context)}
+        entry = orjson.dumps([time_text, line, metadata])
+        stream = orjson.dumps(labels, option=orjson.OPT_SORT_KEYS)
+        return Item((stream, entry), len(stream) + len(entry) + len(b'{"stream":,"values":[]},'))
+
+    def _labels(self, record: Json) -> dict[str, str]:
+        found = {label: _look_up(record, path) for label, path in self._config.labels.items()}
+        labels = {name: as_label(value) for name, value in found.items() if value not in (None, "")}
+        return labels | self._config.fixed_labels or {"job": "penstock"}
+
+    def _line(self, row: Row, record: Json) -> str:
+        body = record.get("body")
+        if self._config.line == "body" and row["kind"] == "log" and isinstance(body, str):
+            return body
+        if row["kind"] == "raw":
+            return str(record.get("value") or record.get("value_base64") or "")
+        text: bytes = row["value"]
+        return text.decode(errors="replace")
+
+    @override
+    def request_of(self, request: Request, attempt: int) -> HttpRequest:
+        streams: dict[bytes, list[bytes]] = {}
+        for item in request.items:
+            labels, entry = item.content
+            streams.setdefault(labels, []).append(entry)
+        body = b",".join(
+            b'{"stream":' + labels + b',"values":[' + b",".join(entries) + b"]}"
+            for labels, entries in streams.items()
+        )
+        headers = {"Content-Type": "application/json"}
+        if self._config.tenant:
+            headers["X-Scope-OrgID"] = self._config.tenant
+        secrets = self.own_headers()
+        if self._config.token is not None:
+            secrets["Authorization"] = f"Bearer {self._config.token.read()}"
+        return HttpRequest(
+            self.path("/loki/api/v1/push"), headers, b'{"streams":[' + body + b"]}",
+            self._config.compression, secrets=secrets,
+        )  # fmt: skip
+
+
+def _look_up(record: Json, path: str) -> Any:
+    first, _, rest = path.partition(".")
+    return section(record, first).get(rest) if first in _SECTIONS else record.get(path)
+
+
+def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
+    """The record's fields and attributes as flat text, within what Loki takes."""
+    found: dict[str, str] = {}
+    held = 0
+    pairs = [(name, record.get(name)) for name in _METADATA_FIELDS]
+    for part in _SECTIONS:
+        pairs += section(dict(record), part).items()
+    for name, value in pairs:
+        if value is None:
+            continue
+        key, text = fit_name(name), as_label(value)
+        held += len(key) + len(text.encode())
+        if held > _METADATA_BYTES_MAX or len(found) >= _METADATA_NAMES_MAX:
+            break
+        found.setdefault(key, text)
+    return found
+
+
+def fit_name(name: str) -> str:
+    """A name as Loki and Prometheus take it: letters, digits and `_`, no digit first."""
+    fitted = "".join(it if it.isascii() and it.isalnum() else "_" for it in name)
+    return f"_{fitted}" if fitted[:1].isdigit() else fitted

@@ -1,0 +1,126 @@
+"""The OTLP sink: logs, traces and metrics for any OpenTelemetry receiver, over HTTP or gRPC.
+
+    POST URL/v1/logs, /v1/traces, /v1/metrics         application/x-protobuf
+    opentelemetry.proto.collector.logs.v1.LogsService/Export, and so on
+
+Records become OTLP's messages by the tables of `penstock.specs.otlp`; events and audit records are
+log records, and so is a row that is no record, its value being the body. Records of one resource
+and scope that follow one another share them.
+
+OTLP knows no identity: a record that is sent again is there again, unless the destination itself
+tells spans by their ids, points by their series and time, and logs by `log.record.uid`.
+
+A partial success names a number and no records, and must not be sent again. All records of such a
+request go to the dead letters, where the reason says how many of them the destination has.
+"""
+
+from typing import Any, Final, Literal
+
+from typing_extensions import override
+
+from penstock.router.core.http_codes import Answer
+from penstock.router.core.verdict import Fault, Verdict
+from penstock.router.sinks.documents import Json, document_of
+from penstock.router.sinks.extras import needed
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.http_requests import HttpRequestSink
+from penstock.router.sinks.request_settings import HttpSettings
+from penstock.router.sinks.requests import Item, Request, Row
+from penstock.router.sinks.sink import SinkContext
+from penstock.router.sinks.transport import HttpRequest
+from penstock.specs.otlp import to_otlp
+
+_MAPPING_ERRORS: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+
+
+class OtlpSink(HttpSettings):
+    """Logs, traces and metrics by OTLP."""
+
+    type: Literal["otlp"]
+    protocol: Literal["http", "grpc"] = "http"
+
+    @override
+    def about(self) -> str:
+        return f"OTLP over {self.protocol} to {self.url}; at least once"
+
+
+class Otlp(HttpRequestSink):
+    """Exports records; see the module's docstring."""
+
+    config_class = OtlpSink
+    guarantee = Guarantee(
+        Replay.AT_LEAST_ONCE,
+        "the same records with the same ids",
+    )
+
+    def __init__(self, config: OtlpSink, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._config = config
+        self._messages = needed("penstock.router.sinks.otlp_messages", extra="otlp")
+        self._channel: Any = None
+
+    @override
+    def open(self) -> None:
+        super().open()
+        if self._config.protocol == "grpc":
+            grpc = needed("penstock.router.sinks.otlp_grpc", extra="otlp")
+            self._channel = grpc.Channel(self._config)
+
+    @override
+    def close(self) -> None:
+        super().close()
+        if self._channel is not None:
+            self._channel.close()
+
+    @override
+    def encode(self, row: Row) -> Item | Fault:
+        document = document_of(row)
+        try:
+            signal, content, size = self._messages.encode_element(_element(document, row))
+        except _MAPPING_ERRORS as error:
+            return Fault("not_encodable", f"{type(error).__name__}: {error}")
+        return Item(content, size, signal)
+
+    @override
+    def request_of(self, request: Request, attempt: int) -> HttpRequest:
+        return HttpRequest(
+            self.path(f"/v1/{request.lane}"),
+            {"Content-Type": "application/x-protobuf"},
+            self._body(request),
+            self._config.compression,
+            secrets=self.own_headers(),
+        )
+
+    @override
+    def exchange(self, request: Request, attempt: int) -> Verdict:
+        if self._channel is None:
+            return super().exchange(request, attempt)
+        signal = self._messages.SIGNALS[request.lane]
+        verdict: Verdict = self._channel.export(signal, self._body(request), len(request.items))
+        return verdict
+
+    def _body(self, request: Request) -> bytes:
+        body: bytes = self._messages.join_elements([item.content for item in request.items])
+        return body
+
+    @override
+    def judge(self, answer: Answer, request: Request) -> Verdict:
+        if answer.status == 200:
+            signal = self._messages.SIGNALS[request.lane]
+            found: Verdict = self._messages.partial_success(signal, answer.body, len(request.items))
+            return found
+        return super().judge(answer, request)
+
+
+def _element(document: Json, row: Row) -> Json:
+    """The record in OTLP's JSON, one element of a request."""
+    if document["kind"] != "raw":
+        return to_otlp(document)
+    text = document.get("value")
+    body = {"bytesValue": document["value_base64"]} if text is None else {"stringValue": text}
+    fields = {
+        "timeUnixNano": str(row["timestamp_ns"]),
+        "body": body,
+        "attributes": [{"key": "penstock.subject", "value": {"stringValue": row["subject"]}}],
+    }
+    return {"resource": {}, "scopeLogs": [{"logRecords": [fields]}]}

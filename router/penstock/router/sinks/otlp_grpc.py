@@ -1,0 +1,123 @@
+"""OTLP over gRPC: one channel, its status codes as verdicts.
+
+Codes that may be tried again are those of the OTLP specification ("Failures"); of
+RESOURCE_EXHAUSTED it says that it may only where the destination sends RetryInfo, else the request
+is too large for it, or a quota of it is used up for good.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, Unfit, Verdict
+from penstock.router.sinks.http_requests import revealed
+from penstock.router.sinks.otlp import OtlpSink
+from penstock.router.sinks.otlp_messages import Signal, partial_success
+
+_AGAIN: Final = frozenset(
+    {
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.DATA_LOSS,
+    }
+)
+_SENDER: Final = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.NOT_FOUND,
+    }
+)
+_FAILURES: Final = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
+_DETAILS: Final = "grpc-status-details-bin"
+
+
+class Channel:
+    """A connection that is made when it is needed, and made again when it is lost."""
+
+    def __init__(self, config: OtlpSink) -> None:
+        self._timeout_s = config.timeout_s
+        self._compression = (
+            grpc.Compression.NoCompression
+            if config.compression == "none"
+            else grpc.Compression.Gzip
+        )
+        headers = revealed(config.headers).items()
+        self._metadata = tuple((name.lower(), value) for name, value in headers)
+        target = f"{config.url.host}:{config.url.port or 4317}"
+        if config.url.scheme == "https":
+            self._channel = grpc.secure_channel(target, _credentials(config))
+        else:
+            self._channel = grpc.insecure_channel(target)
+
+    def export(self, signal: Signal, body: bytes, count: int) -> Verdict:
+        """Send a request; returns what became of its `count` records."""
+        call: Any = self._channel.unary_unary(signal.method)
+        try:
+            answer = call(
+                body,
+                timeout=self._timeout_s,
+                metadata=self._metadata,
+                compression=self._compression,
+            )
+        except grpc.RpcError as error:
+            return verdict_of(error)
+        return partial_success(signal, answer, count)
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._channel.close()
+
+
+def verdict_of(error: Any) -> Verdict:
+    """What a call's failure means for its records."""
+    code, text = error.code(), f"gRPC {error.code().name}: {str(error.details())[:200]}"
+    fault = Fault(f"grpc_{code.name.lower()}", text)
+    after_s = _retry_after_s(error)
+    if code in _AGAIN:
+        return Failed(fault, after_s or 0.0, answered=False)
+    if code in _FAILURES:
+        return Failed(fault)
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return Busy(text, after_s or 0.0)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return TooLarge(fault) if after_s is None else Busy(text, after_s)
+    return Paused(text) if code in _SENDER else Unfit(fault)
+
+
+def _retry_after_s(error: Any) -> float | None:
+    """Of RetryInfo, where there is one."""
+    for key, value in error.trailing_metadata() or ():
+        if key != _DETAILS:
+            continue
+        try:
+            details = status_pb2.Status.FromString(value).details
+            for detail in details:
+                found = error_details_pb2.RetryInfo()
+                if detail.Unpack(found):
+                    return _seconds(found.retry_delay)
+        except DecodeError:
+            return None
+    return None
+
+
+def _seconds(duration: Duration) -> float:
+    return float(duration.seconds + duration.nanos / 1e9)
+
+
+def _credentials(config: OtlpSink) -> Any:
+    files = config.tls
+
+    def read(path: Path | None) -> bytes | None:
+        return path.read_bytes() if path is not None else None
+
+    return grpc.ssl_channel_credentials(
+        read(files.ca_file), read(files.key_file), read(files.cert_file)
+    )

@@ -1,0 +1,211 @@
+"""The Prometheus sink: metrics by remote write 1.0, for Prometheus, Mimir and VictoriaMetrics.
+
+    POST URL
+    Content-Type: application/x-protobuf
+    Content-Encoding: snappy
+    X-Prometheus-Remote-Write-Version: 0.1.0
+    prometheus.WriteRequest{ timeseries { labels{name,value}… samples{value,timestamp}… }… }
+
+Names and labels follow OpenTelemetry's "Prometheus and OpenMetrics compatibility": dots become
+`_`, the unit and `_total` are appended (unless `suffixes: false`), `service.name` and its namespace
+are `job`, `service.instance.id` is `instance`. A histogram is the series `_bucket`, `_sum` and
+`_count`.
+
+The same series, time and value again is no new sample in Prometheus, so a batch that comes again
+adds nothing. Version 1.0 is spoken because every receiver takes it: one that does not know 2.0
+answers 204 to it all the same and stores nothing.
+
+Not for this protocol, and therefore dead letters: records that are no metrics, sums and histograms
+of delta temporality, exponential histograms. So is a sample more than `future_s` ahead of the
+router's clock: Prometheus takes it and from then on refuses every sample of the present as too old.
+
+Prometheus rolls a whole request back for one bad sample, with 400, or with 500 where it is told to
+take samples out of order: in both cases it is bisected.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Annotated, Any, Final, Literal
+
+import pyarrow as pa
+from pydantic import Field
+from typing_extensions import override
+
+from penstock.router.core.verdict import Fault
+from penstock.router.sinks.documents import Json, as_label, record_of, section
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.http_requests import HttpRequestSink
+from penstock.router.sinks.loki import fit_name
+from penstock.router.sinks.protobuf import field_bytes, field_double, field_varint
+from penstock.router.sinks.request_settings import HttpSettings, RequestBatch, Secret
+from penstock.router.sinks.requests import Item, Request, Row
+from penstock.router.sinks.sink import SinkContext
+from penstock.router.sinks.transport import HttpRequest
+
+STALE: Final[float] = struct.unpack("<d", (0x7FF0_0000_0000_0002).to_bytes(8, "little"))[0]
+"""The NaN that says that a series has ended (prometheus/model/value)."""
+_NO_RECORDED_VALUE: Final = 1
+_MILLISECOND_NS: Final = 1_000_000
+_SAMPLES_OF_ONE_REQUEST: Final = 2000
+"""As Prometheus itself sends; more make a refused request dearer."""
+
+_UNITS: Final = {
+    "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds",
+    "min": "minutes", "h": "hours", "d": "days", "By": "bytes", "KiBy": "kibibytes",
+    "MiBy": "mebibytes", "GiBy": "gibibytes", "TiBy": "tibibytes", "KBy": "kilobytes",
+    "MBy": "megabytes", "GBy": "gigabytes", "TBy": "terabytes", "m": "meters", "V": "volts",
+    "A": "amperes", "J": "joules", "W": "watts", "g": "grams", "Cel": "celsius", "Hz": "hertz",
+    "%": "percent",
+}  # fmt: skip
+"""UCUM's to Prometheus's, as OpenTelemetry's compatibility document has them."""
+
+
+class PrometheusSink(HttpSettings):
+    """Metrics by Prometheus remote write."""
+
+    type: Literal["prometheus"]
+    compression: Literal["none"] = "none"
+    """Beside the protocol's own, which is Snappy."""
+    suffixes: bool = True
+    resource_labels: list[str] = Field(default_factory=list)
+    fixed_labels: dict[str, str] = Field(default_factory=dict)
+    tenant: str | None = None
+    token: Secret | None = None
+    future_s: Annotated[float, Field(gt=0)] = 600.0
+    batch: RequestBatch = RequestBatch(records_max=_SAMPLES_OF_ONE_REQUEST)
+
+    @override
+    def about(self) -> str:
+        return f"remote write to {self.url}; metrics only, each sample once"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One sample of one series; `labels` are sorted by name and hold `__name__`."""
+
+    labels: tuple[tuple[str, str], ...]
+    value: float
+    time_ms: int
+
+    def encoded(self) -> bytes:
+        """As field 1 of a WriteRequest."""
+        labels = b"".join(
+            field_bytes(1, field_bytes(1, name.encode()) + field_bytes(2, value.encode()))
+            for name, value in self.labels
+        )
+        sample = field_double(1, self.value) + field_varint(2, self.time_ms)
+        return field_bytes(1, labels + field_bytes(2, sample))
+
+
+class PrometheusWrite(HttpRequestSink):
+    """Writes samples; see the module's docstring."""
+
+    config_class = PrometheusSink
+    guarantee = Guarantee(
+        Replay.EFFECTIVELY_ONCE,
+        "a sample of the same series, time and value is the same sample",
+        within="what the destination takes out of order, where others wrote meanwhile",
+    )
+
+    def __init__(self, config: PrometheusSink, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._config = config
+
+    @override
+    def encode(self, row: Row) -> Item | Fault:
+        record = record_of(row)
+        if record is None or row["kind"] != "metric":
+            return Fault("not_a_metric", f"a record of kind {row['kind']!r} has no samples")
+        try:
+            ahead_s = (record["time_unix_nano"] - self.context.clock.unix_ns()) / 1e9
+            if ahead_s > self._config.future_s:
+                return Fault("in_the_future", f"{ahead_s:.0f} s ahead of the router's clock")
+            content = b"".join(series.encoded() for series in self._series(record))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            return Fault("not_encodable", str(error))
+        return Item(content, len(content))
+
+    def _series(self, record: Json) -> Iterator[Series]:
+        if record.get("temporality") == "delta":
+            raise ValueError("remote write has no delta temporality; make it cumulative before")
+        labels = self._labels(record)
+        time_ms = record["time_unix_nano"] // _MILLISECOND_NS
+        stale = bool(record.get("flags", 0) & _NO_RECORDED_VALUE)
+        name = self._name(record)
+
+        def series(suffix: str, value: float, **more: str) -> Series:
+            named = {**labels, **more, "__name__": name + suffix}
+            return Series(tuple(sorted(named.items())), STALE if stale else value, time_ms)
+
+        match record["metric_type"]:
+            case "gauge" | "sum":
+                yield series("", 0.0 if stale else float(record["value"]))
+            case "histogram":
+                yield from _histogram(record, series, stale=stale)
+            case other:
+                raise ValueError(f"remote write 1.0 has no {other} here; send it by OTLP")
+
+    def _name(self, record: Json) -> str:
+        name = fit_name(record["name"])
+        if not self._config.suffixes:
+            return name
+        unit = _UNITS.get(record.get("unit", ""), "")
+        if record.get("unit") == "1" and record["metric_type"] == "gauge":
+            unit = "ratio"
+        total = record["metric_type"] == "sum" and record.get("is_monotonic")
+        name = name.removesuffix("_total") if total else name
+        if unit and not name.endswith(f"_{unit}"):
+            name = f"{name}_{unit}"
+        return f"{name}_total" if total else name
+
+    def _labels(self, record: Json) -> dict[str, str]:
+        resource = section(record, "resource")
+        named = {name: resource.get(name) for name in self._config.resource_labels}
+        pairs = {**named, **section(record, "attributes")}
+        labels: dict[str, str] = {}
+        for key, value in sorted(pairs.items()):
+            if value not in (None, ""):
+                name, text = fit_name(key), as_label(value)
+                # Two attributes may have one name here; the document says to join their values.
+                labels[name] = f"{labels[name]};{text}" if name in labels else text
+        service, namespace = resource.get("service.name"), resource.get("service.namespace")
+        job = "/".join(str(part) for part in (namespace, service) if part)
+        own = {"job": job, "instance": str(resource.get("service.instance.id", ""))}
+        return {**labels, **{k: v for k, v in own.items() if v}, **self._config.fixed_labels}
+
+    @override
+    def request_of(self, request: Request, attempt: int) -> HttpRequest:
+        body = b"".join(item.content for item in request.items)
+        headers = {
+            "Content-Type": "application/x-protobuf",
+            "Content-Encoding": "snappy",
+            "X-Prometheus-Remote-Write-Version": "0.1.0",
+        }
+        if self._config.tenant:
+            headers["X-Scope-OrgID"] = self._config.tenant
+        secrets = self.own_headers()
+        if self._config.token is not None:
+            secrets["Authorization"] = f"Bearer {self._config.token.read()}"
+        packed: bytes = pa.compress(body, codec="snappy", asbytes=True)
+        return HttpRequest(self.path(), headers, packed, secrets=secrets)
+
+
+def _histogram(record: Any, series: Callable[..., Series], *, stale: bool) -> Iterator[Series]:
+    """Classic buckets: cumulative counts, the last one of everything."""
+    bounds = [*record.get("explicit_bounds", ()), math.inf]
+    counts = [0] * len(bounds) if stale else record["bucket_counts"]
+    if len(counts) != len(bounds):
+        raise ValueError("bucket_counts must be one longer than explicit_bounds")
+    for bound, count in zip(bounds, accumulate(counts), strict=True):
+        yield series("_bucket", float(count), le="+Inf" if bound == math.inf else _number(bound))
+    if stale or record.get("sum") is not None:
+        yield series("_sum", float(record.get("sum") or 0))
+    yield series("_count", float(record.get("count") or 0))
+
+
+def _number(bound: float) -> str:
+    """A bound as Prometheus writes it: the shortest text, without a needless `.0`."""
+    return repr(float(bound)).removesuffix(".0")

@@ -1,0 +1,33 @@
+"""Protocol buffers on the wire, written by hand: enough for messages of a few fields.
+
+A field is its number and wire type, then its value (protobuf.dev, "Encoding"). A repeated field's
+elements may stand anywhere, so messages are joined by joining their bytes.
+"""
+
+import struct
+
+
+def varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; negative numbers as 64 bits."""
+    number &= 0xFFFF_FFFF_FFFF_FFFF
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def field_bytes(number: int, value: bytes) -> bytes:
+    """A message, string or bytes."""
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def field_varint(number: int, value: int) -> bytes:
+    """An integer that is not zigzag."""
+    return varint(number << 3) + varint(value)
+
+
+def field_double(number: int, value: float) -> bytes:
+    """A double; NaN with the bits of its own."""
+    return varint(number << 3 | 1) + struct.pack("<d", value)

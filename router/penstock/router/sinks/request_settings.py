@@ -1,0 +1,110 @@
+"""Settings that all sinks share that send requests."""
+
+import ssl
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, HttpUrl, SecretStr, model_validator
+from typing_extensions import override
+
+from penstock.router.core.delivery import Policy
+from penstock.router.sinks.settings import Batch, Retry, Seconds, Settings, SinkConfig
+from penstock.router.sinks.transport import Compression
+
+
+class RequestBatch(Batch):
+    """The size of one request; `bytes_max` before compression."""
+
+
+class RequestRetry(Retry):
+    """How patient a sink is with a destination, and with a record that seems to break it."""
+
+    suspect_after: Annotated[int, Field(ge=2, le=100)] = 5
+    poison_after_s: Seconds = 3600.0
+
+    def policy(self) -> Policy:
+        """For the core."""
+        return Policy(
+            first_s=self.first_s,
+            max_s=self.max_s,
+            suspect_after=self.suspect_after,
+            poison_after_s=self.poison_after_s,
+        )
+
+
+class RequestSettings(SinkConfig):
+    """Of a sink that sends requests."""
+
+    timeout_s: Seconds = 10.0
+    batch: RequestBatch = RequestBatch()
+    retry: RequestRetry = RequestRetry()
+
+
+class Tls(Settings):
+    """Which authority to trust, and which certificate to show; PEM files."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _files_fit_together(self) -> Self:
+        if self.key_file is not None and self.cert_file is None:
+            raise ValueError("key_file is of no use without cert_file")
+        return self
+
+    def context(self) -> ssl.SSLContext:
+        """For a connection.
+
+        Raises:
+            OSError: A file cannot be read, or is none of its kind.
+        """
+        made = ssl.create_default_context(cafile=self.ca_file)
+        if self.cert_file is not None:
+            made.load_cert_chain(self.cert_file, self.key_file)
+        return made
+
+
+class HttpSettings(RequestSettings):
+    """Of a sink that speaks HTTP."""
+
+    url: HttpUrl
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    compression: Compression = "gzip"
+    tls: Tls = Tls()
+
+    @override
+    def about(self) -> str:
+        return f"{self.type} at {self.url}"
+
+
+class Secret(Settings):
+    """A secret in the job file, in the environment, or (better) in a file of its own.
+
+    The file is read for each request, so that a new secret needs no restart.
+    """
+
+    value: SecretStr | None = None
+    file: Path | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_text_is_the_value(cls, given: object) -> object:
+        return {"value": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.value is None) == (self.file is None):
+            raise ValueError("give the secret itself, or {file: PATH}")
+        return self
+
+    def read(self) -> str:
+        """The secret now.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        if self.file is not None:
+            return self.file.read_text().strip()
+        assert self.value is not None
+        return self.value.get_secret_value()

@@ -1,0 +1,250 @@
+"""What all sinks have in common that send requests: cutting, sending, judging, giving up.
+
+A sink of this kind says how a record is encoded, how encoded records make a request, and what an
+answer means. The rest is here, and the same for all:
+
+- Rows go in the order of the log. A request holds consecutive rows of one partition; it ends
+  before `batch.records_max` records or `batch.bytes_max` bytes, counted as they are encoded and
+  before they are compressed. The same rows make the same requests, with the same key.
+- A record that cannot be encoded goes to the dead letters, and so does what the destination
+  refuses for good. `core.delivery` decides when that is.
+"""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, assert_never
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from typing_extensions import override
+
+from penstock.router.core.delivery import (
+    Ask,
+    Confirmed,
+    Delivered,
+    Delivery,
+    Effect,
+    Event,
+    Judged,
+    Part,
+    Refused,
+    Retrying,
+    Send,
+    Ticked,
+)
+from penstock.router.core.verdict import Fault, Verdict
+from penstock.router.dead_letter import Reason, lay_aside
+from penstock.router.sinks.request_settings import RequestBatch, RequestSettings
+from penstock.router.sinks.sink import Preview, Sink, SinkContext
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One record as the destination takes it.
+
+    Attributes:
+        content: What the sink's `request` puts together.
+        size: Bytes that it adds to a request's body before compression.
+        lane: Records of different lanes never share a request.
+    """
+
+    content: Any
+    size: int
+    lane: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Records of one partition of the log that travel together.
+
+    Attributes:
+        items: In the order of the log.
+        rows: Their places in the batch's table.
+        key: The same for the same records: job, sink, stream, partition, first and last offset.
+    """
+
+    lane: str
+    items: tuple[Item, ...]
+    rows: tuple[int, ...]
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Faulty:
+    row: int
+    fault: Fault
+
+
+class RequestSink(Sink):
+    """A sink that sends requests; see the module's docstring."""
+
+    columns: tuple[str, ...] = (
+        "stream", "partition", "offset", "timestamp_ns", "subject", "key", "kind", "value",
+    )  # fmt: skip
+    empty_size = 0
+    """Bytes of a request's body beside its records."""
+
+    def __init__(self, config: RequestSettings, context: SinkContext) -> None:
+        self.context = context
+        self._batch = config.batch
+        self._policy = config.retry.policy()
+        self._dice = random.Random()  # noqa: S311 - jitter
+
+    # What a sink of this kind says.
+
+    def encode(self, row: Row) -> Item | Fault:
+        """One record, or why it cannot be one."""
+        raise NotImplementedError
+
+    def exchange(self, request: Request, attempt: int) -> Verdict:
+        """Send a request; returns what became of it."""
+        raise NotImplementedError
+
+    def confirmed(self, tokens: Sequence[str]) -> Iterable[str]:
+        """Which of the tokens of `Accepted` verdicts the destination confirms now."""
+        raise NotImplementedError
+
+    def show(self, request: Request) -> Preview:
+        """The request for people."""
+        raise NotImplementedError
+
+    # What is the same for all.
+
+    @override
+    def open(self) -> None:
+        """Nothing is checked: a destination that is away now may come."""
+
+    @override
+    def write(self, rows: pa.Table) -> None:
+        """Deliver, or lay among the dead letters, every row; returns only then."""
+        rows = in_log_order(rows)
+        requests, faulty = self._requests(rows)
+        for each in faulty:
+            self._bury(rows, (each.row,), each.fault, 0)
+        counts = [len(request.items) for request in requests]
+        delivery = Delivery(counts, policy=self._policy, dice=self._dice)
+        event: Event = Ticked()
+        while not delivery.done:
+            effects = delivery.handle(event, self.context.clock.monotonic_ns())
+            event = self._perform(effects, requests, rows, delivery)
+        self.context.meter.problem = None
+
+    @override
+    def preview(self, rows: pa.Table) -> list[Preview]:
+        """The requests themselves; nothing is sent."""
+        rows = in_log_order(rows)
+        requests, faulty = self._requests(rows)
+        refused = [Preview(f"dead letters: {it.fault.reason}", 1, "") for it in faulty]
+        return [self.show(request) for request in requests] + refused
+
+    def _requests(self, rows: pa.Table) -> tuple[list[Request], list[_Faulty]]:
+        present = [name for name in self.columns if name in rows.column_names]
+        whole = rows.select(present).to_pylist()
+        faulty: list[_Faulty] = []
+        requests: list[Request] = []
+        for begin, end in _partitions(whole):
+            lanes: dict[str, list[tuple[int, Item]]] = {}
+            for index in range(begin, end):
+                item = self._encoded(whole[index])
+                if isinstance(item, Fault):
+                    faulty.append(_Faulty(index, item))
+                else:
+                    lanes.setdefault(item.lane, []).append((index, item))
+            for lane, encoded in lanes.items():
+                pieces = cut(encoded, self._batch, self.empty_size)
+                requests.extend(self._request(lane, piece, whole) for piece in pieces)
+        return requests, faulty
+
+    def _encoded(self, row: Row) -> Item | Fault:
+        """A record that breaks its spec may not block its sink."""
+        try:
+            return self.encode(row)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            return Fault("not_encodable", f"{type(error).__name__}: {error}")
+
+    def _request(self, lane: str, piece: Sequence[tuple[int, Item]], rows: list[Row]) -> Request:
+        indices = tuple(index for index, _ in piece)
+        key = self._key(rows[indices[0]], rows[indices[-1]])
+        return Request(lane, tuple(item for _, item in piece), indices, key)
+
+    def _key(self, first: Row, last: Row) -> str:
+        tag = self.context.stream_tag(first["stream"])
+        span = f"{first['offset']}-{last['offset']}"
+        return f"{self.context.job}/{self.context.sink}/{tag}/{first['partition']}/{span}"
+
+    def _perform(
+        self, effects: list[Effect], requests: list[Request], rows: pa.Table, delivery: Delivery
+    ) -> Event:
+        """Carry effects out; returns the next event."""
+        for effect in effects:
+            match effect:
+                case Send(part, attempt):
+                    self.context.meter.count("requests")
+                    return Judged(self.exchange(self._part(requests, part, rows), attempt))
+                case Ask(tokens):
+                    return Confirmed(frozenset(self.confirmed(tokens)))
+                case Delivered(part):
+                    self.context.meter.sent(len(part.records))
+                    self.context.meter.problem = None
+                case Refused(part, fault, attempt):
+                    places = requests[part.request].rows
+                    self._bury(rows, [places[it] for it in part.records], fault, attempt)
+                case Retrying(reason):
+                    self.context.meter.failed("retries")
+                    self.context.meter.problem = reason
+                case _:
+                    assert_never(effect)
+        deadline_ns = delivery.next_deadline_ns()
+        if deadline_ns is not None:
+            pause_ns = deadline_ns - self.context.clock.monotonic_ns()
+            self.context.wait(max(pause_ns, 0) / 1e9)
+        return Ticked()
+
+    def _part(self, requests: list[Request], part: Part, rows: pa.Table) -> Request:
+        whole = requests[part.request]
+        if len(part.records) == len(whole.items):
+            return whole
+        indices = tuple(whole.rows[it] for it in part.records)
+        ends = rows.select(["stream", "partition", "offset"]).take([indices[0], indices[-1]])
+        first, last = ends.to_pylist()
+        items = tuple(whole.items[it] for it in part.records)
+        return replace(whole, items=items, rows=indices, key=self._key(first, last))
+
+    def _bury(self, rows: pa.Table, places: Sequence[int], fault: Fault, attempt: int) -> None:
+        reason = Reason(fault.code, fault.reason, fault.status, attempt)
+        lay_aside(rows.take(list(places)), reason, self.context)
+
+
+def in_log_order(rows: pa.Table) -> pa.Table:
+    """Rows by stream, partition and offset."""
+    order = [("stream", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    return rows.take(pc.sort_indices(rows, sort_keys=order))
+
+
+def cut(
+    encoded: Sequence[tuple[int, Item]], batch: RequestBatch, empty_size: int
+) -> Iterator[Sequence[tuple[int, Item]]]:
+    """Cut records into requests as large as allowed; a record that is too large goes alone."""
+    begin, held = 0, empty_size
+    for index, (_, item) in enumerate(encoded):
+        full = index - begin >= batch.records_max or held + item.size > batch.bytes_max
+        if index > begin and full:
+            yield encoded[begin:index]
+            begin, held = index, empty_size
+        held += item.size
+    if begin < len(encoded):
+        yield encoded[begin:]
+
+
+def _partitions(rows: list[Row]) -> Iterator[tuple[int, int]]:
+    """Where the rows of each partition of the log begin and end."""
+    begin = 0
+    for _, group in groupby(rows, key=itemgetter("stream", "partition")):
+        end = begin + sum(1 for _ in group)
+        yield begin, end
+        begin = end

@@ -1,0 +1,190 @@
+"""The Splunk sink: events for the HTTP Event Collector, with indexer acknowledgement.
+
+    POST URL/services/collector/event
+    Authorization: Splunk TOKEN
+    {"time":1795000000.123456,"source":"checkout","sourcetype":"penstock:log",
+     "event":{…},"fields":{"penstock_id":"logs.5f2c19aa/0/120","penstock_kind":"log"}}{…
+
+Objects follow one another without a separator. `event` is the record as it lies in the log.
+`fields.penstock_id` is its place there, the same whenever it is sent: HEC recognises nothing that
+comes again, but a search can (`| dedup penstock_id`).
+
+With `acknowledge: true` a request counts as delivered once Splunk has answered that it is indexed
+(`/services/collector/ack`), and is sent again when it has not after `acknowledge_timeout_s`; the
+token must have "indexer acknowledgement" on. Without it, what an indexer holds in memory when it
+dies is lost.
+
+HEC indexes the objects before a bad one and none after it, and names it; what is behind it is
+sent again. Codes are those of "Troubleshoot HTTP Event Collector" in Splunk's documentation.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal
+
+import orjson
+from pydantic import Field
+from typing_extensions import override
+
+from penstock.router.core.http_codes import Answer, Meaning, as_verdict, verdict_of
+from penstock.router.core.verdict import Accepted, Fault, Sorted, Taken, Verdict
+from penstock.router.sinks.documents import document_of, event_id, section, time_ns
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.http_requests import HttpRequestSink
+from penstock.router.sinks.request_settings import HttpSettings, Secret
+from penstock.router.sinks.requests import Item, Request, Row
+from penstock.router.sinks.settings import Seconds
+from penstock.router.sinks.sink import SinkContext
+from penstock.router.sinks.transport import HttpRequest
+
+_EVENT_PATH: Final = "/services/collector/event"
+_ACK_PATH: Final = "/services/collector/ack"
+
+_CODES: Final[Mapping[int, Meaning]] = {
+    **dict.fromkeys((1, 2, 3, 4), Meaning.PAUSED),  # the token
+    **dict.fromkeys((10, 11, 14, 16), Meaning.PAUSED),  # the channel; how the token is given
+    **dict.fromkeys((9, 18, 19, 20, 23, 26, 27), Meaning.BUSY),
+    8: Meaning.FAILED,
+}
+"""Codes in the body that say more than HTTP's."""
+
+_INCORRECT_INDEX: Final = 7
+_OF_ONE_EVENT: Final = frozenset({5, 6, 12, 13, 15, 28})
+
+
+class SplunkHecSink(HttpSettings):
+    """Events for Splunk's HTTP Event Collector."""
+
+    type: Literal["splunk_hec"]
+    token: Secret
+    index: str | None = None
+    source: str | None = None
+    sourcetype: str = "penstock:{kind}"
+    acknowledge: bool = False
+    acknowledge_timeout_s: Seconds = 300.0
+    acknowledge_interval_s: Seconds = 1.0
+    unacknowledged_max: Annotated[int, Field(ge=1, le=10_000)] = 100
+
+    @override
+    def about(self) -> str:
+        return f"Splunk's event collector at {self.url}; at least once"
+
+
+class SplunkHec(HttpRequestSink):
+    """Posts events; see the module's docstring."""
+
+    config_class = SplunkHecSink
+    guarantee = Guarantee(
+        Replay.AT_LEAST_ONCE,
+        "each event carries its place in the log as `penstock_id`, so a search can `dedup` it",
+    )
+
+    def __init__(self, config: SplunkHecSink, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._config = config
+        self._policy = replace(
+            self._policy,
+            confirm_s=config.acknowledge_timeout_s,
+            confirm_every_s=config.acknowledge_interval_s,
+            unconfirmed_max=config.unacknowledged_max,
+        )
+        self._channel = str(uuid.uuid4())
+
+    @override
+    def encode(self, row: Row) -> Item | Fault:
+        record = document_of(row)
+        resource = section(record, "resource")
+        seconds, rest_ns = divmod(self._time_ns(row, record), 1_000_000_000)
+        kind = str(row["kind"])
+        about: dict[str, Any] = {
+            "time": orjson.Fragment(f"{seconds}.{rest_ns // 1000:06}"),
+            "host": resource.get("host.name") or record.get("host"),
+            "source": self._config.source or resource.get("service.name") or record.get("app"),
+            "sourcetype": self._config.sourcetype.replace("{kind}", kind),
+            "index": self._config.index,
+            "event": record,
+            "fields": {"penstock_id": event_id(row, self.context), "penstock_kind": kind},
+        }
+        body = orjson.dumps({name: value for name, value in about.items() if value is not None})
+        return Item(body, len(body))
+
+    def _time_ns(self, row: Row, record: dict[str, Any]) -> int:
+        """The record's; an event that the step `map: splunk_cim` made has it in seconds."""
+        moment_s = record.get("_time")
+        if "time_unix_nano" not in record and isinstance(moment_s, int | float):
+            return round(moment_s * 1_000_000) * 1000
+        return time_ns(row, record)
+
+    @override
+    def request_of(self, request: Request, attempt: int) -> HttpRequest:
+        body = b"".join(item.content for item in request.items)
+        return HttpRequest(
+            self.path(_EVENT_PATH), *self._headers(body), compression=self._config.compression,
+            secrets=self._secrets(),
+        )  # fmt: skip
+
+    def _headers(self, body: bytes) -> tuple[dict[str, str], bytes]:
+        headers = {"Content-Type": "application/json"}
+        if self._config.acknowledge:
+            headers["X-Splunk-Request-Channel"] = self._channel
+        return headers, body
+
+    def _secrets(self) -> dict[str, str]:
+        return {**self.own_headers(), "Authorization": f"Splunk {self._config.token.read()}"}
+
+    @override
+    def judge(self, answer: Answer, request: Request) -> Verdict:
+        said = read_answer(answer)
+        verdict = judge(answer, said, len(request.items))
+        if isinstance(verdict, Taken) and self._config.acknowledge:
+            ack = said.get("ackId")
+            if ack is not None:
+                return Accepted(str(ack))
+            self.context.meter.count("unacknowledged", len(request.items))
+        return verdict
+
+    @override
+    def confirmed(self, tokens: Sequence[str]) -> Iterable[str]:
+        body = orjson.dumps({"acks": [int(token) for token in tokens]})
+        path = self.query(self.path(_ACK_PATH), f"channel={self._channel}")
+        try:
+            answer = self.fetch(HttpRequest(path, *self._headers(body), secrets=self._secrets()))
+        except OSError:
+            return []
+        found = read_answer(answer).get("acks") if answer and answer.status == 200 else None
+        if not isinstance(found, dict):
+            self.context.meter.count("acknowledgements_unanswered")
+            return []
+        return [token for token in tokens if found.get(token) is True]
+
+
+def read_answer(answer: Answer) -> dict[str, Any]:
+    """HEC's JSON object; empty where something else answered."""
+    try:
+        found = orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def judge(answer: Answer, said: Mapping[str, Any], count: int) -> Verdict:
+    """What HEC's answer means for `count` objects."""
+    code = said.get("code")
+    if answer.status == 200:
+        return Taken()
+    if isinstance(code, int) and code in _CODES:
+        return as_verdict(_CODES[code], answer)
+    bad = said.get("invalid-event-number")
+    verdict = verdict_of(answer)
+    if answer.status != 400 or not isinstance(bad, int) or not 0 <= bad < count:
+        return verdict
+    reason = f"Splunk says {said.get('text', '')!r} (code {code})"
+    fault = Fault(f"splunk_{code}", reason, answer.status)
+    if code == _INCORRECT_INDEX:
+        # Versions differ on whether the number is the bad object's or the next one's. What is
+        # certainly before it is indexed; the rest is found out by sending it again.
+        return Sorted(again=tuple(range(bad - 1, count))) if bad >= 2 else verdict
+    if code in _OF_ONE_EVENT:
+        return Sorted(refused=((bad, fault),), again=tuple(range(bad + 1, count)))
+    return verdict

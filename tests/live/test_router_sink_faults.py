@@ -1,0 +1,208 @@
+"""What every request-based sink does when its destination misbehaves: one suite for all of them.
+
+Each record is delivered or among the dead letters, whatever happens; how often it is there after
+something came twice is what the sink's guarantee says.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.router.errors import StoppedError
+from penstock.router.sinks import Replay
+from tests.support.fault_door import (
+    RESET,
+    Answered,
+    Asked,
+    FaultDoor,
+    resets_after_taking,
+    says,
+)
+from tests.support.sink_batches import NOW_NS, batch, dead_letters
+from tests.support.sink_cases import CASES, Case
+
+pytestmark = pytest.mark.live
+
+COUNT = 12
+EACH_ONCE = Counter(range(COUNT))
+TWO_HOURS_NS = 7200 * 10**9
+
+
+@pytest.fixture(params=list(CASES))
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+@pytest.fixture
+def door(case: Case) -> Iterator[FaultDoor]:
+    made = FaultDoor(case.backend())
+    yield made
+    made.close()
+
+
+def records(case: Case, *, poison: int | None = None) -> list[Any]:
+    return [
+        case.poison(number) if number == poison and case.poison else case.record(number)
+        for number in range(COUNT)
+    ]
+
+
+def at_least_as_promised(case: Case, stored: Counter[int]) -> None:
+    """Everything is there, and what is recognised is there once."""
+    if case.effectively_once:
+        assert stored == EACH_ONCE
+    else:
+        assert set(stored) == set(EACH_ONCE)
+
+
+def test_every_record_arrives_once(case: Case, door: FaultDoor, tmp_path: Any) -> None:
+    sink, context = case.sink(door, tmp_path, batch={"records_max": 5})
+    sink.write(batch(records(case)))
+    assert case.stored(door.backend) == EACH_ONCE
+    assert len(door.asked) == 3
+    stage = context.meter.stage("x", received=COUNT, lag=0)
+    assert (stage.sent, stage.errors) == (COUNT, 0)
+
+
+def test_a_batch_that_comes_again_is_there_as_often_as_promised(
+    case: Case, door: FaultDoor, tmp_path: Any
+) -> None:
+    sink, context = case.sink(door, tmp_path)
+    sink.write(batch(records(case)))
+    sink.write(batch(records(case)))
+    once = type(sink).guarantee.level is Replay.EFFECTIVELY_ONCE
+    assert once == case.effectively_once
+    assert set(case.stored(door.backend).values()) == ({1} if once else {2})
+    assert [asked.body for asked in door.asked[:1]] == [door.asked[1].body]
+    assert dead_letters(context) == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(says(429, Retry_After="0"), id="429"),
+        pytest.param(says(503, b"Service Unavailable"), id="503"),
+        pytest.param(says(500, b"oops"), id="500"),
+        pytest.param(says(502), id="502"),
+        pytest.param(says(401, b"who are you"), id="401"),
+        pytest.param(says(403), id="403"),
+        pytest.param(says(307, Location="http://127.0.0.1:1/"), id="redirect"),
+        pytest.param(resets_after_taking, id="reset after the body"),
+        pytest.param(lambda asked, backend: None, id="reset"),
+    ],
+)
+def test_what_passes_is_tried_again_until_everything_is_there(
+    case: Case, door: FaultDoor, tmp_path: Any, fault: Any
+) -> None:
+    sink, context = case.sink(door, tmp_path, batch={"records_max": 2})
+    door.faults += [fault, fault]
+    sink.write(batch(records(case)))
+    at_least_as_promised(case, case.stored(door.backend))
+    assert dead_letters(context) == []
+    assert context.meter.problem is None
+    assert context.meter.stage("x", received=COUNT, lag=0).sent == COUNT
+
+
+def test_a_destination_that_hangs_is_asked_again(
+    case: Case, door: FaultDoor, tmp_path: Any
+) -> None:
+    sink, context = case.sink(door, tmp_path, timeout_s=0.3)
+    door.faults.append(door.hangs)
+    sink.write(batch(records(case)))
+    assert case.stored(door.backend) == EACH_ONCE
+    assert dead_letters(context) == []
+
+
+def test_what_is_too_large_is_split(case: Case, door: FaultDoor, tmp_path: Any) -> None:
+    sink, context = case.sink(door, tmp_path, compression="none")
+
+    def too_large(asked: Asked) -> Answered | None:
+        limit = len(door.asked[0].body) // 2
+        return Answered(413) if len(asked.body) > limit else None
+
+    door.rule = too_large
+    sink.write(batch(records(case)))
+    assert case.stored(door.backend) == EACH_ONCE
+    assert len(door.asked) > 3
+    assert dead_letters(context) == []
+
+
+def test_a_record_that_is_too_large_alone_is_a_dead_letter(
+    case: Case, door: FaultDoor, tmp_path: Any
+) -> None:
+    sink, context = case.sink(door, tmp_path)
+    door.rule = lambda asked: Answered(413, b"too large")
+    sink.write(batch(records(case)[:3]))
+    assert [(letter["offset"], letter["code"]) for letter in dead_letters(context)] == [
+        (offset, "http_413") for offset in range(3)
+    ]
+
+
+def test_a_record_that_is_refused_is_found_and_the_others_arrive(
+    case: Case, door: FaultDoor, tmp_path: Any
+) -> None:
+    if case.poison is None:
+        return  # this destination refuses none by itself
+    sink, context = case.sink(door, tmp_path)
+    sink.write(batch(records(case, poison=7)))
+    stored = case.stored(door.backend)
+    assert set(stored) == set(range(COUNT)) - {7}
+    assert not case.effectively_once or set(stored.values()) == {1}
+    (letter,) = dead_letters(context)
+    assert (letter["offset"], letter["sink"], letter["job"]) == (7, "sink", "job")
+    assert letter["attempt"] >= 1
+    assert letter["reason"]
+    assert context.meter.stage("x", received=COUNT, lag=0).sent == COUNT - 1
+
+
+@pytest.mark.parametrize("how", ["500", "silence"])
+def test_a_record_that_breaks_the_destination_each_time_does_not_block_the_others(
+    case: Case, door: FaultDoor, tmp_path: Any, how: str
+) -> None:
+    """Its bytes are looked for in the request, so nothing is compressed here."""
+    sink, context = case.sink(door, tmp_path, compression="none")
+    broken = batch(records(case))
+    marks = [item.content for item in _items(sink, broken)]
+    door.rule = lambda asked: _breaks(case.plain(asked.body), marks[7], how)
+    sink.write(broken)
+    stored = case.stored(door.backend)
+    assert set(stored) == set(range(COUNT)) - {7}
+    assert [letter["offset"] for letter in dead_letters(context)] == [7]
+
+
+def _items(sink: Any, rows: Any) -> list[Any]:
+    (request,) = sink._requests(rows)[0]
+    return list(request.items)
+
+
+def _breaks(body: bytes, mark: Any, how: str) -> Answered | None:
+    own = mark[1] if isinstance(mark, tuple) else getattr(mark, "member", mark)
+    if own not in body:
+        return None
+    return Answered(500, b"internal error") if how == "500" else RESET
+
+
+def test_an_address_that_nobody_listens_on_is_waited_for(
+    case: Case, door: FaultDoor, tmp_path: Any
+) -> None:
+    sink, context = case.sink(door, tmp_path)
+    door.close()
+    context.stop.set()
+    with pytest.raises(StoppedError):
+        sink.write(batch(records(case)))
+    assert "Connection" in (context.meter.problem or "")
+    assert dead_letters(context) == []
+
+
+def test_a_time_in_the_future_harms_no_other_record(
+    case: Case, door: FaultDoor, tmp_path: Any
+) -> None:
+    sink, context = case.sink(door, tmp_path)
+    rows = records(case)
+    rows[3] = rows[3] | {"time_unix_nano": NOW_NS + TWO_HOURS_NS}
+    sink.write(batch(rows))
+    missing = [] if case.takes_future else [3]
+    assert set(case.stored(door.backend)) == set(range(COUNT)) - set(missing)
+    assert [letter["offset"] for letter in dead_letters(context)] == missing

@@ -1,0 +1,49 @@
+"""Real servers from Debian's packages, unpacked beside the tests: nothing is installed or started.
+
+A program on PATH is used as it is. Else its package is downloaded once, and tests that need it skip
+where that cannot be, saying why.
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_CACHE: Final = Path(__file__).resolve().parents[2] / ".work" / "servers"
+_DOWNLOAD_S: Final = 120
+
+
+def program(name: str, *, package: str) -> Path:
+    """A program's path; the test is skipped where there is none."""
+    on_path = shutil.which(name)
+    if on_path:
+        return Path(on_path)
+    root = _CACHE / package
+    found = root / "usr" / "bin" / name
+    if found.exists():
+        return found
+    reason = _unpack(package, root)
+    if reason or not found.exists():
+        pytest.skip(f"no {name} here, and the package {package} cannot be had: {reason}")
+    return found
+
+
+def _unpack(package: str, root: Path) -> str:
+    """Download and unpack a package; returns what went wrong."""
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        return "this is no Debian"
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    download = subprocess.run(
+        ["apt-get", "download", "-q", package],
+        cwd=_CACHE, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False,
+    )  # fmt: skip
+    if download.returncode:
+        return (download.stderr.strip().splitlines() or ["apt-get failed"])[-1]
+    (archive,) = _CACHE.glob(f"{package}_*.deb")
+    unfinished = root.with_suffix(".unfinished")
+    subprocess.run(["dpkg", "-x", str(archive), str(unfinished)], check=True)
+    archive.unlink()
+    unfinished.replace(root)
+    return ""

@@ -1,0 +1,175 @@
+"""Each request-based sink with its destination behind a fault door: what one fault suite needs.
+
+A destination is a fake written from the vendor's documentation, or where one can be had the real
+server (Prometheus). The fakes' own contracts, which real products can be held to as well, are in
+`tests/live/test_sink_contracts.py`.
+"""
+
+import atexit
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from typing_extensions import override
+
+from penstock.router.sinks import SinkContext, make_sink
+from penstock.router.sinks.requests import RequestSink
+from penstock.router.sinks.table import sink_kind
+from tests.support.fake_elasticsearch import API_KEY, FakeElasticsearch
+from tests.support.fake_loki import TENANT, FakeLoki
+from tests.support.fake_otlp import FakeOtlp
+from tests.support.fake_splunk import TOKEN, FakeSplunk
+from tests.support.fault_door import Answered, Asked, Backend, FaultDoor
+from tests.support.metric_servers import MetricRun, MetricServer, prometheus
+from tests.support.sink_batches import NOW_NS, batch, context, gauge_record, log_record
+
+FAST: Final = {"retry": {"first_s": 0.005, "max_s": 0.02}, "timeout_s": 10}
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Case:
+    """One kind of destination.
+
+    Attributes:
+        backend: Made for each test.
+        stored: How often each record (by number) is there.
+        keys: Of the sink's settings.
+        record: One that the destination takes.
+        poison: One that it refuses as its protocol does; None where it refuses none.
+        effectively_once: Whether what comes again is recognised.
+        takes_future: Whether a time two hours ahead is taken.
+        plain: A request's body as the sink's records lie in it.
+        path: Of the destination's URL.
+    """
+
+    type: str
+    backend: Callable[[], Backend]
+    stored: Callable[[Any], Counter[int]]
+    keys: dict[str, Any] = field(default_factory=dict)
+    record: Callable[[int], Record] = log_record
+    poison: Callable[[int], Record] | None = None
+    effectively_once: bool = False
+    takes_future: bool = True
+    plain: Callable[[bytes], bytes] = bytes
+    path: str = ""
+
+    def sink(self, door: FaultDoor, directory: Path, **keys: Any) -> tuple[Any, SinkContext]:
+        """The sink, open, and its context."""
+        made = context(directory)
+        own = {**FAST, **self.keys, **getattr(door.backend, "keys", {})}
+        settings = {"type": self.type, "url": door.url + self.path, **own, **keys}
+        sink = make_sink(sink_kind(self.type).config.model_validate(settings), made)
+        assert isinstance(sink, RequestSink)
+        sink.open()
+        door.closing.append(sink.close)
+        return sink, made
+
+
+class Webhook(Backend):
+    """A destination that honours idempotency keys, or does not."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    @override
+    def handle(self, asked: Asked) -> Answered:
+        """Take NDJSON; one record that is no order spoils its request."""
+        records = [json.loads(line) for line in asked.body.splitlines()]
+        if any("POISON" in record["body"] for record in records):
+            return Answered(422, b"an order has a number")
+        self.records += records
+        return Answered(200)
+
+
+def _number(text: str) -> int:
+    return int(text.split()[1])
+
+
+def _numbers(bodies: Any) -> Counter[int]:
+    return Counter(_number(body) for body in bodies)
+
+
+def _poison(number: int) -> Record:
+    return log_record(number, body=f"order {number} POISON")
+
+
+def _ill_typed(number: int) -> Record:
+    """`http.route` is a text in every other record."""
+    record = log_record(number)
+    return record | {"attributes": {**record["attributes"], "http.route": 7}}
+
+
+def _ten_hours_old(number: int) -> Record:
+    return gauge_record(number, time_ns=NOW_NS - 36_000 * 10**9)
+
+
+@cache
+def running_prometheus() -> MetricServer:
+    """One for all tests of this process; its head block begins now, so what is older is refused."""
+    server = prometheus()
+    atexit.register(server.close)
+    warm = FaultDoor(MetricRun(server))
+    with tempfile.TemporaryDirectory() as directory:
+        sink, _ = CASES["prometheus"].sink(warm, Path(directory))
+        sink.write(batch([gauge_record(0)]))
+    warm.close()
+    return server
+
+
+def _unsnapped(body: bytes) -> bytes:
+    size, shift = 0, 0
+    for byte in body:  # Snappy's preamble is the length as a varint
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    found: bytes = pa.decompress(body, size, codec="snappy", asbytes=True)
+    return found
+
+
+def _elastic_documents(backend: FakeElasticsearch) -> Counter[int]:
+    return _numbers(
+        document["message"]
+        for documents in backend.indices.values()
+        for document in documents.values()
+    )
+
+
+CASES: Final = {
+    "http": Case(
+        "http", Webhook,
+        lambda it: _numbers(record["body"] for record in it.records),
+        poison=_poison,
+    ),
+    "splunk_hec": Case(
+        "splunk_hec", FakeSplunk,
+        lambda it: _numbers(event["event"]["body"] for event in it.events),
+        keys={"token": TOKEN}, poison=_poison,
+    ),
+    "elasticsearch": Case(
+        "elasticsearch", FakeElasticsearch, _elastic_documents,
+        keys={"api_key": API_KEY}, poison=_ill_typed, effectively_once=True,
+    ),
+    "loki": Case(
+        "loki", FakeLoki, lambda it: _numbers(it.lines()),
+        keys={"tenant": TENANT}, poison=_poison, effectively_once=True, takes_future=False,
+    ),
+    "otlp": Case(
+        "otlp", FakeOtlp,
+        lambda it: _numbers(member["body"]["stringValue"] for member in it.members["logs"]),
+    ),
+    "prometheus": Case(
+        "prometheus", lambda: MetricRun(running_prometheus()),
+        lambda it: it.stored(NOW_NS / 1e9 + 60),
+        record=gauge_record, poison=_ten_hours_old, effectively_once=True, takes_future=False,
+        plain=_unsnapped, path="/api/v1/write",
+    ),
+}  # fmt: skip

@@ -1,0 +1,132 @@
+"""How rows are cut into requests, and what HTTP's answers mean."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.router.core.http_codes import Answer, verdict_of
+from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, TooLarge, Unfit
+from penstock.router.sinks import make_sink
+from penstock.router.sinks.http import HttpPost, HttpSink
+from penstock.router.sinks.request_settings import Secret
+from penstock.router.sinks.transport import compressed, retry_after_s
+from tests.support.sink_batches import batch, context, log_record
+
+
+def post(directory: Path, **keys: Any) -> HttpPost:
+    settings = {"type": "http", "url": "http://127.0.0.1:1/in?a=b", **keys}
+    made = make_sink(HttpSink.model_validate(settings), context(directory))
+    assert isinstance(made, HttpPost)
+    return made
+
+
+def cuts(sink: HttpPost, rows: Any) -> list[tuple[str, tuple[int, ...]]]:
+    requests, faulty = sink._requests(rows)
+    assert faulty == []
+    return [(request.key, request.rows) for request in requests]
+
+
+def test_rows_are_cut_by_count_and_partition_with_keys_that_name_them(tmp_path: Path) -> None:
+    sink = post(tmp_path, batch={"records_max": 2})
+    rows = batch([log_record(number) for number in range(3)], first=7)
+    assert cuts(sink, rows) == [
+        ("job/sink/logs.5f2c19aa/0/7-8", (0, 1)),
+        ("job/sink/logs.5f2c19aa/0/9-9", (2,)),
+    ]
+    two = batch([b"x"], first=3, partition=1)
+    assert [key for key, _ in cuts(sink, two)] == ["job/sink/logs.5f2c19aa/1/3-3"]
+
+
+def test_rows_are_cut_by_the_bytes_that_are_sent(tmp_path: Path) -> None:
+    """A row that is no record grows when it is wrapped; the bound is for what is sent."""
+    sink = post(tmp_path, batch={"bytes_max": 1024})
+    requests, _ = sink._requests(batch([b"\xff" * 300] * 4))
+    bodies = [sink.request_of(request, 1).body for request in requests]
+    assert [len(request.items) for request in requests] == [1, 1, 1, 1] or all(
+        len(body) <= 1024 for body in bodies
+    )
+    assert max(map(len, bodies)) <= 1024
+    assert sum(len(body.splitlines()) for body in bodies) == 4
+
+
+def test_a_row_larger_than_a_request_goes_alone(tmp_path: Path) -> None:
+    sink = post(tmp_path, batch={"bytes_max": 1024})
+    rows = batch([b"a", b"x" * 3000, b"b"])
+    assert [indices for _, indices in cuts(sink, rows)] == [(0,), (1,), (2,)]
+
+
+def test_rows_go_in_the_order_of_the_log_whatever_order_they_come_in(tmp_path: Path) -> None:
+    sink = post(tmp_path)
+    rows = batch([log_record(number) for number in range(4)])
+    (shown,) = sink.preview(rows.take([2, 0, 3, 1]))
+    assert [json.loads(line)["body"].split()[1] for line in shown.body.splitlines()] == [
+        "0", "1", "2", "3",
+    ]  # fmt: skip
+
+
+def test_a_body_is_one_record_a_line_whatever_the_record(tmp_path: Path) -> None:
+    rows = batch([b'{"kind":\n"log"}', b"two\nlines", b"\xff"])
+    kinds = ["log", "raw", "raw"]
+    rows = rows.set_column(rows.column_names.index("kind"), "kind", [kinds])
+    (shown,) = post(tmp_path).preview(rows)
+    lines = [json.loads(line) for line in shown.body.splitlines()]
+    assert lines[0] == {"kind": "log"}
+    assert lines[1]["value"] == "two\nlines"
+    assert lines[2]["value_base64"] == "/w=="
+    (array,) = post(tmp_path, format="json").preview(rows)
+    assert json.loads(array.body) == lines
+
+
+def test_a_preview_shows_the_request_and_no_secret(tmp_path: Path) -> None:
+    sink = post(tmp_path, headers={"X-Api-Key": "hush"})
+    (shown,) = sink.preview(batch([log_record(0)]))
+    assert shown.target == "POST http://127.0.0.1:1/in?a=b"
+    assert ("X-Api-Key", "***") in shown.headers
+    assert "hush" not in repr(shown)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (200, Taken), (204, Taken), (301, Paused), (400, Unfit), (401, Paused), (403, Paused),
+        (404, Paused), (408, Busy), (409, Unfit), (413, TooLarge), (422, Unfit), (425, Busy),
+        (429, Busy), (500, Failed), (501, Failed), (502, Failed), (503, Busy), (504, Failed),
+    ],
+)  # fmt: skip
+def test_statuses_mean_what_the_documents_say(status: int, expected: type) -> None:
+    assert type(verdict_of(Answer(status, {}, b""))) is expected
+
+
+def test_a_gateway_that_fails_is_no_answer_of_the_destination() -> None:
+    """Only what the destination says itself may convict a record that is alone."""
+    answers = {status: verdict_of(Answer(status, {}, b"no")) for status in (500, 502)}
+    assert answers[500] == Failed(Fault("http_500", "HTTP 500 no", 500), answered=True)
+    assert answers[502] == Failed(Fault("http_502", "HTTP 502 no", 502), answered=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [(None, 0), ("7", 7), ("Thu, 01 Jan 1970 00:01:10 GMT", 60), ("soon", 0)],
+)
+def test_retry_after_is_seconds_or_a_date(text: str | None, seconds: float) -> None:
+    assert retry_after_s(text, 10 * 10**9) == seconds
+
+
+@pytest.mark.parametrize("how", ["gzip", "zstd"])
+def test_the_same_bytes_are_compressed_to_the_same_bytes(how: Any) -> None:
+    assert compressed(b"x" * 999, how) == compressed(b"x" * 999, how)
+    assert len(compressed(b"x" * 999, how)[0]) < 99
+
+
+def test_a_secret_in_a_file_is_read_each_time(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    secret = Secret.model_validate({"file": file})
+    assert secret.read() == "old"
+    file.write_text("new\n")
+    assert secret.read() == "new"
+    assert "hush" not in repr(Secret.model_validate("hush"))
+    with pytest.raises(ValueError, match="give the secret itself"):
+        Secret.model_validate({})
