@@ -1,7 +1,8 @@
 """n. What a log call and a finished span cost an application, and how long a call can take.
 
-Microseconds of processor time for one record, the whole process, so that threads that send count,
-too. Each system has its turn in a process of its own, with the same call:
+Microseconds of processor time for one record, of the whole process, so that threads that send
+count, too; then of the calling thread alone. Wall time is in the notes: on a busy machine it says
+more of the others. Each system has its turn in a process of its own, with the same call:
 
     log.info("order placed", order_id=…, total=…, items=…, ok=…)
 
@@ -12,7 +13,9 @@ QueueHandler with a listener that formats JSON; OpenTelemetry's LoggingHandler g
 processor whose exporter encodes OTLP and throws it away.
 
 Spans: what the exporter costs for a span that has ended, against OpenTelemetry's OTLP encoder.
-Chaos: wall time of one call in microseconds while the collector is absent, stalls, or dies.
+Floor: the clock, a dict of the same fields and orjson, which nothing can do without.
+Chaos: one call in microseconds while the collector is absent, stalls, or dies: wall time, which
+other work on the machine adds to, and processor time.
 """
 
 from collections.abc import Iterator
@@ -28,39 +31,59 @@ STRUCTLOG: Final = "structlog, fast recipe"
 STDLIB: Final = "logging + QueueHandler"
 OTEL: Final = "OpenTelemetry"
 LOGURU: Final = "loguru"
+FLOOR: Final = "floor"
+P99_MAX_US: Final = 50
 CHAOS: Final = ("absent", "stalled", "dying")
 
 
 def run(bench: Bench) -> Iterator[Case]:
     """Take turns, each in a process of its own."""
     count = bench.pick(40_000, 10_000, 500)
-    yield _costs(bench, "log records", "log", (PENSTOCK, STRUCTLOG, STDLIB, OTEL, LOGURU), count)
-    yield _costs(bench, "spans, exported", "span", (PENSTOCK, OTEL), count // 4)
-    yield _chaos(bench, count)
+    systems = (PENSTOCK, STRUCTLOG, STDLIB, OTEL, LOGURU, FLOOR)
+    yield from _costs(bench, "log records", "log", systems, count)
+    yield from _costs(bench, "spans, exported", "span", (PENSTOCK, OTEL), count // 4)
+    yield from _chaos(bench, count)
 
 
-def _costs(bench: Bench, name: str, kind: str, systems: tuple[str, ...], count: int) -> Case:
+def _costs(
+    bench: Bench, name: str, kind: str, systems: tuple[str, ...], count: int
+) -> Iterator[Case]:
     against, bound = (STRUCTLOG, 1.0) if kind == "log" else (OTEL, 0.35)
     others = tuple(system for system in systems if system != PENSTOCK)
-    case = Case(
-        "n", name, "µs a record", better="lower",
-        compare={PENSTOCK: others}, aims=(Aim(PENSTOCK, against, bound),),
+    case, caller = (
+        Case(
+            "n", title, "µs a record", better="lower",
+            compare={PENSTOCK: others}, aims=(Aim(PENSTOCK, against, bound),),
+        )
+        for title in (name, f"{name}, the calling thread")
     )  # fmt: skip
     for system, counts in bench.turns(f"n, {name}", systems):
         job = {"kind": kind, "system": system, "count": count, "directory": str(bench.directory)}
         (result,) = run_workers("app_worker", [job]).results
         if counts:
             case.add(system, result["microseconds"])
-    return case
+            case.notes[system] = f"wall time {result['elapsed']:.1f} µs"
+            if "caller" in result:
+                caller.add(system, result["caller"])
+    yield case
+    if caller.series:
+        yield caller
 
 
-def _chaos(bench: Bench, count: int) -> Case:
+def _chaos(bench: Bench, count: int) -> Iterator[Case]:
     """The 99th percentile of calls, and the longest, in a note."""
-    case = Case("n", "one call, p99, when the collector is", "µs", better="lower")
+    cases = {
+        key: Case(
+            "n", f"one call, p99, {what}, when the collector is", "µs", better="lower",
+            aims=tuple(Aim(mood, None, P99_MAX_US) for mood in CHAOS),
+        )
+        for key, what in (("", "wall time"), ("used_", "processor time"))
+    }  # fmt: skip
     for mood, counts in bench.turns("n, chaos", CHAOS, warm_up=False):
         job = {"kind": "chaos", "system": mood, "count": count, "directory": str(bench.directory)}
         (result,) = run_workers("app_worker", [job]).results
         if counts:
-            case.add(mood, result["p99"])
-            case.notes[mood] = f"longest {result['longest']:.0f} µs"
-    return case
+            for key, case in cases.items():
+                case.add(mood, result[f"{key}p99"])
+                case.notes[mood] = f"longest {result[f'{key}longest']:.0f} µs"
+    yield from cases.values()

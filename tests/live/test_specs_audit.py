@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 
 from penstock import specs
 from penstock.specs import Emitter, EmitterLimits
+from penstock.specs.core.queue import line_of
+from penstock.specs.core.spill import Spill
+from penstock.specs.spill_file import SpillFile
 from tests.support.collector_socket import CollectorSocket, take
 from tests.support.waiting import wait_until
 
@@ -181,6 +185,90 @@ def test_what_a_killed_process_had_said_is_delivered_by_the_next(
     assert lane is not None
     wait_until(lambda: not any(one.held for one in lane._adopted), what="the last answer")
     wait_until(lambda: adopting.close(0.1) and not journals(spill), what="an empty directory")
+
+
+class Disk:
+    """What would be left of journals if the power failed now: what was synced last."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.directory = directory
+        self.syncs = 0
+        self._sync = SpillFile.sync
+        monkeypatch.setattr(SpillFile, "sync", self.sync)
+        directory.mkdir(0o700)
+
+    def sync(self, file: SpillFile, descriptor: int) -> bool:
+        before = file.path.read_bytes()
+        done = self._sync(file, descriptor)
+        self.syncs += 1
+        (self.directory / file.path.name).write_bytes(before)
+        return done
+
+    def actors(self) -> list[int]:
+        """Of the records on it."""
+        found = []
+        for path in journals(self.directory):
+            spill = Spill(1_000_000)
+            spill.replay(path.read_bytes())
+            while spill.records:
+                spill.flight = 0
+                taken, _ = spill.send(records_max=1000, bytes_max=1_000_000)
+                found += [int(json.loads(line_of(one))["actor"]["id"]) for one in taken]
+        return found
+
+
+def unheard(directory: Path, **limits: int) -> Emitter:
+    """An emitter whose collector is away."""
+    spill = directory / "spill"
+    spill.mkdir(0o700)
+    return Emitter(
+        {"service.name": "test"}, socket_path=str(directory / "nobody.sock"),
+        limits=EmitterLimits(**limits), spill_dir=spill,
+    )  # fmt: skip
+
+
+def test_who_waits_finds_its_record_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch, tmp_path / "disk")
+    emitter = unheard(tmp_path, audit_wait_ms=60_000, audit_sync_ms=3_600_000)
+    for number in range(5):
+        assert emitter.emit_record(audit(number))
+        assert disk.actors() == list(range(number + 1))
+    emitter.close(0)
+
+
+def test_many_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch, tmp_path / "disk")
+    emitter = unheard(tmp_path, audit_wait_ms=60_000)
+    missing: list[int] = []
+
+    def say(first: int) -> None:
+        for number in range(first, first + 10):
+            emitter.emit_record(audit(number))
+            if number not in disk.actors():
+                missing.append(number)
+
+    threads = [threading.Thread(target=say, args=(100 * one,)) for one in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert missing == []
+    assert disk.syncs < 80
+    emitter.close(0)
+
+
+def test_what_nobody_waits_for_is_synced_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch, tmp_path / "disk")
+    emitter = unheard(tmp_path, audit_sync_ms=5)
+    for number in range(50):
+        emitter.emit_record(audit(number))
+    wait_until(lambda: len(disk.actors()) == 50, what="the last sync")
+    assert disk.syncs < 50
+    emitter.close(0)
 
 
 def test_a_process_that_ends_leaves_no_journal(tmp_path: Path, collector: CollectorSocket) -> None:

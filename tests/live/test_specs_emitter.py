@@ -11,7 +11,6 @@ import pytest
 
 from penstock.specs import Emitter, EmitterLimits
 from penstock.specs.core.delivery import Batch
-from penstock.specs.core.queue import Held
 from penstock.specs.links import SocketLink
 from penstock.specs.log_line import log_line
 from tests.support.collector_socket import Answer, CollectorSocket, Received, take
@@ -255,7 +254,7 @@ def test_half_written_frame_does_not_reach_into_the_next_connection(tmp_path: Pa
         listener.listen()
         link = SocketLink(path, "me", b"{}")
         assert link.connect()
-        link.send(Batch(1, (Held(1, "log", b"x" * 4_000_000),)), {})
+        link.send(Batch(1, ((1, "log", b"x" * 4_000_000),)), {})
         link.pump()
         assert (link.interest() or (0, 0))[1] & select.POLLOUT
         assert link.connect()

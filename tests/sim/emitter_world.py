@@ -24,7 +24,7 @@ from penstock.specs.core.delivery import (
     Send,
     Tick,
 )
-from penstock.specs.core.queue import RecordQueue
+from penstock.specs.core.queue import RecordQueue, line_of
 
 MS = 1_000_000
 LIMITS = DeliveryLimits(
@@ -86,7 +86,7 @@ class World:
         line = b"%d " % number + b"x" * self.random.randint(0, 90)
         self.offered.append(line)
         rank = self.random.randint(0, 4)
-        self.dropped += [record.line for record in self.queue.offer("log", rank, line)]
+        self.dropped += [line_of(record) for record in self.queue.offer("log", rank, line)]
         self._handle(Tick())
 
     def _handle(self, event: Event) -> None:
@@ -124,7 +124,7 @@ class World:
     def _receive(self, batch: Batch, connection: int) -> None:
         if connection != self.connection:
             return
-        lines = tuple(record.line for record in batch.records)
+        lines = tuple(line_of(record) for record in batch.records)
         assert self.seen.setdefault(batch.sequence, lines) == lines, "a sequence changed its batch"
         if batch.sequence <= self.last:
             self.marks["repeat"] += 1

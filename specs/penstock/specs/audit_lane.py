@@ -4,6 +4,9 @@ Each process has a journal of its own, made with its first audit record. A recor
 `offer` returns, and leaves it when the collector has acknowledged it. Journals of processes that
 died are adopted and delivered, under their own sender and resource. The journal is capped: when the
 collector has been away for so long that it is full, `offer` says False, and it is counted.
+
+What the collector does not acknowledge soon is brought to the disk, by the lane's thread; what is
+said meanwhile shares the next sync. Who must know that a record is there can wait for it.
 """
 
 from collections.abc import Sequence
@@ -14,14 +17,14 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from penstock.specs import limits, native
+from penstock.specs import clock, limits, native
 from penstock.specs.core.delivery import Acked, Delivery
 from penstock.specs.core.queue import Held
 from penstock.specs.core.spill import Spill
-from penstock.specs.emitter_limits import Counters, EmitterLimits
+from penstock.specs.emitter_limits import MS, Counters, EmitterLimits
 from penstock.specs.flusher import Flusher
 from penstock.specs.links import Answer, SocketLink
-from penstock.specs.spill_file import SUFFIX, SpillFile, orphans
+from penstock.specs.spill_file import SpillFile, boot_id, journal_name, orphans
 
 KIND: Final = "audit"
 FULL: Final = "spill_full"
@@ -50,9 +53,10 @@ class AuditLane:
         adopts: bool,
     ) -> None:
         spill = Spill(bounds.spill_bytes_max, resource_json)
-        file = SpillFile(directory / f"{sender}-audit{SUFFIX}", spill)
+        boot = boot_id()
+        file = SpillFile(directory / journal_name(sender, boot), spill)
         self._own = Lane(file, socket_path, bounds)
-        found = orphans(directory, bounds.spill_bytes_max) if adopts else iter(())
+        found = orphans(directory, bounds.spill_bytes_max, boot) if adopts else iter(())
         self._adopted = [
             Lane(orphan, socket_path, bounds)
             for orphan in islice(found, limits.SPILL_FILES_ADOPTED_MAX)
@@ -110,13 +114,17 @@ class Lane:
         self._lock = native.reentrant_lock()
         self._busy = False
         self._late: list[bytes] = []
+        self._sync_ns = bounds.audit_sync_ms * MS
+        self._wait_s = bounds.audit_wait_ms / 1000
+        self._unsynced_since_ns: int | None = None
+        self._waiting: list[tuple[int, Any]] = []
         self._queue = JournalQueue(file)
         spill = file.spill
         self._delivery = Delivery(
             self._queue, bounds.delivery(), sequence=spill.sequence, flight=spill.batch()
         )
         link = JournalLink(socket_path, file, self._lock)
-        self._flusher = Flusher(self._delivery, link, self._lock, self._dropped)
+        self._flusher = Flusher(self._delivery, link, self._lock, self._dropped, self._sync)
         self.emitted = 0
         self.full = 0
 
@@ -145,6 +153,7 @@ class Lane:
         with self._lock:
             self._flusher.ensure_started()
             self._delivery.hurry()
+            self._unsynced_since_ns = clock.monotonic_ns()
         self._flusher.wake()
 
     def offer(self, line: bytes) -> bool:
@@ -160,7 +169,13 @@ class Lane:
                     self._take(self._late.pop(0))
             finally:
                 self._busy = False
+            waits = taken and self._wait_s > 0
+            synced = self._wait_for(self._file.written) if waits else None
         self._flusher.wake()
+        if synced is not None and not self._lock._is_owned():  # noqa: SLF001 - as `threading` asks
+            synced.acquire(timeout=self._wait_s)
+            with self._lock:
+                self._waiting = [waiting for waiting in self._waiting if waiting[1] is not synced]
         return taken
 
     def flush(self, timeout_s: float) -> bool:
@@ -183,7 +198,7 @@ class Lane:
     def abandon(self) -> None:
         """In a forked child: close this process's copies of the descriptors."""
         self._flusher.abandon()
-        self._file.forget()
+        self._file.abandon()
 
     def _take(self, line: bytes) -> bool:
         self.emitted += 1
@@ -192,8 +207,55 @@ class Lane:
             self.full += 1
             return False
         self._file.append(entry)
+        if self._unsynced_since_ns is None:
+            self._unsynced_since_ns = clock.monotonic_ns()
         self._flusher.ensure_started()
         return True
+
+    def _wait_for(self, written: int) -> Any:
+        """A lock that is released when so many entries are on the disk."""
+        synced = native.allocate_lock()
+        synced.acquire()
+        self._waiting.append((written, synced))
+        return synced
+
+    def _sync(self) -> int | None:
+        """Bring the journal to the disk when it is time; in how many milliseconds to ask again.
+
+        The lane's thread does so, without the lock: whatever is said meanwhile shares the next one.
+        """
+        with self._lock:
+            opened = self._due()
+        if isinstance(opened, int) or opened is None:
+            return opened
+        descriptor, number, written = opened
+        done = self._file.sync(descriptor)
+        with self._lock:
+            self._file.was_synced(number, written, done=done)
+            more = self._file.synced < self._file.written
+            self._unsynced_since_ns = clock.monotonic_ns() if more else None
+            self._release(self._file.synced)
+        return self._sync_ns // MS if more else None
+
+    def _due(self) -> tuple[int, int, int] | int | None:
+        """What to sync now; or in how many milliseconds, if at all. Call with the lock held."""
+        if not self._file.spill.held:  # the collector has it all
+            self._unsynced_since_ns = None
+            self._release(self._file.written)
+        if self._unsynced_since_ns is None:
+            return None
+        left_ns = self._unsynced_since_ns + self._sync_ns - clock.monotonic_ns()
+        if left_ns > 0 and not self._waiting:
+            return -(-left_ns // MS)
+        return self._file.opened() or max(1, self._sync_ns // MS)
+
+    def _release(self, synced: int) -> None:
+        """Let go of those whose records are on the disk, and who still wait."""
+        late = [waiting for waiting in self._waiting if waiting[0] > synced]
+        for written, lock in self._waiting:
+            if written <= synced:
+                lock.release()
+        self._waiting = late
 
     def _dropped(self) -> dict[str, dict[str, int]]:
         return {KIND: {FULL: self.full}} if self.full else {}

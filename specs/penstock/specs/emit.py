@@ -10,6 +10,7 @@ thread of its own; the records that were queued stay the parent's.
 """
 
 import atexit
+import logging
 import os
 import weakref
 from collections import Counter
@@ -24,7 +25,7 @@ from penstock.specs.audit_lane import AuditLane
 from penstock.specs.codec import to_wire
 from penstock.specs.core.delivery import Delivery
 from penstock.specs.core.folding import Folder
-from penstock.specs.core.queue import Held, RecordQueue, rank_of
+from penstock.specs.core.queue import Held, RecordQueue, kind_of, line_of, rank_of
 from penstock.specs.core.sampling import Sampler
 from penstock.specs.emitter_limits import Counters, EmitterLimits
 from penstock.specs.envelope import Record
@@ -34,15 +35,19 @@ from penstock.specs.log_line import LogLines, encode_log
 from penstock.specs.log_record import DEFAULT_SEVERITY
 from penstock.specs.log_writer import LogWriter
 from penstock.specs.machine import MachineFacts
-from penstock.specs.resource import fit_resource
+from penstock.specs.resource import DROPPED, fit_and_count
 from penstock.specs.scrub import Scrubber
 from penstock.specs.sensitive import HashKey
 from penstock.specs.subjects import KINDS
 from penstock.specs.wire import encode_json
 
 HASH_KEY_VARIABLE: Final = "PENSTOCK_HASH_KEY"
-_KINDS: Final = frozenset(KINDS)
+_RANKS: Final = {kind: tuple(rank_of(kind, number) for number in range(25)) for kind in KINDS}
+"""Each kind's rank by severity number."""
 _JOIN_S: Final = 1.0
+_RELEASE_MS: Final = 1000
+"""What was folded is looked at so often."""
+_LOGGER: Final = logging.getLogger("penstock.specs")
 _EMITTERS: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
 
 MakeLink = Callable[[str, bytes], Link]
@@ -137,9 +142,11 @@ class Emitter:
     def emit(self, kind: str, line: bytes, severity_number: int = DEFAULT_SEVERITY) -> bool:
         """Offer one record's line, without its newline; False when it was dropped at once."""
         state = self._state
-        if len(line) > limits.RECORD_BYTES_MAX or kind not in _KINDS:
-            self.lose(kind, "too_large" if kind in _KINDS else "bad_kind")
+        ranks = _RANKS.get(kind)
+        if ranks is None or len(line) > limits.RECORD_BYTES_MAX:
+            self.lose(kind, "too_large" if ranks else "bad_kind")
             return False
+        rank = ranks[severity_number] if 0 <= severity_number < len(ranks) else ranks[-1]
         if kind == "audit" and state.lane is not None:
             return state.lane.offer(line)
         queue = state.queue
@@ -152,7 +159,7 @@ class Emitter:
             try:
                 state.emitted[kind] += 1
                 records, size = queue.records, queue.bytes
-                dropped = queue.offer(kind, rank_of(kind, severity_number), line)
+                dropped = queue.offer(kind, rank, line)
                 if dropped:
                     _count_full(state, dropped)
                 if not state.flusher.is_started:
@@ -165,7 +172,7 @@ class Emitter:
             or size < self._batch_bytes_max <= queue.bytes
         ):
             state.flusher.wake()
-        return not (dropped and dropped[-1].line is line)
+        return not (dropped and line_of(dropped[-1]) is line)
 
     def emit_record(self, record: Record) -> bool:
         """Offer a record; False when it was dropped at once."""
@@ -232,7 +239,12 @@ class Emitter:
         queue = RecordQueue(records_max=bounds.queue_records_max, bytes_max=bounds.queue_bytes_max)
         delivery = Delivery(queue, bounds.delivery())
         lock = native.reentrant_lock()
-        resource = fit_resource(resource)
+        resource, left_out = fit_and_count(resource)
+        if left_out:
+            _LOGGER.warning(
+                "the resource is too large: %d of its attributes are left out of every record, "
+                "which say so as %s; see OTEL_RESOURCE_ATTRIBUTES", left_out, DROPPED,
+            )  # fmt: skip
         # Not the resource's id, which may come from the environment and be that of the process
         # before: the collector would take our first batches for repeats of its.
         sender = clock.instance_id()
@@ -243,7 +255,7 @@ class Emitter:
             self._make_link(sender, encode_json(resource)),
             lock,
             lambda: _dropped(state_holder[0]),
-            self.logs.release,
+            lambda: _RELEASE_MS if self.logs.release() else None,
         )
         lane = None
         if self._spill_dir is not None and self._socket_path is not None:
@@ -284,7 +296,7 @@ def _usual_scrubber() -> Scrubber:
 
 def _count_full(state: _State, dropped: Sequence[Held]) -> None:
     for record in dropped:
-        state.dropped[record.kind, "queue_full"] += 1
+        state.dropped[kind_of(record), "queue_full"] += 1
 
 
 def _dropped(state: _State) -> dict[str, dict[str, int]]:

@@ -17,6 +17,10 @@ class EmitterLimits:
         repeats_max: Equal log records within a second that go out one by one; what comes beyond is
             folded into one with a count. 0 folds nothing.
         spill_bytes_max: Of the file that audit records wait in.
+        audit_sync_ms: Audit records that the collector has not acknowledged for so long are brought
+            to the disk.
+        audit_wait_ms: How long emitting an audit record waits for that, which then begins at once;
+            0 does not wait.
     """
 
     queue_records_max: int = limits.QUEUE_RECORDS_MAX
@@ -29,6 +33,8 @@ class EmitterLimits:
     backoff_max_ms: int = limits.BACKOFF_MAX_MS
     repeats_max: int = limits.REPEATS_MAX
     spill_bytes_max: int = limits.SPILL_BYTES_MAX
+    audit_sync_ms: int = limits.AUDIT_SYNC_MS
+    audit_wait_ms: int = 0
 
     def delivery(self) -> DeliveryLimits:
         """The part that the delivery core needs, in its units."""

@@ -1,39 +1,89 @@
-"""Exceptions as data: type, message, frames and causes; never the values of local variables."""
+"""Exceptions as data: type, message, frames, causes, members; never the values of locals."""
 
 import hashlib
+import textwrap
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 from penstock.specs.attributes import clean_text
 from penstock.specs.limits import (
     EXCEPTION_CAUSES_MAX,
     EXCEPTION_FRAMES_MAX,
+    EXCEPTION_MEMBERS_MAX,
     STRING_CHARACTERS_MAX,
 )
 
 
-def exception_attributes(error: BaseException) -> dict[str, str]:
+def exception_attributes(error: BaseException) -> dict[str, Any]:
     """OpenTelemetry's ``exception.*`` attributes, and a fingerprint.
 
     The fingerprint is made of the types and of where the frames are, without line numbers and
-    messages: equal for the same fault across releases that only moved code.
+    messages: equal for the same fault across releases that only moved code. Of an exception group's
+    members it is neither their order nor how many are alike, which are chance.
+
+    A group has ``exception.group.size`` and ``exception.group.types``, too: the number of its
+    members, and the different types of those that were looked at.
     """
-    parts: list[str] = []
-    places: list[str] = []
-    for link in _chain(error):
-        name = _type_name(link)
-        frames = _frames(link)
-        places.append(name)
-        places += [f"{frame.filename.rpartition('/')[2]}:{frame.name}" for frame in frames]
-        shown = [f'  File "{f.filename}", line {f.lineno}, in {f.name}' for f in frames]
-        parts.append("\n".join([f"{name}: {clean_text(link)}", *shown]))
-    fingerprint = hashlib.blake2b("\n".join(places).encode("utf-8", "replace"), digest_size=8)
-    return {
+    account = _Account()
+    text, fingerprint = account.of(error)
+    attributes: dict[str, Any] = {
         "exception.type": _type_name(error),
         "exception.message": clean_text(error),
-        "exception.stacktrace": clean_text("\ncaused by ".join(parts), STRING_CHARACTERS_MAX),
-        "exception.fingerprint": fingerprint.hexdigest(),
+        "exception.stacktrace": clean_text(text, STRING_CHARACTERS_MAX),
+        "exception.fingerprint": fingerprint,
     }
+    if isinstance(error, BaseExceptionGroup):
+        members = error.exceptions[:EXCEPTION_MEMBERS_MAX]
+        attributes["exception.group.size"] = len(error.exceptions)
+        attributes["exception.group.types"] = sorted({_type_name(each) for each in members})
+    return attributes
+
+
+class _Account:
+    """Tells one exception with all that belongs to it, within bounds."""
+
+    def __init__(self) -> None:
+        self._members_left = EXCEPTION_MEMBERS_MAX
+        self._told: set[int] = set()
+
+    def of(self, error: BaseException) -> tuple[str, str]:
+        """The text and the fingerprint of an exception, its causes and its members."""
+        parts: list[str] = []
+        places: list[str] = []
+        for link in _chain(error):
+            name = _type_name(link)
+            frames = _frames(link)
+            places.append(name)
+            places += [f"{frame.filename.rpartition('/')[2]}:{frame.name}" for frame in frames]
+            shown = [f'  File "{f.filename}", line {f.lineno}, in {f.name}' for f in frames]
+            if isinstance(link, BaseExceptionGroup) and id(link) not in self._told:
+                self._told.add(id(link))
+                texts, marks = self._members(link)
+                shown += texts
+                places += marks
+            parts.append("\n".join([f"{name}: {clean_text(link)}", *shown]))
+        digest = hashlib.blake2b("\n".join(places).encode("utf-8", "replace"), digest_size=8)
+        return "\ncaused by ".join(parts), digest.hexdigest()
+
+    def _members(self, group: BaseExceptionGroup[Any]) -> tuple[list[str], list[str]]:
+        """A group's members, each fault once; and the faults' fingerprints in an order of theirs."""
+        faults: dict[str, list[str]] = {}
+        looked_at = 0
+        for member in group.exceptions:
+            if self._members_left == 0:
+                break
+            self._members_left -= 1
+            looked_at += 1
+            text, fingerprint = self.of(member)
+            faults.setdefault(fingerprint, []).append(text)
+        texts = []
+        for alike in faults.values():
+            more = f" ({len(alike)} alike)" if len(alike) > 1 else ""
+            texts.append(textwrap.indent(f"member{more}: {alike[0]}", "  "))
+        if left_out := len(group.exceptions) - looked_at:
+            texts.append(f"  and {left_out} more members")
+        return texts, sorted(faults)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -29,9 +29,8 @@ class Decoder:
 
     Attributes:
         decode: The line's Struct; a field that is not there is None or `msgspec.UNSET`.
-        width: Its number of fields.
-        unset: Whether some of them are `UNSET` when they are not there.
-        nested: Positions of those that hold keys themselves, and what counts these.
+        flat: Positions of fields that are Structs of scalars.
+        nested: Positions of others that hold keys themselves, and what counts these.
         ids: Picks the values that must be hex digits; their length is checked already.
         rules: What must hold between fields.
         severity: The record's severity number.
@@ -39,8 +38,7 @@ class Decoder:
     """
 
     decode: Callable[[bytes], Any]
-    width: int
-    unset: bool
+    flat: tuple[int, ...]
     nested: tuple[tuple[int, Callable[[Any], int]], ...]
     ids: Callable[[tuple[Any, ...]], Any]
     rules: tuple[Callable[[Any], None], ...]
@@ -62,22 +60,24 @@ def generate(model: type[Record]) -> Decoder:
     if model.rules != BASE_MODELS[kind].rules:
         raise UngeneratableError("rules of its own need pydantic")
     maker = TypeMaker(model.__pydantic_core_schema__)
-    fields, own, nested, hexadecimal = [], [], {}, set()
+    fields, own, nested, flat, hexadecimal = [], [], {}, set(), set()
     for name, key, schema, required in _fields(model):
         if name in model.own_fields:
             own.append((name, model.own_fields[name], maker.of(schema), required))
             continue
         fields.append((name, key, _type(maker, name, schema), key in WIRE_REQUIRED[kind]))
         if name != "resource" and maker.holds_keys(schema):
-            nested[name] = _counter(schema)
+            if _is_flat(schema):
+                flat.add(name)
+            else:
+                nested[name] = _counter(schema)
         if _hexadecimal(schema):
             hexadecimal.add(name)
     struct = maker.struct(model.__name__, fields)
     names = struct.__struct_fields__
     return Decoder(
         decode=msgspec.json.Decoder(struct).decode,
-        width=len(names),
-        unset=msgspec.UNSET in struct.__struct_defaults__,
+        flat=tuple(at for at, name in enumerate(names) if name in flat),
         nested=tuple((at, nested[name]) for at, name in enumerate(names) if name in nested),
         ids=itemgetter(*(at for at, name in enumerate(names) if name in hexadecimal)),
         rules=model.rules,
@@ -144,23 +144,18 @@ def count_keys(value: Any) -> int:
     return len(values) - absent + sum(map(count_keys, values))
 
 
-def _count_flat(value: Any) -> int:
-    """The same for a Struct of scalars that are None when they are not there."""
-    values = msgspec.structs.astuple(value)
-    return len(values) - values.count(None)
-
-
 def _counter(schema: Schema) -> Callable[[Any], int]:
     """The quickest way to count a field's keys."""
     inner = schema["schema"] if schema["type"] == "nullable" else schema
-    if inner["type"] == "dict":
-        return len
-    if inner["type"] != "model":
-        return count_keys
-    flat = all(
+    return len if inner["type"] == "dict" else count_keys
+
+
+def _is_flat(schema: Schema) -> bool:
+    """Whether a field is a model of texts that may be None, as the context is."""
+    inner = schema["schema"] if schema["type"] == "nullable" else schema
+    return inner["type"] == "model" and all(
         _is_text(without_default(field["schema"])[0]) for field in model_fields_of(inner).values()
     )
-    return _count_flat if flat else count_keys
 
 
 def _is_text(schema: Schema) -> bool:

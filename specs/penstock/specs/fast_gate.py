@@ -36,7 +36,6 @@ else:
 _MEMOS_MAX: Final = 1024
 _MEMO_BYTES_MAX: Final = 4096
 """What is remembered of lines, beginnings and resources, takes 4 MiB each at most."""
-_HEX: Final = "0123456789abcdef"
 _LOGGER: Final = logging.getLogger("penstock.specs")
 
 
@@ -76,10 +75,9 @@ def _judge(decoder: "Decoder", kind: str, schema: str, *, exact: bool) -> Judge:
     Everything it needs is in its closure: this is the collector's hottest path.
     """
     decode, rules, own, ids = decoder.decode, decoder.rules, decoder.own, decoder.ids
-    width, unset, nested, severity = (
-        decoder.width, decoder.unset, decoder.nested, decoder.severity
-    )  # fmt: skip
+    flat, nested, severity = decoder.flat, decoder.nested, decoder.severity
     convert, astuple, new = msgspec.convert, msgspec.structs.astuple, tuple.__new__
+    from_hex, unset = bytes.fromhex, msgspec.UNSET
 
     def judge(line: bytes) -> Accepted | None:
         try:
@@ -91,19 +89,24 @@ def _judge(decoder: "Decoder", kind: str, schema: str, *, exact: bool) -> Judge:
                 convert(record.attributes or {}, own)
             for rule in rules:
                 rule(record)
+            values = astuple(record)
+            digits = "".join(filter(None, ids(values)))
+            if from_hex(digits).hex() != digits:  # capitals, or blanks between the digits
+                return None
         except (ValueError, RecursionError):
             return None
-        values = astuple(record)
-        if "".join(filter(None, ids(values))).strip(_HEX):
-            return None
-        keys += width - values.count(None)
-        if unset:
-            keys -= values.count(msgspec.UNSET)
         for position, count in nested:
             if (value := values[position]) is not None:
                 keys += count(value)
-        if keys != line.count(b":") and (keys != line.count(b'":') or _has_odd_blank(line)):
-            return None
+        for position in flat:
+            if (value := values[position]) is not None:
+                values += astuple(value)
+        colons = line.count(b":")
+        # What is zero or empty is a key, too, and missing from the first count, which is quicker.
+        if keys + len([*filter(None, values)]) != colons:
+            keys += len(values) - values.count(None) - values.count(unset)
+            if keys != colons and (keys != line.count(b'":') or _has_odd_blank(line)):
+                return None
         found = (kind, schema, service, record.time_unix_nano, severity(record), 0, exact)
         return new(Accepted, found)
 

@@ -13,13 +13,13 @@ get it twice.
 import logging
 import socket
 import struct
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
 from penstock.specs import native
 from penstock.specs.core.delivery import Acked, Batch
+from penstock.specs.core.queue import line_of
 from penstock.specs.emit import Emitter
 from penstock.specs.emitter_limits import Counters, EmitterLimits
 from penstock.specs.errors import MissingExtraError
@@ -39,7 +39,6 @@ except ImportError as error:
 _EVENT_TIME: Final = struct.Struct(">II")
 _CONNECT_S: Final = 3.0
 _PORT: Final = 24224
-_line_of: Final = attrgetter("line")
 
 
 class FluentHandler(SpecHandler):
@@ -115,7 +114,7 @@ class FluentLink(SocketLink):
         option: dict[str, Any] = {"size": len(batch.records)}
         if self._acknowledged:
             option["chunk"] = f"{self._sender}-{batch.sequence}"
-        entries = b"".join(map(_line_of, batch.records))
+        entries = b"".join(map(line_of, batch.records))
         self._unsent = memoryview(bytes(self._unsent) + msgpack.packb([self._tag, entries, option]))
         self._sequence = batch.sequence
         return []

@@ -23,7 +23,6 @@ from penstock.specs.links import LINK_ERRORS, Dropped, Link
 
 _MS: Final = 1_000_000
 _READ_BYTES: Final = 4096
-_CHORES_MS: Final = 1000
 
 
 class Flusher:
@@ -34,7 +33,11 @@ class Flusher:
         link: Touched by the thread only.
         lock: A reentrant lock.
         dropped: The drop counters to report; called with `lock` held.
-        chores: Called now and then, without `lock`; True: again within a second.
+        chores: Called now and then, without `lock`; returns in how many milliseconds to do so again
+            at the latest, None for whenever there is something else to do.
+
+    Attributes:
+        is_started: Whether the thread runs, or was ended.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class Flusher:
         link: Link,
         lock: Any,
         dropped: Callable[[], Dropped],
-        chores: Callable[[], bool] = lambda: False,
+        chores: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._delivery = delivery
         self._link = link
@@ -52,13 +55,9 @@ class Flusher:
         self._chores = chores
         self._waiters: list[Any] = []
         self._running: Any = None
+        self.is_started = False
         self._stopping = False
         self._wake_in, self._wake_out = -1, -1
-
-    @property
-    def is_started(self) -> bool:
-        """Whether the thread runs, or was ended."""
-        return self._running is not None
 
     def ensure_started(self) -> None:
         """Start the thread if it does not run; call with the lock held."""
@@ -68,12 +67,12 @@ class Flusher:
         running.acquire()
         try:
             self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-            self._running = running
+            self._running, self.is_started = running, True
             native.start_thread(lambda: self._run(running))
         except (OSError, RuntimeError):
             # No descriptors, or the interpreter is ending: try again at the next record.
             self._close_wake()
-            self._running = None
+            self._running, self.is_started = None, False
 
     def wake(self) -> None:
         """Make the thread look at the queue."""
@@ -122,8 +121,7 @@ class Flusher:
 
     def _run(self, running: Any) -> None:
         while not self._stopping:
-            again = self._chores()
-            self._wait(_CHORES_MS if again else None)
+            self._wait(self._chores())
             try:
                 self._step()
             except Exception:  # noqa: BLE001 - out of memory, say: reconnect, and send again

@@ -59,6 +59,8 @@ EXPLICIT_BOUNDS_MAX: Final = 512
 
 EXCEPTION_FRAMES_MAX: Final = 32
 EXCEPTION_CAUSES_MAX: Final = 8
+EXCEPTION_MEMBERS_MAX: Final = 16
+"""Members of exception groups that are looked at, those of groups within groups included."""
 
 IDENTITY_CHARACTERS_MAX: Final = 255
 """An identifying attribute of a resource."""
@@ -106,6 +108,10 @@ REPEATS_MAX: Final = 100
 
 SPILL_BYTES_MAX: Final = 16 * MIB
 """Audit records that wait in a file; some 30,000."""
+
+AUDIT_SYNC_MS: Final = 200
+"""Audit records that wait for the collector for longer are brought to the disk; most need not be:
+they are acknowledged after a batch's age and the collector's own sync."""
 
 SPILL_FILES_ADOPTED_MAX: Final = 8
 """Files of processes that died, delivered by one that lives at a time."""

@@ -4,13 +4,13 @@ import os
 import select
 import socket
 from collections.abc import Callable, Mapping
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from typing_extensions import override
 
 from penstock.specs import native
 from penstock.specs.core.delivery import Acked, Batch, Nacked
+from penstock.specs.core.queue import line_of
 from penstock.specs.errors import SpecError
 from penstock.specs.framing import AnswerReader, encode_batch
 from penstock.specs.gate import attach
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Answer = Acked | Nacked
 Dropped = Mapping[str, Mapping[str, int]]
 _READ_BYTES: Final = 64 * 1024
-_line_of: Final = attrgetter("line")
 
 
 class Link(Protocol):
@@ -81,7 +80,7 @@ class SocketLink(Link):
 
     @override
     def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
-        lines = list(map(_line_of, batch.records))
+        lines = list(map(line_of, batch.records))
         frame = encode_batch(self._sender, batch.sequence, lines, self._resource_json, dropped)
         self._unsent = memoryview(bytes(self._unsent) + frame)
         return []
@@ -158,7 +157,7 @@ class StreamLink(Link):
             line[:-1] + self._end
             if self._render is None and b"resource" not in line and b"\\u" not in line
             else render(line)
-            for line in map(_line_of, batch.records)
+            for line in map(line_of, batch.records)
         ]
         unsent = memoryview(b"\n".join(lines) + b"\n")
         try:

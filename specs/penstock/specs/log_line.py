@@ -7,7 +7,7 @@ out all the same, sanitised.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.specs import clock
 from penstock.specs.attributes import clean_attributes, clean_text, encodable, has_plain_values
@@ -48,7 +48,7 @@ class LogLines:
         self._searches = scrubber is not None and scrubber.searches_values
         self._facts = facts
         self._harmless: set[tuple[str, ...]] = set()
-        self._treated: tuple[Bound | None, int, Bound, int] = (None, 0, Bound(), 0)
+        self._around = _Around(None, 0, 0, {}, {}, 0)
 
     def record(
         self,
@@ -71,29 +71,30 @@ class LogLines:
             time_unix_nano: When it was said; now, if None.
         """
         now = clock.unix_ns() if time_unix_nano is None else time_unix_nano
-        known, day, here, dropped = self._treated
-        if known is not bound() or day != now // _DAY_NS:
-            here, dropped = self._surroundings(now)
+        around = self._around
+        if around.bound is not bound() or not around.since_ns <= now < around.until_ns:
+            around = self._look_around(now)
+        dropped = around.dropped
+        short = body.__class__ is str and len(body) <= STRING_CHARACTERS_SOFT
         record: dict[str, Any] = {
             "schema": "log/1.0",
             "kind": "log",
             "time_unix_nano": now,
-            **trace_fields(),
+            "severity_number": severity_number,
+            "severity_text": _SEVERITY_TEXTS[severity_number],
+            "body": body if short else clean_text(body),
         }
+        if trace := trace_fields():
+            record.update(trace)
         if scope:
             short = scope.__class__ is str and len(scope) <= SCOPE_CHARACTERS_MAX
             record["scope"] = scope if short else clean_text(scope, SCOPE_CHARACTERS_MAX)
-        if here.context:
-            record["context"] = here.context
-        record["severity_number"] = severity_number
-        record["severity_text"] = _SEVERITY_TEXTS[severity_number]
-        short = body.__class__ is str and len(body) <= STRING_CHARACTERS_SOFT
-        record["body"] = body if short else clean_text(body)
+        if around.context:
+            record["context"] = around.context
         if error is not None or tuple(fields) not in self._harmless or not has_plain_values(fields):
             fields, more = self._fit(fields, error)
             dropped += more
-        facts: Mapping[str, Any] = self._facts.at(now) if self._facts is not None else {}
-        attributes = {**facts, **here.attributes, **fields}
+        attributes = {**around.attributes, **fields}
         if len(attributes) > ATTRIBUTES_MAX:
             dropped += len(attributes) - ATTRIBUTES_MAX
             attributes = dict(list(attributes.items())[-ATTRIBUTES_MAX:])
@@ -121,17 +122,35 @@ class LogLines:
             self._harmless.add(names)
         return fitted, dropped
 
-    def _surroundings(self, now: int) -> tuple[Bound, int]:
-        """What is bound, scrubbed, and how much of it was dropped.
+    def _look_around(self, now: int) -> "_Around":
+        """What is bound, scrubbed, and the machine's figures.
 
-        Remembered for the binding and the day, since keys rotate by days.
+        Remembered for as long as the figures are, and within the day, since keys rotate by days.
         """
         given = bound()
         treated, dropped = given, 0
         if self._scrubber is not None and (given.context or given.attributes):
             treated, dropped = _scrubbed(given, self._scrubber, now)
-        self._treated = (given, now // _DAY_NS, treated, dropped)
-        return treated, dropped
+        since = now - now % _DAY_NS
+        until = since + _DAY_NS
+        attributes = treated.attributes
+        if self._facts is not None:
+            attributes = {**self._facts.at(now), **attributes}
+            since, until = max(since, self._facts.since_ns), min(until, self._facts.until_ns)
+        around = _Around(given, since, until, treated.context, attributes, dropped)
+        self._around = around
+        return around
+
+
+class _Around(NamedTuple):
+    """What goes onto every record of one binding, from one time until, and without, another."""
+
+    bound: Bound | None
+    since_ns: int
+    until_ns: int
+    context: Mapping[str, str]
+    attributes: Mapping[str, Any]
+    dropped: int
 
 
 def encode_log(record: dict[str, Any]) -> bytes:

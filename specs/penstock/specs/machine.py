@@ -23,19 +23,22 @@ class MachineFacts:
     ``process.cpu.utilization`` and ``system.cpu.utilization``: share of all processors since the
     reading before, 0 to 1; absent at first. ``process.memory.usage``: bytes that are resident.
     ``system.memory.utilization``: share of memory that is not available, 0 to 1.
+
+    Attributes:
+        since_ns: Records from this Unix time on may have the figures that are known,
+        until_ns: up to this one, which is not included.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._read_ns = 0
+        self.since_ns = self.until_ns = 0
         self._before: tuple[float, float, float] | None = None
         self._facts: Mapping[str, Any] = _NOTHING
 
     def at(self, now_ns: int) -> Mapping[str, Any]:
         """The figures for a record of this Unix time: at most a second older than the newest."""
-        age_ns = now_ns - self._read_ns
-        if age_ns >= PERIOD_NS or age_ns < -_SET_BACK_NS:
-            self._read_ns = now_ns
+        if not self.since_ns <= now_ns < self.until_ns:
+            self.since_ns, self.until_ns = now_ns - _SET_BACK_NS, now_ns + PERIOD_NS
             self._facts = self._read()
         return self._facts
 

@@ -63,7 +63,7 @@ class _Outlet:
 
     def __init__(self, emitter: Emitter | None) -> None:
         self._emitter = emitter
-        self._known: dict[tuple[int, str], tuple[Resource, bytes | None]] = {}
+        self._known: dict[int, tuple[Resource, dict[str, Any], bytes | None]] = {}
 
     def send(self, kind: str, resource: Resource, record: dict[str, Any]) -> None:
         """Emit one record; counted, never raised, when it cannot be."""
@@ -99,14 +99,14 @@ class _Outlet:
 
     def _resource_json(self, emitter: Emitter, resource: Resource) -> bytes | None:
         """The SDK's resource over the emitter's, as JSON; None when it adds nothing to it."""
-        instance = str(emitter.resource.get("service.instance.id"))
-        known = self._known.get((id(resource), instance))
-        if known is None or known[0] is not resource:
+        own = emitter.resource  # another one after a fork
+        known = self._known.get(id(resource))
+        if known is None or known[0] is not resource or known[1] is not own:
             if len(self._known) >= _RESOURCES_MAX:
                 self._known.clear()
-            known = (resource, _merge(emitter.resource, resource))
-            self._known[id(resource), instance] = known
-        return known[1]
+            known = (resource, own, _merge(own, resource))
+            self._known[id(resource)] = known
+        return known[2]
 
 
 class PenstockSpanExporter(SpanExporter):

@@ -23,8 +23,8 @@ from opentelemetry.sdk.metrics.export import (
     Sum,
 )
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode
 
 from penstock.specs.attributes import clean_attributes, clean_text, has_plain_values
 from penstock.specs.exponential import Range, fitted
@@ -49,6 +49,7 @@ _TEMPORALITY: Final = {
     AggregationTemporality.DELTA: "delta",
     AggregationTemporality.CUMULATIVE: "cumulative",
 }
+_SCHEMAS: Final = {kind: f"{kind}/1.0" for kind in ("log", "span", "metric")}
 _INFO: Final = 9
 # An enum's own way to its name is ten times as long.
 _SPAN_KINDS: Final = {kind: kind.name for kind in SpanKind}
@@ -56,40 +57,56 @@ _STATUS_CODES: Final = {code: code.name for code in StatusCode}
 
 
 def span_record(span: ReadableSpan) -> Json:
-    """A finished span."""
-    context = span.context
+    """A finished span. The SDK makes every property anew with each look, so each has one."""
+    context, status = span.context, span.status
     assert context is not None, "the SDK exports spans with a context only"
     start = _time(span.start_time)
     attributes = getattr(span, "_attributes", None) or span.attributes  # the latter is a proxy
     record = _envelope("span", start, attributes, span.instrumentation_scope)
-    record |= _ids(context)
-    if span.parent is not None and span.parent.is_valid:
-        record["parent_span_id"] = f"{span.parent.span_id:016x}"
+    record["trace_id"] = f"{context.trace_id:032x}"
+    record["span_id"] = f"{context.span_id:016x}"
+    record["trace_flags"] = int(context.trace_flags)
+    parent = span.parent
+    if parent is not None and parent.is_valid:
+        record["parent_span_id"] = f"{parent.span_id:016x}"
     record["name"] = clean_text(span.name, NAME_CHARACTERS_MAX) or "unnamed"
     record["span_kind"] = _SPAN_KINDS[span.kind]
     record["end_time_unix_nano"] = max(start, _time(span.end_time))
-    record["status_code"] = _STATUS_CODES[span.status.status_code]
-    if span.status.description:
-        record["status_message"] = clean_text(span.status.description)
-    state = context.trace_state.to_header() if context.trace_state else ""
-    if 0 < len(state) <= TRACE_STATE_CHARACTERS_MAX:
-        record["trace_state"] = state
-    if span.links:
+    record["status_code"] = _STATUS_CODES[status.status_code]
+    if status.description:
+        record["status_message"] = clean_text(status.description)
+    if trace_state := context.trace_state:
+        state = trace_state.to_header()
+        if 0 < len(state) <= TRACE_STATE_CHARACTERS_MAX:
+            record["trace_state"] = state
+    if (links := span.links) or span.dropped_links:
+        _add_links(record, links, span.dropped_links)
+    if (events := span.events) or span.dropped_events:
+        _add_events(record, events, span.dropped_events)
+    return record
+
+
+def _add_links(record: Json, links: Sequence[Link], dropped: int) -> None:
+    if links:
         record["links"] = [
-            {**_ids(link.context, flags=False), **_attributes(link.attributes)}
-            for link in span.links[:LINKS_MAX]
+            {**_ids(link.context), **_attributes(link.attributes)} for link in links[:LINKS_MAX]
         ]
-    if span.events:
+    if lost := dropped + max(0, len(links) - LINKS_MAX):
+        record["dropped_links_count"] = lost
+
+
+def _add_events(record: Json, events: Sequence[Event], dropped: int) -> None:
+    if events:
         record["events"] = [
             {
                 "name": clean_text(event.name, NAME_CHARACTERS_MAX) or "unnamed",
                 "time_unix_nano": _time(event.timestamp),
                 **_attributes(event.attributes),
             }
-            for event in span.events[:SPAN_EVENTS_MAX]
+            for event in events[:SPAN_EVENTS_MAX]
         ]
-    record.update(_lost(span))
-    return record
+    if lost := dropped + max(0, len(events) - SPAN_EVENTS_MAX):
+        record["dropped_events_count"] = lost
 
 
 def log_record(readable: ReadableLogRecord) -> Json:
@@ -229,9 +246,9 @@ def _exemplars(point: Any) -> Json:
 
 
 def _envelope(kind: str, time: int, attributes: Mapping[str, Any] | None, scope: Any) -> Json:
-    record: Json = {"schema": f"{kind}/1.0", "kind": kind, "time_unix_nano": time}
-    if scope is not None and scope.name:
-        record["scope"] = clean_text(scope.name, SCOPE_CHARACTERS_MAX)
+    record: Json = {"schema": _SCHEMAS[kind], "kind": kind, "time_unix_nano": time}
+    if scope is not None and (name := scope.name):
+        record["scope"] = clean_text(name, SCOPE_CHARACTERS_MAX)
     clean, dropped = _cleaned(attributes)
     if attributes is not None:
         dropped += getattr(attributes, "dropped", 0)
@@ -242,9 +259,8 @@ def _envelope(kind: str, time: int, attributes: Mapping[str, Any] | None, scope:
     return record
 
 
-def _ids(context: SpanContext, *, flags: bool = True) -> Json:
-    ids: Json = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
-    return {**ids, "trace_flags": int(context.trace_flags)} if flags else ids
+def _ids(context: SpanContext) -> Json:
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
 
 
 def _attributes(attributes: Mapping[str, Any] | None) -> Json:
@@ -271,15 +287,6 @@ def _cleaned(attributes: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], i
 def _time(given: float | None) -> int:
     """Applications may hand in times of their own, also as floats."""
     return max(0, int(given or 0))
-
-
-def _lost(span: ReadableSpan) -> Json:
-    events = span.dropped_events + max(0, len(span.events) - SPAN_EVENTS_MAX)
-    links = span.dropped_links + max(0, len(span.links) - LINKS_MAX)
-    lost: Json = {"dropped_events_count": events} if events else {}
-    if links:
-        lost["dropped_links_count"] = links
-    return lost
 
 
 def _body(body: Any) -> str:

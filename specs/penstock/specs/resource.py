@@ -11,8 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.specs import clock
 from penstock.specs.attributes import clean_attributes, clean_text, encodable
-from penstock.specs.limits import IDENTITY_CHARACTERS_MAX, RESOURCE_BYTES_SOFT
+from penstock.specs.limits import (
+    ATTRIBUTES_MAX,
+    IDENTITY_CHARACTERS_MAX,
+    INT64_MAX,
+    RESOURCE_BYTES_SOFT,
+)
 from penstock.specs.scalars import AttributeValue
+
+DROPPED: Final = "penstock.resource.dropped_attributes_count"
+"""The attribute of a resource that says how many it had that did not fit."""
 
 Identity = Annotated[str, Field(min_length=1, max_length=IDENTITY_CHARACTERS_MAX)]
 
@@ -69,13 +77,23 @@ def describe_process(
 
 
 def fit_resource(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A resource that the gate accepts; see `fit_and_count`."""
+    return fit_and_count(given)[0]
+
+
+def fit_and_count(given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """A resource that the gate accepts, since every record of the process is judged with it.
 
     Identifying attributes that are empty (``service.version=$VERSION`` without one) count as not
     given, long ones are cut, and others are left out once the resource has grown too large for a
-    batch's header.
+    batch's header. How many were, ever, the resource says itself, as `DROPPED`.
+
+    Returns:
+        The resource, and how many attributes were left out now.
     """
-    clean, _ = clean_attributes(given)
+    rest = dict(given)
+    before = rest.pop(DROPPED, 0)
+    clean, dropped = clean_attributes(rest)
     fitted: dict[str, Any] = {"service.name": "unknown_service"}
     for key in _IDENTIFYING:
         text = clean_text(clean.pop(key, None) or "", IDENTITY_CHARACTERS_MAX)
@@ -84,9 +102,14 @@ def fit_resource(given: Mapping[str, Any]) -> dict[str, Any]:
     size = 0
     for key, value in encodable(clean).items():
         size += len(key.encode()) + len(str(value).encode())
-        if size <= RESOURCE_BYTES_SOFT:
+        if size <= RESOURCE_BYTES_SOFT and len(fitted) < ATTRIBUTES_MAX - 1:
             fitted[key] = value
-    return fitted
+        else:
+            dropped += 1
+    ever = dropped + (before if before.__class__ is int and 0 < before <= INT64_MAX // 2 else 0)
+    if ever:
+        fitted[DROPPED] = ever
+    return fitted, dropped
 
 
 _IDENTIFYING: Final = tuple(str(field.alias) for field in Resource.model_fields.values())

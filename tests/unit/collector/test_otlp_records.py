@@ -22,6 +22,7 @@ from penstock.collector.decode.otlp_records import map_element
 from penstock.collector.errors import RemoteProtocolError
 from penstock.specs import Accepted, check_line
 from penstock.specs.errors import RefusedRecordError
+from penstock.specs.resource import DROPPED
 
 LOGS, TRACES, METRICS = SIGNALS
 NOW = 1_700_000_000_000_000_009
@@ -306,3 +307,14 @@ def test_bytes_values_stay_base64() -> None:
     value = {"bytesValue": base64.b64encode(b"\0\1").decode()}
     (found,) = mapped(logs({"attributes": [{"key": "raw", "value": value}]}))
     assert found["attributes"] == {"raw": "AAE="}
+
+
+def test_what_a_resource_is_too_small_for_is_counted_and_said() -> None:
+    large = {f"key.{number}": {"stringValue": "x" * 1_000} for number in range(20)}
+    lost: list[int] = []
+    (line,) = map_element(logs({}, **large), {}, NOW, lost.append)
+    assert isinstance(line, bytes)
+    resource = json.loads(line)["resource"]
+    assert lost == [resource[DROPPED]]
+    assert lost[0] == 20 - sum(key.startswith("key.") for key in resource) > 0
+    assert isinstance(check_line(line), Accepted)

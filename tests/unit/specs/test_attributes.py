@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from penstock.specs import Accepted, attach, bind, check_line
+from penstock.specs import Accepted, Emitter, attach, bind, check_line
 from penstock.specs.attributes import clean_attributes, clean_text
 from penstock.specs.exceptions import exception_attributes
 from penstock.specs.log_line import log_line
-from penstock.specs.resource import fit_resource
+from penstock.specs.resource import DROPPED, fit_and_count, fit_resource
 from penstock.specs.wire import encode_json
 
 
@@ -139,6 +139,80 @@ def test_deep_recursion_is_bounded() -> None:
     with pytest.raises(RecursionError) as caught:
         sink(0)
     assert exception_attributes(caught.value)["exception.stacktrace"].count("\n") <= 33
+
+
+def fail(kind: type[Exception], text: str) -> Exception:
+    """An exception that was raised."""
+    hidden = "hunter2"
+    try:
+        raise kind(text, len(hidden))
+    except kind as error:
+        return error
+
+
+def group(*members: Exception) -> ExceptionGroup[Exception]:
+    try:
+        raise ExceptionGroup("several", members)
+    except ExceptionGroup as error:
+        return error
+
+
+def test_the_members_of_a_group_are_told_without_locals() -> None:
+    inner = group(fail(KeyError, "deep"))
+    found = exception_attributes(group(fail(ValueError, "one"), fail(ValueError, "two"), inner))
+    text = found["exception.stacktrace"]
+    assert found["exception.type"] == "ExceptionGroup"
+    assert found["exception.group.size"] == 3
+    assert found["exception.group.types"] == ["ExceptionGroup", "ValueError"]
+    assert "  member (2 alike): ValueError: ('one', 7)" in text
+    assert "    member: KeyError: ('deep', 7)" in text
+    assert text.count("in fail") == 2
+    assert "hunter2" not in str(found)
+    assert clean_attributes(found) == (found, 0)
+
+
+def test_a_group_is_the_same_fault_whatever_its_members_order_and_number() -> None:
+    def mark(*members: Exception) -> str:
+        return str(exception_attributes(group(*members))["exception.fingerprint"])
+
+    one, other = fail(ValueError, "a"), fail(KeyError, "b")
+    assert mark(one, other) == mark(other, one, fail(ValueError, "c"))
+    assert mark(one) != mark(other) != mark(one, other)
+
+
+def test_groups_are_bounded() -> None:
+    many = exception_attributes(group(*(fail(ValueError, str(n)) for n in range(1_000))))
+    assert many["exception.group.size"] == 1_000
+    assert "member (16 alike)" in many["exception.stacktrace"]
+    assert many["exception.stacktrace"].endswith("and 984 more members")
+    deep: Exception = fail(ValueError, "end")
+    for _ in range(100):
+        deep = group(deep)
+    text = exception_attributes(deep)["exception.stacktrace"]
+    assert (text.count("ExceptionGroup: several"), text.count("ValueError")) == (17, 0)
+
+
+def test_a_member_that_was_caused_by_its_group_ends() -> None:
+    member = ValueError("a")
+    whole = group(member)
+    member.__cause__ = whole
+    assert exception_attributes(whole)["exception.stacktrace"].count("ExceptionGroup") == 2
+
+
+def test_what_a_resource_is_too_small_for_is_counted_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    large = {"service.name": "a", **{f"key.{number}": "x" * 100 for number in range(200)}}
+    fitted, dropped = fit_and_count(large)
+    assert 0 < dropped == 201 - (len(fitted) - 1) == fitted[DROPPED]
+    assert fit_and_count(fitted) == (fitted, 0)
+    again, more = fit_and_count({**fitted, **{f"more.{number}": 1 for number in range(200)}})
+    assert again[DROPPED] == dropped + more > dropped
+    assert DROPPED not in fit_and_count({"service.name": "a"})[0]
+    emitter = Emitter(large)
+    assert emitter.resource[DROPPED] == dropped
+    assert f"{dropped} of its attributes are left out" in caplog.text
+    emitter.close(0)
 
 
 def test_text_is_cut_with_a_mark() -> None:

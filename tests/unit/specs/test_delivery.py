@@ -15,7 +15,7 @@ from penstock.specs.core.delivery import (
     Send,
     Tick,
 )
-from penstock.specs.core.queue import RecordQueue
+from penstock.specs.core.queue import RecordQueue, line_of
 
 MS = 1_000_000
 LIMITS = DeliveryLimits(
@@ -52,7 +52,7 @@ def up(delivery: Delivery, queue: RecordQueue) -> None:
 def sent(effects: list[object]) -> list[bytes]:
     (send,) = effects
     assert isinstance(send, Send)
-    return [record.line for record in send.batch.records]
+    return [line_of(record) for record in send.batch.records]
 
 
 def test_nothing_happens_without_records(delivery: Delivery) -> None:

@@ -92,6 +92,29 @@ def test_failed_span_is_kept_longer_than_others(
     assert severities == [9, 17]
 
 
+def test_spans_of_a_trace_stay_or_go_and_failed_ones_stay(tmp_path: Path) -> None:
+    output = Output(tmp_path / "sampled.ndjson", sampling=0.5)
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(PenstockSpanExporter(output.emitter)))
+    tracer = provider.get_tracer("x")
+    for _ in range(40):
+        with tracer.start_as_current_span("outer"):
+            tracer.start_span("inner").end()
+            bad = tracer.start_span("bad")
+            bad.set_status(StatusCode.ERROR)
+            bad.end()
+    kept: dict[str, set[str]] = {}
+    for record in output.records():
+        kept.setdefault(record["trace_id"], set()).add(record["name"])
+        assert record.get("sample_weight") == (None if record["name"] == "bad" else 2)
+    assert {frozenset(names) for names in kept.values()} == {
+        frozenset({"outer", "inner", "bad"}), frozenset({"bad"}),
+    }  # fmt: skip
+    counters = output.emitter.counters()
+    assert counters.acked["span"] + counters.dropped["span"]["sampled"] == 120
+    output.close()
+
+
 def test_resource_is_the_emitters_with_what_the_sdk_adds(output: Output) -> None:
     provider = TracerProvider(resource=Resource({"service.name": "other", "zone": "a"}))
     provider.add_span_processor(SimpleSpanProcessor(PenstockSpanExporter(output.emitter)))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.specs.core.queue import AUDIT, DEBUG, EVENT, NORMAL, WARNING, RecordQueue, rank_of
+from penstock.specs.core.queue import AUDIT, DEBUG, EVENT, NORMAL, WARNING, RecordQueue, line_of, rank_of
 
 
 class SimpleQueue:
@@ -54,11 +54,11 @@ def test_queue_does_what_the_simple_one_does(
     for number, (verb, (first, second)) in enumerate(steps):
         if verb == "offer":
             line = b"%d" % (number % 10) * second
-            dropped = [record.line for record in queue.offer("log", first, line)]
+            dropped = [line_of(record) for record in queue.offer("log", first, line)]
             assert dropped == simple.offer(first, line)
         else:
             taken = queue.take(records_max=first, bytes_max=second)
-            assert [record.line for record in taken] == simple.take(first, second)
+            assert [line_of(record) for record in taken] == simple.take(first, second)
         assert (queue.records, queue.bytes) == (len(simple.held), simple.size())
 
 
@@ -74,7 +74,7 @@ def test_a_full_batch_of_one_rank_leaves_in_bulk_and_in_order() -> None:
     queue = RecordQueue(records_max=100, bytes_max=1_000)
     for number in range(20):
         assert not queue.offer("log", NORMAL, b"%02d" % number)
-    taken = [record.line for record in queue.take(records_max=8, bytes_max=100)]
+    taken = [line_of(record) for record in queue.take(records_max=8, bytes_max=100)]
     assert taken == [b"%02d" % number for number in range(8)]
     assert (queue.records, queue.bytes) == (12, 24)
     assert len(queue.take(records_max=8, bytes_max=10)) == 5

@@ -10,7 +10,7 @@ for the gate to refuse.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -31,7 +31,7 @@ from penstock.specs.limits import (
 from penstock.specs.log_record import DEFAULT_SEVERITY, severity_text
 from penstock.specs.metric_point import NO_RECORDED_VALUE, fit_metric_name
 from penstock.specs.otlp import Unread, read_otlp
-from penstock.specs.resource import fit_resource
+from penstock.specs.resource import fit_and_count
 
 Json = dict[str, Any]
 _CUMULATIVE: Final = 2
@@ -44,13 +44,20 @@ _CONTEXT_CHARACTERS_MAX: Final = {
 }
 
 
-def map_element(element: Json, default: Mapping[str, Any], now_ns: int) -> Iterator[bytes | str]:
+def map_element(
+    element: Json,
+    default: Mapping[str, Any],
+    now_ns: int,
+    lost: Callable[[int], None] = lambda _: None,
+) -> Iterator[bytes | str]:
     """The lines of one resource's log records, spans or data points.
 
     Args:
         element: Of ``resourceLogs``, ``resourceSpans`` or ``resourceMetrics``.
         default: The resource when the element has none.
         now_ns: When it was received.
+        lost: Told how many of the resource's attributes are beyond its bounds, if any; the resource
+            says so itself, too.
 
     Yields:
         A line, or the JSON text of what cannot be read.
@@ -64,7 +71,9 @@ def map_element(element: Json, default: Mapping[str, Any], now_ns: int) -> Itera
             yield _raw(record.member)
             continue
         if resource is None:
-            resource = fit_resource(record["resource"] or default)
+            resource, left_out = fit_and_count(record["resource"] or default)
+            if left_out:
+                lost(left_out)
         record["resource"] = resource
         try:
             line = _dump(_fit(record, now_ns))

@@ -158,13 +158,16 @@ class OtlpSource(Source):
     async def _map(self, elements: list[Json]) -> _Taken:
         taken, now_ns = _Taken(), self._intake.clock.unix_ns()
         for element in elements:
-            for made in map_element(element, self._resource, now_ns):
+            for made in map_element(element, self._resource, now_ns, self._lost):
                 taken.add(made)
                 if len(taken.lines) % _TURN_RECORDS == 0:
                     await asyncio.sleep(0)
                 if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > OTLP_RECORDS_MAX:
                     return taken
         return taken
+
+    def _lost(self, count: int) -> None:
+        self._intake.note("resource_attributes_dropped", count)
 
     def _come_again(self, encoding: Encoding, message: str) -> Answer:
         self._intake.note("requests_deferred")

@@ -14,10 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from operator import attrgetter
-from typing import Final, Protocol, assert_never
+from typing import Protocol, assert_never
 
-from penstock.specs.core.queue import Held
+from penstock.specs.core.queue import Held, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +283,5 @@ class Delivery:
         return oldest_ns if self._hurried else oldest_ns + self._limits.batch_age_ns
 
 
-_kind_of: Final = attrgetter("kind")
-
-
 def _by_kind(records: Iterable[Held]) -> Counter[str]:
-    return Counter(map(_kind_of, records))
+    return Counter(map(kind_of, records))

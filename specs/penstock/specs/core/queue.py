@@ -5,10 +5,9 @@ Invariant: offered = taken + dropped + held, by kind.
 
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from itertools import chain, islice
-from operator import attrgetter
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Final
 
 DEBUG, NORMAL, WARNING, EVENT, AUDIT = range(5)
 """Ranks, least important first."""
@@ -18,17 +17,17 @@ _WARN: Final = 13
 _NEVER: Final = float("inf")
 
 
-class Held(NamedTuple):
-    """One record in the queue. A tuple, since every record of an application becomes one.
+Held = tuple[int, str, bytes]
+"""One record in the queue: its order, which rises with every record offered, its kind, and its wire
+form without a newline. Records leave in their order.
 
-    Attributes:
-        order: Rises with every record offered; records leave in this order.
-        line: Its wire form, without a newline.
-    """
+A plain tuple, since every record of an application becomes one: the garbage collector looks at it
+once and never again, as it would at an instance of any class.
+"""
 
-    order: int
-    kind: str
-    line: bytes
+order_of: Final = itemgetter(0)
+kind_of: Final = itemgetter(1)
+line_of: Final = itemgetter(2)
 
 
 def rank_of(kind: str, severity_number: int) -> int:
@@ -58,7 +57,7 @@ class RecordQueue:
         """Add a record; returns those dropped to make room, itself if all others rank higher."""
         size = len(line)
         self._order += 1
-        record = _held((self._order, kind, line))
+        record = (self._order, kind, line)
         if size > self._bytes_max:
             return (record,)
         dropped: Sequence[Held] = ()
@@ -84,8 +83,8 @@ class RecordQueue:
         while self.records and len(taken) < records_max:
             line = self._oldest()
             last = self._next_elsewhere(line)
-            while line and line[0].order < last and len(taken) < records_max:
-                record_bytes = len(line[0].line)
+            while line and order_of(line[0]) < last and len(taken) < records_max:
+                record_bytes = len(line_of(line[0]))
                 if taken and size + record_bytes > bytes_max:
                     return taken
                 size += record_bytes
@@ -109,7 +108,7 @@ class RecordQueue:
         if len(line) != self.records or self.records < records_max:
             return None
         taken = list(islice(line, records_max))
-        size = sum(map(len, map(_line_of, taken)))
+        size = sum(map(len, map(line_of, taken)))
         if size > bytes_max:
             return None
         for _ in taken:
@@ -135,7 +134,7 @@ class RecordQueue:
 
     def _next_elsewhere(self, line: deque[Held]) -> float:
         """When the oldest record of all other ranks was offered."""
-        others = (other[0].order for other in self._ranks if other and other is not line)
+        others = (order_of(other[0]) for other in self._ranks if other and other is not line)
         return min(others, default=_NEVER)
 
     def _least(self, rank: int) -> Held | None:
@@ -149,14 +148,9 @@ class RecordQueue:
 
     def _forget(self, record: Held) -> None:
         self.records -= 1
-        self.bytes -= len(record.line)
+        self.bytes -= len(line_of(record))
         assert self.records >= 0 <= self.bytes
 
 
-_line_of: Final = attrgetter("line")
-_held: Final = partial(tuple.__new__, Held)
-"""`Held` of a tuple, at a third of what calling the class costs."""
-
-
 def _first_order(line: deque[Held]) -> int:
-    return line[0].order
+    return line[0][0]

@@ -82,7 +82,7 @@ class Spill:
         for line in self._lines:
             if taken and (len(taken) >= records_max or size + len(line) > bytes_max):
                 break
-            taken.append(Held(len(taken), _KIND, line))
+            taken.append((len(taken), _KIND, line))
             size += len(line)
         self.flight = len(taken)
         self.sequence += 1
@@ -100,7 +100,7 @@ class Spill:
         if not self.flight:
             return None
         lines = [self._lines[number] for number in range(self.flight)]
-        held = (Held(number, _KIND, line) for number, line in enumerate(lines))
+        held = ((number, _KIND, line) for number, line in enumerate(lines))
         return Batch(self.sequence, tuple(held))
 
     def content(self) -> bytes:
