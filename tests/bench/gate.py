@@ -2,10 +2,10 @@
 
 Fast: the decoder generated from the pydantic models. Pydantic: the same gate without it, with the
 same bounds and the same search for duplicate keys. Bare: pydantic's `validate_json` alone, which
-looks for neither and loses the bytes. Scrubber: what the
-collector does besides, markers and the search of values, to a record with two pseudonyms. Seconds
-are of processor time: nothing here waits. Floor: the generated decoder's `decode` alone, which looks
-for no duplicate keys, unknown fields, ids, or rules between fields.
+looks for neither and loses the bytes. Scrubber: what the collector does besides, markers and the
+search of values, to a record with two pseudonyms. Seconds are of processor time: nothing here
+waits. Floor: the generated decoder's `decode` alone, which looks for no duplicate keys, unknown
+fields, ids, or rules between fields.
 """
 
 import json

@@ -67,7 +67,7 @@ class _Account:
         return "\ncaused by ".join(parts), digest.hexdigest()
 
     def _members(self, group: BaseExceptionGroup[Any]) -> tuple[list[str], list[str]]:
-        """A group's members, each fault once; and the faults' fingerprints in an order of theirs."""
+        """A group's members, each fault once; and the faults' fingerprints, sorted."""
         faults: dict[str, list[str]] = {}
         looked_at = 0
         for member in group.exceptions:

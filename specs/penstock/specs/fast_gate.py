@@ -69,15 +69,20 @@ def accept(line: bytes) -> Accepted | None:
     return _judge_of(line[:end])(line) if 0 < end <= _MEMO_BYTES_MAX else None
 
 
-def _judge(decoder: "Decoder", kind: str, schema: str, *, exact: bool) -> Judge:
+def _judge(  # noqa: C901 - what is in its closure is one path, and every call on it costs
+    decoder: "Decoder", kind: str, schema: str, *, exact: bool
+) -> Judge:
     """The function that judges lines of one spec.
 
     Everything it needs is in its closure: this is the collector's hottest path.
     """
-    decode, rules, own, ids = decoder.decode, decoder.rules, decoder.own, decoder.ids
+    decode, ids, rules = decoder.decode, decoder.ids, decoder.rules
     flat, nested, severity = decoder.flat, decoder.nested, decoder.severity
-    convert, astuple, new = msgspec.convert, msgspec.structs.astuple, tuple.__new__
+    astuple, new = msgspec.structs.astuple, tuple.__new__
     from_hex, unset = bytes.fromhex, msgspec.UNSET
+
+    if decoder.own is not None:
+        rules = (*rules, _fields_of_its_own(decoder.own))
 
     def judge(line: bytes) -> Accepted | None:
         try:
@@ -85,8 +90,6 @@ def _judge(decoder: "Decoder", kind: str, schema: str, *, exact: bool) -> Judge:
             resource = bytes(record.resource)
             memo = _known_resource if len(resource) <= _MEMO_BYTES_MAX else _read_resource
             service, keys = memo(resource)
-            if own is not None:
-                convert(record.attributes or {}, own)
             for rule in rules:
                 rule(record)
             values = astuple(record)
@@ -111,6 +114,15 @@ def _judge(decoder: "Decoder", kind: str, schema: str, *, exact: bool) -> Judge:
         return new(Accepted, found)
 
     return judge
+
+
+def _fields_of_its_own(own: Any) -> Callable[[Any], None]:
+    """A specialised spec's fields, which lie among the attributes, as a rule."""
+
+    def rule(record: Any) -> None:
+        msgspec.convert(record.attributes or {}, own)
+
+    return rule
 
 
 def _never(_line: bytes) -> None:

@@ -23,6 +23,7 @@ from typing_extensions import override
 from penstock.specs.app import use_emitter
 from penstock.specs.codec import decode, explain, lift
 from penstock.specs.core.delivery import Acked, Batch
+from penstock.specs.core.queue import line_of
 from penstock.specs.emit import Emitter
 from penstock.specs.emitter_limits import EmitterLimits
 from penstock.specs.envelope import Record
@@ -54,7 +55,7 @@ class StubLink(Link):
 
     @override
     def send(self, batch: Batch, dropped: Dropped) -> list[Any]:
-        self._lines += [attach(record.line, self._resource_json) for record in batch.records]
+        self._lines += [attach(line_of(record), self._resource_json) for record in batch.records]
         return [Acked(batch.sequence)]
 
     @override

@@ -3,7 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.specs.core.queue import AUDIT, DEBUG, EVENT, NORMAL, WARNING, RecordQueue, line_of, rank_of
+from penstock.specs.core.queue import (
+    AUDIT,
+    DEBUG,
+    EVENT,
+    NORMAL,
+    WARNING,
+    RecordQueue,
+    line_of,
+    rank_of,
+)
 
 
 class SimpleQueue:
