@@ -194,7 +194,7 @@ class Disk:
         self.directory = directory
         self.syncs = 0
         self._sync = SpillFile.sync
-        monkeypatch.setattr(SpillFile, "sync", self.sync)
+        monkeypatch.setattr(SpillFile, "sync", lambda file, number: self.sync(file, number))
         directory.mkdir(0o700)
 
     def sync(self, file: SpillFile, descriptor: int) -> bool:

@@ -23,6 +23,7 @@ from penstock.specs.links import LINK_ERRORS, Dropped, Link
 
 _MS: Final = 1_000_000
 _READ_BYTES: Final = 4096
+_CHORES_FAILED_MS: Final = 1000
 
 
 class Flusher:
@@ -121,7 +122,7 @@ class Flusher:
 
     def _run(self, running: Any) -> None:
         while not self._stopping:
-            self._wait(self._chores())
+            self._wait(self._next_chores_ms())
             try:
                 self._step()
             except Exception:  # noqa: BLE001 - out of memory, say: reconnect, and send again
@@ -130,6 +131,12 @@ class Flusher:
                     self._delivery.handle(Lost(clock.jitter()), clock.monotonic_ns())
         self._link.close()
         running.release()
+
+    def _next_chores_ms(self) -> int | None:
+        try:
+            return self._chores()
+        except Exception:  # noqa: BLE001 - the thread must go on
+            return _CHORES_FAILED_MS
 
     def _wait(self, milliseconds: int | None) -> None:
         """Until a deadline, until the link can go on, or until somebody wakes us."""
