@@ -194,8 +194,12 @@ class Disk:
         self.directory = directory
         self.syncs = 0
         self._sync = SpillFile.sync
-        monkeypatch.setattr(SpillFile, "sync", lambda file, number: self.sync(file, number))
         directory.mkdir(0o700)
+
+        def sync(file: SpillFile, descriptor: int) -> bool:
+            return self.sync(file, descriptor)
+
+        monkeypatch.setattr(SpillFile, "sync", sync)
 
     def sync(self, file: SpillFile, descriptor: int) -> bool:
         before = file.path.read_bytes()
