@@ -231,7 +231,12 @@ def test_grpc_asks_on_every_node_of_a_cluster_whoever_leads(tmp_path: Path) -> N
     with (
         nats_server(tmp_path / "nats") as server,
         LogdCluster(
-            tmp_path / "logd", server.url, streams=STREAMS, access=let_in, section=PATIENT, **options
+            tmp_path / "logd",
+            server.url,
+            streams=STREAMS,
+            access=let_in,
+            section=PATIENT,
+            **options,
         ) as cluster,
         cluster.client() as root,
         ExitStack() as stack,
