@@ -157,6 +157,18 @@ def test_redact_takes_out_more_before_the_scrubber_does() -> None:
     assert record["attributes"] == {"note": "[redacted:t]"}
 
 
+@pytest.mark.parametrize(
+    "pattern", ["^x[0-9]", "x[0-9]$", r"\bx[0-9]\b", "[^a]x1", r"\Ax1\z", "x1"]
+)
+def test_redact_finds_what_each_text_alone_would_show(pattern: str) -> None:
+    texts = ["x1", "ax1", " x1", "x1 ", "b x1 c", ""]
+    section = {"type": "redact", "patterns": {"p": pattern}}
+    attributes = {f"k{number}": text for number, text in enumerate(texts)}
+    together = record_of(section, log("", attributes=attributes))["attributes"]
+    alone = [record_of(section, log(text))["body"] for text in texts]
+    assert [*together.values()] == alone
+
+
 def test_sampling_is_by_trace_keeps_errors_and_says_the_weight() -> None:
     section = {"type": "sample", "ratio": 0.25}
     traces = [f"{n:032x}" for n in range(1, 401)]

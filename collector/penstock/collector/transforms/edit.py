@@ -1,14 +1,17 @@
 """Rename, set and remove fields; redact some more than the specs ask for."""
 
-from typing import Any, Literal
+import re
+from typing import Any, Final, Literal
 
 from typing_extensions import override
 
 from penstock.collector.transforms.event import PASS, Event, Transform, Verdict
 from penstock.collector.transforms.expression import Evaluate
+from penstock.collector.transforms.functions import compile_pattern
 from penstock.collector.transforms.paths import Fields, assign, getter, without
 
 Path = tuple[str, ...]
+_ANCHOR: Final = re.compile(r"\^|\$|\\[AzZ]")
 
 
 class Edit(Transform):
@@ -65,6 +68,7 @@ class Redact(Transform):
         self._action = action
         self._patterns = [(f"[redacted:{label}]", pattern) for label, pattern in patterns]
         self._label = f"[redacted:{name}]"
+        self._any = _alternatives([pattern.pattern for _, pattern in patterns])
 
     @override
     def apply(self, event: Event, now_ns: int) -> Verdict:
@@ -80,6 +84,12 @@ class Redact(Transform):
 
     def _search(self, fields: Fields) -> Fields:
         body, attributes = fields.get("body"), fields.get("attributes")
+        if self._any is not None:
+            texts = [value for value in (attributes or {}).values() if value.__class__ is str]
+            if body.__class__ is str:
+                texts.append(body)
+            if self._any.search("\0".join(texts)) is None:
+                return fields
         if body.__class__ is str and (text := self._cleaned(body)) != body:
             fields = {**fields, "body": text}
         if attributes:
@@ -97,6 +107,21 @@ class Redact(Transform):
             if pattern.search(text) is not None:
                 text = pattern.sub(label, text)
         return text
+
+
+def _alternatives(patterns: list[str]) -> Any | None:
+    """One pattern that is found in joined texts if any of these is found in any of them.
+
+    Calling RE2 costs more than searching a line, so one call for all texts of a record is worth it.
+    None where there is no such pattern: one that asks for the beginning or end of its text is not
+    found where texts are joined.
+    """
+    if not patterns or any(_ANCHOR.search(text.replace("[^", "[")) for text in patterns):
+        return None
+    try:
+        return compile_pattern("|".join(f"(?:{text})" for text in patterns))
+    except ValueError:  # longer than one may be, or groups of one name
+        return None
 
 
 def _put(fields: Fields, path: Path, value: Any) -> Fields:
