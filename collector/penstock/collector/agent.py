@@ -1,10 +1,10 @@
 """The running collector: its parts, the order they start and stop in, and their exchange."""
 
 import asyncio
-import contextlib
+import dataclasses
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,9 @@ from penstock.collector.reporting import Reporter
 from penstock.collector.runner import Surroundings
 from penstock.collector.saving import Saver
 from penstock.collector.settings import graph_of, resource_of, sizes_of
+from penstock.collector.source_sections import Source as Section
 from penstock.collector.source_set import Difference, SourceSet, difference
+from penstock.collector.sources.source import Source
 from penstock.collector.telemetry import VERSION, Metrics, describe, troubles
 from penstock.service import (
     AdminServer,
@@ -58,6 +60,7 @@ class Agent:
         config_path: For messages.
         load: For a reload; None: it cannot be reloaded.
         receives: False: only what waits in the spools is delivered.
+        takes: Whether a source of the configuration is this process's.
     """
 
     def __init__(
@@ -67,10 +70,12 @@ class Agent:
         *,
         load: Load | None = None,
         receives: bool = True,
+        takes: Callable[[Section], bool] = lambda _: True,
     ) -> None:
         self._config = config
         self._load = load
         self._receives = receives
+        self._takes = takes
         self._clock = SystemClock()
         self._log = structlog.get_logger()
         directory = open_data_directory(config.data_dir, sizes_of(config), where=str(config_path))
@@ -90,6 +95,7 @@ class Agent:
         )
         self._reloads = Reloads()
         self._reloading = asyncio.Lock()
+        self._asked: set[asyncio.Task[Report]] = set()
         self._admin_address = ""
         self._health = Health.STARTING
         first = Status("collector", config.name, VERSION, Health.STARTING)
@@ -116,15 +122,17 @@ class Agent:
             ).actions,
         )
         address = admin.start(self._config.admin)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         try:
             await control.start()
             await self._publisher.connect(self._config.name, self._config.connect_timeout_s)
             self._recover()
             if self._receives:
-                await self._sources.start(self._config.sources)
+                await self._sources.start(self._own(self._config))
             self._write_endpoints(address)
             held = await self._serve(stop, within_s)
         finally:
+            loop.remove_signal_handler(signal.SIGHUP)
             self._endpoints_path.unlink(missing_ok=True)
             await control.close()
             await self._publisher.close()
@@ -147,8 +155,7 @@ class Agent:
             self._health = Health.READY
             notify(READY=1)
             self._log.info("collecting", sources=[r.name for r in self._sources.runners])
-            with self._reload_on_hangup(tasks):
-                await self._wait_for_end(stop, within_s)
+            await self._wait_for_end(stop, within_s)
             async with self._reloading:
                 self._health = Health.DRAINING
             notify(STOPPING=1)
@@ -207,15 +214,22 @@ class Agent:
             pipeline=engine.pipeline,
             courier=engine.courier,
             save=self._save,
-            known=frozenset(self._directory.state.sources),
+            known=frozenset(),
             data_dir=config.data_dir,
         )
-        return Surroundings(
-            lambda section: make_source(section, parts), engine.delivery, engine.ledger, self._clock
-        )
+
+        def make(section: Section) -> Source:
+            # One that began in this process is not there for the first time either.
+            known = frozenset(self._saver.state.sources)
+            return make_source(section, dataclasses.replace(parts, known=known))
+
+        return Surroundings(make, engine.delivery, engine.ledger, self._clock)
 
     async def _save(self) -> bool:
         return await self._saver.save()
+
+    def _own(self, config: CollectorConfig) -> list[Section]:
+        return [section for section in config.sources if self._takes(section)]
 
     def _make_publisher(self, config: CollectorConfig) -> Publisher:
         return Publisher(config.nats, self._directory.state.incarnation, self._on_nats_change)
@@ -246,14 +260,10 @@ class Agent:
 
     # Reading the configuration again.
 
-    @contextlib.contextmanager
-    def _reload_on_hangup(self, tasks: asyncio.TaskGroup) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, lambda: tasks.create_task(self.reload()))
-        try:
-            yield
-        finally:
-            loop.remove_signal_handler(signal.SIGHUP)
+    def _on_hangup(self) -> None:
+        task = asyncio.get_running_loop().create_task(self.reload())
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
 
     async def reload(self) -> Report:
         """Read the configuration again and run by it, or go on as before; never raises."""
@@ -278,7 +288,7 @@ class Agent:
             raise ServiceError("nothing can be reloaded now", fix="restart the collector")
         after = await asyncio.to_thread(self._load)
         keys = changed_keys(before, after)
-        sources = difference(before.sources, after.sources)
+        sources = difference(self._own(before), self._own(after))
         if "resource" in keys:  # every source has it
             sources = Difference((), sources.added, sources.kept + sources.changed, sources.removed)
         names = {
@@ -295,7 +305,7 @@ class Agent:
             await publisher.connect(after.name, after.connect_timeout_s)
         self._sources.around = self._surroundings(after)
         try:
-            await self._sources.change(after.sources, sources)
+            await self._sources.change(self._own(after), sources)
         except BaseException:
             self._sources.around = around
             if publisher is not self._publisher:

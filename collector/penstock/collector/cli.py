@@ -1,8 +1,9 @@
 """`penstock collector`: run the agent, and the commands around it."""
 
+import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -14,8 +15,19 @@ from penstock.collector.cli_spool import spool
 from penstock.collector.config import CollectorConfig
 from penstock.collector.config_files import config_files_option, load_collector_config
 from penstock.collector.settings import graph_of
+from penstock.collector.worker_plan import WORKERS_MAX, Share, config_of, left_behind
 from penstock.service import check_only, configure_logs, run_until_stopped
 from penstock.service.command import PenstockGroup, check_option
+
+
+def _share(_: click.Context, __: click.Parameter, value: str | None) -> Share | None:
+    """Which worker of how many this process is; the supervisor says it."""
+    if value is None:
+        return None
+    index, slash, count = value.partition("/")
+    if not (slash and index.isdecimal() and count.isdecimal()):
+        raise click.BadParameter("is not INDEX/COUNT")
+    return Share(int(index), int(count))
 
 
 @click.group(
@@ -32,36 +44,87 @@ def cli(context: click.Context, config_paths: tuple[Path, ...], *, check: bool) 
         start(context, config_paths, check=check)
 
 
-@cli.command(epilog="Example: penstock collector run --config collector.yaml")
+@cli.command(epilog="Example: penstock collector run --config collector.yaml --workers 4")
 @config_files_option
 @check_option
+@click.option(
+    "--workers",
+    "count",
+    type=click.IntRange(1, WORKERS_MAX),
+    default=1,
+    show_default=True,
+    help="Processes that share the network sources.",
+)
+@click.option("--worker", metavar="INDEX/COUNT", callback=_share, hidden=True)
 @click.pass_context
-def run(context: click.Context, config_paths: tuple[Path, ...], *, check: bool) -> None:
-    """Run the collector; the same as without a command."""
-    start(context, config_paths, check=check)
+def run(
+    context: click.Context,
+    config_paths: tuple[Path, ...],
+    count: int,
+    worker: Share | None,
+    *,
+    check: bool,
+) -> None:
+    """Run the collector; without options the same as without a command.
+
+    With several workers each has its own spool, the first in the data directory, the others below
+    `workers/` in it; otlp, forward and syslog are shared by all, the other sources are the first's.
+    """
+    start(context, config_paths, count=count, worker=worker, check=check)
 
 
-def start(context: click.Context, config_paths: tuple[Path, ...], *, check: bool) -> None:
+def start(
+    context: click.Context,
+    config_paths: tuple[Path, ...],
+    *,
+    count: int = 1,
+    worker: Share | None = None,
+    check: bool,
+) -> None:
     """Run the collector until it is stopped, or only check its configuration."""
     if not config_paths:
         raise click.UsageError("--config FILE is needed to run the collector", context)
     config_path = Path(", ".join(map(str, config_paths)))
+    share = worker or Share(0, 1)
 
     def load() -> CollectorConfig:
         config = load_collector_config(config_paths)
         graph_of(config, str(config_path))
-        return config
+        return config_of(config, share)
 
     config = load()
     if check:
         click.echo(check_only(config, config_path))
         return
-    from penstock.collector.agent import Agent
-
     configure_logs("collector", level=config.log_level)
+    if worker is None and (count > 1 or left_behind(config.data_dir, 1)):
+        from penstock.collector.workers import Workers
 
-    async def main(stop: Any) -> None:
-        await Agent(config, config_path, load=load).run(stop)
+        arguments = [part for path in config_paths for part in ("--config", str(path))]
+        run_until_stopped(Workers(config, count, arguments).run)
+        return
+    _run_one(config, config_path, worker, load)
+
+
+def _run_one(
+    config: CollectorConfig,
+    config_path: Path,
+    worker: Share | None,
+    load: Callable[[], CollectorConfig],
+) -> None:
+    from penstock.collector.agent import Agent
+    from penstock.collector.workers import stop_when_orphaned
+
+    share = worker or Share(0, 1)
+
+    async def main(stop: asyncio.Event) -> None:
+        agent = Agent(config, config_path, load=load, receives=share.receives, takes=share.takes)
+        watch = None if worker is None else asyncio.create_task(stop_when_orphaned(stop))
+        try:
+            await agent.run(stop)
+        finally:
+            if watch is not None:
+                watch.cancel()
 
     run_until_stopped(main)
 

@@ -124,7 +124,7 @@ class Engine:
     def units_held(self) -> int:
         """Units of the spools that are not done."""
         return sum(
-            spool.journal.durable_offset - self.delivery.cursor(spool.origin)
+            spool.journal.log.end_offset - self.delivery.cursor(spool.origin)
             for spool in self.spools.both
         )
 

@@ -4,7 +4,7 @@
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import re2
@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from penstock.collector.limits import KIB, LINE_BYTES_MAX, MIB
 from penstock.service import HostPort
+
+_REUSE: Final = "other processes of this user may listen there, too"
 
 
 class Section(BaseModel):
@@ -96,6 +98,7 @@ class ForwardSource(SourceSection):
     type: Literal["forward"]
     listen: HostPort | None = None
     path: Path | None = None
+    reuse_port: bool = Field(default=False, description=_REUSE)
     tls: TlsSection | None = None
     shared_key: SecretStr | None = Field(default=None, description="senders must prove it")
     users: dict[str, SecretStr] = Field(default={}, description="names and passwords besides it")
@@ -121,6 +124,7 @@ class OtlpSource(SourceSection):
     type: Literal["otlp"]
     grpc: HostPort | None = "127.0.0.1:4317"
     http: HostPort | None = "127.0.0.1:4318"
+    reuse_port: bool = Field(default=False, description=_REUSE)
     tls: TlsSection | None = None
     message_bytes_max: int = Field(default=4 * MIB, ge=KIB, le=64 * MIB)
 
@@ -138,6 +142,7 @@ class SyslogSource(SourceSection):
     type: Literal["syslog"]
     udp: HostPort | None = "127.0.0.1:5140"
     tcp: HostPort | None = "127.0.0.1:5140"
+    reuse_port: bool = Field(default=False, description=_REUSE)
     tls: TlsSection | None = Field(default=None, description="for `tcp`")
     service: str = Field(default="from_app", min_length=1)
     timezone: str = Field(default="UTC", description="of times without a zone (RFC 3164)")

@@ -5,6 +5,8 @@ from typing import Any, Final
 
 _COLUMNS: Final = ("received/s", "sent/s", "held", "errors")
 _NUMBER_WIDTH: Final = 11
+_FIRST: Final = ("dropped", "failures", "quarantined", "waiting")
+"""What is told first where there is little room."""
 
 
 def rates(
@@ -27,7 +29,8 @@ def rates(
             known = last is not None and elapsed_s > 0
             change = stage[key] - last[key] if known and last is not None else 0
             row[f"{key}_per_s"] = round(max(0, change) / elapsed_s, 1) if known else None
-        row["detail"] = {key: count for key, count in stage["detail"].items() if count}
+        details = [(key, count) for key, count in stage["detail"].items() if count]
+        row["detail"] = dict(sorted(details, key=lambda item: not item[0].startswith(_FIRST)))
         rows.append(row)
     return rows
 

@@ -35,7 +35,7 @@ class Datagrams(asyncio.DatagramProtocol):
         self._lost = 0
         self.endpoint: str | None = None
 
-    async def listen(self, address: str, *, key: str = "listen") -> None:
+    async def listen(self, address: str, *, key: str = "listen", reuse_port: bool = False) -> None:
         """Listen on `HOST:PORT`.
 
         Raises:
@@ -45,7 +45,7 @@ class Datagrams(asyncio.DatagramProtocol):
         loop = asyncio.get_running_loop()
         try:
             transport, _ = await loop.create_datagram_endpoint(
-                lambda: self, local_addr=(host, port)
+                lambda: self, local_addr=(host, port), reuse_port=reuse_port or None
             )
         except OSError as error:
             raise UnavailableError(

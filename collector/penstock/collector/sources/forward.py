@@ -58,9 +58,11 @@ class ForwardSource(Source):
             return
         assert section.listen is not None
         tls = ServerTls(section.tls, self.name) if section.tls is not None else None
-        await self._listener.listen_tcp(section.listen, tls.context if tls else None)
+        await self._listener.listen_tcp(
+            section.listen, tls.context if tls else None, reuse_port=section.reuse_port
+        )
         assert self._listener.endpoint is not None
-        await self._heartbeats.listen(self._listener.endpoint)
+        await self._heartbeats.listen(self._listener.endpoint, reuse_port=section.reuse_port)
 
     @override
     async def run(self) -> None:

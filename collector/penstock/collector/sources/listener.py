@@ -34,7 +34,12 @@ class Listener:
         self.refused = 0
 
     async def listen_tcp(
-        self, address: str, context: ssl.SSLContext | None = None, *, key: str = "listen"
+        self,
+        address: str,
+        context: ssl.SSLContext | None = None,
+        *,
+        key: str = "listen",
+        reuse_port: bool = False,
     ) -> None:
         """Listen on `HOST:PORT`.
 
@@ -42,6 +47,7 @@ class Listener:
             address: Where.
             context: For TLS; None listens in clear.
             key: Of the source, which the address is from.
+            reuse_port: Other processes of this user may listen there, too.
 
         Raises:
             UnavailableError: The address is taken or not ours.
@@ -54,6 +60,7 @@ class Listener:
                 port,
                 limit=READ_BYTES,
                 reuse_address=True,
+                reuse_port=reuse_port,
                 ssl=context,
                 ssl_handshake_timeout=None if context is None else HANDSHAKE_TIMEOUT_S,
             )

@@ -102,11 +102,21 @@ class OtlpSource(Source):
         section = self._section
         tls = ServerTls(section.tls, self.name) if section.tls is not None else None
         if section.http is not None:
-            await self._http.listen_tcp(section.http, tls.context if tls else None, key="http")
+            await self._http.listen_tcp(
+                section.http,
+                tls.context if tls else None,
+                key="http",
+                reuse_port=section.reuse_port,
+            )
             assert self._http.endpoint is not None
             self._endpoints["http"] = self._http.endpoint
         if section.grpc is not None:
-            self._grpc = OtlpGrpc(self.name, self.take, message_bytes_max=section.message_bytes_max)
+            self._grpc = OtlpGrpc(
+                self.name,
+                self.take,
+                message_bytes_max=section.message_bytes_max,
+                reuse_port=section.reuse_port,
+            )
             credentials = tls.grpc_credentials() if tls else None
             self._endpoints["grpc"] = await self._grpc.start(section.grpc, credentials)
 

@@ -24,15 +24,18 @@ class OtlpGrpc:
         name: Of the source, for messages.
         take: Makes a request's records durable, or says why not.
         message_bytes_max: Of a request, before and after decompression; gRPC itself refuses more.
+        reuse_port: Other processes of this user may listen there, too.
     """
 
-    def __init__(self, name: str, take: Take, *, message_bytes_max: int) -> None:
+    def __init__(
+        self, name: str, take: Take, *, message_bytes_max: int, reuse_port: bool = False
+    ) -> None:
         self._name = name
         self._take = take
         options = (
             ("grpc.max_receive_message_length", message_bytes_max),
             ("grpc.max_concurrent_streams", _STREAMS_MAX),
-            ("grpc.so_reuseport", 0),
+            ("grpc.so_reuseport", int(reuse_port)),
         )
         self._server = grpc.aio.server(options=options)
         for signal in SIGNALS:

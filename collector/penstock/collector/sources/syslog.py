@@ -57,10 +57,15 @@ class SyslogSource(Source):
     async def start(self) -> None:
         section = self._section
         if section.udp is not None:
-            await self._datagrams.listen(section.udp, key="udp")
+            await self._datagrams.listen(section.udp, key="udp", reuse_port=section.reuse_port)
         if section.tcp is not None:
             tls = ServerTls(section.tls, self.name) if section.tls is not None else None
-            await self._listener.listen_tcp(section.tcp, tls.context if tls else None, key="tcp")
+            await self._listener.listen_tcp(
+                section.tcp,
+                tls.context if tls else None,
+                key="tcp",
+                reuse_port=section.reuse_port,
+            )
 
     @override
     async def run(self) -> None:

@@ -1,0 +1,256 @@
+"""Several collectors as one: their processes, and one admin endpoint for all of them.
+
+A worker that ends is started again after a wait that doubles; its spool stays its own. One whose
+configuration or surroundings are wrong at the start ends all. `/status` has the workers' stages
+under ``worker-<n>/``, `/metrics` their metrics with the label `worker`.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import urllib.request
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector as PrometheusCollector
+from typing_extensions import override
+
+from penstock.collector.config import CollectorConfig
+from penstock.collector.core.restarts import Restarts
+from penstock.collector.worker_plan import Share, config_of, directory_of, left_behind
+from penstock.service import (
+    AdminServer,
+    ExitCode,
+    Health,
+    ServiceError,
+    Stage,
+    Status,
+    notify,
+)
+from penstock.service.clock import SystemClock
+
+_ASK_S: Final = 2.0
+_READY_POLL_S: Final = 0.1
+_ORPHAN_POLL_S: Final = 0.5
+_FOR_GOOD: Final = frozenset({ExitCode.CONFIG, ExitCode.USAGE, ExitCode.UNAVAILABLE})
+_WORST: Final = (Health.FAILED, Health.STARTING, Health.DRAINING, Health.DEGRADED, Health.READY)
+
+
+async def stop_when_orphaned(stop: asyncio.Event) -> None:
+    """In a worker: drain and end when the process that started it is gone."""
+    parent = os.getppid()
+    while os.getppid() == parent:  # noqa: ASYNC110 - the kernel tells nobody
+        await asyncio.sleep(_ORPHAN_POLL_S)
+    stop.set()
+
+
+class WorkerEndedError(ServiceError):
+    """A worker could not start, or not deliver everything; the exit code is its own."""
+
+    def __init__(self, index: int, code: int) -> None:
+        super().__init__(f"worker {index} ended with {code}", fix="its log above says why")
+        with suppress(ValueError):
+            self.exit_code = ExitCode(code)
+
+
+class Worker:
+    """One process, begun again when it ends.
+
+    Args:
+        arguments: Of `penstock collector run`.
+    """
+
+    def __init__(self, share: Share, config: CollectorConfig, arguments: list[str]) -> None:
+        self.share = share
+        self._endpoints = directory_of(config.data_dir, share.index) / "endpoints.json"
+        self._command = [
+            *(sys.executable, "-m", "penstock.collector", "run"),
+            *(*arguments, "--worker", f"{share.index}/{share.count}"),
+        ]
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+        self._restarts = Restarts()
+        self._clock = SystemClock()
+        self._log = structlog.get_logger().bind(worker=share.index)
+
+    async def run(self) -> int:
+        """Keep it running until it is stopped or done; returns its exit code."""
+        while True:
+            began_ns = self._clock.monotonic_ns()
+            self._endpoints.unlink(missing_ok=True)
+            # Of a session of its own: what a terminal sends to all is passed on once, by us.
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, start_new_session=True
+            )
+            if self._stopping.is_set():
+                self.signal(signal.SIGTERM)
+            code = await self._process.wait()
+            self._process = None
+            was_ready = self.endpoint is not None or self._restarts.count
+            if self._stopping.is_set() or (code == 0 and not self.share.receives):
+                return code
+            if code in _FOR_GOOD and not was_ready:
+                return code
+            wait_ns = self._restarts.failed(ran_ns=self._clock.monotonic_ns() - began_ns)
+            self._log.error("a worker ended; it is started again", code=code)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), wait_ns / 1e9)
+            if self._stopping.is_set():
+                return code if code > 0 else ExitCode.TEMPORARY
+
+    def signal(self, number: signal.Signals) -> None:
+        """Pass a signal on; SIGTERM also ends `run`."""
+        if number is signal.SIGTERM:
+            self._stopping.set()
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    @property
+    def endpoint(self) -> str | None:
+        """Its admin address; None while it has none."""
+        with suppress(OSError, ValueError, KeyError):
+            return str(json.loads(self._endpoints.read_text())["admin"])
+        return None
+
+    def get(self, path: str) -> bytes | None:
+        """What it answers; None while it does not. Call it in a thread."""
+        if self.endpoint is None:
+            return None
+        url = f"http://{self.endpoint}{path}"
+        with suppress(OSError), urllib.request.urlopen(url, timeout=_ASK_S) as answer:
+            body: bytes = answer.read()
+            return body
+        return None
+
+
+class Workers(PrometheusCollector):
+    """All workers of one configuration."""
+
+    def __init__(self, config: CollectorConfig, count: int, arguments: list[str]) -> None:
+        self._config = config
+        shares = [Share(index, count) for index in range(count)]
+        shares += [Share(index, count) for index in left_behind(config.data_dir, count)]
+        for share in shares:
+            config_of(config, share)  # what cannot be shared is said before anything runs
+        self._workers = [Worker(share, config, arguments) for share in shares]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop`, then drain.
+
+        Raises:
+            WorkerEndedError: One could not start, or holds what it could not deliver.
+        """
+        registry = CollectorRegistry()
+        registry.register(self)
+        admin = AdminServer(self.status, registry)
+        admin.start(self._config.admin)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
+        tasks = {asyncio.create_task(worker.run()): worker for worker in self._workers}
+        ready = asyncio.create_task(self._tell_when_ready())
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            running = set(tasks)
+            while running and not stopped.done():
+                done, _ = await asyncio.wait(
+                    {*running, stopped}, return_when=asyncio.FIRST_COMPLETED
+                )
+                running -= done
+                if any(task in tasks and tasks[task].share.receives for task in done):
+                    break
+        finally:
+            notify(STOPPING=1)
+            self._signal(signal.SIGTERM)
+            await asyncio.gather(*tasks)
+            ready.cancel()
+            stopped.cancel()
+            loop.remove_signal_handler(signal.SIGHUP)
+            await asyncio.to_thread(admin.close)
+        for task, worker in tasks.items():
+            if task.result() != 0:
+                raise WorkerEndedError(worker.share.index, task.result())
+
+    def _signal(self, number: signal.Signals) -> None:
+        for worker in self._workers:
+            worker.signal(number)
+
+    async def _tell_when_ready(self) -> None:
+        while (  # noqa: ASYNC110 - processes tell nobody
+            await asyncio.to_thread(self.status)
+        ).health is Health.STARTING:
+            await asyncio.sleep(_READY_POLL_S)
+        notify(READY=1)
+
+    def status(self) -> Status:
+        """Everything the workers say of themselves; called on threads."""
+        told = {worker.share.index: _read(worker.get("/status")) for worker in self._workers}
+        wanted = [worker.share.index for worker in self._workers if worker.share.receives]
+        health = [Health(told[i]["health"]) if told[i] else Health.STARTING for i in wanted]
+        reasons = [
+            f"worker {i}: {reason}" for i, one in told.items() if one for reason in one["reasons"]
+        ]
+        reasons += [f"worker {i} does not answer" for i in wanted if not told[i]]
+        stages = [
+            Stage(**{**stage, "name": f"worker-{i}/{stage['name']}"})
+            for i, one in told.items()
+            if one
+            for stage in one["stages"]
+        ]
+        return Status(
+            component="collector",
+            name=self._config.name,
+            version=next((one["version"] for one in told.values() if one), ""),
+            health=min(health, key=_WORST.index),
+            reasons=tuple(reasons),
+            stages=tuple(stages),
+            info={
+                "workers": {str(i): one["info"] for i, one in told.items() if one},
+                "reconciliation": _merged(
+                    one["info"].get("reconciliation", {}) for one in told.values() if one
+                ),
+            },
+        )
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        """The workers' metrics, each sample with its worker."""
+        families: dict[str, Metric] = {}
+        for worker in self._workers:
+            text = worker.get("/metrics")
+            for family in text_string_to_metric_families((text or b"").decode()):
+                whole = families.setdefault(
+                    family.name, Metric(family.name, family.documentation, family.type)
+                )
+                for sample in family.samples:
+                    labels = {**sample.labels, "worker": str(worker.share.index)}
+                    whole.add_sample(sample.name, labels, sample.value)
+        return families.values()
+
+
+def _read(body: bytes | None) -> dict[str, Any]:
+    status: dict[str, Any] = json.loads(body) if body else {}
+    return status
+
+
+def _merged(accounts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Accounts of the same source added up."""
+    whole: dict[str, Any] = {}
+    for account in accounts:
+        for source, counts in account.items():
+            _add(whole.setdefault(source, {}), counts)
+    return whole
+
+
+def _add(into: dict[str, Any], counts: dict[str, Any]) -> None:
+    for name, count in counts.items():
+        if isinstance(count, dict):
+            _add(into.setdefault(name, {}), count)
+        else:
+            into[name] = into.get(name, 0) + count

@@ -1,0 +1,95 @@
+"""Several collector processes on the same ports: one to senders and probes, also when one dies."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from tests.support.collector import Collector, bodies
+from tests.support.logd import Logd
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+STREAMS = [{"name": "logs", "subject": "telemetry.logs.>"}]
+
+
+class Chunks:
+    """Sends numbered chunks, each on a connection of its own, until stopped."""
+
+    def __init__(self, port: int) -> None:
+        self.kept: list[str] = []
+        self._port = port
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            number += 1
+            body = f"number {number}"
+            try:
+                with socket.create_connection(("127.0.0.1", self._port), timeout=5) as connection:
+                    chunk = ["app", 5, {"message": body}, {"chunk": body}]
+                    connection.sendall(msgpack.packb(chunk))
+                    if connection.recv(4096) == msgpack.packb({"ack": body}):
+                        self.kept.append(body)
+            except OSError:
+                self._stop.wait(0.02)  # the one it met is away
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=20)
+        assert not self._thread.is_alive()
+
+
+def pid_of(data_dir: Path) -> int:
+    return int((data_dir / "lock").read_text())
+
+
+def test_workers_share_ports_and_one_that_is_killed_loses_nothing(
+    tmp_path: Path, nats_url: str
+) -> None:
+    port = free_port()
+    sources: list[dict[str, Any]] = [{"type": "forward", "listen": f"127.0.0.1:{port}"}]
+    collector = Collector(tmp_path / "collector", nats_url, sources)
+    command = (sys.executable, "-m", "penstock.collector", "run", "--workers", "2")
+    collector.daemon.program = command
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd, collector:
+        second = collector.data_dir / "workers" / "1"
+        sender = Chunks(port)
+
+        def received(worker: int) -> int:
+            return int(collector.daemon.stage(f"worker-{worker}/source/forward")["received"])
+
+        wait_until(lambda: received(0) > 20 and received(1) > 20, what="both have received")
+        before = pid_of(second)
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: collector.daemon.status()["health"] == "starting", what="one is away")
+        kept = len(sender.kept)
+        wait_until(lambda: len(sender.kept) > kept + 20, what="the other goes on")
+        wait_until(lambda: received(1) > 20, within_s=60, what="it is back")
+        assert pid_of(second) != before
+        sender.stop()
+        wait_until(collector.is_idle, what="idle")
+        with collector.daemon.get("/metrics") as answer:
+            metrics = answer.read().decode()
+        for worker in "01":
+            assert (
+                f'penstock_collector_held_records{{source="forward",worker="{worker}"}}' in metrics
+            )
+        assert set(sender.kept) <= set(bodies(logd.values("logs")))
+        assert collector.daemon.stop() == 0
+
+        collector.daemon.program = (sys.executable, "-m", "penstock.collector", "run")
+        collector.daemon.start()
+        assert list(collector.daemon.status()["info"]["workers"]) == ["0"]
+        assert collector.daemon.stop() == 0

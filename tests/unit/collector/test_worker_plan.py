@@ -1,0 +1,62 @@
+"""Who does what when several collectors share a configuration."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.collector.config import CollectorConfig
+from penstock.collector.worker_plan import Share, config_of, left_behind
+from penstock.service import ConfigError
+
+SOURCES: list[dict[str, Any]] = [
+    {"type": "unix", "path": "/run/x.sock"},
+    {"type": "otlp", "grpc": "127.0.0.1:4317", "http": None},
+    {"type": "forward", "listen": "127.0.0.1:24224"},
+    {"type": "forward", "name": "local", "path": "/run/f.sock"},
+    {"type": "syslog", "udp": "127.0.0.1:514"},
+    {"type": "statsd"},
+]
+
+
+def config(data_dir: Path, sources: list[dict[str, Any]] = SOURCES) -> CollectorConfig:
+    return CollectorConfig.model_validate({"data_dir": str(data_dir), "sources": sources})
+
+
+def test_one_alone_is_as_configured(tmp_path: Path) -> None:
+    own = config(tmp_path)
+    assert config_of(own, Share(0, 1)) is own
+
+
+def test_network_sources_are_shared_and_the_first_has_the_others_too(tmp_path: Path) -> None:
+    first, second = (config_of(config(tmp_path), Share(index, 2)) for index in (0, 1))
+    assert all(Share(0, 2).takes(source) for source in first.sources)
+    taken = [source for source in second.sources if Share(1, 2).takes(source)]
+    assert [source.name for source in taken] == ["otlp", "forward", "syslog"]
+    assert len(second.sources) == len(SOURCES), "transforms may name any"
+    assert (first.data_dir, second.data_dir) == (tmp_path, tmp_path / "workers" / "1")
+    assert {source.reuse_port for source in taken} == {True}  # type: ignore[union-attr]
+    assert first.spool.bytes_max == config(tmp_path).spool.bytes_max // 2
+
+
+@pytest.mark.parametrize(
+    ("sources", "says"),
+    [
+        ([{"type": "syslog", "udp": "127.0.0.1:0"}], "port 0"),
+        ([{"type": "stdin"}], "no source"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(
+    tmp_path: Path, sources: list[dict[str, Any]], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        config_of(config(tmp_path, sources), Share(1, 2))
+
+
+def test_what_fewer_workers_leave_behind_is_found(tmp_path: Path) -> None:
+    assert left_behind(tmp_path, 4) == []
+    for name in ("1", "2", "10", "x"):
+        (tmp_path / "workers" / name).mkdir(parents=True)
+    assert left_behind(tmp_path, 2) == [2, 10]
+    assert left_behind(tmp_path, 1) == [1, 2, 10]
+    assert not Share(10, 2).receives
