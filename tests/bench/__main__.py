@@ -34,8 +34,10 @@ from tests.bench import (
     recovery,
     replicated,
     replicated_latency,
+    source,
     subjects,
     throughput,
+    typed,
 )
 from tests.bench.figures import Case
 from tests.bench.harness import Bench, Effort
@@ -65,6 +67,8 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "m": ((gate.TITLE, gate.run),),
     "n": ((app_log.TITLE, app_log.run),),
     "o": ((doors.TITLE, doors.run),),
+    "s": ((source.TITLE, source.run),),
+    "t": ((typed.TITLE, typed.run),),
 }
 
 

@@ -34,7 +34,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("letters", ["a,b,h", "c,f", "d,e", "g,m,n", "i,j", "k,l", "o"])
+@pytest.mark.parametrize("letters", ["a,b,h", "c,f", "d,e", "g,m,n", "i,j", "k,l", "o", "s,t"])
 def test_every_scenario_measures_something(directory: Path, letters: str) -> None:
     path = directory.parent / "bench.json"
     bench = _start(directory, "--only", letters, "--json", str(path))

@@ -1,21 +1,22 @@
 """The data source with a real Spark and a real logd."""
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock import router
 from penstock.logd.store import CommitLog, LogConfig
-from penstock.router.records import typed
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.router import FIRST_TIME_NS, STREAMS, log_line, publish, span_line
 from tests.support.spark import running_spark
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
@@ -45,9 +46,17 @@ def logd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logd]:
         yield running
 
 
-def read(spark: SparkSession, logd: Logd, **options: Any) -> DataFrame:
-    chosen = {"logd": logd.fetch, "subscribe": "logs,traces"} | options
-    return spark.read.format("logd").options(**chosen).load()
+def options(logd: Logd, **more: str) -> dict[str, str]:
+    return {"logd": logd.fetch, "subscribe": "logs,traces"} | more
+
+
+def read(spark: SparkSession, logd: Logd, **more: str) -> DataFrame:
+    return spark.read.format("logd").options(**options(logd, **more)).load()
+
+
+def in_order_of(frame: DataFrame, column: str) -> pa.Table:
+    table: pa.Table = frame.toArrow()
+    return table.sort_by([(column, "ascending")])
 
 
 def in_order(frame: DataFrame) -> pa.Table:
@@ -86,7 +95,7 @@ def test_a_batch_has_exactly_the_offsets_asked_for(spark: SparkSession, logd: Lo
 def test_typed_columns_keep_malformed_rows_with_their_bytes(
     spark: SparkSession, logd: Logd
 ) -> None:
-    frame = typed(read(spark, logd))
+    frame = router.all_kinds(spark, options(logd), streaming=False)
     errors = frame.where("kind = 'log' and severity_number >= 17 and service = 'checkout'")
     assert errors.count() == 700
     spans = frame.where("status_code = 'OK' and name like 'GET %' and attributes is null")
@@ -123,6 +132,90 @@ def test_a_stream_reads_each_record_once_in_bounded_batches(
     assert [0 < table.num_rows <= 2000 for table in got] == [True] * 3
     rows = pa.concat_tables(got).sort_by([("stream", "ascending"), ("offset", "ascending")])
     assert rows["value"].to_pylist() == LOGS + ODD + SPANS
+
+
+def test_a_view_reads_no_more_than_a_query_needs(spark: SparkSession, logd: Logd) -> None:
+    where = (
+        "severity_number >= 17 and service = 'checkout' and subject like 'telemetry.logs.%'"
+        " and (body like '%order%' or body is null) and length(body) > 3"
+    )
+    rows = router.logs(
+        spark, options(logd), columns=["offset", "body"], where=where, streaming=False
+    )
+    plan = rows._jdf.queryExecution().optimizedPlan()
+    while not plan.children().isEmpty():
+        plan = plan.children().apply(0)
+    needed = {"offset", "subject", "service", "severity_number", "body"}
+    assert {plan.output().apply(n).name() for n in range(plan.output().size())} == needed
+    assert in_order_of(rows, "offset")["offset"].to_pylist() == list(range(0, 3500, 5))
+    entered = rows._jdf.queryExecution().executedPlan().toString()
+    assert "from_json" not in entered
+    by_source = spark.read.format("logd").options(
+        **options(logd, view="logs", columns="offset", filter='["=", "severity_number", 17]')
+    )
+    assert by_source.load().count() == 700
+
+
+def test_a_batch_takes_conditions_over_from_spark(spark: SparkSession, logd: Logd) -> None:
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "true")
+    try:
+        rows = read(spark, logd, pushFilters="true", view="records").where(
+            "kind = 'span' and offset < 10 and time is not null and name like 'GET %'"
+        )
+        assert rows.count() == 10
+        plan = rows._jdf.queryExecution().executedPlan().toString()
+        assert "FilterExec" not in plan
+        assert "\n+- Filter" not in plan
+    finally:
+        spark.conf.unset(name)
+
+
+def test_a_schema_may_be_cut_to_some_columns(spark: SparkSession, logd: Logd) -> None:
+    rows = spark.read.format("logd").schema("offset long, value binary")
+    table = rows.options(**options(logd, subscribe="traces")).load().toArrow()
+    assert table.column_names == ["offset", "value"]
+    assert sorted(table["value"].to_pylist()) == sorted(SPANS)
+    with pytest.raises(PySparkException, match="'offset' of view raw is of type bigint, not int"):
+        spark.read.format("logd").schema("offset int").options(**options(logd)).load().count()
+
+
+def test_times_are_looked_up_in_the_log(spark: SparkSession, logd: Logd) -> None:
+    """Timestamps are a nanosecond apart: all records are at the same millisecond."""
+    time_ms = str(FIRST_TIME_NS // 10**6)
+    assert read(spark, logd, startingTimestamp=time_ms).count() == 4704
+    assert read(spark, logd, endingTimestamp=time_ms).count() == 0
+    late = {"startingOffsetsByTimestamp": json.dumps({"logs": {"0": FIRST_TIME_NS // 10**6 + 1}})}
+    with pytest.raises(PySparkException, match="logs/0 has no record at or after"):
+        read(spark, logd, **late).count()
+    late["startingOffsetsByTimestampStrategy"] = "latest"
+    assert read(spark, logd, **late).count() == 1200
+
+
+def test_streams_that_are_made_while_a_query_runs_are_read(
+    spark: SparkSession, logd: Logd, tmp_path: Path
+) -> None:
+    got: list[pa.Table] = []
+    chosen = options(logd, subscribePattern="more[0-9]*", startingOffsets="latest")
+    del chosen["subscribe"]
+    query = (
+        router.raw(spark, chosen, columns=["stream", "value"])
+        .writeStream.foreachBatch(lambda rows, _: got.append(rows.toArrow()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        wait_until(lambda: query.lastProgress, within_s=60, what="the query runs")
+        with logd.client() as log:
+            log.create_stream("more1", "telemetry.more1.>")
+        publish(logd.config["nats"]["url"], "telemetry.more1.x", SPANS[:7])
+        wait_until(lambda: sum(t.num_rows for t in got) >= 7, within_s=60, what="its records")
+    finally:
+        query.stop()
+    rows = pa.concat_tables(got)
+    assert rows["stream"].to_pylist() == ["more1"] * 7
+    assert rows["value"].to_pylist() == SPANS[:7]
 
 
 def test_records_that_are_gone_are_an_error_and_not_a_gap(spark: SparkSession, logd: Logd) -> None:

@@ -1,1 +1,5 @@
-"""PySpark jobs that read the log by offset and route it to sinks."""
+"""PySpark jobs that read the log by offset and route it to sinks; and the log as DataFrames."""
+
+from penstock.router.frames import all_kinds, audits, events, logs, metrics, raw, spans
+
+__all__ = ["all_kinds", "audits", "events", "logs", "metrics", "raw", "spans"]

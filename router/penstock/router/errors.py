@@ -13,7 +13,14 @@ class DataLossError(RouterError):
     """Records that were to be read are gone; an operator must decide.
 
     Raised instead of skipping them. The option `failOnDataLoss` turns it off.
+
+    Attributes:
+        replaced: Whether others are in their place, so that reading can go on where it stands.
     """
+
+    def __init__(self, message: str, *, replaced: bool = False) -> None:
+        super().__init__(message)
+        self.replaced = replaced
 
 
 class LogUnavailableError(RouterError):

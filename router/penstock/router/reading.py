@@ -1,8 +1,9 @@
-"""Reading a span of the log as Arrow batches in Spark's form, patiently: logd may be restarting."""
+"""Reading a span of the log as Arrow batches, patiently: logd may be restarting."""
 
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -10,11 +11,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.logd.batch import SCHEMA, decode_body
-from penstock.logd.client import ANYBODY, Access, Fetched, LogClient, passes, slice_rows
+from penstock.logd.client import (
+    ANYBODY,
+    Access,
+    Fetched,
+    LogClient,
+    PartitionInfo,
+    StreamInfo,
+    calls,
+    passes,
+    slice_rows,
+)
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.router.clock import Clock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
-from penstock.router.errors import DataLossError, LogUnavailableError
+from penstock.router.core.starting import Subscription, Times
+from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
 
 ROWS_TARGET: Final = 16_384
 """Rows gathered before a batch goes to Spark; small Arrow batches cost it more than large ones."""
@@ -43,17 +55,6 @@ _NOT_LET_IN: Final = frozenset(
 
 Value = TypeVar("Value")
 
-_FIELDS: Final = [
-    pa.field("stream", pa.string()),
-    pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),
-    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-    pa.field("timestamp_ns", pa.int64()),
-    pa.field("subject", pa.string()),
-    pa.field("key", pa.binary()),
-    pa.field("headers", pa.map_(pa.string(), pa.binary())),
-    pa.field("value", pa.binary()),
-]
 _LOG_SCHEMA: Final = SCHEMA.remove(0).insert(0, pa.field("offset", pa.int64()))
 
 
@@ -63,6 +64,7 @@ class LogState:
 
     readable: Mapping[StreamPartition, Readable]
     incarnations: Mapping[str, str]
+    epochs: Mapping[StreamPartition, int] = field(default_factory=dict)
 
 
 class LogReading:
@@ -74,12 +76,26 @@ class LogReading:
             does not let this reader in, for tokens and permissions are renewed.
         clock: For the waiting.
         access: How it is let in.
+        rack: Records are read from a replica in sync that does not lead, in this rack if there is
+            one and it is not empty; None: from the leader.
     """
 
     def __init__(
-        self, server: str, *, retry_timeout_s: float, clock: Clock, access: Access = ANYBODY
+        self,
+        server: str,
+        *,
+        retry_timeout_s: float,
+        clock: Clock,
+        access: Access = ANYBODY,
+        rack: str | None = None,
     ) -> None:
-        self._client = LogClient(server, timeout_s=_TIMEOUT_S, access=access)
+        self._client = LogClient(
+            server,
+            timeout_s=_TIMEOUT_S,
+            prefer="leader" if rack is None else "replica",
+            rack=rack or "",
+            access=access,
+        )
         self._retry_timeout_s = retry_timeout_s
         self._clock = clock
         self._random = random.Random()  # noqa: S311 - jitter
@@ -101,7 +117,7 @@ class LogReading:
         """Close the connection."""
         self._client.close()
 
-    def state(self, streams: tuple[str, ...]) -> LogState:
+    def state(self, streams: Subscription | tuple[str, ...]) -> LogState:
         """What can be read now, after waiting for logd if need be.
 
         Raises:
@@ -110,17 +126,47 @@ class LogReading:
         """
         return self._patiently(lambda: self._state(streams))
 
-    def state_now(self, streams: tuple[str, ...]) -> LogState:
+    def state_now(self, streams: Subscription | tuple[str, ...]) -> LogState:
         """`state` without the patience."""
         try:
             return self._state(streams)
         except UnavailableError as error:
             raise LogUnavailableError(str(error)) from None
 
+    def at_times(
+        self, times: Times, readable: Mapping[StreamPartition, Readable]
+    ) -> dict[StreamPartition, int]:
+        """The first record at or after a time, of each partition that has one.
+
+        Raises:
+            BadOptionError: A partition has no such record, and the strategy is to fail.
+            LogUnavailableError: logd stayed away.
+        """
+        found: dict[StreamPartition, int] = {}
+        for where, span in readable.items():
+            time_ms = times.of(where)
+            if time_ms is None:
+                continue
+            offset = self._patiently(lambda at=where, ms=time_ms: self._at_time(at, ms))  # type: ignore[misc]
+            if offset >= span.end and times.strategy == "error":
+                raise BadOptionError(
+                    f"{where.stream}/{where.partition} has no record at or after {time_ms} ms;"
+                    " with startingOffsetsByTimestampStrategy=latest it is read from its end"
+                )
+            found[where] = min(offset, span.end)
+        return found
+
     def rows(
-        self, span: Span, *, include_headers: bool, fail_on_data_loss: bool
+        self, span: Span, *, fail_on_data_loss: bool, subject: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Exactly the records of a span, in order, in batches of Spark's columns.
+        """The records of a span, in order, in batches of the log's columns.
+
+        The first column is `offset`, absolute; the others are those of `penstock.logd.batch`.
+
+        Args:
+            span: All of its records.
+            fail_on_data_loss: Whether to raise where some are gone; else it goes on behind them.
+            subject: A filter; logd sends records on other subjects not at all.
 
         Raises:
             DataLossError: Records of the span are gone, and that was not allowed.
@@ -128,71 +174,90 @@ class LogReading:
         """
         held: list[pa.RecordBatch] = []
         rows = size = 0
-        for batch in self._slices(span, fail_on_data_loss=fail_on_data_loss):
+        for batch in self._slices(span, fail_on_data_loss=fail_on_data_loss, subject=subject):
             held.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
             if rows >= ROWS_TARGET or size >= BYTES_TARGET:
-                yield _spark_batch(span, held, include_headers=include_headers)
+                yield _together(held)
                 held, rows, size = [], 0, 0
         if held:
-            yield _spark_batch(span, held, include_headers=include_headers)
+            yield _together(held)
 
-    def _slices(self, span: Span, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    def _slices(
+        self, span: Span, *, fail_on_data_loss: bool, subject: str | None
+    ) -> Iterator[pa.RecordBatch]:
         """The frames that hold the span, cut to it, with absolute offsets in column 0.
 
         Records are missing where no frame stands for their offsets; a frame may have fewer rows
-        than offsets, for compaction removes records and keeps the frames' ranges.
+        than offsets, for compaction removes records and keeps the frames' ranges. With a subject
+        frames stand for what matches only, and the server says how far it has looked.
         """
-        position = span.start
+        position, epoch = span.start, span.epoch
         while position < span.end:
-            at = position
+            at = position, epoch, subject
             try:
-                fetched = self._patiently(lambda at=at: self._fetch(span, at))  # type: ignore[misc]
-            except DataLossError:
+                fetched = self._patiently(lambda at=at: self._fetch(span, *at))  # type: ignore[misc]
+            except DataLossError as error:
                 if fail_on_data_loss:
                     raise
-                position = self._first_readable_after(span, position)
+                warn(f"going on behind lost records: {error}")
+                if error.replaced:
+                    epoch = None
+                else:
+                    position = self._first_readable_after(span, position)
                 continue
             for header, body in fetched.frames:
                 if header.base_offset >= span.end:
                     break
-                if header.base_offset > position and fail_on_data_loss:
-                    raise DataLossError(
+                if header.base_offset > position and subject is None:
+                    missing = (
                         f"{span.stream}/{span.partition}: offsets {position} to"
                         f" {header.base_offset - 1} are missing from the log"
                     )
+                    if fail_on_data_loss:
+                        raise DataLossError(missing)
+                    warn(missing)
                 where = f"{span.stream}/{span.partition} offset {header.base_offset}"
                 rows = slice_rows(header, decode_body(body, where=where), position, span.end)
                 if rows.num_rows:  # of a compacted frame, all may have been removed
                     yield _with_offsets(rows, header.base_offset)
                 position = header.next_offset
-            position = max(position, fetched.next_offset)
+            position, epoch = max(position, fetched.next_offset), fetched.log_epoch
 
-    def _fetch(self, span: Span, offset: int) -> Fetched:
+    def _fetch(self, span: Span, offset: int, epoch: int | None, subject: str | None) -> Fetched:
+        call = calls.fetch(
+            span.stream,
+            offset,
+            partition=span.partition,
+            bytes_max=FETCH_BYTES,
+            # With a filter a server waits for what matches, though all that is wanted be there.
+            wait_ms=1000 if subject is None else 0,
+            subject=subject,
+            log_epoch=epoch,
+            where=self._client.server,
+        )
         try:
-            fetched = self._client.fetch(
-                span.stream,
-                offset,
-                partition=span.partition,
-                bytes_max=FETCH_BYTES,
-                wait_ms=1000,
-            )
+            fetched = self._client.ask(call)
         except RefusedError as error:
             if passes(error) or error.code in _NOT_LET_IN:
                 raise UnavailableError(str(error)) from None
             raise DataLossError(
                 f"{span.stream}/{span.partition}: offset {offset} cannot be read: {error}"
-                f" ({error.code} {error.detail})"
+                f" ({error.code} {error.detail})",
+                replaced=error.code == "RECORDS_LOST",
             ) from None
         if span.incarnation and fetched.incarnation != span.incarnation:
             raise DataLossError(f"stream {span.stream!r} was deleted and made again")
-        if not fetched.frames:
+        if not fetched.frames and fetched.next_offset <= offset:
             raise UnavailableError(
                 f"{span.stream}/{span.partition}: nothing to read at offset {offset} below"
                 f" {span.end}"
             )
         return fetched
+
+    def _at_time(self, where: StreamPartition, time_ms: int) -> int:
+        return self._client.offset_for_timestamp(where.stream, time_ms * 10**6, where.partition)
 
     def _first_readable_after(self, span: Span, position: int) -> int:
         """Where reading can go on behind a gap; the span's end when nowhere in it."""
@@ -202,32 +267,50 @@ class LogReading:
             return readable.start
         return span.end
 
-    def _state(self, streams: tuple[str, ...]) -> LogState:
+    def _state(self, streams: Subscription | tuple[str, ...]) -> LogState:
+        wanted = Subscription(names=streams) if isinstance(streams, tuple) else streams
+        known = self._described(wanted)
+        names = wanted.streams(known.keys())
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise DataLossError(f"logd has no stream {', '.join(map(repr, unknown))}")
+        parts: dict[StreamPartition, PartitionInfo] = {}
+        for name in names:
+            if not known[name].partitions:
+                raise UnavailableError(f"stream {name!r}: {known[name].problem}")
+            parts |= {
+                StreamPartition(name, part.partition): part for part in known[name].partitions
+            }
+        parts = {where: part for where, part in parts.items() if wanted.covers(where)}
+        absent = sorted(wanted.partitions - parts.keys())
+        if absent:
+            raise DataLossError(f"logd has no partition {absent[0].stream}/{absent[0].partition}")
+        away = [where for where, part in parts.items() if not part.is_known]
+        if away:
+            raise UnavailableError(
+                f"{away[0].stream}/{away[0].partition}: no node that leads it answers"
+            )
+        return LogState(
+            readable={
+                where: Readable(part.start_offset, part.high_watermark + 1)
+                for where, part in parts.items()
+            },
+            incarnations={name: known[name].incarnation for name in names},
+            epochs={where: part.epoch for where, part in parts.items()},
+        )
+
+    def _described(self, wanted: Subscription) -> dict[str, StreamInfo]:
+        """The streams there are, by name; of one that is named, only that."""
         try:
-            known = {info.name: info for info in self._client.streams()}
+            if len(wanted.names) == 1:
+                return {wanted.names[0]: self._client.stream(wanted.names[0])}
+            return {info.name: info for info in self._client.streams()}
         except RefusedError as error:
+            if error.code == "UNKNOWN_STREAM":
+                return {}
             if error.code not in _NOT_LET_IN:
                 raise
             raise UnavailableError(str(error)) from None
-        unknown = [name for name in streams if name not in known]
-        if unknown:
-            raise DataLossError(f"logd has no stream {', '.join(map(repr, unknown))}")
-        for name in streams:
-            if not known[name].partitions:
-                raise UnavailableError(f"stream {name!r}: {known[name].problem}")
-            away = [part.partition for part in known[name].partitions if not part.is_known]
-            if away:
-                raise UnavailableError(f"{name}/{away[0]}: no node that leads it answers")
-        return LogState(
-            readable={
-                StreamPartition(name, part.partition): Readable(
-                    part.start_offset, part.high_watermark + 1
-                )
-                for name in streams
-                for part in known[name].partitions
-            },
-            incarnations={name: known[name].incarnation for name in streams},
-        )
 
     def _patiently(self, call: Callable[[], Value]) -> Value:
         deadline_ns = self._clock.monotonic_ns() + int(self._retry_timeout_s * 1e9)
@@ -249,27 +332,10 @@ def _with_offsets(rows: pa.RecordBatch, base_offset: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([offsets, *rows.columns[1:]], schema=_LOG_SCHEMA)
 
 
-def _spark_batch(
-    span: Span, parts: list[pa.RecordBatch], *, include_headers: bool
-) -> pa.RecordBatch:
-    """Lay rows out in the columns of `source.row_type`."""
-    rows = parts[0]
-    if len(parts) > 1:
-        rows = pa.concat_batches(parts)
-    count = rows.num_rows
-    timestamp = rows.column("timestamp")
-    columns = {
-        "stream": pa.repeat(span.stream, count),
-        "partition": pa.repeat(pa.scalar(span.partition, pa.int32()), count),
-        "offset": rows.column("offset"),
-        "timestamp": timestamp.cast(pa.timestamp("us", tz="UTC"), safe=False),
-        "timestamp_ns": timestamp.cast(pa.int64()),
-        "subject": rows.column("subject"),
-        "key": rows.column("key"),
-        "headers": rows.column("headers"),
-        "value": rows.column("value"),
-    }
-    fields = [field for field in _FIELDS if include_headers or field.name != "headers"]
-    return pa.RecordBatch.from_arrays(
-        [columns[field.name] for field in fields], schema=pa.schema(fields)
-    )
+def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+def warn(text: str) -> None:
+    """Into the standard error of Spark's worker, which the executor's log has."""
+    print(f"logd source: {text}", file=sys.stderr)  # noqa: T201

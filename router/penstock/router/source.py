@@ -8,32 +8,15 @@
         .load()
     )
 
-| option | default | meaning |
-|---|---|---|
-| logd | required | address of logd's fetch endpoint, HOST:PORT |
-| subscribe | required | stream names, separated by commas |
-| startingOffsets | earliest for a batch, latest for a stream | earliest, latest, or JSON |
-| endingOffsets | latest | for a batch: latest, or JSON |
-| maxOffsetsPerTrigger | no limit | records of one micro-batch |
-| minPartitions | one per partition of the log | pieces that a batch is read in |
-| failOnDataLoss | true | fail, rather than go on without records that are gone |
-| includeHeaders | false | adds the column `headers` |
-| retryTimeoutSeconds | 120 | how long an unreachable logd is waited for |
-| tokenFile | none | a file with a token or an API key, there where tasks run as well |
-| tls | false | whether to connect with TLS; so it is with the next two |
-| tlsCaFile | the system's | PEM; the authority of logd's certificate |
-| certFile, keyFile | none | PEM; the certificate to be known by, and its key |
-
-JSON offsets are `{"logs": {"0": 123}}`; -2 in place of an offset is the earliest, -1 the latest.
+The options are those of `penstock.router.options`. Spark tells a data source written in Python
+neither which columns a query needs nor, of a stream, its conditions. So both can be given as the
+options `columns` and `filter`; `penstock.router.logs(spark, ...)` and its like do that.
 
 Spark runs the planning side in one Python process beside the driver, and `read` in its workers.
 This module is imported by both: it must not import the daemons' libraries.
 """
 
-import json
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -41,32 +24,27 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from penstock.logd.client import Access
 from penstock.router.clock import Clock, SystemClock
+from penstock.router.core.admission import Admission
+from penstock.router.core.filters import subject_of
 from penstock.router.core.offsets import (
     EARLIEST,
     LATEST,
     Offsets,
+    Readable,
     Span,
     StreamPartition,
     admit,
@@ -78,71 +56,16 @@ from penstock.router.core.offsets import (
     split,
     with_streams_not_read,
 )
-from penstock.router.errors import BadOptionError, LogUnavailableError
-from penstock.router.reading import LogReading, LogState
+from penstock.router.core.starting import Times, Wish
+from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
+from penstock.router.options import SourceOptions, parse_options
+from penstock.router.pushdown import pushed
+from penstock.router.reading import LogReading, LogState, warn
+from penstock.router.shaping import Shape, Shaper
+from penstock.router.spec_versions import SpecVersions, known_versions
+from penstock.router.views import view
 
-RETRY_TIMEOUT_S: Final = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """The options of `format("logd")`, checked; see the module's table."""
-
-    logd: str
-    streams: tuple[str, ...]
-    starting: Offsets | int
-    ending: Offsets | int
-    rows_max: int | None
-    partitions_min: int
-    fail_on_data_loss: bool
-    include_headers: bool
-    retry_timeout_s: float
-    access: Access
-
-    def reading(self, clock: Clock) -> LogReading:
-        """A reader of the log with these options."""
-        return LogReading(
-            self.logd, retry_timeout_s=self.retry_timeout_s, clock=clock, access=self.access
-        )
-
-
-def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Check the options of the data source.
-
-    Raises:
-        BadOptionError: One is missing, unknown in value or of the wrong form.
-    """
-    streams = tuple(name.strip() for name in _need(options, "subscribe").split(",") if name.strip())
-    if not streams:
-        raise BadOptionError("option subscribe names no stream")
-    limit = options.get("maxOffsetsPerTrigger")
-    return SourceOptions(
-        logd=_need(options, "logd"),
-        streams=streams,
-        starting=_offsets(
-            options, "startingOffsets", default="latest" if streaming else "earliest"
-        ),
-        ending=_offsets(options, "endingOffsets", default="latest"),
-        rows_max=None if limit is None else _positive(limit, "maxOffsetsPerTrigger"),
-        partitions_min=_positive(options.get("minPartitions", "1"), "minPartitions"),
-        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
-        include_headers=_flag(options, "includeHeaders", default=False),
-        retry_timeout_s=_seconds(options, "retryTimeoutSeconds", default=RETRY_TIMEOUT_S),
-        access=_access(options),
-    )
-
-
-def _access(options: Mapping[str, str]) -> Access:
-    try:
-        return Access(
-            tls=_flag(options, "tls", default=False),
-            ca_file=options.get("tlsCaFile"),
-            cert_file=options.get("certFile"),
-            key_file=options.get("keyFile"),
-            token_file=options.get("tokenFile"),
-        )
-    except ValueError as error:
-        raise BadOptionError(f"options keyFile, certFile, tokenFile: {error}") from None
+_NOTHING: Final = Readable(0, 0)
 
 
 class LogPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
@@ -163,38 +86,55 @@ class LogDataSource(DataSource):  # type: ignore[misc] # pyspark is untyped here
 
     @override
     def schema(self) -> StructType:
-        return row_type(include_headers=_flag(self.options, "includeHeaders", default=False))
+        options = parse_options(self.options)
+        return options.view.struct(options.columns)
 
     @override
     def reader(self, schema: StructType) -> "LogBatchReader":
-        return LogBatchReader(parse_options(self.options, streaming=False))
+        options = parse_options(self.options, streaming=False)
+        kind = PushingBatchReader if options.push_filters else LogBatchReader
+        return kind(options, _shape(options, schema))
 
     @override
     def streamReader(self, schema: StructType) -> "LogStreamReader":
-        return LogStreamReader(parse_options(self.options, streaming=True))
+        options = parse_options(self.options, streaming=True)
+        return LogStreamReader(options, _shape(options, schema))
 
 
 class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped here
     """Reads a bounded range once."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, shape: Shape) -> None:
         self._options = options
+        self._shape = shape
 
     @override
     def partitions(self) -> Sequence[LogPartition]:
         options = self._options
-        if options.ending == EARLIEST:
-            raise BadOptionError("option endingOffsets cannot be earliest")
         with options.reading(SystemClock()) as log:
-            state = log.state(options.streams)
-        first = resolve(options.starting, state.readable, missing=EARLIEST)
-        last = resolve(options.ending, state.readable, missing=LATEST)
+            state = log.state(options.subscription)
+            first = _resolved(log, options.starting, state.readable, missing=EARLIEST)
+            last = _resolved(log, options.ending, state.readable, missing=LATEST)
         spans = spans_between(Offsets(first, state.incarnations), Offsets(last, state.incarnations))
-        return _plan(spans, state, options)
+        return _plan(spans, state.readable, options)
 
     @override
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options)
+        return _read(partition, self._options, self._shape)
+
+
+class PushingBatchReader(LogBatchReader):
+    """That, and takes conditions over from Spark.
+
+    A class of its own, for Spark refuses a reader that could unless its setting
+    `spark.sql.python.filterPushdown.enabled` is on.
+    """
+
+    @override
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        only, left = pushed(filters, self._shape.view)
+        self._shape = self._shape.narrowed(only)
+        return left
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -204,23 +144,32 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     `retryTimeoutSeconds` of that the query fails.
     """
 
-    def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
+    def __init__(self, options: SourceOptions, shape: Shape, clock: Clock | None = None) -> None:
         self._options = options
+        self._shape = shape
         self._clock = clock or SystemClock()
         self._log = options.reading(self._clock)
+        self._admission = Admission(options.rows_min, options.trigger_delay_ns)
         self._target: Mapping[StreamPartition, int] | None = None
+        self._seen: LogState | None = None
         self._unreachable_since_ns: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Executors get what `read` needs, and no connection."""
+        return {"_options": self._options, "_shape": self._shape}
 
     @override
     def initialOffset(self) -> dict[str, Any]:
-        state = self._log.state(self._options.streams)
-        at = resolve(self._options.starting, state.readable, missing=EARLIEST)
-        return Offsets(at, state.incarnations).to_json()
+        state = self._log.state(self._options.subscription)
+        at = _resolved(self._log, self._options.starting, state.readable, missing=EARLIEST)
+        return Offsets(at, state.incarnations, state.epochs).to_json()
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
-        rows_max = self._options.rows_max
-        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+        options = self._options
+        if options.rows_max is not None:
+            return ReadMaxRows(options.rows_max)
+        return ReadAllAvailable() if options.rows_min is None else ReadMinRows(options.rows_min)
 
     @override
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -228,20 +177,28 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if state is None:
             return start
         known = offsets_from_json(start)
-        first = self._known_or_starting(known, state)
+        self._check_streams(known, state)
+        first = self._first(known, state)
         last = {where: span.end for where, span in state.readable.items()}
         if self._target is not None:
             last = {
                 where: max(min(end, self._target.get(where, 0)), first[where])
                 for where, end in last.items()
             }
+        elif not isinstance(limit, ReadAllAvailable):
+            waiting = sum(max(end - first[where], 0) for where, end in last.items())
+            if not self._admission.admits(waiting, self._clock.monotonic_ns()):
+                return start
         if isinstance(limit, ReadMaxRows) and limit.max_rows > 0:
             last = admit(first, last, limit.max_rows)
-        return with_streams_not_read(Offsets(last, state.incarnations), known).to_json()
+        end = with_streams_not_read(Offsets(last, state.incarnations, state.epochs), known)
+        if (end.next, end.incarnations) == (known.next, known.incarnations):
+            return start  # though leaders may have changed
+        return end.to_json()
 
     @override
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        state = self._state_or_nothing()
+        state = self._seen  # of `latestOffset` just now
         if state is None:
             return None
         last = {where: span.end for where, span in state.readable.items()}
@@ -249,7 +206,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
-        state = self._log.state(self._options.streams)
+        state = self._log.state(self._options.subscription)
         self._target = {where: span.end for where, span in state.readable.items()}
 
     @override
@@ -257,53 +214,89 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         known, last = offsets_from_json(start), offsets_from_json(end)
         # A batch planned before a restart may hold a stream that is not read any more.
         of_batch = {at.stream for at, upto in last.next.items() if known.next.get(at) != upto}
-        state = self._log.state(tuple(sorted({*self._options.streams, *of_batch})))
-        first = Offsets(self._known_or_starting(known, state), known.incarnations)
+        state = self._seen
+        if state is None or any(
+            upto > state.readable.get(at, _NOTHING).end
+            for at, upto in last.next.items()
+            if at.stream in of_batch
+        ):
+            state = self._log.state(tuple(sorted(of_batch)))
+        first = Offsets(self._first(known, state), known.incarnations, known.epochs)
         if not self._options.fail_on_data_loss:
             first = _forgive(first, last)
-        return _plan(spans_between(first, last), state, self._options)
+        return _plan(spans_between(first, last), state.readable, self._options)
 
     @override
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options)
+        return _read(partition, self._options, self._shape)
 
     @override
     def stop(self) -> None:
         self._log.close()
 
-    def _known_or_starting(self, known: Offsets, state: LogState) -> dict[StreamPartition, int]:
-        """Where to read on; a stream that joined later starts as `startingOffsets` says."""
-        starting = resolve(self._options.starting, state.readable, missing=EARLIEST)
-        return starting | dict(known.next)
+    def _first(self, known: Offsets, state: LogState) -> dict[StreamPartition, int]:
+        """Where to read on.
+
+        A stream that is read for the first time begins where `startingOffsets` has offsets for it,
+        else at the earliest: records may have come since it was made. A partition that was added
+        to a stream which is read begins at its very first record.
+        """
+        wish = self._options.starting
+        offsets = wish if isinstance(wish, Offsets) else Offsets({})
+        starting = resolve(offsets, state.readable, missing=EARLIEST)
+        streams = {where.stream for where in known.next}
+        added = {where: 0 for where in starting if where.stream in streams}
+        return starting | added | dict(known.next)
+
+    def _check_streams(self, known: Offsets, state: LogState) -> None:
+        """A stream that is gone may have had records that were not read."""
+        if not self._options.fail_on_data_loss:
+            return
+        gone = {where.stream for where in known.next} - state.incarnations.keys()
+        for stream in sorted(gone):
+            if self._options.subscription.wants(stream):
+                at = {n.partition: offset for n, offset in known.next.items() if n.stream == stream}
+                raise DataLossError(
+                    f"stream {stream!r} was deleted; it was read up to these offsets: {at}"
+                )
 
     def _state_or_nothing(self) -> LogState | None:
         now_ns = self._clock.monotonic_ns()
         try:
-            state = self._log.state_now(self._options.streams)
+            if self._target is None:
+                state = self._log.state_now(self._options.subscription)
+            else:  # nothing new would be the end of the query
+                state = self._log.state(self._options.subscription)
         except LogUnavailableError:
             since_ns = self._unreachable_since_ns = self._unreachable_since_ns or now_ns
-            if now_ns - since_ns > self._options.retry_timeout_s * 1e9:
+            late = now_ns - since_ns > self._options.retry_timeout_s * 1e9
+            if late or self._target is not None:
                 raise
             return None
         self._unreachable_since_ns = None
+        self._seen = state
         return state
 
 
 def row_type(*, include_headers: bool) -> StructType:
-    """The columns of the data source."""
-    fields = [
-        StructField("stream", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestamp_ns", LongType()),
-        StructField("subject", StringType()),
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-    ]
-    if include_headers:
-        fields.insert(-1, StructField("headers", MapType(StringType(), BinaryType())))
-    return StructType(fields)
+    """The log's own columns."""
+    return view("raw", include_headers=include_headers).struct()
+
+
+def _shape(options: SourceOptions, schema: StructType) -> Shape:
+    columns = options.view.chosen(schema)
+    if not columns:
+        raise BadOptionError("no column is to be read; name one in the option columns")
+    versions = known_versions(options.specs) if options.view.is_typed else SpecVersions()
+    return Shape(options.view, columns, options.only, versions)
+
+
+def _resolved(
+    log: LogReading, wish: Wish, readable: Mapping[StreamPartition, Readable], *, missing: int
+) -> dict[StreamPartition, int]:
+    if isinstance(wish, Times):
+        wish = Offsets(log.at_times(wish, readable))
+    return resolve(wish, readable, missing=missing)
 
 
 def _forgive(first: Offsets, last: Offsets) -> Offsets:
@@ -319,67 +312,34 @@ def _forgive(first: Offsets, last: Offsets) -> Offsets:
             for at, offset in first.next.items()
         },
         last.incarnations,
+        {at: epoch for at, epoch in first.epochs.items() if at.stream not in made_again},
     )
 
 
-def _plan(spans: list[Span], state: LogState, options: SourceOptions) -> list[LogPartition]:
+def _plan(
+    spans: list[Span], readable: Mapping[StreamPartition, Readable], options: SourceOptions
+) -> list[LogPartition]:
     if options.fail_on_data_loss:
-        check_readable(spans, state.readable)
+        check_readable(spans, readable)
     else:
-        kept = clip(spans, state.readable)
+        kept = clip(spans, readable)
         if kept != spans:
-            print(f"logd source: going on without lost records: {spans} -> {kept}", file=sys.stderr)  # noqa: T201
+            warn(f"going on without lost records: {spans} -> {kept}")
         spans = kept
     return [LogPartition(span) for span in split(spans, options.partitions_min)]
 
 
-def _read(partition: LogPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def _read(
+    partition: LogPartition, options: SourceOptions, shape: Shape
+) -> Iterator[pa.RecordBatch]:
+    if partition.value is None:  # Spark's stand-in where there is nothing to read
+        return
+    shaper = Shaper(shape)
+    subject = options.subject or subject_of(shape.only)
     with options.reading(SystemClock()) as log:
-        yield from log.rows(
-            partition.span,
-            include_headers=options.include_headers,
-            fail_on_data_loss=options.fail_on_data_loss,
-        )
-
-
-def _need(options: Mapping[str, str], name: str) -> str:
-    value = options.get(name)
-    if not value:
-        raise BadOptionError(f"option {name} is required")
-    return value
-
-
-def _offsets(options: Mapping[str, str], name: str, *, default: str) -> Offsets | int:
-    text = options.get(name) or default
-    if text in ("earliest", "latest"):
-        return EARLIEST if text == "earliest" else LATEST
-    try:
-        return offsets_from_json(json.loads(text))
-    except json.JSONDecodeError:
-        raise BadOptionError(
-            f"option {name} must be earliest, latest or JSON, not {text!r}"
-        ) from None
-
-
-def _positive(text: str, name: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise BadOptionError(f"option {name} must be a number from 1 on, not {text!r}")
-    return int(text)
-
-
-def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = (options.get(name) or str(default)).lower()
-    if text not in ("true", "false"):
-        raise BadOptionError(f"option {name} must be true or false, not {text!r}")
-    return text == "true"
-
-
-def _seconds(options: Mapping[str, str], name: str, *, default: float) -> float:
-    text = options.get(name) or str(default)
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if value < 0:
-        raise BadOptionError(f"option {name} must be seconds from 0 on, not {text!r}")
-    return value
+        for rows in log.rows(
+            partition.span, subject=subject, fail_on_data_loss=options.fail_on_data_loss
+        ):
+            shaped = shaper.shape(partition.span, rows)
+            if shaped.num_rows:
+                yield shaped

@@ -1,17 +1,21 @@
 """Reading a span: losses are told by frames' ranges, never by gaps between rows."""
 
+from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.client import Fetched, OffsetRange
+from penstock.logd.client import Fetched, OffsetRange, PartitionInfo, StreamInfo
+from penstock.logd.client.calls import Call
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import FrameHeader, crc32c
 from penstock.router.clock import SystemClock
-from penstock.router.core.offsets import Span
-from penstock.router.errors import DataLossError
-from penstock.router.reading import LogReading
+from penstock.router.core.offsets import Readable, Span, StreamPartition
+from penstock.router.core.starting import Subscription, Times
+from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
+from penstock.router.reading import LogReading, LogState
 
 Frame = tuple[FrameHeader, memoryview]
 
@@ -41,10 +45,15 @@ class ScriptedClient:
     def __init__(self, frames: list[Frame]) -> None:
         self.frames = frames
         self.refusals: list[RefusedError] = []
+        self.asked: list[dict[str, Any]] = []
 
-    def fetch(self, stream: str, offset: int, **_: Any) -> Fetched:
+    server = "h:1"
+
+    def ask(self, call: Call[Fetched]) -> Fetched:
+        self.asked.append(call.request)
         if self.refusals:
             raise self.refusals.pop()
+        offset = int(call.request["offset"])
         found = [frame for frame in self.frames if frame[0].next_offset > offset]
         end = self.frames[-1][0].next_offset
         return Fetched(
@@ -54,6 +63,7 @@ class ScriptedClient:
             next_offset=end,
             epoch=1,
             incarnation="",
+            log_epoch=7,
         )
 
 
@@ -63,7 +73,7 @@ def read(frames: list[Frame], start: int, end: int, *refusals: str) -> list[int]
     client.refusals = [RefusedError(code, "no") for code in refusals]
     log._client = client  # type: ignore[assignment]
     found: list[int] = []
-    for batch in log.rows(Span("s", 0, start, end), include_headers=False, fail_on_data_loss=True):
+    for batch in log.rows(Span("s", 0, start, end), fail_on_data_loss=True):
         assert batch.num_rows
         assert batch.column("value").to_pylist() == [
             b"%d" % offset for offset in batch.column("offset").to_pylist()
@@ -95,3 +105,118 @@ def test_what_is_refused_for_now_is_asked_again_and_no_loss() -> None:
 @pytest.mark.parametrize("code", ["UNAUTHENTICATED", "PERMISSION_DENIED", "QUOTA_EXCEEDED"])
 def test_a_reader_that_is_not_let_in_waits_and_loses_nothing(code: str) -> None:
     assert read([compacted(0, 4, [1, 3])], 0, 4, code, code) == [1, 3]
+
+
+def reading(client: ScriptedClient) -> LogReading:
+    log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
+    log._client = client  # type: ignore[assignment]
+    return log
+
+
+def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+def test_records_that_an_election_has_cost_are_a_loss_that_names_them() -> None:
+    client = ScriptedClient([compacted(0, 4, [0, 1, 2, 3])])
+    client.refusals = [RefusedError("RECORDS_LOST", "read from 1 on is lost", offset=1)]
+    span = Span("s", 0, 2, 4, epoch=3)
+    with pytest.raises(DataLossError, match=r"s/0: offset 2 .*RECORDS_LOST .*'offset': 1"):
+        list(reading(client).rows(span, fail_on_data_loss=True))
+    assert client.asked[0]["log_epoch"] == 3
+
+
+def test_a_reader_that_accepts_losses_goes_on_with_the_records_in_their_place() -> None:
+    client = ScriptedClient([compacted(0, 4, [0, 1, 2, 3])])
+    client.refusals = [RefusedError("RECORDS_LOST", "no", offset=1)]
+    rows = reading(client).rows(Span("s", 0, 2, 4, epoch=3), fail_on_data_loss=False)
+    assert offsets(rows) == [2, 3]
+    assert [asked.get("log_epoch") for asked in client.asked] == [3, None]
+
+
+def test_with_a_subject_what_lies_between_frames_is_no_loss_and_an_empty_answer_goes_on() -> None:
+    client = ScriptedClient([compacted(4, 2, [0, 1])])
+    log = reading(client)
+    assert offsets(log.rows(Span("s", 0, 0, 6), fail_on_data_loss=True, subject="a.*")) == [4, 5]
+    client.frames = [compacted(0, 9, [])]
+    assert offsets(log.rows(Span("s", 0, 0, 9), fail_on_data_loss=True, subject="a.*")) == []
+    assert [asked["wait_ms_max"] for asked in client.asked] == [0, 0]
+
+
+def described(name: str, starts: list[int | None]) -> StreamInfo:
+    parts = [
+        PartitionInfo(
+            partition=number,
+            start_offset=-1 if start is None else start,
+            high_watermark=99,
+            end_offset=100,
+            epoch=4,
+            size_bytes=1,
+        )
+        for number, start in enumerate(starts)
+    ]
+    return StreamInfo(
+        name=name, subject="x", incarnation=f"of {name}", partitions=tuple(parts), options={}
+    )
+
+
+class DescribingClient:
+    """Has some streams; says at which offset a time is."""
+
+    def __init__(self, *streams: StreamInfo) -> None:
+        self._streams = streams
+
+    def streams(self) -> list[StreamInfo]:
+        return list(self._streams)
+
+    def stream(self, name: str) -> StreamInfo:
+        for stream in self._streams:
+            if stream.name == name:
+                return stream
+        raise RefusedError("UNKNOWN_STREAM", "no")
+
+    def offset_for_timestamp(self, stream: str, time_ns: int, partition: int) -> int:
+        return min(time_ns // 10**6, 100)
+
+
+def state_of(client: DescribingClient, subscription: Subscription) -> LogState:
+    log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
+    log._client = client  # type: ignore[assignment]
+    return log.state_now(subscription)
+
+
+def test_a_pattern_takes_the_streams_whose_whole_name_matches() -> None:
+    client = DescribingClient(
+        described("logs.a", [0]), described("logs.b", [5]), described("x", [0])
+    )
+    state = state_of(client, Subscription(pattern=r"logs\..*"))
+    assert dict(state.readable) == {("logs.a", 0): (0, 100), ("logs.b", 0): (5, 100)}
+    assert dict(state.epochs) == {("logs.a", 0): 4, ("logs.b", 0): 4}
+    assert not state_of(client, Subscription(pattern="log")).readable
+
+
+def test_assigned_partitions_are_read_alone_and_must_exist() -> None:
+    client = DescribingClient(described("a", [0, 3, None]))
+    some = frozenset({StreamPartition("a", 1)})
+    assert dict(state_of(client, Subscription(partitions=some)).readable) == {("a", 1): (3, 100)}
+    with pytest.raises(DataLossError, match="no partition a/7"):
+        state_of(client, Subscription(partitions=frozenset({StreamPartition("a", 7)})))
+    with pytest.raises(DataLossError, match="no stream 'b'"):
+        state_of(client, Subscription(names=("b",)))
+    with pytest.raises(LogUnavailableError, match="a/2"):
+        state_of(client, Subscription(names=("a",)))
+
+
+def test_a_time_is_looked_up_and_one_that_is_too_late_refused() -> None:
+    log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
+    log._client = DescribingClient()  # type: ignore[assignment]
+    readable = {
+        StreamPartition("a", 0): Readable(0, 100),
+        StreamPartition("a", 1): Readable(0, 100),
+    }
+    assert log.at_times(Times(every=7), readable) == {("a", 0): 7, ("a", 1): 7}
+    assert log.at_times(Times(each={StreamPartition("a", 1): 9}), readable) == {("a", 1): 9}
+    with pytest.raises(BadOptionError, match="a/0 has no record at or after 200 ms"):
+        log.at_times(Times(every=200), readable)
+    late = log.at_times(Times(every=200, strategy="latest"), readable)
+    assert late == {("a", 0): 100, ("a", 1): 100}

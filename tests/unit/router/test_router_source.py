@@ -1,12 +1,18 @@
 """The data source's options and planning, against a log of our own making."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
-from penstock.router.errors import BadOptionError, LogUnavailableError
+from penstock.router.core.starting import Subscription, Times
+from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
+from penstock.router.options import OPTIONS, parse_options
 from penstock.router.reading import LogState
-from penstock.router.source import LogStreamReader, parse_options
+from penstock.router.shaping import Shape
+from penstock.router.source import LogDataSource, LogStreamReader
 from tests.unit.router.sink_rows import TestClock
 
 LOGS = StreamPartition("logs", 0)
@@ -19,26 +25,38 @@ class FakeLog:
 
     def __init__(self, readable: Readable | None) -> None:
         self.readable = readable
+        self.known = ["logs"]
+        self.partitions = 1
+        self.epoch = 1
 
-    def state_now(self, streams: tuple[str, ...]) -> LogState:
+    def state_now(self, streams: Subscription | tuple[str, ...]) -> LogState:
         if self.readable is None:
             raise LogUnavailableError("away")
+        names = streams.streams(self.known) if isinstance(streams, Subscription) else streams
         return LogState(
-            {StreamPartition(name, 0): self.readable for name in streams},
-            dict.fromkeys(streams, "a"),
+            {
+                StreamPartition(name, number): self.readable
+                for name in names
+                for number in range(self.partitions)
+            },
+            dict.fromkeys(names, "a"),
+            dict.fromkeys([StreamPartition(name, 0) for name in names], self.epoch),
         )
 
     state = state_now
 
 
 def stream_reader(log: FakeLog, **options: str) -> LogStreamReader:
-    reader = LogStreamReader(parse_options(NEEDED | options, streaming=True), TestClock())
+    given = {name: value for name, value in (NEEDED | options).items() if value}
+    chosen = parse_options(given, streaming=True)
+    shape = Shape(chosen.view, chosen.view.columns)
+    reader = LogStreamReader(chosen, shape, TestClock())
     reader._log = log  # type: ignore[assignment]
     return reader
 
 
-def at(offset: int) -> dict[str, dict[str, int | str]]:
-    return Offsets({LOGS: offset}, {"logs": "a"}).to_json()
+def at(offset: int) -> dict[str, dict[str, Any]]:
+    return Offsets({LOGS: offset}, {"logs": "a"}, {LOGS: 1}).to_json()
 
 
 def test_options_have_the_defaults_of_sparks_kafka_source() -> None:
@@ -48,7 +66,7 @@ def test_options_have_the_defaults_of_sparks_kafka_source() -> None:
     chosen = parse_options(
         NEEDED | {"subscribe": "a, b", "startingOffsets": '{"a":{"0":5}}'}, streaming=True
     )
-    assert chosen.streams == ("a", "b")
+    assert chosen.subscription.names == ("a", "b")
     assert chosen.starting == Offsets({StreamPartition("a", 0): 5})
 
 
@@ -62,11 +80,57 @@ def test_options_have_the_defaults_of_sparks_kafka_source() -> None:
         {"minPartitions": "many"},
         {"failOnDataLoss": "maybe"},
         {"retryTimeoutSeconds": "-1"},
+        {"retryTimeoutSeconds": "nan"},
+        {"subscribe": "a", "assign": '{"a": [0]}'},
+        {"subscribe": "", "assign": '{"a": []}'},
+        {"subscribe": "", "assign": '{"a": 3}'},
+        {"subscribe": "", "subscribePattern": "("},
+        {"subscribe": "", "subscribePattern": r"(a)\1"},
+        {"startingTimestamp": "2026-11-22"},
+        {"startingOffsetsByTimestamp": '{"a": {"0": -1}}'},
+        {"startingOffsetsByTimestampStrategy": "earliest"},
+        {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "5"},
+        {"maxTriggerDelay": "soon"},
+        {"endingOffsets": "latest"},
+        {"readFrom": "anywhere"},
+        {"rack": "a"},
+        {"view": "tales"},
+        {"columns": "offset,body"},
+        {"filter": '["=", "body", "x"]'},
+        {"filter": "body = 1"},
+        {"specs": "no.such.module", "view": "logs"},
     ],
 )
 def test_a_bad_option_is_refused(options: dict[str, str]) -> None:
+    source = LogDataSource(NEEDED | options)
     with pytest.raises(BadOptionError):
-        parse_options(NEEDED | options, streaming=True)
+        source.streamReader(source.schema())
+
+
+def test_an_unknown_option_is_refused_and_the_nearest_known_one_named() -> None:
+    with pytest.raises(BadOptionError, match=r"'startingoffset'; is startingOffsets meant\?"):
+        parse_options(NEEDED | {"startingOffset": "earliest"}, streaming=True)
+    with pytest.raises(BadOptionError, match="maxOffsetsPerTrigger is not for a batch"):
+        parse_options(NEEDED | {"maxOffsetsPerTrigger": "5"}, streaming=False)
+    with pytest.raises(BadOptionError, match="cannot be earliest"):
+        parse_options(NEEDED | {"endingOffsets": '{"logs": {"0": -2}}'}, streaming=False)
+
+
+def test_a_time_goes_before_times_by_partition_and_these_before_offsets() -> None:
+    options = {
+        "startingOffsets": "earliest",
+        "startingOffsetsByTimestamp": '{"logs": {"0": 5}}',
+        "startingTimestamp": "7",
+    }
+    assert parse_options(NEEDED | options).starting == Times(every=7)
+    del options["startingTimestamp"]
+    assert parse_options(NEEDED | options).starting == Times(each={LOGS: 5})
+
+
+def test_the_table_of_options_in_the_readme_is_that_of_the_code() -> None:
+    readme = (Path(__file__).parents[3] / "router" / "README.md").read_text()
+    table = [f"| `{name}` | {default} | {text} |" for name, (default, text) in OPTIONS.items()]
+    assert "\n".join(table) in readme
 
 
 def test_a_batch_ends_at_the_log_or_at_its_limit() -> None:
@@ -107,8 +171,9 @@ def test_without_fail_on_data_loss_a_stream_made_again_is_read_from_its_start() 
     assert (partition.span.start, partition.span.end) == (2, 9)
 
 
-def both(logs: int, traces: int) -> dict[str, dict[str, int | str]]:
-    return Offsets({LOGS: logs, TRACES: traces}, {"logs": "a", "traces": "a"}).to_json()
+def both(logs: int, traces: int) -> dict[str, dict[str, Any]]:
+    epochs = {LOGS: 1, TRACES: 1}
+    return Offsets({LOGS: logs, TRACES: traces}, {"logs": "a", "traces": "a"}, epochs).to_json()
 
 
 def test_a_stream_that_a_job_leaves_out_keeps_its_place() -> None:
@@ -128,3 +193,65 @@ def test_a_batch_planned_with_a_stream_left_out_since_is_read_whole() -> None:
         ("logs", 10, 15),
         ("traces", 20, 30),
     ]
+
+
+def test_a_batch_waits_for_enough_records_but_not_too_long() -> None:
+    log = FakeLog(Readable(0, 10))
+    reader = stream_reader(log, minOffsetsPerTrigger="50", maxTriggerDelay="5m")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMinRows(50)
+    assert reader.latestOffset(at(5), limit) == at(10)  # the first one waits for nothing
+    log.readable = Readable(0, 40)
+    assert reader.latestOffset(at(10), limit) == at(10)
+    reader._clock.sleep(299)
+    assert reader.latestOffset(at(10), limit) == at(10)
+    reader._clock.sleep(1)
+    assert reader.latestOffset(at(10), limit) == at(40)
+    log.readable = Readable(0, 90)
+    assert reader.latestOffset(at(40), limit) == at(90)
+    log.readable = Readable(0, 91)
+    assert reader.latestOffset(at(90), ReadAllAvailable()) == at(91)  # Trigger.Once
+
+
+def test_a_change_of_leaders_alone_makes_no_batch() -> None:
+    log = FakeLog(Readable(0, 10))
+    reader = stream_reader(log)
+    log.epoch = 2
+    assert reader.latestOffset(at(10), ReadAllAvailable()) == at(10)
+    (span,) = [p.span for p in reader.partitions(at(5), at(10))]
+    assert span.epoch == 1
+
+
+def test_new_streams_of_a_pattern_and_new_partitions_are_read_from_their_start() -> None:
+    log = FakeLog(Readable(0, 10))
+    reader = stream_reader(log, subscribe="", subscribePattern="l.*|t.*")
+    log.known, log.partitions = ["logs", "other", "traces"], 2
+    end = reader.latestOffset(at(4), ReadAllAvailable())
+    spans = [p.span for p in reader.partitions(at(4), end)]
+    assert [(s.stream, s.partition, s.start, s.end) for s in spans] == [
+        ("logs", 0, 4, 10),
+        ("logs", 1, 0, 10),
+        ("traces", 0, 0, 10),
+        ("traces", 1, 0, 10),
+    ]
+
+
+def test_a_new_partition_that_has_lost_its_beginning_is_a_loss() -> None:
+    log = FakeLog(Readable(3, 10))
+    log.partitions = 2
+    reader = stream_reader(log)
+    end = reader.latestOffset(at(4), ReadAllAvailable())
+    with pytest.raises(DataLossError, match="logs/1: offsets 0 to 9 are wanted but the log has 3"):
+        reader.partitions(at(4), end)
+
+
+def test_a_stream_of_a_pattern_that_is_deleted_is_a_loss() -> None:
+    log = FakeLog(Readable(0, 10))
+    log.known = ["traces"]
+    reader = stream_reader(log, subscribe="", subscribePattern="logs|traces")
+    with pytest.raises(DataLossError, match=r"'logs' was deleted; .* \{0: 7\}"):
+        reader.latestOffset(at(7), ReadAllAvailable())
+    careless = stream_reader(
+        log, subscribe="", subscribePattern="logs|traces", failOnDataLoss="false"
+    )
+    assert careless.latestOffset(at(7), ReadAllAvailable())["traces"]["0"] == 10

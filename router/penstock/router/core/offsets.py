@@ -2,8 +2,10 @@
 
 Offsets are exclusive ends: `{"logs": {"0": 123}}` says that records 0 to 122 of partition 0 of the
 stream `logs` lie behind, and 123 comes next. What Spark keeps in its checkpoint also names the
-incarnation of each stream (`{"logs": {"0": 123, "incarnation": "5f2c"}}`), so that a stream which
-was deleted and made again is not read on as if nothing had happened.
+incarnation of each stream (`{"logs": {"0": 123, "incarnation": "5f2c", "epochs": {"0": 4}}}`), so
+that a stream which was deleted and made again is not read on as if nothing had happened; and the
+leader epoch of each partition, so that it is noticed when an unclean election has cost records that
+were read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,6 +22,7 @@ LATEST: Final = -1
 """In place of an offset: the end of what can be read."""
 
 _INCARNATION: Final = "incarnation"
+_EPOCHS: Final = "epochs"
 
 
 class StreamPartition(NamedTuple):
@@ -43,19 +46,24 @@ class Offsets:
     Attributes:
         next: The next offset to read, by partition.
         incarnations: By stream; a stream given by a user's JSON has none.
+        epochs: Leader epochs by partition, where they are known.
     """
 
     next: Mapping[StreamPartition, int]
     incarnations: Mapping[str, str] = field(default_factory=dict)
+    epochs: Mapping[StreamPartition, int] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, dict[str, int | str]]:
+    def to_json(self) -> dict[str, dict[str, Any]]:
         """The form that Spark stores."""
-        document: dict[str, dict[str, int | str]] = {}
+        document: dict[str, dict[str, Any]] = {}
         for (stream, partition), offset in sorted(self.next.items()):
             document.setdefault(stream, {})[str(partition)] = offset
         for stream, incarnation in self.incarnations.items():
             if stream in document:
                 document[stream][_INCARNATION] = incarnation
+        for (stream, partition), epoch in sorted(self.epochs.items()):
+            if stream in document:
+                document[stream].setdefault(_EPOCHS, {})[str(partition)] = epoch
         return document
 
 
@@ -66,18 +74,28 @@ def with_streams_not_read(at: Offsets, known: Offsets) -> Offsets:
     """
     read = {where.stream for where in at.next}
     others = {where: offset for where, offset in known.next.items() if where.stream not in read}
-    return Offsets({**others, **at.next}, {**known.incarnations, **at.incarnations})
+    return Offsets(
+        {**others, **at.next},
+        {**known.incarnations, **at.incarnations},
+        {**known.epochs, **at.epochs},
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Records of one partition that one task reads: `start` inclusive, `end` exclusive."""
+    """Records of one partition that one task reads: `start` inclusive, `end` exclusive.
+
+    Attributes:
+        incarnation: Of the stream; empty: any.
+        epoch: Of the leader when the record before `start` was read; None: not known.
+    """
 
     stream: str
     partition: int
     start: int
     end: int
     incarnation: str = ""
+    epoch: int | None = None
 
     @property
     def where(self) -> StreamPartition:
@@ -100,17 +118,20 @@ def offsets_from_json(document: Any) -> Offsets:
         raise BadOptionError(f'offsets must look like {{"logs": {{"0": 123}}}}, not {document!r}')
     at: dict[StreamPartition, int] = {}
     incarnations: dict[str, str] = {}
+    epochs: dict[StreamPartition, int] = {}
     for stream, partitions in document.items():
         if not isinstance(partitions, dict):
             raise BadOptionError(f"offsets of {stream!r} must map partitions to offsets")
         for name, offset in partitions.items():
             if name == _INCARNATION:
                 incarnations[stream] = str(offset)
+            elif name == _EPOCHS and isinstance(offset, dict):
+                epochs |= {StreamPartition(stream, int(n)): int(e) for n, e in offset.items()}
             elif not (name.isdigit() and isinstance(offset, int) and offset >= EARLIEST):
                 raise BadOptionError(f"{stream!r}: {name!r}: {offset!r} is not an offset")
             else:
                 at[StreamPartition(stream, int(name))] = offset
-    return Offsets(at, incarnations)
+    return Offsets(at, incarnations, epochs)
 
 
 def resolve(
@@ -175,7 +196,8 @@ def spans_between(start: Offsets, end: Offsets) -> list[Span]:
                 " batch begins: the log lost records"
             )
         if upto > first:
-            spans.append(Span(where.stream, where.partition, first, upto, incarnation))
+            epoch = start.epochs.get(where)
+            spans.append(Span(where.stream, where.partition, first, upto, incarnation, epoch))
     return spans
 
 
@@ -218,5 +240,8 @@ def split(spans: list[Span], partitions_min: int) -> list[Span]:
     for span in spans:
         count = min(max(round(span.length * partitions_min / total), 1), span.length)
         cuts = [span.start + span.length * index // count for index in range(count + 1)]
-        pieces += [replace(span, start=first, end=last) for first, last in pairwise(cuts)]
+        pieces += [
+            replace(span, start=first, end=last, epoch=None if first > span.start else span.epoch)
+            for first, last in pairwise(cuts)
+        ]
     return pieces

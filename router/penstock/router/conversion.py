@@ -1,0 +1,347 @@
+"""From records as JSON text to columns of Arrow, a batch at a time, in the source's own process.
+
+Each value is decoded by msgspec into an object that has just the fields which are wanted; what is
+not wanted is passed over as text. Only rows that are not as the specs say are looked at one by one:
+they are kept, their fields NULL where they cannot be told, and `malformed_reason` says why.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, compress
+from operator import attrgetter
+from typing import Annotated, Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.router.spec_versions import SpecVersions
+
+_NOT_JSON: Final = "not a JSON object"
+_NO_VALUE: Final = "no value"
+_REASON_LENGTH_MAX: Final = 200
+
+_NULL_TEXT: Final = b"null"
+_NULL: Final = msgspec.Raw(_NULL_TEXT)
+_MAP: Final = "map<string,string>"
+_TEXT: Final = str | None
+_LONG: Final = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_INT: Final = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+_PYTHON: Final[Mapping[str, Any]] = {
+    "string": _TEXT,
+    "long": _LONG | None,
+    "int": _INT | None,
+    "double": float | None,
+    "boolean": bool | None,
+    "array<long>": list[_LONG | None] | None,
+    "array<double>": list[float | None] | None,
+    "array<string>": list[_TEXT] | None,
+    "array<boolean>": list[bool | None] | None,
+    "json": msgspec.Raw,
+    _MAP: msgspec.Raw,
+}
+
+ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "int": pa.int32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "json": pa.string(),
+    _MAP: pa.map_(pa.string(), pa.string()),
+    **{
+        f"array<{name}>": pa.list_(pa.field("element", kind))
+        for name, kind in (
+            ("long", pa.int64()),
+            ("double", pa.float64()),
+            ("string", pa.string()),
+            ("boolean", pa.bool_()),
+        )
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JsonField:
+    """A column that comes of a record's JSON.
+
+    Attributes:
+        name: Of the column.
+        neutral: Its type, as `penstock.specs.columns` names it.
+        path: Keys from the record's root to the value, one or two.
+    """
+
+    name: str
+    neutral: str
+    path: tuple[str, ...]
+
+
+SCHEMA_FIELD: Final = JsonField("schema", "string", ("schema",))
+KIND_FIELD: Final = JsonField("kind", "string", ("kind",))
+
+
+class Decoder:
+    """Decodes records.
+
+    Args:
+        fields: The columns that will be asked for; `schema` and `kind` always can be.
+        kinds: That there are; a record of another is malformed.
+        versions: What is known of the specs' versions.
+        strict: Whether `problems` will be asked for, so that every field has to be looked at.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[JsonField],
+        kinds: Sequence[str],
+        versions: SpecVersions,
+        *,
+        strict: bool,
+    ) -> None:
+        wanted = {field.name: field for field in (SCHEMA_FIELD, KIND_FIELD, *fields)}
+        self._fields = wanted
+        self._kinds = pa.array(kinds, pa.string())
+        self._versions = versions
+        self._maps = [field for field in fields if strict and field.neutral == _MAP]
+        self._slots: dict[str, str] = {}
+        self._nested: dict[str, Any] = {}
+        types: dict[str, Any] = {}
+        keys = {key: [f for f in wanted.values() if f.path[0] == key] for key in _keys(wanted)}
+        for number, (key, of_key) in enumerate(keys.items()):
+            slot = f"f{number}"
+            types[slot], nested = _slot_type(of_key)
+            self._slots[key] = slot
+            if nested is not None:
+                self._nested[key] = nested
+        self._types = {key: types[slot] for key, slot in self._slots.items()}
+        self._row = msgspec.defstruct(
+            "Row",
+            [(slot, kind, _NULL if kind is msgspec.Raw else None) for slot, kind in types.items()],
+            namespace={"problem": None},
+            rename={slot: key for key, slot in self._slots.items()},
+            gc=False,
+            eq=False,
+        )
+        self._odd_row = msgspec.defstruct(
+            "OddRow", [("problem", _TEXT, None)], bases=(self._row,), gc=False, eq=False
+        )
+        self._decode = msgspec.json.Decoder(self._row).decode
+
+    def decode(self, values: pa.Array) -> "Rows":
+        """Decode the records of a column of bytes."""
+        texts = values.to_pylist()
+        left = iter(texts)
+        rows: list[Any] = []
+        while len(rows) < len(texts):
+            try:
+                # One loop in C. What it got before a record that cannot be decoded is kept.
+                rows.extend(map(self._decode, left))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
+                rows.append(self._odd(texts[len(rows)]))
+        return self._checked(Rows(rows, self._fields, self._slots, self._nested), texts)
+
+    def _checked(self, rows: "Rows", texts: list[bytes | None]) -> "Rows":
+        """Mark what is no record, and bring records of older major versions to the newest."""
+        schemas = rows.column("schema").dictionary_encode()
+        verdicts = list(map(self._versions.verdict, schemas.dictionary.to_pylist()))
+        others = pa.array([verdict is not None for verdict in verdicts], pa.bool_())
+        if pc.any(others).as_py():
+            is_other = pc.fill_null(others.take(schemas.indices), fill_value=False)
+            for at in pc.indices_nonzero(is_other).to_pylist():
+                text, verdict = texts[at], verdicts[schemas.indices[at].as_py()]
+                if rows.rows[at].problem is None and text is not None:
+                    rows.rows[at] = self._of_other_version(text, verdict)
+        for field in self._maps:
+            texts_of = rows.texts(field.path[0])
+            is_map = pc.or_(pc.starts_with(texts_of, b"{"), pc.equal(texts_of, _NULL_TEXT))
+            for at in pc.indices_nonzero(pc.invert(is_map)).to_pylist():
+                if rows.rows[at].problem is None:
+                    problem = f"{field.path[0]}: not an object"
+                    rows.rows[at] = self._with_problem(rows.rows[at], problem)
+        known = pc.fill_null(pc.is_in(rows.column("kind"), value_set=self._kinds), fill_value=False)
+        for at in pc.indices_nonzero(pc.invert(known)).to_pylist():
+            row = rows.rows[at]
+            if row.problem is None:
+                kind = getattr(row, self._slots["kind"])
+                problem = "no kind" if kind is None else f"no such kind: {kind!r}"
+                rows.rows[at] = self._with_problem(row, problem)
+        return rows
+
+    def _of_other_version(self, text: bytes, problem: str | None) -> Any:
+        """A record whose major version is not the newest known one; it is JSON."""
+        document = msgspec.json.decode(text)
+        if not problem:
+            try:
+                return self._of_document(self._versions.newest(document), None)
+            except ValueError as error:
+                problem = str(error)
+        return self._of_document(document, problem)
+
+    def _odd(self, text: bytes | None) -> Any:
+        """A row of what cannot be decoded as it should be."""
+        if text is None:
+            return self._odd_row(problem=_NO_VALUE)
+        try:
+            document = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            return self._odd_row(problem=_NOT_JSON)
+        return self._of_document(document, None)
+
+    def _of_document(self, document: dict[str, Any], problem: str | None) -> Any:
+        """A row of a record, each field by itself; `problem` when there is one already."""
+        found: dict[str, Any] = {}
+        for key, slot in self._slots.items():
+            kind, value = self._types[key], document.get(key)
+            if kind is msgspec.Raw:
+                is_map = any(f.neutral == _MAP for f in self._of_key(key))
+                if value is not None and is_map and not isinstance(value, dict):
+                    problem = problem or f"{key}: not an object"
+                    value = None
+                found[slot] = msgspec.Raw(msgspec.json.encode(value))
+                continue
+            try:
+                found[slot] = msgspec.convert(_as_text(value) if kind is _TEXT else value, kind)
+            except msgspec.ValidationError as error:
+                if key in self._nested and isinstance(value, dict):
+                    texts = {name: _as_text(inner) for name, inner in value.items()}
+                    found[slot] = msgspec.convert(texts, kind)
+                    continue
+                problem = problem or f"{key}: {error}"
+        return self._row(**found) if problem is None else self._marked(found, problem)
+
+    def _with_problem(self, row: Any, problem: str) -> Any:
+        return self._marked({slot: getattr(row, slot) for slot in self._slots.values()}, problem)
+
+    def _marked(self, found: dict[str, Any], problem: str) -> Any:
+        return self._odd_row(**found, problem=problem[:_REASON_LENGTH_MAX])
+
+    def _of_key(self, key: str) -> list[JsonField]:
+        return [field for field in self._fields.values() if field.path[0] == key]
+
+
+class Rows:
+    """Decoded records, of which columns can be made.
+
+    Attributes:
+        rows: One object each.
+    """
+
+    def __init__(
+        self,
+        rows: list[Any],
+        fields: Mapping[str, JsonField],
+        slots: Mapping[str, str],
+        nested: Mapping[str, Any],
+    ) -> None:
+        self.rows = rows
+        self._fields = fields
+        self._slots = slots
+        self._nested = nested
+
+    def filter(self, mask: pa.Array) -> "Rows":
+        """The rows for which a mask is true."""
+        kept = list(compress(self.rows, mask.to_pylist()))
+        return Rows(kept, self._fields, self._slots, self._nested)
+
+    def problems(self) -> pa.Array:
+        """Why a row is malformed; null where it is not."""
+        return pa.array(list(map(attrgetter("problem"), self.rows)), pa.string())
+
+    def texts(self, key: str) -> pa.Array:
+        """The JSON of a key whose value is kept as such."""
+        return pa.array(list(map(bytes, self._values(key))), pa.binary())
+
+    def column(self, name: str) -> pa.Array:
+        """A column of the decoder's fields."""
+        field = self._fields[name]
+        key = field.path[0]
+        if key in self._nested:
+            nothing = self._nested[key]
+            inner = attrgetter(_slot_of(field.path[1]))
+            values = [nothing if value is None else value for value in self._values(key)]
+            return pa.array(list(map(inner, values)), pa.string())
+        if len(field.path) == 2 or field.neutral == _MAP:
+            raws = self.texts(key).dictionary_encode()
+            maps = _maps(raws.dictionary)
+            if len(field.path) == 2:
+                maps = pc.map_lookup(maps, field.path[1], "first")
+            return maps.take(raws.indices)
+        if field.neutral == "json":
+            texts = self.texts(key)
+            return pc.if_else(pc.equal(texts, _NULL_TEXT), None, texts).cast(pa.string())
+        return pa.array(self._values(key), ARROW_TYPES[field.neutral])
+
+    def _values(self, key: str) -> list[Any]:
+        return list(map(attrgetter(self._slots[key]), self.rows))
+
+
+def _keys(fields: Mapping[str, JsonField]) -> list[str]:
+    return list(dict.fromkeys(field.path[0] for field in fields.values()))
+
+
+def _slot_type(fields: Sequence[JsonField]) -> tuple[Any, Any]:
+    """What a key of the record is decoded as, and an empty object of it if that has fields."""
+    whole = [field for field in fields if len(field.path) == 1]
+    if whole:
+        return _PYTHON[whole[0].neutral], None
+    inner = [field.path[1] for field in fields]
+    kind = msgspec.defstruct(
+        "Inner",
+        [(_slot_of(name), _TEXT, None) for name in inner],
+        rename={_slot_of(name): name for name in inner},
+        gc=False,
+        eq=False,
+    )
+    return kind | None, kind()
+
+
+def _slot_of(key: str) -> str:
+    return "i_" + "".join(char if char.isalnum() else "_" for char in key)
+
+
+def _as_text(value: Any) -> str | None:
+    """A value as a column of text has it: anything that is no text as its JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+_decode_map: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
+
+
+def _map_or_none(text: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        return _decode_map(text) or {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _maps(texts: pa.Array) -> pa.Array:
+    """JSON objects as maps of text; a nested value is its JSON."""
+    found = list(map(_map_or_none, texts.to_pylist()))
+    absent = pc.invert(pc.starts_with(texts, b"{")).to_pylist()
+    starts = list(accumulate(map(len, found), initial=0))
+    offsets = [None if none else at for at, none in zip(starts, [*absent, False], strict=True)]
+    items = list(map(bytes, chain.from_iterable(map(dict.values, found))))
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()),
+        pa.array(list(chain.from_iterable(found)), pa.string()),
+        _plain_texts(pa.array(items, pa.binary())),
+    )
+
+
+def _plain_texts(texts: pa.Array) -> pa.Array:
+    """JSON values as text: strings without their quotes, null as null."""
+    is_string = pc.starts_with(texts, b'"')
+    plain = pc.if_else(is_string, pc.binary_slice(texts, 1, -1), texts)
+    plain = pc.if_else(pc.equal(texts, _NULL_TEXT), None, plain)
+    escaped = pc.and_(is_string, pc.match_substring(texts, b"\\"))
+    if pc.any(escaped).as_py():
+        decoded = [msgspec.json.decode(text) for text in texts.filter(escaped).to_pylist()]
+        plain = pc.replace_with_mask(
+            plain, escaped, pa.array([text.encode() for text in decoded], pa.binary())
+        )
+    return plain.cast(pa.string())

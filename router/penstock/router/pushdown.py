@@ -1,0 +1,216 @@
+"""What a query needs of the source: which columns, and which rows at most.
+
+Spark gives a data source written in Python the conditions of a batch (`pushFilters`), those of a
+stream not, and of neither the columns. `need_of` finds both out from Spark's optimised plan, before
+the query starts. What it cannot express as a `Filter` is left to Spark, which applies every
+condition itself in any case.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import datasource as spark_filters
+
+from penstock.router.core.filters import Comparison, Filter, Joined, Test, Timestamp, Value, both
+from penstock.router.views import View
+
+_FILTERS: Final[dict[str, Comparison]] = {
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "In": "in",
+    "IsNull": "null",
+    "StringStartsWith": "starts",
+    "StringEndsWith": "ends",
+    "StringContains": "contains",
+}
+_EXPRESSIONS: Final[dict[str, Comparison]] = {
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "StartsWith": "starts",
+    "EndsWith": "ends",
+    "Contains": "contains",
+}
+_TURNED: Final[dict[Comparison, Comparison]] = {
+    "=": "=", "<=>": "<=>", "<": ">", "<=": ">=", ">": "<", ">=": "<=",
+}  # fmt: skip
+_COMPARABLE: Final = frozenset({"string", "int", "bigint", "double", "boolean", "timestamp"})
+"""Types of columns that Arrow compares as Spark does."""
+
+
+_CHEAPEST: Final = "partition"
+"""What is read where only the number of rows counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a query needs of a view.
+
+    Attributes:
+        columns: Names, in the view's order; at least one.
+        only: What every row that it needs passes; None: nothing is known of them.
+    """
+
+    columns: tuple[str, ...]
+    only: Filter | None
+
+
+def pushed(
+    filters: Sequence[spark_filters.Filter], view: View
+) -> tuple[Filter | None, list[spark_filters.Filter]]:
+    """Spark's conditions as one filter, and those that it has to apply itself."""
+    only: Filter | None = None
+    left = []
+    for each in filters:
+        found = _of_filter(each, view)
+        if found is None:
+            left.append(each)
+        only = both(only, found)
+    return only, left
+
+
+def need_of(frame: DataFrame, view: View) -> Need:
+    """What a query needs, that reads a view of one stream of the source.
+
+    Args:
+        frame: The query on a `readStream` of this view, all of its columns.
+        view: The view.
+    """
+    plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - there is no public way
+    nodes = list(_nodes(plan))
+    leaves = [node for node in nodes if node.children().isEmpty()]
+    if len(leaves) != 1:  # it reads this stream more than once
+        return Need(tuple(column.name for column in view.columns), None)
+    ids = {each.exprId().toString(): each.name() for each in _each(leaves[0].output())}
+    used = {each.exprId().toString() for each in _each(plan.output())}
+    for node in nodes:
+        if node is not leaves[0]:
+            used |= {each.exprId().toString() for each in _each(node.references().toSeq())}
+    wanted = {name for ident, name in ids.items() if ident in used}
+    columns = tuple(column.name for column in view.columns if column.name in wanted)
+    only: Filter | None = None
+    parents = [node for node in nodes if node is not leaves[0]]
+    for node in reversed(parents):  # from the leaf upwards, as long as only rows are left out
+        if node.nodeName() != "Filter":
+            break
+        only = both(only, _weaker(node.condition(), view))
+    return Need(columns or (_CHEAPEST,), only)
+
+
+def _weaker(condition: Any, view: View) -> Filter | None:
+    """A filter that lets through whatever a condition of Catalyst does, and maybe more."""
+    kind = condition.nodeName()
+    parts = list(_each(condition.children()))
+    if kind == "And":
+        return both(_weaker(parts[0], view), _weaker(parts[1], view))
+    if kind == "Or":
+        sides = [_weaker(part, view) for part in parts]
+        return None if None in sides else Joined("or", tuple(side for side in sides if side))
+    if kind == "Coalesce" and len(parts) == 2 and _literal(parts[1]) is False:
+        return _weaker(parts[0], view)  # a row whose condition is NULL is left out either way
+    return _exact(condition, view)
+
+
+def _exact(condition: Any, view: View) -> Filter | None:
+    """A filter that is true, false or NULL just where a condition is; None: there is none."""
+    kind = condition.nodeName()
+    parts = list(_each(condition.children()))
+    if kind in ("And", "Or", "Not"):
+        found = [_exact(part, view) for part in parts]
+        return None if None in found else Joined(kind.lower(), tuple(f for f in found if f))
+    if kind == "AttributeReference":
+        name = condition.name()
+        return Test("=", name, (True,)) if _type_of(name, view) == "boolean" else None
+    if kind in ("IsNull", "IsNotNull"):
+        name = _attribute(parts[0], view)
+        test = None if name is None else Test("null", name)
+        return test if test is None or kind == "IsNull" else Joined("not", (test,))
+    if kind == "In":
+        name = _attribute(parts[0], view)
+        values = [_literal(part) for part in parts[1:]]
+        if name is None or any(value is None for value in values):
+            return None
+        return Test("in", name, tuple(value for value in values if value is not None))
+    return _comparison(kind, parts, view)
+
+
+def _comparison(kind: str, parts: list[Any], view: View) -> Filter | None:
+    how = _EXPRESSIONS.get(kind)
+    if how is None or len(parts) != 2:
+        return None
+    if _attribute(parts[0], view) is None and how in _TURNED:
+        how, parts = _TURNED[how], parts[::-1]
+    name, value = _attribute(parts[0], view), _literal(parts[1])
+    return None if name is None or value is None else Test(how, name, (value,))
+
+
+def _attribute(expression: Any, view: View) -> str | None:
+    """The name of a column that Arrow compares as Spark does; None: it is something else."""
+    if expression.nodeName() != "AttributeReference":
+        return None
+    name: str = expression.name()
+    return name if _type_of(name, view) in _COMPARABLE else None
+
+
+def _literal(expression: Any) -> Value | Timestamp | None:
+    if expression.nodeName() != "Literal" or expression.value() is None:
+        return None
+    kind, value = expression.dataType().simpleString(), expression.value()
+    if kind == "timestamp":
+        return Timestamp(int(value))
+    if kind == "string":
+        return str(value.toString())
+    return value if kind in _COMPARABLE and isinstance(value, bool | int | float) else None
+
+
+def _of_filter(condition: spark_filters.Filter, view: View) -> Filter | None:
+    """One of the conditions that Spark offers to a batch; None: it has to apply that itself."""
+    if isinstance(condition, spark_filters.Not):
+        child = _of_filter(condition.child, view)
+        return None if child is None else Joined("not", (child,))
+    path = condition.attribute
+    if len(path) != 1 or _type_of(path[0], view) not in _COMPARABLE:
+        return None
+    name = path[0]
+    if isinstance(condition, spark_filters.IsNotNull):
+        return Joined("not", (Test("null", name),))
+    how = _FILTERS.get(type(condition).__name__)
+    if how is None or how == "null":
+        return None if how is None else Test("null", name)
+    given: Iterable[Any] = condition.value if how == "in" else (condition.value,)
+    values = [_plain(value) for value in given]
+    if any(value is None for value in values):
+        return None
+    return Test(how, name, tuple(value for value in values if value is not None))
+
+
+def _plain(value: Any) -> Value | Timestamp | None:
+    if isinstance(value, datetime):
+        return Timestamp(round(value.timestamp() * 10**6)) if value.tzinfo else None
+    return value if isinstance(value, str | int | float) else None
+
+
+def _type_of(name: str, view: View) -> str:
+    return next((column.spark.simpleString() for column in view.columns if column.name == name), "")
+
+
+def _nodes(plan: Any) -> Iterable[Any]:
+    """A plan's nodes, those above before those below."""
+    yield plan
+    for child in _each(plan.children()):
+        yield from _nodes(child)
+
+
+def _each(scala: Any) -> Iterable[Any]:
+    for index in range(scala.size()):
+        yield scala.apply(index)

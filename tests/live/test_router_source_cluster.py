@@ -1,0 +1,58 @@
+"""The data source reads on across kill -9 of leaders of a real cluster."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+
+from penstock import router
+from tests.support.logd_cluster import LogdCluster
+from tests.support.nats_server import running_nats_server
+from tests.support.router import publish, span_line
+from tests.support.spark import running_spark
+
+pytestmark = pytest.mark.live
+
+VALUES = [span_line(number) for number in range(6000)]
+
+
+def test_each_record_is_read_once_though_leaders_are_killed(tmp_path: Path) -> None:
+    got: list[pa.Table] = []
+    killed: list[str] = []
+    with (
+        running_nats_server(tmp_path / "nats") as url,
+        LogdCluster(tmp_path, url) as cluster,
+        running_spark(tmp_path / "spark") as session,
+    ):
+        cluster.create("s", "s.>", partitions=2, replicas=3)
+        for number in range(6):
+            publish(url, f"s.{number}", VALUES[number::6])
+
+        def take(rows: DataFrame, batch: int) -> None:
+            if batch == 1:  # planned, and not read yet
+                killed.append(cluster.leader("s"))
+                cluster.nodes[killed[0]].daemon.kill()
+            got.append(rows.toArrow())
+
+        options = {
+            "logd": ",".join(node.fetch for node in cluster.nodes.values()),
+            "subscribe": "s",
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "1500",
+        }
+        query = (
+            router.raw(session.spark, options, columns=["partition", "offset", "value"])
+            .writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+    assert killed
+    rows = pa.concat_tables(got)
+    assert sorted(rows["value"].to_pylist()) == sorted(VALUES)
+    places = list(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+    assert len(set(places)) == len(VALUES)
+    assert {partition for partition, _ in places} == {0, 1}
