@@ -24,19 +24,19 @@ _REASON_LENGTH_MAX: Final = 200
 _NULL_TEXT: Final = b"null"
 _NULL: Final = msgspec.Raw(_NULL_TEXT)
 _MAP: Final = "map<string,string>"
-_TEXT: Final = str | None
-_LONG: Final = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_INT: Final = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+_Text = str | None
+_Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 _PYTHON: Final[Mapping[str, Any]] = {
-    "string": _TEXT,
-    "long": _LONG | None,
-    "int": _INT | None,
+    "string": _Text,
+    "long": _Long | None,
+    "int": _Int | None,
     "double": float | None,
     "boolean": bool | None,
-    "array<long>": list[_LONG | None] | None,
+    "array<long>": list[_Long | None] | None,
     "array<double>": list[float | None] | None,
-    "array<string>": list[_TEXT] | None,
+    "array<string>": list[_Text] | None,
     "array<boolean>": list[bool | None] | None,
     "json": msgspec.Raw,
     _MAP: msgspec.Raw,
@@ -124,7 +124,7 @@ class Decoder:
             eq=False,
         )
         self._odd_row = msgspec.defstruct(
-            "OddRow", [("problem", _TEXT, None)], bases=(self._row,), gc=False, eq=False
+            "OddRow", [("problem", _Text, None)], bases=(self._row,), gc=False, eq=False
         )
         self._decode = msgspec.json.Decoder(self._row).decode
 
@@ -203,7 +203,7 @@ class Decoder:
                 found[slot] = msgspec.Raw(msgspec.json.encode(value))
                 continue
             try:
-                found[slot] = msgspec.convert(_as_text(value) if kind is _TEXT else value, kind)
+                found[slot] = msgspec.convert(_as_text(value) if kind is _Text else value, kind)
             except msgspec.ValidationError as error:
                 if key in self._nested and isinstance(value, dict):
                     texts = {name: _as_text(inner) for name, inner in value.items()}
@@ -290,7 +290,7 @@ def _slot_type(fields: Sequence[JsonField]) -> tuple[Any, Any]:
     inner = [field.path[1] for field in fields]
     kind = msgspec.defstruct(
         "Inner",
-        [(_slot_of(name), _TEXT, None) for name in inner],
+        [(_slot_of(name), _Text, None) for name in inner],
         rename={_slot_of(name): name for name in inner},
         gc=False,
         eq=False,

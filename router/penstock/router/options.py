@@ -38,7 +38,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "startingOffsetsByTimestamp": (
         "none",
-        'by partition, `{"logs": {"0": MS}}`: the first record at or after a time, in ms since 1970',
+        'by partition, `{"logs": {"0": MS}}`: the first record at or after a time, ms since 1970',
     ),
     "startingTimestamp": ("none", "one time for all partitions; goes before the two above"),
     "startingOffsetsByTimestampStrategy": (

@@ -6,6 +6,7 @@ the query starts. What it cannot express as a `Filter` is left to Spark, which a
 condition itself in any case.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,6 +49,10 @@ _COMPARABLE: Final = frozenset({"string", "int", "bigint", "double", "boolean", 
 """Types of columns that Arrow compares as Spark does."""
 
 
+_IDS: Final = re.compile(r"#(\d+)")
+_NAMES_AND_IDS: Final = re.compile(r"(\w+)#(\d+)")
+"""Catalyst's way to write attributes: one call for all of them, where each costs a round trip."""
+
 _CHEAPEST: Final = "partition"
 """What is read where only the number of rows counts."""
 
@@ -86,17 +91,19 @@ def need_of(frame: DataFrame, view: View) -> Need:
         frame: The query on a `readStream` of this view, all of its columns.
         view: The view.
     """
-    plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - there is no public way
+    # Not `optimizedPlan`, which is not for streams. There is no public way.
+    session = frame.sparkSession._jsparkSession.sessionState()  # noqa: SLF001
+    plan = session.optimizer().execute(frame._jdf.queryExecution().analyzed())  # noqa: SLF001
     nodes = list(_nodes(plan))
     leaves = [node for node in nodes if node.children().isEmpty()]
     if len(leaves) != 1:  # it reads this stream more than once
         return Need(tuple(column.name for column in view.columns), None)
-    ids = {each.exprId().toString(): each.name() for each in _each(leaves[0].output())}
-    used = {each.exprId().toString() for each in _each(plan.output())}
+    used = set(_IDS.findall(plan.output().toString()))
     for node in nodes:
         if node is not leaves[0]:
-            used |= {each.exprId().toString() for each in _each(node.references().toSeq())}
-    wanted = {name for ident, name in ids.items() if ident in used}
+            used |= set(_IDS.findall(node.references().toSeq().toString()))
+    named = _NAMES_AND_IDS.findall(leaves[0].output().toString())
+    wanted = {name for name, ident in named if ident in used}
     columns = tuple(column.name for column in view.columns if column.name in wanted)
     only: Filter | None = None
     parents = [node for node in nodes if node is not leaves[0]]

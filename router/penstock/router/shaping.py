@@ -77,9 +77,7 @@ class Shaper:
             for column in read
             if column.origin == "json"
         ]
-        self._decoder = Decoder(
-            [_TIME_FIELD, *fields], KINDS, shape.versions, strict=bool(marks)
-        )
+        self._decoder = Decoder([_TIME_FIELD, *fields], KINDS, shape.versions, strict=bool(marks))
         self._schema = pa.schema(
             [pa.field(column.name, _arrow_type(column)) for column in shape.columns]
         )

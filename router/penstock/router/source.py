@@ -154,6 +154,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._seen: LogState | None = None
         self._unreachable_since_ns: int | None = None
 
+    @override
     def __getstate__(self) -> dict[str, Any]:
         """Executors get what `read` needs, and no connection."""
         return {"_options": self._options, "_shape": self._shape}
