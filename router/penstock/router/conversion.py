@@ -5,7 +5,7 @@ not wanted is passed over as text. Only rows that are not as the specs say are l
 they are kept, their fields NULL where they cannot be told, and `malformed_reason` says why.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, compress
 from operator import attrgetter
@@ -24,6 +24,7 @@ _REASON_LENGTH_MAX: Final = 200
 _NULL_TEXT: Final = b"null"
 _NULL: Final = msgspec.Raw(_NULL_TEXT)
 _MAP: Final = "map<string,string>"
+_BLANK: Final = r"[ \t\r\n]"
 _Text = str | None
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -271,7 +272,8 @@ class Rows:
             return maps.take(raws.indices)
         if field.neutral == "json":
             texts = self.texts(key)
-            return pc.if_else(pc.equal(texts, _NULL_TEXT), None, texts).cast(pa.string())
+            texts = pc.if_else(pc.equal(texts, _NULL_TEXT), None, texts)
+            return _compact(texts, pc.is_valid(texts)).cast(pa.string())
         return pa.array(self._values(key), ARROW_TYPES[field.neutral])
 
     def _values(self, key: str) -> list[Any]:
@@ -339,9 +341,23 @@ def _plain_texts(texts: pa.Array) -> pa.Array:
     plain = pc.if_else(is_string, pc.binary_slice(texts, 1, -1), texts)
     plain = pc.if_else(pc.equal(texts, _NULL_TEXT), None, plain)
     escaped = pc.and_(is_string, pc.match_substring(texts, b"\\"))
-    if pc.any(escaped).as_py():
-        decoded = [msgspec.json.decode(text) for text in texts.filter(escaped).to_pylist()]
-        plain = pc.replace_with_mask(
-            plain, escaped, pa.array([text.encode() for text in decoded], pa.binary())
-        )
-    return plain.cast(pa.string())
+    plain = _replaced(plain, escaped, texts, lambda text: msgspec.json.decode(text).encode())
+    return _compact(plain, pc.invert(is_string)).cast(pa.string())
+
+
+def _compact(texts: pa.Array, is_json: pa.Array) -> pa.Array:
+    """Lists and objects without blanks, as Spark's own functions write them."""
+    is_nested = pc.or_(pc.starts_with(texts, b"{"), pc.starts_with(texts, b"["))
+    loose = pc.and_(pc.and_(is_json, is_nested), pc.match_substring_regex(texts, _BLANK))
+    return _replaced(texts, loose, texts, lambda text: msgspec.json.format(text, indent=-1))
+
+
+def _replaced(
+    values: pa.Array, mask: pa.Array, texts: pa.Array, make: Callable[[bytes], bytes]
+) -> pa.Array:
+    """Values of which some are made of texts one by one: those that are rare."""
+    mask = pc.fill_null(mask, fill_value=False)
+    if not pc.any(mask, min_count=0).as_py():
+        return values
+    made = [make(text) for text in texts.filter(mask).to_pylist()]
+    return pc.replace_with_mask(values, mask, pa.array(made, pa.binary()))

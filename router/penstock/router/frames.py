@@ -17,7 +17,8 @@ record, with the columns of all kinds together.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -28,6 +29,9 @@ from penstock.router.source import LogDataSource
 from penstock.router.views import ViewName
 
 Steps = Callable[[DataFrame], DataFrame]
+
+_REGISTERED: Final[WeakSet[SparkSession]] = WeakSet()
+"""Sessions that have the data source; Spark warns when one is registered again."""
 
 
 def raw(
@@ -95,7 +99,9 @@ def read(
         view: Which.
         streaming: Whether for a stream or a batch.
     """
-    spark.dataSource.register(LogDataSource)
+    if spark not in _REGISTERED:
+        spark.dataSource.register(LogDataSource)
+        _REGISTERED.add(spark)
     given: dict[str, Any] = {**options, "view": view}
     chosen = parse_options(given, streaming=streaming)
     whole = chosen.view.struct(chosen.columns)

@@ -99,7 +99,7 @@ def test_a_record_has_its_columns_and_keeps_its_bytes() -> None:
     assert dict(row["resource"]) == LOG["resource"]
     assert dict(row["attributes"]) == {
         "n": "7", "x": "1.5", "yes": "true", "none": None, "tags": '["a",1]', "said": 'a "b"\n☃',
-    } or dict(row["attributes"])["tags"] == '["a", 1]'  # fmt: skip
+    }  # fmt: skip
     assert json.loads(row["value"]) == LOG
     assert (row["malformed"], row["malformed_reason"]) == (False, None)
 
@@ -108,7 +108,7 @@ def test_a_metric_has_arrays_and_json() -> None:
     (row,) = shaped([METRIC], name="metrics")
     assert (row["bucket_counts"], row["explicit_bounds"]) == ([1, 2], [0.5])
     assert row["metric_value"] == 3.0
-    assert json.loads(row["positive"]) == {"offset": 1}
+    assert row["positive"] == '{"offset":1}'
     assert (row["attributes"], row["negative"]) == (None, None)
 
 
