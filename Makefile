@@ -18,9 +18,10 @@ check: .venv/.installed ## Format, lint, types, import contracts, tidiness, bare
 sim: .venv/.installed ## Run the seeded simulations only; SEED=n repeats one
 	@$(BIN)/python -m tests.run sim $(ARGS)
 
-fuzz: .venv/.installed ## Send hostile requests to every port; CASES=n times as many as the tests do, SEED=n draws others
+fuzz: .venv/.installed ## Send hostile bytes to every port and decoder; CASES=n times as many as the tests do, SEED=n draws others
 	@PENSTOCK_FUZZ_CASES=$(or $(CASES),20) PENSTOCK_FUZZ_SEED=$(or $(SEED),0) $(BIN)/pytest --timeout 3600 \
-	  tests/unit/logd/test_hostile_requests.py tests/live/test_logd_fuzz.py $(ARGS)
+	  tests/unit/logd/test_hostile_requests.py tests/unit/collector/test_hostile_bytes.py \
+	  tests/live/test_logd_fuzz.py $(ARGS)
 
 soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SEED=n repeats one
 	@$(BIN)/python -m tests.soak $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

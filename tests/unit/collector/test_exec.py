@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import pytest
 
 from penstock.collector.source_sections import ExecSource as Section
 from penstock.collector.sources import exec as exec_source
+from penstock.collector.sources import program as program_source
 from penstock.collector.sources.exec import ExecSource
 from penstock.service import ConfigError
 from tests.support.intake import SpoolingIntake, spooling
@@ -81,6 +83,27 @@ async def test_the_stop_ends_the_program_and_what_it_started(tmp_path: Path) -> 
         pids = [int(pid) for pid in bodies(intake)[0].split()]
         await source.stop()
         await wait_until_async(lambda: not any(map(is_alive, pids)))
+
+
+@pytest.mark.parametrize("session", [False, True])
+async def test_a_program_has_ended_though_another_holds_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session: bool
+) -> None:
+    monkeypatch.setattr(program_source, "_OUTPUT_GRACE_S", 0.05)
+    program = (
+        "import subprocess\n"
+        f"child = subprocess.Popen(['sleep', '1000'], start_new_session={session})\n"
+        "print(child.pid, end='', flush=True)"
+    )
+    async with running(tmp_path, program, interval_s=3600) as (_, intake):
+        await wait_until_async(lambda: bodies(intake))
+        pid = int(bodies(intake)[0])
+        try:
+            await wait_until_async(lambda: intake.account.notes["outputs_held_open"] == 1)
+            assert is_alive(pid) == session
+        finally:
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
 
 
 async def test_a_run_that_takes_too_long_is_ended(tmp_path: Path) -> None:

@@ -155,3 +155,29 @@ def test_a_chunk_that_is_not_unicode_is_acknowledged_as_it_came() -> None:
     message = one(b"\x93\xa1t\x90\x81\xa5chunk\xa2a\xff")
     assert message.chunk is not None
     assert encode_ack(message.chunk) == b"\x81\xa3ack\xa2a\xff"
+
+
+def test_a_large_message_in_small_pieces_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pieces before the last are not read again, which would be quadratic."""
+    fed: list[int] = []
+    make_unpacker = forward._unpacker
+
+    class Counting:
+        def __init__(self) -> None:
+            self._inner = make_unpacker()
+            self.skip, self.tell = self._inner.skip, self._inner.tell
+
+        def feed(self, data: bytes) -> None:
+            fed.append(len(data))
+            self._inner.feed(data)
+
+    monkeypatch.setattr(forward, "_unpacker", Counting)
+    raw = msgpack.packb(["app", [[5, {"m": "x" * 3000}]] * 30]) + msgpack.packb(["b", 5, {}])
+    reader = MessageReader()
+    values = [value for at in range(0, len(raw), 512) for value in reader.cut(raw[at : at + 512])]
+    assert b"".join(values) == raw
+    assert len(values) == 2
+    assert sum(fed) == len(raw)
+    assert reader.waiting_bytes == 0

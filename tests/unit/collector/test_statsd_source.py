@@ -61,3 +61,14 @@ async def test_each_interval_is_flushed(tmp_path: Path) -> None:
         await wait_until_async(lambda: len(intake.lines()) == 1)
         source._on_datagram(b"a:1|c", ("127.0.0.1", 1))
         await wait_until_async(lambda: len(intake.lines()) == 2)
+
+
+async def test_the_last_line_needs_no_newline(tmp_path: Path) -> None:
+    async with listening(tmp_path, flush_interval_s=3600) as (source, intake):
+        host, port = source.endpoints["tcp"].split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"a:1|c\nb:2|c")
+        writer.close()
+        await wait_until_async(lambda: intake.account.notes["samples_aggregated"] == 2)
+        await source.stop()
+        assert {json.loads(line)["name"] for line in intake.lines()} == {"a", "b"}

@@ -73,7 +73,14 @@ class MessageReader:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._unpacker = _unpacker()
+        self._cut = 0
         self._started = False
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of a message that has begun and not ended."""
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Message]:
         """Add bytes; returns the messages that they complete.
@@ -93,21 +100,21 @@ class MessageReader:
             raise RemoteProtocolError("the JSON form of the forward protocol is not supported")
         self._started = True
         self._buffer += data
-        unpacker = _unpacker()
-        unpacker.feed(self._buffer)
         values: list[bytes] = []
         at = 0
-        while at < len(self._buffer):
-            try:
-                unpacker.skip()
-            except msgpack.OutOfData:
-                break
-            except _MSGPACK_ERRORS as error:
-                raise RemoteProtocolError(f"not msgpack: {type(error).__name__}") from None
-            end = unpacker.tell()
-            values.append(bytes(self._buffer[at:end]))
-            at = end
+        try:
+            self._unpacker.feed(data)
+            while at < len(self._buffer):
+                self._unpacker.skip()  # goes on where it had to stop for want of data
+                end = self._unpacker.tell() - self._cut
+                values.append(bytes(self._buffer[at:end]))
+                at = end
+        except msgpack.OutOfData:
+            pass
+        except _MSGPACK_ERRORS as error:
+            raise RemoteProtocolError(f"not msgpack: {type(error).__name__}") from None
         del self._buffer[:at]
+        self._cut += at
         if len(self._buffer) > FORWARD_MESSAGE_BYTES_MAX:
             raise RemoteProtocolError(f"message above {FORWARD_MESSAGE_BYTES_MAX} bytes")
         return values
@@ -120,12 +127,20 @@ def encode_ack(chunk: bytes | str) -> bytes:
 
 
 def messages_in(unit: bytes) -> Iterator[bytes]:
-    """The messages of a spooled unit, each as its bytes."""
+    """The messages of a spooled unit, each as its bytes.
+
+    Raises:
+        UndecodableError: It is none.
+    """
     unpacker = _unpacker()
-    unpacker.feed(unit)
     at = 0
     while at < len(unit):
-        unpacker.skip()
+        try:
+            if at == 0:
+                unpacker.feed(unit)
+            unpacker.skip()
+        except (*_MSGPACK_ERRORS, msgpack.OutOfData) as error:
+            raise UndecodableError(f"forward: not a unit: {type(error).__name__}") from None
         end = unpacker.tell()
         yield unit[at:end]
         at = end

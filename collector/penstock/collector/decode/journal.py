@@ -18,6 +18,7 @@ from penstock.collector.limits import SERVICE_CHARACTERS_MAX
 from penstock.specs.limits import INT64_MAX, STRING_CHARACTERS_MAX
 
 _PRIORITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
+_NUMBERED: Final = {str(number): name for number, name in enumerate(_PRIORITIES)}
 _TIMES: Final = ("_SOURCE_REALTIME_TIMESTAMP", "__REALTIME_TIMESTAMP")
 _SERVICES: Final = ("_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER", "_COMM")
 _ELSEWHERE: Final = frozenset({"MESSAGE", "PRIORITY", "_HOSTNAME", "_SOURCE_REALTIME_TIMESTAMP"})
@@ -97,8 +98,8 @@ def _text(value: Any) -> str:
 
 
 def _severity(priority: Any) -> tuple[int, str]:
-    if isinstance(priority, str) and priority.isdecimal() and int(priority) < len(_PRIORITIES):
-        priority = _PRIORITIES[int(priority)]
+    if isinstance(priority, str) and priority in _NUMBERED:
+        priority = _NUMBERED[priority]
     return severity(priority) or (9, "INFO")
 
 

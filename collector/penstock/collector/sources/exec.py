@@ -81,6 +81,7 @@ class ExecSource(Source):
         if program.problem:
             self._intake.log.warning("the program cannot be started", error=program.problem)
         self._intake.note("timeouts", int(program.timed_out))
+        self._intake.note("outputs_held_open", int(program.output_held))
         return status
 
     async def _read(self, stream: asyncio.StreamReader, name: str) -> None:

@@ -87,9 +87,14 @@ class StatsdSource(Source):
 
     async def _serve(self, reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         cutter = LineCutter(STATSD_LINE_BYTES_MAX + 1)  # one more: the parser tells, and counts
-        while data := await reader.read(READ_BYTES):
-            for line in cutter.feed(data):
-                self._take(line.text)
+        try:
+            while data := await reader.read(READ_BYTES):
+                for line in cutter.feed(data):
+                    self._take(line.text)
+        finally:  # many clients end the last line with the connection
+            rest = cutter.flush()
+            if rest is not None:
+                self._take(rest.text)
 
     def _take(self, line: bytes) -> None:
         line = line.strip()

@@ -1,0 +1,295 @@
+"""Every decoder on bytes that are nearly right, and on such as are not: refused, never raised.
+
+Samples are what real senders send; they are cut, doubled, spliced and changed by dice, and
+hypothesis adds bytes of its own. `make fuzz` runs more of them (`PENSTOCK_FUZZ_CASES`).
+"""
+
+import gzip
+import json
+import struct
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+import msgpack
+import orjson
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from penstock.collector.core.containers import read_cri, read_docker
+from penstock.collector.core.forward import MessageReader, decode_message
+from penstock.collector.core.forward_handshake import Handshake, Secrets
+from penstock.collector.core.inflate import gunzip, unzstd
+from penstock.collector.core.statsd import parse_line
+from penstock.collector.core.syslog_framing import SyslogCutter, pack_messages
+from penstock.collector.core.unix_framing import FrameReader, decode_batch_header
+from penstock.collector.decode.otlp_messages import SIGNALS, Encoding, decode_request
+from penstock.collector.decode.otlp_records import map_element
+from penstock.collector.decode.prometheus import read_exposition
+from penstock.collector.decode.units import decode_records
+from penstock.collector.errors import RemoteProtocolError, UndecodableError
+from penstock.collector.limits import MIB, UNIX_FRAME_BYTES_MAX
+from penstock.collector.spool import Unit
+from penstock.specs.errors import RefusedRecordError
+from penstock.specs.gate import check_line
+from tests.support.collector import encode_batch, log_line
+from tests.support.fuzzing import SEED, cases
+
+REFUSALS = (RemoteProtocolError, UndecodableError, RefusedRecordError)
+Decode = Callable[[bytes], object]
+META = {"service": "from_tag", "timezone": "UTC", "peer": "p", "truncated": []}
+
+
+def unit_of(kind: str) -> Decode:
+    """A spooled unit taken apart, and what comes of it given to the gate."""
+
+    def decode(data: bytes) -> None:
+        decoded = decode_records(Unit("s", kind, data, 1, 99, META), {"service.name": "s"})
+        for line in decoded.lines:
+            check_line(line)
+
+    return decode
+
+
+def otlp(number: int, encoding: Encoding) -> Decode:
+    def decode(data: bytes) -> None:
+        for element in decode_request(SIGNALS[number], data, encoding):
+            for made in map_element(element, {"service.name": "s"}, 99):
+                if isinstance(made, bytes):
+                    check_line(made)
+
+    return decode
+
+
+def stream(make: Callable[[], Any]) -> Decode:
+    """A cutter that is fed in two pieces, as a socket may bring them."""
+
+    def decode(data: bytes) -> None:
+        cutter = make()
+        cutter.feed(data[: len(data) // 2])
+        cutter.feed(data[len(data) // 2 :])
+
+    return decode
+
+
+def greet(data: bytes) -> None:
+    Handshake(Secrets("key", {"u": "p"}), "h", nonce=b"n" * 16, auth_salt=b"s" * 16).answer(data)
+
+
+def frame_header(data: bytes) -> None:
+    for frame in FrameReader().feed(data):
+        decode_batch_header(frame)
+
+
+def scraped(data: bytes) -> None:
+    for kind in ("text/plain", "application/openmetrics-text"):
+        read_exposition(data, kind, first_scrape_ns=1, samples_max=1000)
+
+
+def otlp_samples() -> list[bytes]:
+    """One request of each signal, with something in every kind of field."""
+    logs, spans, metrics = (
+        ExportLogsServiceRequest(), ExportTraceServiceRequest(), ExportMetricsServiceRequest(),
+    )  # fmt: skip
+    resource = logs.resource_logs.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "shop"
+    record = resource.scope_logs.add().log_records.add(time_unix_nano=5, severity_number=9)
+    record.body.kvlist_value.values.add(key="a").value.array_value.values.add().int_value = 1
+    record.trace_id, record.span_id = b"t" * 16, b"s" * 8
+    span = spans.resource_spans.add().scope_spans.add().spans.add(name="n", kind=2)
+    span.trace_id, span.span_id, span.start_time_unix_nano = b"t" * 16, b"s" * 8, 5
+    span.events.add(name="e", time_unix_nano=6)
+    span.links.add(trace_id=b"t" * 16, span_id=b"l" * 8)
+    scope = metrics.resource_metrics.add().scope_metrics.add()
+    scope.metrics.add(name="m").sum.data_points.add(as_int=1, time_unix_nano=5)
+    point = scope.metrics.add(name="h").histogram.data_points.add(count=2, time_unix_nano=5)
+    point.bucket_counts.extend([1, 1])
+    point.explicit_bounds.append(1.5)
+    scope.metrics.add(name="q").summary.data_points.add(count=1, sum=2).quantile_values.add(value=1)
+    return [made.SerializeToString() for made in (logs, spans, metrics)]
+
+
+_ENTRY = [msgpack.ExtType(0, struct.pack(">II", 5, 6)), {"message": "hi", "level": "warn"}]
+_PACKED = msgpack.packb(_ENTRY) * 3
+FORWARD = [
+    msgpack.packb(["app.x", 5, {"message": "hi"}, {"chunk": "c"}]),
+    msgpack.packb(["app", [_ENTRY, [[5, {"meta": 1}], {"log": b"\xff"}]], {"size": 2}]),
+    msgpack.packb(["app", _PACKED, {"chunk": b"c"}]),
+    msgpack.packb(["app", gzip.compress(_PACKED), {"compressed": "gzip"}]),
+    msgpack.packb(["app", zstandard.compress(_PACKED), {"compressed": "zstd"}]),
+]
+SYSLOG = [
+    b'<34>1 2026-10-11T22:14:15.003Z h su 1 ID47 [ex@3 k="v\\""] \xef\xbb\xbfmessage',
+    b"<13>Oct 11 22:14:15 host cron[12]: text",
+]
+OTLP = otlp_samples()
+OTLP_JSON = orjson.dumps(
+    {"resourceLogs": [{"scopeLogs": [{"logRecords": [
+        {"timeUnixNano": "5", "traceId": "ab" * 16, "body": {"kvlistValue": {"values": [
+            {"key": "k", "value": {"arrayValue": {"values": [{"intValue": "3"}]}}}]}}},
+    ]}]}]}
+)  # fmt: skip
+EXPOSED = (
+    b'# TYPE a counter\na_total{l="v"} 3 5\n# TYPE h histogram\nh_bucket{le="1"} 2\n'
+    b'h_bucket{le="+Inf"} 3\nh_sum 4\nh_count 3\n# TYPE s summary\ns{quantile="0.5"} NaN\n# EOF\n'
+)
+BATCH = encode_batch("me", 1, [log_line(1), b"no json"], resource={"service.name": "s"})
+DOCKER = b'{"log":"text\\n","stream":"stdout","time":"2026-01-02T03:04:05.123456789Z"}'
+CRI = b"2026-01-02T03:04:05.123456789Z stdout P text"
+
+JOURNAL = orjson.dumps(
+    {"MESSAGE": "m", "PRIORITY": "3", "__CURSOR": "c", "__REALTIME_TIMESTAMP": "5"}
+)
+
+DECODERS: dict[str, tuple[list[bytes], Decode]] = {
+    "forward unit": (FORWARD, unit_of("forward")),
+    "forward message": (FORWARD, decode_message),
+    "forward stream": (FORWARD, stream(MessageReader)),
+    "forward handshake": ([msgpack.packb(["PING", "h", b"s", "0" * 128, "u", "0" * 128])], greet),
+    "unix unit": ([BATCH[4:]], unit_of("unix")),
+    "unix frames": ([BATCH], frame_header),
+    "ndjson unit": ([log_line(1) + b"\n" + log_line(2)], unit_of("ndjson")),
+    "lines unit": ([b'{"level":"info","msg":"m"}\nplain\x1b[0m', log_line(3)], unit_of("lines")),
+    "syslog unit": ([pack_messages(SYSLOG)], unit_of("syslog")),
+    "syslog messages": (SYSLOG, lambda data: unit_of("syslog")(pack_messages([data]))),
+    "syslog stream": ([b"%d %b" % (len(SYSLOG[0]), SYSLOG[0]), SYSLOG[1] + b"\n"],
+                      stream(lambda: SyslogCutter(1000))),
+    "journal unit": ([JOURNAL], unit_of("journal")),
+    "statsd": ([b"a.b:1:2|ms|@0.5|#k:v,x|T5", b"_e{1,1}:a|b|t:error", b"_sc|n|2|m:x"],
+               parse_line),
+    "prometheus": ([EXPOSED], scraped),
+    "docker": ([DOCKER], read_docker),
+    "cri": ([CRI], read_cri),
+    "gzip": ([gzip.compress(b"hello")], lambda data: gunzip(data, 1000)),
+    "zstd": ([zstandard.compress(b"hello")], lambda data: unzstd(data, 1000)),
+    "otlp json": ([OTLP_JSON], otlp(0, Encoding.JSON)),
+    "otlp logs": (OTLP, otlp(0, Encoding.PROTOBUF)),
+    "otlp traces": (OTLP, otlp(1, Encoding.PROTOBUF)),
+    "otlp metrics": (OTLP, otlp(2, Encoding.PROTOBUF)),
+}  # fmt: skip
+_BYTES = (b"\x00", b"\xff", b"\n", b" ", b'"', b"{" * 300, b"[" * 2000, b"\x91" * 2000,
+          b"\x7f\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"-1", b"1e999", b"9" * 40, b"9" * 5000,
+           b"\xed\xa0\x80",
+          "\u202e\u0000é".encode())  # fmt: skip
+
+
+def mutations(rng: Random, samples: list[bytes]) -> bytes:
+    """A sample with a few changes."""
+    data = bytearray(rng.choice(samples))
+    for _ in range(rng.choice((1, 1, 2, 3, 8))):
+        at = rng.randrange(len(data) + 1)
+        end = min(len(data), at + rng.choice((1, 1, 2, 4, 30)))
+        match rng.randrange(6):
+            case 0:
+                data[at:end] = rng.choice(_BYTES)
+            case 1:
+                data[at:at] = rng.choice(_BYTES)
+            case 2:
+                del data[at:end]
+            case 3 if at < len(data):
+                data[at] ^= 1 << rng.randrange(8)
+            case 4:
+                other = rng.choice(samples)
+                data[at:] = other[rng.randrange(len(other)) :]
+            case _:
+                data += data[at:end] * rng.choice((1, 2, 50))
+        del data[200_000:]
+    return bytes(data)
+
+
+def try_decoder(decode: Decode, data: bytes) -> None:
+    """Refusals are answers; anything else is not."""
+    try:
+        decode(data)
+    except REFUSALS:
+        pass
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__}: {error} of {data[:300]!r}") from error
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_samples_that_were_changed_are_refused_and_never_raise(name: str) -> None:
+    samples, decode = DECODERS[name]
+    for sample in samples:
+        try_decoder(decode, sample)
+    rng = Random(f"{SEED} {name}")
+    for _ in range(cases(150)):
+        try_decoder(decode, mutations(rng, samples))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.binary(max_size=400))
+def test_any_bytes_are_refused_and_never_raise(name: str, data: bytes) -> None:
+    try_decoder(DECODERS[name][1], data)
+
+
+@contextmanager
+def at_most(size: int) -> Iterator[None]:
+    """What is done within takes no more memory than this at any time."""
+    tracemalloc.start()
+    try:
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < size, f"{peak} bytes"
+
+
+def frames_of_nothing(count: int) -> bytes:
+    return b"".join([gzip.compress(b"")] * count)
+
+
+@pytest.mark.parametrize(
+    ("inflate", "bomb"),
+    [
+        (gunzip, gzip.compress(bytes(300 * MIB), 9)),
+        (unzstd, zstandard.compress(bytes(300 * MIB))),
+        (gunzip, gzip.compress(bytes(30 * MIB), 9) * 10),
+        (gunzip, frames_of_nothing(20_000) + gzip.compress(bytes(3 * MIB))),
+    ],
+    ids=["gzip", "zstd", "members", "empty members"],
+)
+def test_a_bomb_takes_no_more_than_its_bound(
+    inflate: Callable[[bytes, int], bytes], bomb: bytes
+) -> None:
+    with at_most(12 * MIB), pytest.raises(UndecodableError, match="after decompression"):
+        inflate(bomb, 2 * MIB)  # and one piece more, which may become 4 MiB, twice while it grows
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        b"\xdd\xff\xff\xff\xff",  # an array of 4 G elements
+        b"\xdf\xff\xff\xff\xff",  # a map
+        b"\xc6\xff\xff\xff\xff",  # 4 GiB of bytes
+        b"\x93\xa3app\xdd\xff\xff\xff\xff",
+        b"\x91" * 100_000,  # nested
+    ],
+)
+def test_a_claim_of_many_elements_takes_no_memory(claim: bytes) -> None:
+    with at_most(8 * MIB):
+        for decode in (stream(MessageReader), unit_of("forward"), greet):
+            try_decoder(decode, claim)
+
+
+def test_a_frame_above_the_limit_is_refused_by_its_length_alone() -> None:
+    with at_most(MIB), pytest.raises(RemoteProtocolError):
+        FrameReader().feed(struct.pack(">I", UNIX_FRAME_BYTES_MAX + 1))
+
+
+def test_nested_json_is_refused_or_kept_as_it_is() -> None:
+    deep = b'{"a":' * 50_000 + b"1" + b"}" * 50_000
+    for name in ("ndjson unit", "lines unit", "otlp json", "journal unit", "docker"):
+        try_decoder(DECODERS[name][1], deep)
+    header = json.dumps({"batch": 1}).encode()[:-1] + b',"resource":' + deep + b"}"
+    try_decoder(DECODERS["unix unit"][1], header)
