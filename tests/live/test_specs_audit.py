@@ -15,7 +15,7 @@ from penstock import specs
 from penstock.specs import Emitter, EmitterLimits
 from penstock.specs.core.queue import line_of
 from penstock.specs.core.spill import Spill
-from penstock.specs.spill_file import SpillFile
+from penstock.specs.spill_file import SpillFile, boot_id, orphans
 from tests.support.collector_socket import CollectorSocket, take
 from tests.support.waiting import wait_until
 
@@ -70,6 +70,22 @@ go.set()
 thread.join()
 say(3)
 print(emitter.flush(20), emitter.counters().acked == {"audit": 2, "log": 2})
+"""
+
+
+SURVIVED = """
+import os, signal, sys, warnings
+warnings.simplefilter("ignore")
+from penstock import specs
+specs.setup("parent", socket=sys.argv[1], opentelemetry=False)
+specs.Audit(event_name="door.opened", actor=specs.Actor(type="user", id="1"),
+            action="open", target=specs.Target(type="door", id="1"), outcome="success").emit()
+pid = os.fork()
+if pid == 0:
+    sys.stdin.read()
+    os._exit(0)
+print("ready", flush=True)
+signal.pause()
 """
 
 
@@ -185,6 +201,24 @@ def test_what_a_killed_process_had_said_is_delivered_by_the_next(
     assert lane is not None
     wait_until(lambda: not any(one.held for one in lane._adopted), what="the last answer")
     wait_until(lambda: adopting.close(0.1) and not journals(spill), what="an empty directory")
+
+
+def test_a_child_that_survives_its_parent_does_not_keep_its_journal(tmp_path: Path) -> None:
+    spill = tmp_path / "spill"
+    spill.mkdir(0o700)
+    with subprocess.Popen(
+        [sys.executable, "-c", SURVIVED, str(tmp_path / "nobody.sock")],
+        env=os.environ | {"PENSTOCK_SPILL_DIR": str(spill)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        assert list(orphans(spill, 1_000_000, boot_id())) == []
+        parent.kill()
+        parent.wait(20)
+        (found,) = orphans(spill, 1_000_000, boot_id())  # its child waits for its input to end
+        assert found.spill.held == 1
+        found.remove()
 
 
 class Disk:
