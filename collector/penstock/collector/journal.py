@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -175,16 +176,28 @@ class Journal:
     async def first_segment_end(self) -> int | None:
         """Where the oldest segment ends, once it is not the one that is written; None: it is empty.
 
-        What is written goes on in a new one if there is none but it.
+        What is written goes on in a new one if there is none but it. None, too, where the disk does
+        not let that be: `failure` says why.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._first_segment_end)
+        return await self._try(self._first_segment_end)
 
     async def delete_before(self, offset: int) -> None:
-        """Give back the room of segments that end at or below `offset`."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._delete, offset)
+        """Give back the room of segments that end at or below `offset`.
+
+        What the disk does not let us give back now is given back another time: `failure` says why.
+        """
+        await self._try(partial(self._delete, offset))
         self._room.set()
+
+    async def _try(self, work: Callable[[], _T]) -> _T | None:
+        """Do something that may wait, in the journal's thread; None if the disk failed."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, work)
+        except (LogdError, OSError) as error:
+            self.failure = str(error)
+            self.failures += 1
+            return None
 
     async def close(self) -> None:
         """Commit what is left and close the log."""
