@@ -105,7 +105,7 @@ class _JsonFormatter(logging.Formatter):
 
 def stdlib_log(_: str) -> tuple[Say, Drain]:
     """A queue in between, as the standard library's cookbook has it."""
-    lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    lines: queue.Queue[Any] = queue.Queue(-1)
     writing = logging.StreamHandler(NULL_TEXT)
     writing.setFormatter(_JsonFormatter())
     listener = logging.handlers.QueueListener(lines, writing)
@@ -114,7 +114,7 @@ def stdlib_log(_: str) -> tuple[Say, Drain]:
     logger.setLevel(logging.INFO)
     logger.propagate = False
     logger.addHandler(logging.handlers.QueueHandler(lines))
-    return lambda number: logger.info("order placed", extra=_fields(number)), listener.stop
+    return lambda number: logger.info("order placed", extra=_fields(number)), lines.join
 
 
 def otel_log(_: str) -> tuple[Say, Drain]:

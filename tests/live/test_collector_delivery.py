@@ -150,7 +150,8 @@ def test_a_drain_that_is_cut_short_exits_with_75_and_goes_on_at_the_next_start(
         units = command("spool", "ls", collector.data_dir / "spool")
         assert sum(unit["records"] for unit in units) >= sender.acked * PER_BATCH
         (summary,) = command("spool", "check", collector.data_dir / "spool")
-        assert summary == {"units": len(units), "bytes": summary["bytes"], "damaged": False}
+        assert (summary["units"], summary["problems"]) == (len(units), [])
+        assert not summary["damaged"]
         with logd:
             collector.daemon.start()
             wait_until(lambda: len(arrived(logd, "shop")) >= sender.acked * PER_BATCH)

@@ -239,7 +239,9 @@ class Disk:
         before = file.path.read_bytes()
         done = self._sync(file, descriptor)
         self.syncs += 1
-        (self.directory / file.path.name).write_bytes(before)
+        image = self.directory / f"{file.path.name}.next"
+        image.write_bytes(before)
+        image.replace(self.directory / file.path.name)  # others look while it is written
         return done
 
     def actors(self) -> list[int]:
