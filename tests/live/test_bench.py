@@ -33,12 +33,12 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     assert list((tmp_path / "bench").iterdir()) == []
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("letters", ["a,b,h", "c,f", "d,e", "g,m,n", "i,j", "k,l", "o", "s,t"])
+@pytest.mark.timeout(620)  # s and t start Spark, which a busy machine takes minutes for
+@pytest.mark.parametrize("letters", ["a,b,h", "c,f", "d,e", "g,m,n", "i,j", "k,l", "o", "s", "t"])
 def test_every_scenario_measures_something(directory: Path, letters: str) -> None:
     path = directory.parent / "bench.json"
     bench = _start(directory, "--only", letters, "--json", str(path))
-    output, _ = bench.communicate(timeout=170)
+    output, _ = bench.communicate(timeout=600)
     assert bench.returncode == 0, output[-3000:]
     document = json.loads(path.read_text())
     assert {case["scenario"] for case in document["cases"]} == set(letters.split(","))
