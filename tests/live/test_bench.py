@@ -44,7 +44,7 @@ def test_every_scenario_measures_something(directory: Path, letters: str) -> Non
     assert {case["scenario"] for case in document["cases"]} == set(letters.split(","))
     for case in document["cases"]:
         for name, system in case["systems"].items():
-            assert len(system["rounds"]) == 1, (case["case"], name)
+            assert system["rounds"], (case["case"], name)
             assert system["median"] >= 0 or case["unit"] == "KiB", (case["case"], name)
     assert document["machine"]["cores"] == os.cpu_count()
 
@@ -64,8 +64,11 @@ def test_interrupting_it_ends_everything_it_started(directory: Path, how: signal
     process = psutil.Process(bench.pid)
 
     def started() -> list[psutil.Process]:
-        found = process.children(recursive=True)
-        names = {child.name() for child in found}
+        try:
+            found = process.children(recursive=True)
+            names = {child.name() for child in found}
+        except psutil.NoSuchProcess:  # one that ended in between
+            return []
         return found if "nats-server" in names and len(found) > 4 else []
 
     children = wait_until(started, within_s=60, what="servers and a publisher")

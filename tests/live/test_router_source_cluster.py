@@ -12,7 +12,7 @@ from tests.support.nats_server import running_nats_server
 from tests.support.router import publish, span_line
 from tests.support.spark import running_spark
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 VALUES = [span_line(number) for number in range(6000)]
 
@@ -48,7 +48,7 @@ def test_each_record_is_read_once_though_leaders_are_killed(tmp_path: Path) -> N
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(400)
         assert query.exception() is None
     assert killed
     rows = pa.concat_tables(got)
