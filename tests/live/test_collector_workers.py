@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import psutil
 import pytest
 
 from tests.support.collector import Collector, bodies
@@ -89,7 +90,14 @@ def test_workers_share_ports_and_one_that_is_killed_loses_nothing(
         assert set(sender.kept) <= set(bodies(logd.values("logs")))
         assert collector.daemon.stop() == 0
 
+        last = pid_of(second)
         collector.daemon.program = (sys.executable, "-m", "penstock.collector", "run")
         collector.daemon.start()
+
+        def is_drained() -> bool:
+            holder = (second / "lock").read_text().strip()
+            return holder not in ("", str(last)) and not psutil.pid_exists(int(holder))
+
+        wait_until(is_drained, what="what an earlier worker left is looked at")
         assert list(collector.daemon.status()["info"]["workers"]) == ["0"]
         assert collector.daemon.stop() == 0

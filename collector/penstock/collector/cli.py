@@ -85,12 +85,11 @@ def start(
     if not config_paths:
         raise click.UsageError("--config FILE is needed to run the collector", context)
     config_path = Path(", ".join(map(str, config_paths)))
-    share = worker or Share(0, 1)
 
     def load() -> CollectorConfig:
         config = load_collector_config(config_paths)
         graph_of(config, str(config_path))
-        return config_of(config, share)
+        return config if worker is None else config_of(config, worker)
 
     config = load()
     if check:

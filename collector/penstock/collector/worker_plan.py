@@ -54,11 +54,12 @@ def left_behind(data_dir: Path, count: int) -> list[int]:
 def config_of(config: CollectorConfig, share: Share) -> CollectorConfig:
     """A worker's configuration; it names all sources, as transforms do: see `Share.takes`.
 
+    The one worker of a supervisor that also drains earlier ones' spools has an admin endpoint of
+    its own, too: the configured one is the supervisor's.
+
     Raises:
         ConfigError: A source's address cannot be shared.
     """
-    if share.count == 1 and share.index == 0:
-        return config
     sources = [_shared(source) if share.count > 1 else source for source in config.sources]
     if share.receives and not any(share.takes(source) for source in sources):
         raise ConfigError(

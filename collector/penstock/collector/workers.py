@@ -93,6 +93,8 @@ class Worker:
             code = await self._process.wait()
             self._process = None
             was_ready = self.endpoint is not None or self._restarts.count
+            if self._stopping.is_set() and code == -signal.SIGTERM:
+                return ExitCode.TEMPORARY  # it had not begun; what it has is delivered next time
             if self._stopping.is_set() or (code == 0 and not self.share.receives):
                 return code
             if code in _FOR_GOOD and not was_ready:

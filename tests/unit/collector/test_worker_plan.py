@@ -25,7 +25,9 @@ def config(data_dir: Path, sources: list[dict[str, Any]] = SOURCES) -> Collector
 
 def test_one_alone_is_as_configured(tmp_path: Path) -> None:
     own = config(tmp_path)
-    assert config_of(own, Share(0, 1)) is own
+    alone = config_of(own, Share(0, 1))
+    assert (alone.data_dir, alone.spool, alone.sources) == (own.data_dir, own.spool, own.sources)
+    assert alone.admin == "127.0.0.1:0", "the configured one is its supervisor's"
 
 
 def test_network_sources_are_shared_and_the_first_has_the_others_too(tmp_path: Path) -> None:
