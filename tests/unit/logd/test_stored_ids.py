@@ -35,6 +35,11 @@ def test_ids_of_a_column_are_those_of_its_rows(
     ]
 
 
+def test_an_id_of_the_row_after_a_slice_is_none_of_its_own() -> None:
+    column = pa.array([None, [], [(MESSAGE_ID, b"one")]], HEADERS)
+    assert stored_message_ids(column.slice(1, 1)) == ([], [])
+
+
 def test_a_null_row_has_no_id_though_arrow_keeps_pairs_for_it() -> None:
     keys, values = pa.array([MESSAGE_ID] * 2), pa.array([b"one", b"two"])
     column = pa.MapArray.from_arrays(
