@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import stat
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -54,6 +55,31 @@ async def test_strangers_hear_that_they_may_not(
     monkeypatch.setattr(control, "_user_of", lambda _: os.geteuid() + 1)
     with pytest.raises(UnavailableError, match="may not"):
         await asyncio.to_thread(ask_once, path, {"do": "echo", "what": "hello"})
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [(b'{"ok": false, "error": "you may not"}\n', "you may not"), (b"", "ended the connection")],
+)
+async def test_an_answer_that_comes_before_the_request_is_read_is_heard(
+    tmp_path: Path, answer: bytes, says: str
+) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "a.sock"))
+        listening.listen()
+
+        def refuse_at_once() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(answer)
+
+        refusing = asyncio.ensure_future(asyncio.to_thread(refuse_at_once))
+        longer_than_a_socket_holds = "x" * 4_000_000
+        with pytest.raises(UnavailableError, match=says):
+            await asyncio.to_thread(
+                ask_once, tmp_path / "a.sock", {"do": longer_than_a_socket_holds}
+            )
+        await refusing
 
 
 @pytest.mark.parametrize(
