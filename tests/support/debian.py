@@ -4,6 +4,7 @@ A program on PATH is used as it is. Else its package is downloaded once, and tes
 where that cannot be, saying why.
 """
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -47,3 +48,15 @@ def _unpack(package: str, root: Path) -> str:
     archive.unlink()
     unfinished.replace(root)
     return ""
+
+
+def installed(name: str) -> str:
+    """A program that cannot be had by unpacking a package: skipped where it is missing, red in CI.
+
+    `.ci/run` installs them.
+    """
+    on_path = shutil.which(name)
+    if on_path is None:
+        assert "CI" not in os.environ, f"{name} is missing; .ci/run installs it"
+        pytest.skip(f"no {name} here; on Debian: apt-get install {name}")
+    return on_path

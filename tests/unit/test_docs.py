@@ -22,6 +22,7 @@ DOCUMENTS = sorted(
 COMMANDS = (ROOT / "docs" / "COMMANDS.md").read_text()
 DAEMONS = {
     "collector": ("penstock.collector.config", "CollectorConfig"),
+    "deploy": ("penstock.deploy.console.config", "ConsoleConfig"),
     "logd": ("penstock.logd.config", "LogdConfig"),
     "router": ("penstock.router.config", "JobConfig"),
 }

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from typing_extensions import override
 
-from penstock.service.command import PenstockGroup
+from penstock.service.command import PenstockGroup, check_option, config_option
 from penstock.service.errors import UnavailableError
 
 # What `penstock --help` says of each part; the text stands here so that help imports none of them.
@@ -201,6 +201,30 @@ def status(**options: Any) -> None:
     from penstock.deploy.status import show_status
 
     show_status(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock console                        of what `penstock up` runs here
+    penstock console --listen 127.0.0.1:8080 --dir /srv/penstock
+    penstock console --config console.yaml
+    """,
+)
+@directory_option
+@click.option("--listen", metavar="HOST:PORT", help="Where browsers find it (127.0.0.1:9299).")
+@config_option
+@check_option
+def console(**options: Any) -> None:
+    """Serve one web page that shows all of the pipeline, live.
+
+    `penstock up` serves it, too. Whoever reaches it may look; to act takes the token in
+    DIR/console.token. Beyond this machine it is served with TLS, and everything needs the token.
+    """
+    _extra_all()
+    from penstock.deploy.console.command import run_console
+
+    run_console(**options)
 
 
 @cli.command(cls=ExampleCommand, epilog="penstock version")

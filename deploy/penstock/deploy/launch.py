@@ -103,6 +103,8 @@ def _what_to_know(topology: Topology) -> list[str]:
         f"  logd     {servers.replace(',', ', ')}",
         f"  look     penstock logd tail logs --follow{option}",
         f"  files    {topology.layout.lake}",
+        f"  console  http://{topology.address('console')}/",
+        f"           to act there: the token in {topology.layout.console_token}",
     ]
 
 
@@ -188,7 +190,12 @@ async def _run(topology: Topology, watch: Watch, screen: Screen, seconds: int | 
     )
     _on_signals(supervisor, screen, outcome)
     servers = topology.log_servers() if topology.nodes > 1 else None
-    write_running(topology.layout, dict(topology.admin_urls()), cluster=servers)
+    write_running(
+        topology.layout,
+        dict(topology.admin_urls()),
+        cluster=servers,
+        logd=topology.log_servers(),
+    )
 
     async def stop_in_time() -> None:
         if seconds is not None:

@@ -53,6 +53,11 @@ class Layout:
         """What the router keeps between runs: offsets, and the sinks' own state."""
         return self.data("router") / "checkpoint"
 
+    @property
+    def console_token(self) -> Path:
+        """Who has what is in it may act in the console."""
+        return self.root / "console.token"
+
     def log(self, part: str) -> Path:
         """A part's log file."""
         return self.logs / f"{part}.log"
@@ -119,11 +124,20 @@ def _require_space(root: Path) -> None:
         )
 
 
-def write_running(layout: Layout, parts: dict[str, str], *, cluster: str | None = None) -> None:
-    """Say what runs here, for `penstock status`: admin URLs, a cluster's fetch addresses."""
+def write_running(
+    layout: Layout, parts: dict[str, str], *, cluster: str | None = None, logd: str | None = None
+) -> None:
+    """Say what runs here, for `penstock status` and `penstock console`.
+
+    Args:
+        layout: Where.
+        parts: Admin URLs.
+        cluster: A cluster's fetch addresses.
+        logd: Those of every logd, also of a lone one.
+    """
     document: dict[str, Any] = {"pid": os.getpid(), "parts": parts}
-    if cluster is not None:
-        document["cluster"] = cluster
+    document |= {} if cluster is None else {"cluster": cluster}
+    document |= {} if logd is None else {"logd": logd}
     temporary = layout.running.with_suffix(".tmp")
     temporary.write_text(json.dumps(document, indent=2) + "\n")
     temporary.replace(layout.running)

@@ -12,6 +12,8 @@ DEFAULT_PORTS: Mapping[str, int] = {
     "nats_monitor": 8222,
     "collector_admin": 9295,
     "router_admin": 9296,
+    "console_admin": 9298,
+    "console": 9299,
     "forward": 24224,
 }
 LOGD_PORTS: Mapping[str, int] = {"fetch": 9293, "admin": 9294, "peer": 9297}

@@ -54,6 +54,7 @@ class Topology:
             **{part: f"{part}_admin" for part in self.logds()},
             "collector": "collector_admin",
             "router": "router_admin",
+            "console": "console_admin",
         }
         return {
             part: f"http://{HOST}:{self.ports[listener]}"
@@ -67,11 +68,15 @@ class Topology:
 
     def data_path(self) -> list[str]:
         """The parts of this launch in the order in which a record meets them."""
-        return self._present("app", "collector", "nats", *self.logds(), "router")
+        return self._present("app", "collector", "nats", *self.logds(), "router", "console")
 
     def drain_order(self) -> list[str]:
-        """The parts of this launch, from the sources to the sinks; nodes one after another."""
-        return self._present("app", "collector", "router", *reversed(self.logds()), "nats")
+        """The parts of this launch, from the sources to the sinks; nodes one after another.
+
+        The console shows how the others stop.
+        """
+        names = ("app", "collector", "router", *reversed(self.logds()), "nats", "console")
+        return self._present(*names)
 
     def _present(self, *names: str) -> list[str]:
         absent = ({"app"} if self.app is None else set()) | ({"nats"} if self.nats_url else set())
@@ -109,6 +114,7 @@ def write_configs(topology: Topology) -> None:
         *((part, "logd", _logd(topology, part)) for part in topology.logds()),
         ("collector", "collector", _collector(topology)),
         ("router", "router", _router(topology)),
+        ("console", "console", _console(topology)),
     ):
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
         header = (
@@ -141,6 +147,7 @@ def parts(
             ),
             caught_up=router_caught_up,
         ),
+        _daemon(topology, PartPlan("console"), module="deploy.console"),
     ]
     if topology.nats_url is None:
         listed.insert(0, _nats_part(topology))
@@ -232,7 +239,9 @@ def _collector(topology: Topology) -> dict[str, Any]:
     layout = topology.layout
     services = {"nats": "nats-server"} if topology.nats_url is None else {}
     services |= dict.fromkeys(topology.logds(), "penstock.logd")
-    services |= {name: f"penstock.{name}" for name in ("collector", "router", "launcher")}
+    services |= {
+        name: f"penstock.{name}" for name in ("collector", "router", "console", "launcher")
+    }
     files = [
         {
             "name": f"{name}-log",
@@ -274,4 +283,15 @@ def _router(topology: Topology) -> dict[str, Any]:
             "lake": {"type": "parquet", "path": str(layout.lake)},
             "problems": {"type": "console"},
         },
+    }
+
+
+def _console(topology: Topology) -> dict[str, Any]:
+    urls = topology.admin_urls()
+    return {
+        "listen": topology.address("console"),
+        "admin": topology.address("console_admin"),
+        "parts": {name: url for name, url in urls.items() if name != "console"},
+        "logd": topology.log_servers(),
+        "token_file": str(topology.layout.console_token),
     }

@@ -98,7 +98,10 @@ def test_nodes_found_one_cluster_and_everybody_knows_them_all(tmp_path: Path) ->
     )
     assert {stream["replication_factor"] for stream in nodes[0]["streams"]} == {3}
     assert _written(layout, "router")["logd"] == "127.0.0.1:9293,127.0.0.1:9303,127.0.0.1:9313"
-    assert topology.drain_order() == ["collector", "router", "logd-3", "logd-2", "logd-1", "nats"]
+    logds = ["logd-3", "logd-2", "logd-1"]
+    assert topology.drain_order() == ["collector", "router", *logds, "nats", "console"]
+    assert _written(layout, "console")["logd"] == _written(layout, "router")["logd"]
+    assert set(_written(layout, "console")["parts"]) == {"nats", *logds, "collector", "router"}
 
 
 def _written(layout: Layout, part: str) -> dict[str, Any]:

@@ -22,12 +22,14 @@ class Request:
         path: Without the query.
         headers: By lower-case name; of a repeated one the last.
         body: As it came, still compressed; None when it was larger than allowed.
+        query: What stands behind the path's question mark.
     """
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes | None
+    query: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,13 @@ async def _read(
 
 
 def _request(head: h11.Request, body: bytes | None) -> Request:
+    path, _, query = head.target.decode("latin-1").partition("?")
     return Request(
         method=head.method.decode("ascii"),
-        path=head.target.decode("latin-1").partition("?")[0],
+        path=path,
         headers={name.decode("ascii"): value.decode("latin-1") for name, value in head.headers},
         body=body,
+        query=query,
     )
 
 

@@ -1,0 +1,106 @@
+"""Ask a part's endpoint for JSON: one bounded request on a connection of its own."""
+
+import asyncio
+import json
+import ssl
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from penstock.deploy.console.config import AccessSection
+
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of one answer: the status of a logd with 10,000 partitions."""
+
+_READ_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a question.
+
+    Attributes:
+        document: None: there was no such answer.
+        problem: Why not, for people; empty when there was.
+    """
+
+    document: dict[str, Any] | None
+    problem: str = ""
+
+
+async def ask_json(url: str, access: AccessSection, *, timeout_s: float) -> Answer:
+    """The JSON object at `url`. Never raises."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            status, body = await _get(url, access)
+        return Answer(_object(status, body))
+    except TimeoutError:
+        problem = f"no answer within {timeout_s:g} s"
+    except ConnectionRefusedError:
+        problem = "nothing listens there"
+    except (OSError, ValueError) as error:
+        problem = str(error) or type(error).__name__
+    return Answer(None, problem)
+
+
+def _object(status: int, body: bytes) -> dict[str, Any]:
+    """The JSON object in an answer.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if status in (401, 403):
+        msg = f"HTTP {status}: the console is not let in; see its key `access`"
+        raise ValueError(msg)
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        msg = f"HTTP {status}: the answer is not what was asked for"
+        raise ValueError(msg)  # noqa: TRY004 - what comes is wrong, not a type of ours
+    return document
+
+
+async def _get(url: str, access: AccessSection) -> tuple[int, bytes]:
+    """Status code and body.
+
+    Raises:
+        OSError: It cannot be reached, or sends too much.
+        ValueError: What comes is not HTTP, or the address is none.
+    """
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    reader, writer = await asyncio.open_connection(
+        parts.hostname, parts.port or (443 if secure else 80), ssl=_tls(access) if secure else None
+    )
+    try:
+        lines = [f"GET {parts.path or '/'} HTTP/1.0", f"Host: {parts.netloc.rpartition('@')[2]}"]
+        if secure and access.token_file is not None:
+            lines.append(f"Authorization: Bearer {access.token_file.read_text().strip()}")
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        head, _, body = (await _read_all(reader)).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    words = head.split(maxsplit=2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+        msg = "what answers there does not speak HTTP"
+        raise ValueError(msg)
+    return int(words[1]), body
+
+
+def _tls(access: AccessSection) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=access.ca_file)
+    if access.cert_file is not None:
+        context.load_cert_chain(access.cert_file, access.key_file)
+    return context
+
+
+async def _read_all(reader: asyncio.StreamReader) -> bytes:
+    whole = bytearray()
+    while chunk := await reader.read(_READ_BYTES):
+        whole += chunk
+        if len(whole) > ANSWER_BYTES_MAX:
+            msg = f"the answer is larger than {ANSWER_BYTES_MAX} bytes"
+            raise OSError(msg)
+    return bytes(whole)

@@ -1,0 +1,122 @@
+"""The console's configuration."""
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from penstock.logd.client import Access
+from penstock.service.config import HostPort, HostPorts
+
+PREFIX = "PENSTOCK_CONSOLE"
+"""Of the environment variables that override keys."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServedTls(_Section):
+    """What browsers are shown.
+
+    Attributes:
+        cert_file: PEM, with the intermediate certificates.
+        key_file: PEM; none: it is in `cert_file`.
+    """
+
+    cert_file: Path
+    key_file: Path | None = None
+
+
+class AccessSection(_Section):
+    """How the console is let in by logd, and by parts whose address is https.
+
+    Attributes:
+        tls: Whether logd's fetch has TLS; so it has with `ca_file` or `cert_file`.
+        ca_file: PEM; whom to trust instead of the system's authorities.
+        cert_file: PEM; the console's certificate.
+        key_file: PEM; its key.
+        token_file: Holds a token, in its only line.
+    """
+
+    tls: bool = False
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    token_file: Path | None = None
+
+    def access(self) -> Access:
+        """For logd's client.
+
+        Raises:
+            ValueError: The keys contradict each other.
+        """
+        return Access(**self.model_dump())
+
+
+class ConsoleConfig(_Section):
+    """The whole file.
+
+    Attributes:
+        listen: Where the page is served.
+        admin: Where `/healthz`, `/metrics` and `/status` are served; none: nowhere.
+        parts: Admin endpoints by name, as in `logd-1: http://10.0.0.1:9294`; that of nats-server
+            is its monitoring.
+        logd: Addresses of logd's fetch; none: no streams and no records are shown.
+        hosts: Names by which browsers may call the console, besides where it listens.
+        token_file: Holds the token for actions; made when it is not there. None: no actions.
+        read_without_token: Whether anybody who reaches the console may look; none: only while it
+            listens on this machine alone.
+        tls: None: it is served without.
+        insecure_listener: It may go without TLS where other machines can reach it.
+        access: How the parts let it in.
+        poll_interval_s: Seconds between questions to a part; a part that takes long to answer is
+            asked less often.
+        timeout_s: How long a part may take to answer.
+    """
+
+    listen: HostPort = "127.0.0.1:9299"
+    admin: HostPort | None = None
+    parts: dict[Annotated[str, Field(min_length=1, max_length=64)], str] = {}
+    logd: HostPorts | None = None
+    hosts: tuple[str, ...] = ()
+    token_file: Path | None = None
+    read_without_token: bool | None = None
+    tls: ServedTls | None = None
+    insecure_listener: bool = False
+    access: AccessSection = AccessSection()
+    poll_interval_s: Annotated[float, Field(ge=0.2, le=60)] = 1.0
+    timeout_s: Annotated[float, Field(ge=0.1, le=30)] = 2.0
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can connect."""
+        host = self.listen.rpartition(":")[0].strip("[]")
+        try:
+            return ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
+
+    @property
+    def anybody_may_look(self) -> bool:
+        """Whether it shows what it shows without a token."""
+        return self.is_local if self.read_without_token is None else self.read_without_token
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, url in self.parts.items():
+            if not url.startswith(("http://", "https://")):
+                msg = f"parts.{name}: {url} is no address: http://HOST:PORT"
+                raise ValueError(msg)
+        if not self.is_local and self.tls is None and not self.insecure_listener:
+            msg = (
+                f"listen: {self.listen} is open to other machines and has no TLS: give the section"
+                " `tls`, listen on 127.0.0.1, or ask for it by name: insecure_listener: true"
+            )
+            raise ValueError(msg)
+        if not self.anybody_may_look and self.token_file is None:
+            msg = "token_file: without it nobody may look"
+            raise ValueError(msg)
+        self.access.access()
+        return self

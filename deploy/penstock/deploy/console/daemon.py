@@ -1,0 +1,204 @@
+"""The console's process: listens, polls, and says of itself what every process says."""
+
+import asyncio
+import ssl
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from typing import Final, Protocol
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from penstock.collector.errors import RemoteProtocolError
+from penstock.collector.sources.http_server import serve_http
+from penstock.deploy.console.config import ConsoleConfig
+from penstock.deploy.console.door import Door
+from penstock.deploy.console.polling import Polling
+from penstock.deploy.console.streams import Log, Streams
+from penstock.deploy.console.view import View
+from penstock.deploy.console.web import BODY_BYTES_MAX, LogAccess, Web
+from penstock.deploy.core.rates import SECOND_NS, Rates
+from penstock.logd.client import AsyncLogClient
+from penstock.service import AdminServer, ConfigError, Health, Status, UnavailableError, notify
+from penstock.service.clock import SystemClock
+from penstock.service.config import split_host_port
+
+CONNECTIONS_MAX: Final = 128
+"""At a time, each for one request; a further one is closed."""
+
+WHOLE_S: Final = 30.0
+"""Seconds that a connection may take."""
+
+_RATE_WINDOW_NS: Final = 6 * SECOND_NS
+_LOG_TIMEOUT_S: Final = 5.0
+_STREAMS_INTERVAL: Final = 2
+"""Streams are asked for once in so many intervals of polling."""
+
+
+class ConsoleLog(LogAccess, Log, Protocol):
+    """What the console needs of `AsyncLogClient`."""
+
+    def close(self) -> None:
+        """Close its connections."""
+        ...
+
+
+class Console:
+    """One console.
+
+    Args:
+        config: What it shows, and to whom.
+        log: Asked instead of the logd that is configured.
+
+    Attributes:
+        address: HOST:PORT where it serves; empty before.
+
+    Raises:
+        ConfigError: A file of the configuration cannot be used.
+    """
+
+    def __init__(self, config: ConsoleConfig, log: ConsoleLog | None = None) -> None:
+        self.address = ""
+        self._config = config
+        self._clock = SystemClock()
+        self._rates = Rates(_RATE_WINDOW_NS)
+        self._streams = Streams(self._rates)
+        if log is None and config.logd is not None:
+            access = config.access.access()
+            log = AsyncLogClient(config.logd, timeout_s=_LOG_TIMEOUT_S, access=access)
+        self._log = log
+        if log is None:
+            self._streams.problem = "the console knows no logd; see its key `logd`"
+        self._polling = Polling(config, self._rates, self._clock, self._note)
+        self._connections = 0
+        self._turned_away = 0
+        self._tls = _context(config)
+        door = Door(config, config.listen)
+        self._view = View(
+            self._polling, self._streams, self._rates, self._clock,
+            started_ns=self._clock.unix_ns(), can_act=door.acts,
+        )  # fmt: skip
+        self._web = Web(door, self._view, self._log)
+        self._health = Health.STARTING
+        registry = CollectorRegistry()
+        registry.register(ConsoleMetrics(self))
+        self._admin = AdminServer(self.status, registry)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`.
+
+        Raises:
+            UnavailableError: It cannot listen where it should.
+        """
+        config = self._config
+        host, port = split_host_port(config.listen)
+        if config.admin is not None:
+            self._admin.start(config.admin)
+        try:
+            server = await asyncio.start_server(self._serve, host, port, ssl=self._tls)
+        except OSError as error:
+            self._admin.close()
+            raise UnavailableError(
+                f"console: cannot listen on {config.listen}: {error.strerror}",
+                fix="stop what uses the port, or name another with --listen",
+            ) from None
+        self.address = f"{host}:{server.sockets[0].getsockname()[1]}"
+        self._web.door = Door(config, self.address)
+        scheme = "http" if self._tls is None else "https"
+        structlog.get_logger().info("console serves", url=f"{scheme}://{self.address}/")
+        self._health = Health.READY
+        notify(READY=1)
+        work = [asyncio.create_task(self._polling.run())]
+        if self._log is not None:
+            pause_s = config.poll_interval_s * _STREAMS_INTERVAL
+            follow = self._streams.follow(self._log, self._clock, pause_s, self._note)
+            work.append(asyncio.create_task(follow))
+        stopping = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait([*work, stopping], return_when=asyncio.FIRST_COMPLETED)
+        self._health = Health.DRAINING
+        server.close()
+        for task in (*work, stopping):
+            task.cancel()
+        if self._log is not None:
+            self._log.close()
+        self._admin.close()
+        for task in done:
+            task.result()  # what ended by itself failed
+
+    def status(self) -> Status:
+        """Its account of itself; what is wrong with the parts is theirs."""
+        return Status("console", "console", version("penstock"), self._health)
+
+    def metrics(self) -> Iterable[Metric]:
+        """For Prometheus."""
+        answers = CounterMetricFamily(
+            "penstock_console_answers", "Answers to browsers, by status code", labels=["status"]
+        )
+        for status, count in dict(self._web.counts).items():
+            answers.add_metric([str(status)], count)
+        failures = CounterMetricFamily(
+            "penstock_console_unanswered", "Questions that a part did not answer", labels=["part"]
+        )
+        for part, count in dict(self._polling.failures).items():
+            failures.add_metric([part], count)
+        refused = CounterMetricFamily("penstock_console_tokens_refused", "Tokens that were wrong")
+        refused.add_metric([], self._web.door.refused)
+        away = CounterMetricFamily(
+            "penstock_console_connections_turned_away", "Connections beyond what there may be"
+        )
+        away.add_metric([], self._turned_away)
+        connections = GaugeMetricFamily("penstock_console_connections", "Connections of browsers")
+        connections.add_metric([], self._connections)
+        return answers, failures, refused, away, connections
+
+    def _note(self) -> None:
+        self._view.note()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._connections >= CONNECTIONS_MAX:
+            self._turned_away += 1
+            writer.close()
+            return
+        self._connections += 1
+        peer = str(writer.get_extra_info("peername"))
+        answer = partial(self._web.answer, peer=peer)
+        try:
+            async with asyncio.timeout(WHOLE_S):
+                await serve_http(reader, writer, answer, body_bytes_max=BODY_BYTES_MAX)
+        except (OSError, RemoteProtocolError):  # a TimeoutError is an OSError
+            structlog.get_logger().debug("a connection broke", peer=peer)
+        finally:
+            self._connections -= 1
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
+class ConsoleMetrics(Collector):
+    """A console's counters, read when they are scraped."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        return self._console.metrics()
+
+
+def _context(config: ConsoleConfig) -> ssl.SSLContext | None:
+    if config.tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.tls.cert_file, config.tls.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"tls: {config.tls.cert_file}: {error}", fix="name a PEM certificate and its key"
+        ) from None
+    return context

@@ -1,0 +1,82 @@
+"""Who may come in: by which name the console was called, and whether the token was shown."""
+
+import hmac
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from penstock.deploy.console.config import ConsoleConfig
+from penstock.service.errors import ConfigError
+
+_TOKEN_BYTES: Final = 32
+_TOKEN_LENGTH_MIN: Final = 16
+
+
+class Door:
+    """Looks at each request before anything is done for it.
+
+    A page of another site that has its name resolve to this machine (DNS rebinding) calls the
+    console by that name; it is refused, and so is a request that says it comes from elsewhere.
+
+    Args:
+        config: Names, and who may look.
+        address: Where it listens, with the port in use.
+    """
+
+    def __init__(self, config: ConsoleConfig, address: str) -> None:
+        port = address.rpartition(":")[2]
+        names = {"localhost", "127.0.0.1", "[::1]", address.rpartition(":")[0], *config.hosts}
+        self._hosts = {called.lower() for name in names for called in (name, f"{name}:{port}")}
+        self._token = None if config.token_file is None else token_of(config.token_file)
+        self._open = config.anybody_may_look
+        self.refused = 0
+
+    @property
+    def acts(self) -> bool:
+        """Whether there is a token at all."""
+        return self._token is not None
+
+    def is_called_by_name(self, host: str, origin: str) -> bool:
+        """Whether `Host`, and `Origin` if there is one, are the console's."""
+        came_from = origin.partition("://")[2].lower() if origin else host.lower()
+        return host.lower() in self._hosts and came_from in self._hosts
+
+    def may_look(self, authorization: str) -> bool:
+        """Whether somebody is shown what there is."""
+        return self._open or self.may_act(authorization)
+
+    def may_act(self, authorization: str) -> bool:
+        """Whether somebody shows the token."""
+        if self._token is None:
+            return False
+        shown = authorization.removeprefix("Bearer ").strip()
+        if hmac.compare_digest(shown.encode(), self._token.encode()):
+            return True
+        self.refused += bool(shown)
+        return False
+
+
+def token_of(path: Path) -> str:
+    """The token in a file, which is made when there is none.
+
+    Raises:
+        ConfigError: It cannot be read or made, or holds too little.
+    """
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+        token = path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(
+            f"token_file: {path}: {error.strerror}", fix="name a file that the console may read"
+        ) from None
+    if len(token) < _TOKEN_LENGTH_MIN:
+        raise ConfigError(
+            f"token_file: {path} holds fewer than {_TOKEN_LENGTH_MIN} characters",
+            fix="remove it, and one is made",
+        )
+    return token

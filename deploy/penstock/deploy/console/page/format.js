@@ -1,0 +1,51 @@
+// Figures for people. Nothing here knows the page.
+
+const UNITS = ["", " k", " M", " G", " T", " P"];
+
+function scaled(value, base, units) {
+  let index = 0;
+  let left = value;
+  while (left >= base * 0.9995 && index < units.length - 1) { left /= base; index += 1; }
+  const digits = index === 0 ? (Number.isInteger(left) || left >= 100 ? 0 : 1) : left < 10 ? 2 : left < 100 ? 1 : 0;
+  return `${left.toFixed(digits)}${units[index]}`;
+}
+
+/** A count, whole up to 99,999. */
+export const count = (value) =>
+  value === null || value === undefined ? "–" : value < 100000 ? Math.round(value).toLocaleString("en") : scaled(value, 1000, UNITS);
+
+/** A rate per second. */
+export const rate = (value) =>
+  value === null || value === undefined ? "–" : `${value > 0 && value < 0.1 ? "<0.1" : scaled(value, 1000, UNITS)}/s`;
+
+/** Bytes. */
+export const bytes = (value) =>
+  value === null || value === undefined ? "–" : scaled(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB", " PiB"]);
+
+/** A time that passed, in milliseconds. */
+export function span(ms) {
+  if (ms === null || ms === undefined) return "never";
+  const s = ms / 1000;
+  if (s < 1.5) return "now";
+  if (s < 120) return `${Math.round(s)} s`;
+  if (s < 7200) return `${Math.round(s / 60)} min`;
+  if (s < 172800) return `${Math.round(s / 3600)} h`;
+  return `${Math.round(s / 86400)} d`;
+}
+
+/** The time of day, of milliseconds since 1970. */
+export function time(ms) {
+  const date = new Date(ms);
+  const two = (n) => String(n).padStart(2, "0");
+  return `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}.${String(date.getMilliseconds()).padStart(3, "0")}`;
+}
+
+/** What a stream keeps, in a few words. */
+export function keeps(keep) {
+  const found = [];
+  if (keep.compact) found.push("newest of each key");
+  if (keep.age_s) found.push(span(keep.age_s * 1000));
+  if (keep.bytes) found.push(bytes(keep.bytes));
+  if (keep.messages) found.push(`${count(keep.messages)} records`);
+  return found.length ? found.join(", ") : "everything";
+}

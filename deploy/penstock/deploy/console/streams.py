@@ -1,0 +1,143 @@
+"""What logd says of streams and nodes, asked for again and again."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from penstock.deploy.core.rates import Rates
+from penstock.logd.client import ClusterInfo, PartitionInfo, StreamInfo
+from penstock.logd.errors import LogdError
+from penstock.service.clock import Clock
+
+_LOAD: Final = 10
+"""A question that took so long is asked again after so many times that."""
+
+
+class Log(Protocol):
+    """What of `AsyncLogClient` is needed to know the streams."""
+
+    async def streams(self, *, internal: bool = False) -> list[StreamInfo]:
+        """All of them."""
+        ...
+
+    async def cluster(self) -> ClusterInfo:
+        """The nodes."""
+        ...
+
+
+@dataclass(slots=True)
+class Streams:
+    """The last answer, kept while there is no other.
+
+    Attributes:
+        rows: One for each partition, as the page has it.
+        nodes: One for each node of the cluster.
+        cluster: Its name; None: a lone logd, or nobody has said.
+        controller: The node that decides.
+        problem: Why the last question was not answered; empty: it was.
+        answered_ns: When the last answer came (monotonic); None: never.
+    """
+
+    rates: Rates
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    cluster: str | None = None
+    controller: str | None = None
+    problem: str = "not asked yet"
+    answered_ns: int | None = None
+
+    async def follow(
+        self, log: Log, clock: Clock, interval_s: float, changed: Callable[[], None]
+    ) -> None:
+        """Ask for ever."""
+        while True:
+            begun_ns = clock.monotonic_ns()
+            try:
+                streams, cluster = await asyncio.gather(log.streams(internal=True), log.cluster())
+            except LogdError as error:
+                self.problem = str(error)
+            else:
+                self.take(streams, cluster, clock.monotonic_ns())
+            changed()
+            took_s = (clock.monotonic_ns() - begun_ns) / 1e9
+            await asyncio.sleep(max(interval_s, _LOAD * took_s if not self.problem else 0))
+
+    def take(self, streams: list[StreamInfo], cluster: ClusterInfo, at_ns: int) -> None:
+        """Take an answer."""
+        for stream in streams:
+            for part in stream.partitions:
+                if part.is_known:
+                    self.rates.take(_key(stream, part), part.high_watermark + 1, at_ns)
+        self.rows = [row for stream in streams for row in self._rows(stream, at_ns)]
+        leads = [row["leader"] for row in self.rows]
+        self.nodes = [
+            {
+                "name": node.node,
+                "live": node.live,
+                "state": node.state,
+                "rack": node.rack,
+                "leads": leads.count(node.node),
+            }
+            for node in cluster.nodes
+            if node.is_member
+        ]
+        self.cluster, self.controller = cluster.name, cluster.controller
+        self.problem, self.answered_ns = "", at_ns
+
+    def _rows(self, stream: StreamInfo, now_ns: int) -> list[dict[str, Any]]:
+        common = {"stream": stream.name, "problem": stream.problem, "keep": _keep(stream.options)}
+        if not stream.partitions:
+            return [
+                common
+                | {"label": stream.name, "subject": stream.subject, "state": "failed"}
+                | dict.fromkeys(("leader", "records", "end", "size", "rate", "start"))
+                | {"partition": 0, "isr": [], "replicas": []}
+            ]
+        several = len(stream.partitions) > 1
+        return [
+            common
+            | {
+                "label": f"{stream.name}/{part.partition}" if several else stream.name,
+                "partition": part.partition,
+                "subject": f"{stream.subject}.{part.partition}"
+                if part.partition
+                else stream.subject,
+                "state": state_of(stream, part),
+                "leader": part.leader,
+                "isr": list(part.isr),
+                "replicas": list(part.replicas),
+                "start": part.start_offset if part.is_known else None,
+                "end": part.high_watermark + 1 if part.is_known else None,
+                "records": part.high_watermark + 1 - part.start_offset if part.is_known else None,
+                "size": part.size_bytes if part.is_known else None,
+                "rate": self.rates.per_second(_key(stream, part), now_ns),
+            }
+            for part in stream.partitions
+        ]
+
+
+def state_of(stream: StreamInfo, part: PartitionInfo) -> str:
+    """The worst that can be said of a partition."""
+    if stream.problem:
+        return "failed"
+    if part.leader is None and part.replicas:
+        return "leaderless"
+    if len(part.isr) < len(part.replicas):
+        return "degraded"
+    if stream.options.get("paused"):
+        return "held" if stream.options.get("held") else "paused"
+    return "read-only" if stream.options.get("read_only") else "ok"
+
+
+def _key(stream: StreamInfo, part: PartitionInfo) -> tuple[str, str, int]:
+    return (stream.name, stream.incarnation, part.partition)
+
+
+def _keep(options: dict[str, Any]) -> dict[str, Any]:
+    """What of its records a stream keeps: limits by name, `compact`."""
+    limits = options.get("retention")
+    found = {name: options.get(name) for name in ("age_s", "bytes", "messages", "compact")}
+    if isinstance(limits, dict):
+        found |= limits
+    return {name: value for name, value in found.items() if value}

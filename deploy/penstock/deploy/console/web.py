@@ -1,0 +1,188 @@
+"""Answers the page's requests.
+
+    GET  /                the page, and its files by name
+    GET  /api/snapshot    all that is known (see `penstock.deploy.core.picture`)
+    GET  /api/records     newest records of a stream: stream, at=0:17,1:4, subject, text
+    POST /api/actions     {"action": "pause", "stream": "logs"}, with the token
+
+Everything is `no-store`, and nothing but the page's own files may be loaded or run by it. What
+telemetry says comes as JSON, which the page shows as text.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qs
+
+from penstock.collector.sources.http_server import Request, Response
+from penstock.deploy.console.actions import Changing, NoActionError, act
+from penstock.deploy.console.door import Door
+from penstock.deploy.console.records import PARTITIONS_MAX, Reading, Wish, newest
+from penstock.deploy.console.view import View
+from penstock.logd.errors import LogdError, RefusedError
+
+PAGE: Final = Path(__file__).parent / "page"
+BODY_BYTES_MAX: Final = 16 * 1024
+
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
+    " require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_ALWAYS: Final = {
+    "cache-control": "no-store",
+    "connection": "close",
+    "content-security-policy": _POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+_JSON: Final = {"content-type": "application/json"}
+_FILTER_CHARACTERS_MAX: Final = 512
+_PLACE: Final = re.compile(r"([0-9]{1,6})(?::([0-9]{0,18}))?")
+
+
+class LogAccess(Reading, Changing, Protocol):
+    """What the page needs of `AsyncLogClient`."""
+
+
+def page_files() -> dict[str, tuple[bytes, str]]:
+    """The page's files by path, with their types."""
+    found = {
+        f"/{path.name}": (path.read_bytes(), _TYPES[path.suffix])
+        for path in sorted(PAGE.iterdir())
+        if path.suffix in _TYPES
+    }
+    found["/"] = found["/index.html"]
+    return found
+
+
+@dataclass(slots=True)
+class Web:
+    """Answers.
+
+    Attributes:
+        log: None: no logd is configured.
+        counts: Answers by status code.
+    """
+
+    door: Door
+    view: View
+    log: LogAccess | None
+    files: Mapping[str, tuple[bytes, str]] = field(default_factory=page_files)
+    counts: dict[int, int] = field(default_factory=dict)
+
+    async def answer(self, request: Request, peer: str) -> Response:
+        """Answer one request. Never raises."""
+        response = await self._answer(request, peer)
+        self.counts[response.status] = self.counts.get(response.status, 0) + 1
+        headers = {**_ALWAYS, **response.headers}
+        body = b"" if request.method == "HEAD" else response.body
+        return Response(response.status, body, headers)
+
+    async def _answer(self, request: Request, peer: str) -> Response:
+        try:
+            self._check_name(request.headers)
+            if request.path == "/api/actions":
+                return _answered({"done": await self._act(request, peer)})
+            return await self._look(request)
+        except _RefusalError as refusal:
+            return refusal.response()
+        except RefusedError as refused:
+            return _RefusalError(409, refused.code, str(refused)).response()
+        except LogdError as error:
+            return _RefusalError(503, "UNAVAILABLE", str(error)).response()
+
+    def _check_name(self, headers: Mapping[str, str]) -> None:
+        if not self.door.is_called_by_name(headers.get("host", ""), headers.get("origin", "")):
+            what = "that is none of the console's names; add it to its key `hosts`"
+            raise _RefusalError(421, "UNKNOWN_HOST", what)
+
+    async def _look(self, request: Request) -> Response:
+        if request.method not in ("GET", "HEAD"):
+            raise _RefusalError(405, "METHOD", "only GET")
+        if request.path in self.files:
+            body, kind = self.files[request.path]
+            return Response(200, body, {"content-type": kind})
+        if request.path not in ("/api/snapshot", "/api/records"):
+            raise _RefusalError(404, "NOT_FOUND", "there is nothing here")
+        if not self.door.may_look(request.headers.get("authorization", "")):
+            what = "the console shows what it knows to whom has its token"
+            raise _RefusalError(401, "TOKEN", what)
+        if request.path == "/api/records":
+            wish = wish_of(request.query)
+            return _answered(await newest(self._reachable(), wish))
+        packed = "gzip" in request.headers.get("accept-encoding", "")
+        more = {"content-encoding": "gzip"} if packed else {}
+        return Response(200, self.view.encoded(packed=packed), _JSON | more)
+
+    async def _act(self, request: Request, peer: str) -> str:
+        if request.method != "POST":
+            raise _RefusalError(405, "METHOD", "only POST")
+        if not self.door.may_act(request.headers.get("authorization", "")):
+            what = "that is not the console's token" if self.door.acts else "there is no token"
+            raise _RefusalError(401, "TOKEN", what)
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            raise _RefusalError(415, "BAD_REQUEST", "what is to be done comes as application/json")
+        try:
+            wanted = json.loads(request.body or b"")
+        except (ValueError, RecursionError):
+            wanted = None
+        if not isinstance(wanted, dict):
+            raise _RefusalError(400, "BAD_REQUEST", "that is no JSON object, or too long")
+        try:
+            return await act(self._reachable(), wanted, peer=peer)
+        except NoActionError as error:
+            raise _RefusalError(400, "BAD_REQUEST", str(error)) from None
+
+    def _reachable(self) -> LogAccess:
+        if self.log is None:
+            what = "the console knows no logd; see its key `logd`"
+            raise _RefusalError(404, "NO_LOG", what)
+        return self.log
+
+
+def wish_of(query: str) -> Wish:
+    """What a request for records wants; raises a refusal where it says so wrongly."""
+    try:
+        fields = {name: values[0] for name, values in parse_qs(query, max_num_fields=16).items()}
+    except ValueError:
+        fields = {}
+    stream = fields.get("stream", "")
+    if not stream:
+        raise _RefusalError(400, "BAD_REQUEST", "name a stream")
+    places = [_PLACE.fullmatch(place) for place in fields.get("at", "0").split(",")]
+    if len(places) > PARTITIONS_MAX or not all(places):
+        what = f"at: up to {PARTITIONS_MAX} partitions and offsets, as in 0:17,1:4"
+        raise _RefusalError(400, "BAD_REQUEST", what)
+    at = {int(place[1]): int(place[2]) if place[2] else None for place in places if place}
+    subject = fields.get("subject", "")[:_FILTER_CHARACTERS_MAX]
+    return Wish(stream, at, subject or None, fields.get("text", "")[:_FILTER_CHARACTERS_MAX])
+
+
+class _RefusalError(Exception):
+    """A request that gets no more than the reason."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        self.status = status
+        self.code = code
+        super().__init__(message)
+
+    def response(self) -> Response:
+        body = json.dumps({"error": str(self), "code": self.code}).encode()
+        return Response(self.status, body, _JSON)
+
+
+def _answered(document: Mapping[str, Any]) -> Response:
+    return Response(200, json.dumps(document).encode(), _JSON)

@@ -1,0 +1,63 @@
+"""A real browser: Chromium as Debian packages it, driven by Playwright."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.support.debian import installed
+
+
+@dataclass
+class Watched:
+    """A page, and what went wrong in it.
+
+    Attributes:
+        errors: What its scripts raised, or wrote to the console as an error or a warning.
+        elsewhere: Requests to anybody but the console.
+    """
+
+    page: Page
+    errors: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Chromium; the test is skipped where there is none, and fails there in CI."""
+    path = shutil.which("chromium") or shutil.which("google-chrome") or installed("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def watched(browser: Browser, address: str, **context: Any) -> Iterator[Watched]:
+    """A page of its own; whatever goes wrong in it makes the test fail at the end."""
+    holder = browser.new_context(**context)
+    found = Watched(holder.new_page())
+    page = found.page
+
+    def on_console(message: Any) -> None:
+        if message.type in ("error", "warning"):
+            found.errors.append(message.text)
+
+    def on_request(request: Any) -> None:
+        if not request.url.startswith(f"http://{address}/"):
+            found.elsewhere.append(request.url)
+
+    page.on("console", on_console)
+    page.on("pageerror", lambda error: found.errors.append(str(error)))
+    page.on("request", on_request)
+    page.on("dialog", lambda dialog: found.errors.append(f"dialog: {dialog.message}"))
+    page.set_default_timeout(20_000)
+    yield found
+    assert found.errors == []
+    assert found.elsewhere == []
+    holder.close()

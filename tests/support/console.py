@@ -1,0 +1,200 @@
+"""A console on its own event loop, parts that say what a test wants, and a log in memory."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from penstock.deploy.console.config import ConsoleConfig
+from penstock.deploy.console.daemon import Console
+from penstock.logd.batch import Record, build_batch, describe_body, encode_body
+from penstock.logd.client import (
+    ClusterInfo,
+    Fetched,
+    NodeInfo,
+    OffsetRange,
+    PartitionInfo,
+    StreamInfo,
+)
+from penstock.logd.errors import RefusedError, UnavailableError
+from tests.support.waiting import wait_until
+
+NODES = ("logd-1", "logd-2", "logd-3")
+
+
+def a_stage(name: str, received: int = 0, **more: Any) -> dict[str, Any]:
+    """A stage through which everything went."""
+    return {"name": name, "received": received, "sent": received, "lag": 0, "errors": 0,
+            "detail": {}} | more  # fmt: skip
+
+
+def a_status(component: str, name: str, *stages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """What a part that is well says of itself."""
+    return {"component": component, "name": name, "version": "0.1.0", "health": "ready",
+            "reasons": [], "stages": list(stages), "info": {}} | more  # fmt: skip
+
+
+class FakePart:
+    """A part's admin endpoint: each answer is what `status` gives then.
+
+    Attributes:
+        silent: It takes connections and answers nothing while this is set.
+    """
+
+    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+        self.silent = threading.Event()
+        self.goes_on = threading.Event()
+        part = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if part.silent.is_set():
+                    part.goes_on.wait(60)
+                    return
+                body = json.dumps(status()).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            @override
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        self.goes_on.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@dataclass
+class FakeConsoleLog:
+    """What a console uses of `AsyncLogClient`.
+
+    Attributes:
+        infos: The streams.
+        records: Of streams that can be read; partition 0.
+        modes: What was asked of streams.
+        away: Nobody answers.
+    """
+
+    infos: list[StreamInfo] = field(default_factory=list)
+    records: dict[str, list[Record]] = field(default_factory=dict)
+    modes: list[tuple[str, bool | None, bool | None]] = field(default_factory=list)
+    away: bool = False
+    clustered: bool = True
+
+    async def streams(self, *, internal: bool = False) -> list[StreamInfo]:
+        self._check()
+        return list(self.infos)
+
+    async def cluster(self) -> ClusterInfo:
+        nodes = tuple(NodeInfo(node=name, fetch="", admin="") for name in NODES)
+        if not self.clustered:
+            return ClusterInfo(name=None, controller=None, node="logd-1", nodes=())
+        return ClusterInfo(name="test", controller="logd-1", node="logd-1", nodes=nodes)
+
+    async def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
+        return OffsetRange(0, len(self._records(stream)))
+
+    async def fetch(
+        self, stream: str, offset: int, *, partition: int, bytes_max: int, subject: str | None
+    ) -> Fetched:
+        records = self._records(stream)
+        batch = build_batch(records[offset:])
+        body = encode_body(batch)
+        header = replace(describe_body(body, batch), base_offset=offset)
+        return Fetched(
+            frames=[(header, memoryview(body))], range=OffsetRange(0, len(records)),
+            high_watermark=len(records) - 1, next_offset=len(records), epoch=1, incarnation="i",
+        )  # fmt: skip
+
+    async def set_stream_mode(
+        self,
+        name: str,
+        *,
+        paused: bool | None = None,
+        read_only: bool | None = None,
+        held: bool = False,
+    ) -> StreamInfo:
+        self._check()
+        found = [info for info in self.infos if info.name == name]
+        if not found:
+            raise RefusedError("UNKNOWN_STREAM", f"there is no stream {name}")
+        self.modes.append((name, paused, read_only))
+        options = found[0].options | {"paused": bool(paused), "held": held}
+        self.infos[self.infos.index(found[0])] = replace(found[0], options=options)
+        return found[0]
+
+    def close(self) -> None:
+        pass
+
+    def _records(self, stream: str) -> list[Record]:
+        self._check()
+        if stream not in self.records:
+            raise RefusedError("UNKNOWN_STREAM", f"there is no stream {stream}")
+        return self.records[stream]
+
+    def _check(self) -> None:
+        if self.away:
+            raise UnavailableError("nobody answers at 127.0.0.1:1")
+
+
+def a_stream(name: str, end: int = 0, *, leader: str | None = "logd-1", **more: Any) -> StreamInfo:
+    """A stream of one partition with three replicas in sync."""
+    part = PartitionInfo(
+        partition=0, start_offset=0, high_watermark=end - 1, end_offset=end, epoch=1,
+        size_bytes=end * 100, leader=leader, replicas=NODES, isr=NODES,
+    )  # fmt: skip
+    options = more.pop("options", {})
+    return StreamInfo(
+        name=name, subject=f"telemetry.{name}.>", incarnation="i", partitions=(part,),
+        options=options, **more,
+    )  # fmt: skip
+
+
+@contextmanager
+def running_console(
+    tmp_path: Path, parts: dict[str, str], log: FakeConsoleLog | None = None, **more: Any
+) -> Iterator[Console]:
+    """A console that serves, on a free port unless `more` says otherwise."""
+    document = {"listen": "127.0.0.1:0", "token_file": tmp_path / "token", "parts": parts} | more
+    console = Console(ConsoleConfig.model_validate(document), log)
+    with _looping() as run:
+        stop = asyncio.Event()
+        ended = run(console.run(stop))
+        wait_until(lambda: console.address or ended.done())
+        try:
+            yield console
+        finally:
+            run(_set(stop)).result(10)
+            ended.result(30)
+
+
+async def _set(stop: asyncio.Event) -> None:
+    stop.set()
+
+
+@contextmanager
+def _looping() -> Iterator[Callable[[Coroutine[Any, Any, None]], Any]]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield lambda work: asyncio.run_coroutine_threadsafe(work, loop)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
