@@ -40,7 +40,10 @@ function route(moved) {
   }
   current.mount(main, { go, parameters: new URLSearchParams(query ?? "") });
   if (snapshotNow) current.update(snapshotNow);
-  if (moved) main.focus();
+  if (moved) {
+    main.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
 }
 
 function health(snapshot) {

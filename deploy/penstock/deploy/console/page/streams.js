@@ -56,9 +56,9 @@ function apply() {
 
 function columns(context) {
   return [
-    { key: "label", title: "Stream", width: "19%", value: (row) => row.label,
+    { key: "label", title: "Stream", width: "18%", value: (row) => row.label,
       cell: (row) => el("button", { type: "button", class: "link", "data-name": row.label, title: row.label, onclick: () => show(row, context) }, row.label) },
-    { key: "state", title: "State", width: "12%", value: (row) => row.state, cell: (row) => pill(row.state) },
+    { key: "state", title: "State", width: "13%", value: (row) => row.state, cell: (row) => pill(row.state) },
     { key: "leader", title: "Leader", width: "11%", value: (row) => row.leader, cell: (row) => row.leader ?? "none" },
     { key: "isr", title: "In sync", width: "9%", value: (row) => row.isr.length - row.replicas.length, cell: (row) => `${row.isr.length}/${row.replicas.length}` },
     { key: "rate", title: "Rate", width: "9%", number: true, value: (row) => row.rate, cell: (row) => rate(row.rate) },
