@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.collector.cli import cli
+from penstock.collector.limits import MIB
 from tests.support.collector import Collector, UnixSender, bodies, encode_batch, log_line
 from tests.support.logd import Logd
 from tests.support.nats_server import nats_server, running_nats_server
@@ -87,11 +88,13 @@ def test_a_reload_under_load_loses_and_repeats_nothing(
                 {**file, "exclude": ["*.gz"]},
                 {"type": "unix", "name": "new", "path": str(other)},
             ]
-            collector.config["batch"] = {"age_ms": 10}
+            collector.config |= {"batch": {"age_ms": 10}, "receive": {"source_bytes_max": 33 * MIB}}
             collector.daemon.write_config()
             (answer,) = command("reload", collector.data_dir)
             assert answer["sources"] == {"added": ["new"], "changed": ["file"]}
-            assert answer["keys"] == ["batch"]
+            assert sorted(answer["keys"]) == ["batch", "receive"]
+            receiving = collector.daemon.status()["info"]["receiving"]
+            assert receiving["kept"]["bytes_max"] == 33 * MIB
             send(other, encode_batch("two", 1, [log_line(1, service="two")]))
             connected[:] = first
             collector.daemon.write_config()

@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.collector.budget import Budget
 from penstock.collector.core.ledger import Account, Ledger
 from penstock.collector.decode.units import Decoded, decode_records
 from penstock.collector.intake import Intake
 from penstock.collector.journal import Journal
+from penstock.collector.limits import MIB
 from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.service.clock import Clock, SystemClock
 
@@ -22,12 +24,16 @@ SPOOL_BYTES = 1 << 20
 class SpoolingIntake(Intake):
     """An intake whose spool can be looked into."""
 
-    def __init__(self, source: str, journal: Journal, *, drop_newest: bool, clock: Clock) -> None:
+    def __init__(
+        self, source: str, journal: Journal, *, drop_newest: bool, clock: Clock, share_bytes: int
+    ) -> None:
         self.journal = journal
         self.ledger = Ledger()
+        self.budget = Budget(bytes_max=share_bytes, share_bytes_max=share_bytes)
         full: WhenFull = "drop_newest" if drop_newest else "block"
         spool = Spool(journal, self.ledger, when_full=lambda _: full)
-        super().__init__(source, spool=spool, ledger=self.ledger, clock=clock)
+        share = self.budget.share(source)
+        super().__init__(source, spool=spool, ledger=self.ledger, clock=clock, share=share)
 
     @property
     def account(self) -> Account:
@@ -49,14 +55,22 @@ class SpoolingIntake(Intake):
 
 @asynccontextmanager
 async def spooling(
-    directory: Path, source: str, *, drop_newest: bool = True, clock: Clock | None = None
+    directory: Path,
+    source: str,
+    *,
+    drop_newest: bool = True,
+    clock: Clock | None = None,
+    share_bytes: int = 64 * MIB,
 ) -> AsyncIterator[SpoolingIntake]:
     """An intake with a small spool of its own."""
     journal = Journal(directory / "spool", bytes_max=SPOOL_BYTES)
     journal.open()
     commits = asyncio.ensure_future(journal.run())
+    clock = clock or SystemClock()
     try:
-        yield SpoolingIntake(source, journal, drop_newest=drop_newest, clock=clock or SystemClock())
+        yield SpoolingIntake(
+            source, journal, drop_newest=drop_newest, clock=clock, share_bytes=share_bytes
+        )
     finally:
         commits.cancel()
         await asyncio.gather(commits, return_exceptions=True)

@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 from prometheus_client import CollectorRegistry
 
+from penstock.collector import failpoints
 from penstock.collector.assembly import Parts, make_source
 from penstock.collector.config import CollectorConfig
 from penstock.collector.control import SOCKET_NAME, ControlServer
@@ -159,12 +160,14 @@ class Agent:
             async with self._reloading:
                 self._health = Health.DRAINING
             notify(STOPPING=1)
+            failpoints.passed("drain_begun")
             await self._drain()
             await self._sources.cancel()
             for part in parts:
                 part.cancel()
         for journal in self._engine.journals:
             await journal.commit()
+        failpoints.passed("drain_ended")
         await self._saver.save()
         await self._engine.close()
         held = self._held()
@@ -207,6 +210,7 @@ class Agent:
         engine = self._engine
         parts = Parts(
             resource=resource_of(config),
+            budget=engine.budget,
             spool=engine.spools,
             ledger=engine.ledger,
             clock=self._clock,
@@ -311,9 +315,11 @@ class Agent:
             if publisher is not self._publisher:
                 await publisher.close()
             raise
+        failpoints.passed("reload_before_exchange")
         # Nothing else runs until all is exchanged.
         self._config = after
         self._engine.exchange(after, graph, publisher)
+        failpoints.passed("reload_after_exchange")
         old, self._publisher = self._publisher, publisher
         if old is not publisher:
             self._engine.courier.handle(Reconnected())
@@ -340,6 +346,7 @@ class Agent:
             sources={runner.name: runner.section.type for runner in runners},
             lag={source.name: source.lag_bytes for source in self._sources.file_sources},
             ledger=self._engine.ledger,
+            budget=self._engine.budget,
             delivery=self._engine.delivery,
             spools=journals,
             quarantine=self._directory.quarantine,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from penstock.collector import source_sections as sections
+from penstock.collector.budget import Budget
 from penstock.collector.core.files import Generations
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
@@ -34,12 +35,14 @@ class Parts:
 
     Attributes:
         resource: The collector's defaults.
+        budget: What network sources may hold.
         save: Makes the checkpoint durable, and says whether it could.
         known: Names of file sources that ran before.
         data_dir: For what a source keeps itself.
     """
 
     resource: Mapping[str, Any]
+    budget: Budget
     spool: Spooling
     ledger: Ledger
     clock: Clock
@@ -57,10 +60,11 @@ def make_source(  # noqa: C901, PLR0911, PLR0912 - one case a source
     """Make a source of its configuration."""
     name = section.name or section.type
     spool, ledger, clock, resource = parts.spool, parts.ledger, parts.clock, parts.resource
-    intake = Intake(name, spool=spool, ledger=ledger, clock=clock)
+    share = parts.budget.share(name)
+    intake = Intake(name, spool=spool, ledger=ledger, clock=clock, share=share)
     match section:
-        case sections.UnixSource(path=path, mode=mode):
-            return UnixSource(name, path, mode, spool=spool, ledger=ledger, clock=clock)
+        case sections.UnixSource():
+            return UnixSource(name, section, spool=spool, ledger=ledger, clock=clock, share=share)
         case sections.StdinSource(service=service, line_bytes_max=line_bytes_max):
             return StdinSource(service, line_bytes_max, intake=intake)
         case sections.FileSource():

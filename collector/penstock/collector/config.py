@@ -9,7 +9,12 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from penstock.collector.core.kinds import Kind
-from penstock.collector.source_sections import Section, Source
+from penstock.collector.limits import (
+    RECEIVE_BYTES_MAX,
+    RECEIVE_BYTES_MIN,
+    RECEIVE_SOURCE_BYTES_MAX,
+)
+from penstock.collector.source_sections import OtlpSource, Section, Source
 from penstock.collector.transforms.case_sections import TestCase
 from penstock.collector.transforms.sections import Name, OutputSection, TransformConfig
 from penstock.service import HostPort
@@ -45,6 +50,13 @@ class SpoolSection(Section):
         if isinstance(self.when_full, dict):
             return self.when_full.get(kind, "block")
         return "block" if kind == "audit" else self.when_full
+
+
+class ReceiveSection(Section):
+    """What network sources hold of what is not durable yet."""
+
+    bytes_max: int = Field(default=RECEIVE_BYTES_MAX, ge=RECEIVE_BYTES_MIN)
+    source_bytes_max: int = Field(default=RECEIVE_SOURCE_BYTES_MAX, ge=RECEIVE_BYTES_MIN)
 
 
 class BatchSection(Section):
@@ -96,6 +108,7 @@ class CollectorConfig(Section):
     transforms: dict[Name, TransformConfig] = Field(default={}, max_length=256)
     output: OutputSection = OutputSection()
     tests: list[TestCase] = Field(default=[])
+    receive: ReceiveSection = ReceiveSection()
     spool: SpoolSection = SpoolSection()
     batch: BatchSection = BatchSection()
     quarantine: QuarantineSection = QuarantineSection()
@@ -134,6 +147,18 @@ class CollectorConfig(Section):
         if sum(source.type == "stdin" for source in self.sources) > 1:
             msg = "there is one standard input: configure one stdin source"
             raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _requests_fit_their_share(self) -> "CollectorConfig":
+        share = min(self.receive.source_bytes_max, self.receive.bytes_max)
+        for source in self.sources:
+            if isinstance(source, OtlpSource) and source.message_bytes_max > share:
+                msg = (
+                    f"source {source.name}: message_bytes_max is above {share}, what a source may "
+                    "hold by `receive`: raise that, or lower it"
+                )
+                raise ValueError(msg)
         return self
 
 

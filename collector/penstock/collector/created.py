@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from penstock.collector.budget import Budget
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.intake import Intake, Payload
 from penstock.collector.pipeline import Pipeline
@@ -18,11 +19,18 @@ class CreatedRecords:
     """Empties the pipeline's graph, whichever it is at the time, and those it has left."""
 
     def __init__(
-        self, pipeline: Pipeline, *, spool: Spooling, ledger: Ledger, clock: Clock
+        self,
+        pipeline: Pipeline,
+        *,
+        spool: Spooling,
+        ledger: Ledger,
+        budget: Budget,
+        clock: Clock,
     ) -> None:
         self._pipeline = pipeline
         self._spool = spool
         self._ledger = ledger
+        self._budget = budget
         self._clock = clock
 
     async def run(self) -> None:
@@ -46,6 +54,7 @@ class CreatedRecords:
         clock = self._clock
         due = graph.flush(clock.monotonic_ns(), clock.unix_ns(), everything=everything)
         for name, lines in due.items():
-            intake = Intake(name, spool=self._spool, ledger=self._ledger, clock=clock)
+            share = self._budget.share(name)
+            intake = Intake(name, spool=self._spool, ledger=self._ledger, clock=clock, share=share)
             await intake.keep_surely(Payload("ndjson", b"\n".join(lines), len(lines)))
         return bool(due)

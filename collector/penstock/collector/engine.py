@@ -5,6 +5,7 @@ import random
 
 import structlog
 
+from penstock.collector.budget import Budget
 from penstock.collector.config import CollectorConfig, WhenFull
 from penstock.collector.core.delivery import Delivery, Quarantine
 from penstock.collector.core.files import Generations
@@ -46,6 +47,8 @@ class Engine:
     ) -> None:
         self.directory = directory
         self.ledger = Ledger()
+        receive = config.receive
+        self.budget = Budget(bytes_max=receive.bytes_max, share_bytes_max=receive.source_bytes_max)
         self._config = config
         self._log = structlog.get_logger()
         state = directory.state
@@ -72,7 +75,7 @@ class Engine:
             clock=clock,
         )
         self._created = CreatedRecords(
-            self.pipeline, spool=self.spools, ledger=self.ledger, clock=clock
+            self.pipeline, spool=self.spools, ledger=self.ledger, budget=self.budget, clock=clock
         )
         self._readers = [
             Reader(spool, self.pipeline, self.courier, self.ledger) for spool in self.spools.both
@@ -143,6 +146,8 @@ class Engine:
         self.directory.urgent.resize(sizes.urgent)
         self.directory.quarantine.resize(sizes.quarantine)
         self.courier.publish = publisher.publish
+        receive = config.receive
+        self.budget.limit(bytes_max=receive.bytes_max, share_bytes_max=receive.source_bytes_max)
 
     def _when_full(self, kind: Kind) -> WhenFull:
         return self._config.spool.policy(kind)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.collector.budget import Charge, Share
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.lines import Line
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
@@ -58,10 +59,14 @@ class Intake:
 
     Args:
         source: The source's name, under which everything is counted.
+        share: What the source may hold of what is not durable yet.
     """
 
-    def __init__(self, source: str, *, spool: Spooling, ledger: Ledger, clock: Clock) -> None:
+    def __init__(
+        self, source: str, *, spool: Spooling, ledger: Ledger, clock: Clock, share: Share
+    ) -> None:
         self.source = source
+        self.share = share
         self.clock = clock
         self.log = structlog.get_logger().bind(source=source)
         self._spool = spool
@@ -91,8 +96,11 @@ class Intake:
         return future
 
     async def keep(self, payload: Payload, *, wait: bool = True) -> None:
-        """Return once the payload is durable; raises what `offer` and its future do."""
-        await (await self.offer(payload, wait=wait))
+        """Return once the payload is durable; raises what `offer` and its future do.
+
+        Who is cancelled here knows nothing of the payload: it may become durable, and is counted.
+        """
+        await asyncio.shield(await self.offer(payload, wait=wait))
 
     async def keep_or_drop(self, payload: Payload) -> bool:
         """Return once the payload is durable or counted as dropped; whether it is durable."""
@@ -107,18 +115,35 @@ class Intake:
             return True
         return False
 
-    async def offer_or_drop(self, payload: Payload) -> None:
-        """Hand a payload over; what does not become durable is counted as dropped."""
-        try:
-            future = await self.offer(payload)
-        except SpoolFullError:
-            self.dropped("spool_full", payload.count)
-        except SpoolFailedError:
-            self.dropped("spool_failed", payload.count)
-        else:
-            future.add_done_callback(functools.partial(self._count_failure, payload.count))
+    async def offer_or_drop(self, payloads: Sequence[Payload]) -> None:
+        """Hand payloads over; what does not become durable is counted as dropped.
 
-    def _count_failure(self, count: int, done: "asyncio.Future[int]") -> None:
+        Returns as soon as the source's share has room for all that is not durable yet.
+        """
+        for index, payload in enumerate(payloads):
+            try:
+                await self._offer_or_drop(payload)
+            except asyncio.CancelledError:
+                self.dropped("stopped", sum(one.count for one in payloads[index:]))
+                raise
+
+    async def _offer_or_drop(self, payload: Payload) -> None:
+        charge = Charge(self.share)
+        try:
+            await charge.wait(min(len(payload.data), self.share.bytes_max))
+            future = await self.offer(payload)
+        except (SpoolFullError, SpoolFailedError) as error:
+            charge.close()
+            full = isinstance(error, SpoolFullError)
+            self.dropped("spool_full" if full else "spool_failed", payload.count)
+        except asyncio.CancelledError:
+            charge.close()
+            raise
+        else:
+            future.add_done_callback(functools.partial(self._settle, payload.count, charge))
+
+    def _settle(self, count: int, charge: Charge, done: "asyncio.Future[int]") -> None:
+        charge.close()
         if done.cancelled() or done.exception() is not None:
             self.dropped("spool_failed", count)
 

@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from penstock.collector import failpoints
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.logd.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.errors import LogdError
 from penstock.logd.frame import HEADER_SIZE, NO_PRODUCER, FrameHeader
-from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig
+from penstock.logd.store import REAL_DISK, CommitLog, CorruptFrameError, Disk, LogConfig
 
 _ENTRY_OVERHEAD_BYTES = HEADER_SIZE + 1024
 _SEGMENTS_PER_JOURNAL = 8
@@ -41,8 +42,9 @@ class Entry:
 class Journal:
     """A bounded commit log with group commit. Open it before anything else is called."""
 
-    def __init__(self, directory: Path, *, bytes_max: int) -> None:
+    def __init__(self, directory: Path, *, bytes_max: int, disk: Disk = REAL_DISK) -> None:
         self.directory = directory
+        self._disk = disk
         self.bytes_max = bytes_max
         self._config = LogConfig(segment_bytes_max=max(bytes_max // _SEGMENTS_PER_JOURNAL, 1 << 18))
         self._log: CommitLog | None = None
@@ -65,7 +67,7 @@ class Journal:
             LogdError: It is damaged beyond recovery.
             OSError: The disk failed.
         """
-        self._log = CommitLog.open(self.directory, self._config)
+        self._log = CommitLog.open(self.directory, self._config, disk=self._disk)
         self._promised = self._log.end_offset
 
     def resize(self, bytes_max: int) -> None:
@@ -210,12 +212,15 @@ class Journal:
 
     def _write(self, entries: list[Entry]) -> int:
         if self.log.failure:
-            self._log = CommitLog.open(self.directory, self._config)
+            self._log = CommitLog.open(self.directory, self._config, disk=self._disk)
             self.log.truncate_to(self._promised)
         log = self.log
-        first = log.end_offset
+        first, name = log.end_offset, self.directory.name
+        failpoints.passed(f"{name}_before_write")
         log.append([_frame(entry, offset) for offset, entry in enumerate(entries, first)])
+        failpoints.passed(f"{name}_before_sync")
         log.sync()
+        failpoints.passed(f"{name}_after_sync")
         return first
 
     def _first_segment_end(self) -> int | None:
@@ -228,9 +233,11 @@ class Journal:
         log = self.log
         if log.failure:
             return
+        failpoints.passed(f"{self.directory.name}_before_delete")
         if offset == log.end_offset and log.size_bytes > self.bytes_max // _SEGMENTS_PER_JOURNAL:
             log.roll()
         log.delete_before(offset)
+        failpoints.passed(f"{self.directory.name}_after_delete")
 
 
 def undamaged(read: Callable[[int], Iterator[_T]], offset: int) -> Iterator[_T]:

@@ -43,7 +43,22 @@ DATAGRAM_QUEUE_BYTES_MAX: Final = 8 * MIB
 """Datagrams of one source that were received and not yet handed to the spool."""
 
 CONNECTIONS_MAX: Final = 1024
-"""Open connections of one listening source."""
+"""Open connections of one listening source, unless it says otherwise."""
+
+RECEIVE_BYTES_MAX: Final = 128 * MIB
+"""What all network sources hold of what is not durable yet, unless `receive` says otherwise."""
+
+RECEIVE_SOURCE_BYTES_MAX: Final = 64 * MIB
+"""One source's share of it."""
+
+RECEIVE_BYTES_MIN: Final = 32 * MIB
+"""The least that either may be: the largest forward message or batch, and some more."""
+
+UNFINISHED_WAIT_S: Final = 10.0
+"""How long a connection waits for room in the middle of a message, which holds some itself."""
+
+UNFINISHED_TIMEOUT_S: Final = 60.0
+"""How long a message that has begun may stand still."""
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 """From a connection's beginning to the end of its TLS or shared-key handshake."""
@@ -88,11 +103,14 @@ NATS_OVERHEAD_BYTES: Final = 1 * KIB
 HTTP_HEAD_BYTES_MAX: Final = 32 * KIB
 """Request line and headers; most servers allow 8 to 16 KiB, agents add long tokens."""
 
+HTTP_LINGER_S: Final = 1.0
+"""How long the rest of a refused HTTP request is read on and thrown away."""
+
 REQUEST_TIMEOUT_S: Final = 60.0
 """From the end of one HTTP request to the end of the next, on one connection."""
 
-OTLP_IN_FLIGHT_BYTES_MAX: Final = 64 * MIB
-"""OTLP requests of one source that are being taken; beyond it senders are told to come again."""
+OTLP_CALLS_MAX: Final = 256
+"""gRPC requests of one source at once; beyond it senders are told to come again."""
 
 OTLP_RECORDS_MAX: Final = 100_000
 """Records in one OTLP request; its senders' batches have 512 by default."""

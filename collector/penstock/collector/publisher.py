@@ -10,6 +10,7 @@ import structlog
 from nats.errors import Error, MaxPayloadError, NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
+from penstock.collector import failpoints
 from penstock.collector.config import NatsSection
 from penstock.collector.core.batch import Batch, LaneKey
 from penstock.collector.core.delivery import Behind, Failed, Publish, Refused, Stored
@@ -111,6 +112,7 @@ class Publisher:
         return await self._request(effect.request, effect.lane.subject, data)
 
     async def _request(self, request: int, subject: str, data: bytes) -> Answer:
+        failpoints.passed("publish_before_request")
         self._unanswered += 1
         try:
             reply = await self._client.request(subject, data, timeout=self._config.ack_timeout_s)
@@ -124,6 +126,7 @@ class Publisher:
             return Failed(request, f"nats: {type(error).__name__}")
         finally:
             self._unanswered -= 1
+        failpoints.passed("publish_after_ack")
         return read_answer(request, reply.data)
 
     async def leave(self) -> None:

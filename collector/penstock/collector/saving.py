@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from penstock.collector import failpoints
 from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.files import Generations
 from penstock.collector.replay import Replayer
@@ -47,7 +48,9 @@ class Saver:
     def begin(self) -> None:
         """Write what was found at start, which also makes the incarnation durable."""
         self._saved = self.state.as_document()
+        failpoints.passed("recovery_before_checkpoint")
         self._checkpoint.save(self._saved)
+        failpoints.passed("recovery_after_checkpoint")
 
     async def run(self, interval_s: Callable[[], float]) -> None:
         """Save regularly, until cancelled."""
@@ -66,11 +69,13 @@ class Saver:
             document = state.as_document()
             if document == self._saved:
                 return True
+            failpoints.passed("checkpoint_before_write")
             try:
                 await asyncio.to_thread(self._checkpoint.save, document)
             except OSError as error:
                 self._log.warning("checkpoint cannot be written", error=str(error))
                 return False
+            failpoints.passed("checkpoint_after_write")
             self.state, self._saved = state, document
             await self._spools.bulk.journal.delete_before(state.cursor)
             await self._spools.urgent.journal.delete_before(state.urgent_cursor)

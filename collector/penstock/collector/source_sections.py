@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import re2
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from penstock.collector.limits import KIB, LINE_BYTES_MAX, MIB
+from penstock.collector.limits import CONNECTIONS_MAX, KIB, LINE_BYTES_MAX, MIB
 from penstock.service import HostPort
 
 _REUSE: Final = "other processes of this user may listen there, too"
@@ -28,6 +28,14 @@ class SourceSection(Section):
     name: str | None = Field(default=None, min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
 
 
+class ListeningSection(SourceSection):
+    """What every source has that accepts connections."""
+
+    connections_max: int = Field(
+        default=CONNECTIONS_MAX, ge=1, le=65_536, description="open at once on one address"
+    )
+
+
 class TlsSection(Section):
     """The certificate that a listening source shows; read again when it changes."""
 
@@ -38,7 +46,7 @@ class TlsSection(Section):
     )
 
 
-class UnixSource(SourceSection):
+class UnixSource(ListeningSection):
     """Batches from the Penstock spec library over a Unix stream socket; acknowledged."""
 
     type: Literal["unix"]
@@ -92,7 +100,7 @@ class FileSource(SourceSection):
     rotate_wait_s: float = Field(default=30.0, ge=0)
 
 
-class ForwardSource(SourceSection):
+class ForwardSource(ListeningSection):
     """Fluent forward messages over TCP, TLS or a Unix stream socket; chunks are acknowledged."""
 
     type: Literal["forward"]
@@ -118,7 +126,7 @@ class ForwardSource(SourceSection):
         return self
 
 
-class OtlpSource(SourceSection):
+class OtlpSource(ListeningSection):
     """OpenTelemetry protocol over gRPC and HTTP: logs, traces, metrics; acknowledged."""
 
     type: Literal["otlp"]
@@ -136,7 +144,7 @@ class OtlpSource(SourceSection):
         return self
 
 
-class SyslogSource(SourceSection):
+class SyslogSource(ListeningSection):
     """Syslog messages, RFC 5424 and RFC 3164, over UDP, TCP or TLS."""
 
     type: Literal["syslog"]
@@ -169,7 +177,7 @@ class SyslogSource(SourceSection):
         return self
 
 
-class StatsdSource(SourceSection):
+class StatsdSource(ListeningSection):
     """StatsD and DogStatsD samples over UDP or TCP, aggregated."""
 
     type: Literal["statsd"]

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector as PrometheusCollector
 from typing_extensions import override
 
+from penstock.collector.budget import Budget
 from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.ledger import Account, Ledger
 from penstock.collector.journal import Journal
@@ -53,6 +54,7 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
     sources: dict[str, str],
     lag: dict[str, int],
     ledger: Ledger,
+    budget: Budget,
     delivery: Delivery,
     spools: Mapping[str, Journal],
     quarantine: Journal,
@@ -86,16 +88,8 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
                 }
                 for lane in delivery.lanes.values()
             },
-            **{
-                name.replace("-", "_"): {
-                    "bytes": spool.used_bytes,
-                    "bytes_max": spool.bytes_max,
-                    "units_end": spool.durable_offset,
-                    "commits": spool.commits,
-                    "failures": spool.failures,
-                }
-                for name, spool in spools.items()
-            },
+            "receiving": _receiving(budget),
+            **{name.replace("-", "_"): _spool(spool) for name, spool in spools.items()},
             "delivery": {
                 "window_bytes": delivery.window.size,
                 "flight_bytes": delivery.flight_bytes,
@@ -105,6 +99,29 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
             "quarantine": {"bytes": quarantine.used_bytes, "bytes_max": quarantine.bytes_max},
         },
     )
+
+
+def _spool(journal: Journal) -> dict[str, int]:
+    return {
+        "bytes": journal.used_bytes,
+        "bytes_max": journal.bytes_max,
+        "units_end": journal.durable_offset,
+        "commits": journal.commits,
+        "failures": journal.failures,
+    }
+
+
+def _receiving(budget: Budget) -> dict[str, dict[str, int]]:
+    return {
+        source: {
+            "bytes": share.used,
+            "bytes_peak": share.peak,
+            "bytes_max": share.bytes_max,
+            "refused": share.refused,
+        }
+        for source, share in budget.shares.items()
+        if share.peak or share.refused
+    }
 
 
 def troubles(delivery: Delivery, spools: Mapping[str, Journal], *, connected: bool) -> list[str]:
@@ -244,4 +261,22 @@ class Metrics(PrometheusCollector):
         )
         for result, count in status.info.get("reloads", {}).get("counts", {}).items():
             reloads.add_metric((result,), count)
-        return (records, held, scrubbed, steps, spool, flight, window, reloads)
+        received = _receiving_metrics(status)
+        return (records, held, scrubbed, steps, spool, flight, window, reloads, *received)
+
+
+def _receiving_metrics(status: Status) -> tuple[GaugeMetricFamily, CounterMetricFamily]:
+    receiving = GaugeMetricFamily(
+        "penstock_collector_receiving_bytes",
+        "Bytes read by network sources and not durable yet; bounded by `receive`.",
+        labels=["source"],
+    )
+    no_room = CounterMetricFamily(
+        "penstock_collector_receiving_refused",
+        "Requests and connections refused because there was no room for their bytes.",
+        labels=["source"],
+    )
+    for source, share in status.info.get("receiving", {}).items():
+        receiving.add_metric((source,), share["bytes"])
+        no_room.add_metric((source,), share["refused"])
+    return receiving, no_room

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.collector.config import CollectorConfig
+from penstock.collector.config import CollectorConfig, ReceiveSection
+from penstock.collector.limits import RECEIVE_BYTES_MIN
 from penstock.collector.source_sections import ForwardSource, OtlpSource, Source, SyslogSource
 from penstock.service import ConfigError, HostPort
 from penstock.service.config import split_host_port
@@ -74,6 +75,7 @@ def config_of(config: CollectorConfig, share: Share) -> CollectorConfig:
     )
     return config.model_copy(
         update={
+            "receive": _part_of(config.receive, sources, share.count),
             "data_dir": directory_of(config.data_dir, share.index),
             "admin": "127.0.0.1:0",
             "admin_socket": None,
@@ -81,6 +83,14 @@ def config_of(config: CollectorConfig, share: Share) -> CollectorConfig:
             "spool": spool,
         }
     )
+
+
+def _part_of(receive: ReceiveSection, sources: list[Source], count: int) -> ReceiveSection:
+    """What one of so many workers may hold; the largest request that is allowed fits always."""
+    requests = (one.message_bytes_max for one in sources if isinstance(one, OtlpSource))
+    least = max(RECEIVE_BYTES_MIN, *requests)
+    part = {name: max(least, value // count) for name, value in receive.model_dump().items()}
+    return receive.model_copy(update=part)
 
 
 def can_be_shared(source: Source) -> bool:

@@ -16,7 +16,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
 )
 
-from penstock.collector.limits import OTLP_RETRY_AFTER_S
+from penstock.collector.budget import Budget
+from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S
 from penstock.collector.source_sections import OtlpSource as Section
 from penstock.collector.sources import http_server, otlp
 from penstock.collector.sources.otlp import OtlpSource
@@ -227,14 +228,6 @@ async def test_a_full_spool_means_come_again_later(
     assert intake.account.notes["refused_spool_full"] == 90 * (codes.count(503) + 1)
 
 
-async def test_more_than_may_be_received_at_once_means_come_again(
-    source: OtlpSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(otlp, "OTLP_IN_FLIGHT_BYTES_MAX", 10)
-    assert (await post(source, request(3).SerializeToString()))[0] == 503
-    assert (await post(source, b"{}", JSON))[0] == 200
-
-
 async def test_more_records_than_allowed_are_refused_for_good(
     source: OtlpSource, intake: SpoolingIntake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,11 +294,12 @@ async def test_who_does_not_read_its_answers_is_not_waited_for_for_ever(
         return http_server.Response(200)
 
     monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.05)
+    share = Budget(bytes_max=MIB, share_bytes_max=MIB).share("a")
     reader = asyncio.StreamReader()
     reader.feed_data(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     writer: Any = Stalled()
     serving = asyncio.ensure_future(
-        http_server.serve_http(reader, writer, handle, body_bytes_max=10)
+        http_server.serve_http(reader, writer, handle, body_bytes_max=10, share=share)
     )
     await asyncio.wait({serving}, timeout=5)
     assert isinstance(serving.exception(), TimeoutError)

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.collector.budget import Budget
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.journal import Entry, Journal
+from penstock.collector.limits import MIB
+from penstock.collector.source_sections import UnixSource as Section
 from penstock.collector.sources.unix import UnixSource
 from penstock.collector.spool import Spool
 from penstock.service.clock import SystemClock
@@ -26,9 +29,9 @@ async def source(tmp_path: Path) -> AsyncIterator[UnixSource]:
     journal.open()
     ledger = Ledger()
     spool = Spool(journal, ledger, when_full=lambda _: "drop_newest")
-    made = UnixSource(
-        "app", tmp_path / "c.sock", 0o600, spool=spool, ledger=ledger, clock=SystemClock()
-    )
+    section = Section(type="unix", path=tmp_path / "c.sock", mode=0o600)
+    share = Budget(bytes_max=32 * MIB, share_bytes_max=32 * MIB).share("app")
+    made = UnixSource("app", section, spool=spool, ledger=ledger, clock=SystemClock(), share=share)
     await made.start()
     commits = asyncio.ensure_future(journal.run())
     yield made

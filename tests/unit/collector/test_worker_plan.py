@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.collector.config import CollectorConfig
+from penstock.collector.limits import MIB, RECEIVE_BYTES_MIN
 from penstock.collector.worker_plan import Share, config_of, left_behind
 from penstock.service import ConfigError
 
@@ -39,6 +40,15 @@ def test_network_sources_are_shared_and_the_first_has_the_others_too(tmp_path: P
     assert (first.data_dir, second.data_dir) == (tmp_path, tmp_path / "workers" / "1")
     assert {source.reuse_port for source in taken} == {True}  # type: ignore[union-attr]
     assert first.spool.bytes_max == config(tmp_path).spool.bytes_max // 2
+    assert first.receive.bytes_max == config(tmp_path).receive.bytes_max // 2
+
+
+def test_every_worker_may_receive_the_largest_request(tmp_path: Path) -> None:
+    large = {"type": "otlp", "message_bytes_max": 48 * MIB}
+    many = config_of(config(tmp_path, [large]), Share(0, 8)).receive
+    assert (many.bytes_max, many.source_bytes_max) == (48 * MIB, 48 * MIB)
+    few = config_of(config(tmp_path), Share(0, 64)).receive
+    assert (few.bytes_max, few.source_bytes_max) == (RECEIVE_BYTES_MIN, RECEIVE_BYTES_MIN)
 
 
 @pytest.mark.parametrize(

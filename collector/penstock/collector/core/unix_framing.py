@@ -59,6 +59,11 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Of a frame that has begun and not ended."""
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> list[bytes]:
         """Add bytes; returns the frames that they complete.
 

@@ -41,7 +41,7 @@ class Encoding(Enum):
     JSON = "application/json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Signal:
     """One of OTLP's services.
 
@@ -81,6 +81,7 @@ SIGNALS: Final = (
         "resourceMetrics", "rejected_data_points", "data points",
     ),
 )  # fmt: skip
+LOGS: Final = SIGNALS[0]
 
 
 def decode_request(signal: Signal, body: bytes, encoding: Encoding) -> list[Json]:
@@ -91,13 +92,32 @@ def decode_request(signal: Signal, body: bytes, encoding: Encoding) -> list[Json
     """
     if encoding is Encoding.JSON:
         return _decode_json(signal, body)
+    elements: list[Json] = as_json(parse_request(signal, body)).get(signal.elements, [])
+    return elements
+
+
+def parse_request(signal: Signal, body: bytes) -> Message:
+    """A protobuf request as it is.
+
+    Raises:
+        RemoteProtocolError: It is none.
+    """
     request = signal.request()
     try:
         request.ParseFromString(body)
     except DecodeError:
         raise RemoteProtocolError(f"not a protobuf request for {signal.name}") from None
-    elements: list[Json] = _object(request).get(signal.elements, [])
-    return elements
+    return request
+
+
+def as_json(message: Message) -> Json:
+    """A message as the object that OTLP's JSON mapping has for it."""
+    readers = _readers(message.DESCRIPTOR)
+    found: Json = {}
+    for field, value in message.ListFields():
+        name, read = readers[field.number]
+        found[name] = read(value)
+    return found
 
 
 def encode_response(signal: Signal, encoding: Encoding, rejected: int, message: str) -> bytes:
@@ -154,25 +174,16 @@ def _decode_json(signal: Signal, body: bytes) -> list[Json]:
     return elements
 
 
-def _object(message: Message) -> Json:
-    readers = _readers(message.DESCRIPTOR)
-    found: Json = {}
-    for field, value in message.ListFields():
-        name, read = readers[field.number]
-        found[name] = read(value)
-    return found
-
-
 def _key_value(message: Any) -> Json:
-    """`_object` for the message that half of every request is made of."""
+    """`as_json` for the message that half of every request is made of."""
     return {"key": message.key, "value": _any_value(message.value)}
 
 
 def _any_value(message: Any) -> Json:
-    """`_object` for the other half."""
+    """`as_json` for the other half."""
     kind = message.WhichOneof("value")
     read = _SIMPLE.get(kind)
-    return _object(message) if read is None else {read: getattr(message, kind)}
+    return as_json(message) if read is None else {read: getattr(message, kind)}
 
 
 @lru_cache(maxsize=256)
@@ -182,7 +193,7 @@ def _readers(descriptor: Descriptor) -> dict[int, tuple[str, Callable[[Any], Any
 
 def _reader(field: FieldDescriptor) -> Callable[[Any], Any]:
     if field.message_type is not None:
-        one = _QUICK.get(field.message_type.full_name, _object)
+        one = _QUICK.get(field.message_type.full_name, as_json)
     elif field.type == FieldDescriptor.TYPE_BYTES:
         one = bytes.hex if field.name in _IDS else _base64
     else:

@@ -14,14 +14,22 @@ from collections.abc import Iterator
 
 from typing_extensions import override
 
+from penstock.collector import failpoints
+from penstock.collector.budget import Charge
 from penstock.collector.core.forward import Message, MessageReader, encode_ack, read_message
 from penstock.collector.core.forward_handshake import NONCE_BYTES, Handshake, Secrets
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
 from penstock.collector.intake import Intake, Payload
-from penstock.collector.limits import HANDSHAKE_TIMEOUT_S, READ_BYTES, UNIT_RECORDS_MAX
+from penstock.collector.limits import (
+    HANDSHAKE_TIMEOUT_S,
+    READ_BYTES,
+    UNFINISHED_TIMEOUT_S,
+    UNFINISHED_WAIT_S,
+    UNIT_RECORDS_MAX,
+)
 from penstock.collector.source_sections import ForwardSource as Section
 from penstock.collector.sources.datagrams import Datagrams, Peer
-from penstock.collector.sources.listener import Listener
+from penstock.collector.sources.listener import Listener, finish
 from penstock.collector.sources.source import Source
 from penstock.collector.tls import ServerTls
 
@@ -36,7 +44,9 @@ class ForwardSource(Source):
         self.name = intake.source
         self._section = section
         self._intake = intake
-        self._listener = Listener(self.name, self._serve)
+        self._listener = Listener(
+            self.name, self._serve, connections_max=section.connections_max, note=intake.note
+        )
         self._heartbeats = Datagrams(self.name, self._beat)
         self._secrets: Secrets | None = None
         if section.shared_key is not None:
@@ -79,16 +89,50 @@ class ForwardSource(Source):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         messages = MessageReader()
         try:
-            complete: list[Message] = []
-            if self._secrets is not None:
-                async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                    complete = await self._shake_hands(messages, reader, writer)
-            await self._take_all(complete, writer)
-            while data := await reader.read(READ_BYTES):
-                await self._take_all(messages.feed(data), writer)
+            with Charge(self._intake.share) as charge:
+                if self._secrets is not None:
+                    async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                        complete = await self._shake_hands(messages, reader, writer)
+                    await charge.wait(sum(len(message.raw) for message in complete))
+                    await finish(self._take_all(complete, writer, charge))
+                await self._receive(messages, reader, writer, charge)
         except RemoteProtocolError as error:
             self._intake.note("protocol_errors")
             self._intake.log.warning("a sender broke the protocol", error=str(error))
+
+    async def _receive(
+        self,
+        messages: MessageReader,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        charge: Charge,
+    ) -> None:
+        """Take what one connection brings until it ends.
+
+        Who has to wait for room holds back its sender; but who holds room itself, with the
+        beginning of a message, must not wait for others who do: its connection ends.
+        """
+        while True:
+            begun = messages.waiting_bytes > 0
+            try:
+                async with asyncio.timeout(UNFINISHED_TIMEOUT_S if begun else None):
+                    data = await reader.read(READ_BYTES)
+            except TimeoutError:
+                self._intake.note("messages_unfinished")
+                return
+            if not data:
+                return
+            complete = messages.feed(data)
+            try:
+                room = await charge.wait(len(data), UNFINISHED_WAIT_S if begun else None)
+            except asyncio.CancelledError:
+                self._give_up(complete, "stopped")
+                raise
+            if not room:
+                self._intake.note("connections_ended_no_room")
+                self._give_up(complete, "no_room")
+                return
+            await finish(self._take_all(complete, writer, charge, messages.waiting_bytes))
 
     async def _shake_hands(
         self, messages: MessageReader, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -124,12 +168,31 @@ class ForwardSource(Source):
             raise RemoteProtocolError(f"handshake: {pong.refusal}")
         return [found for value in values[1:] if (found := read_message(value)) is not None]
 
-    async def _take_all(self, messages: list[Message], writer: asyncio.StreamWriter) -> None:
-        for group in _groups(messages):
-            await self._take(group, writer)
+    async def _take_all(
+        self,
+        messages: list[Message],
+        writer: asyncio.StreamWriter,
+        charge: Charge,
+        kept_bytes: int = 0,
+    ) -> None:
+        """Hand messages over; `charge` keeps what lies here of the next one."""
+        groups = list(_groups(messages))
+        with charge.split(max(0, charge.size - kept_bytes)) as whole:
+            for index, group in enumerate(groups):
+                size = min(whole.size, sum(len(message.raw) for message in group))
+                part = whole.split(size)
+                try:
+                    await self._take(group, writer, part)
+                except asyncio.CancelledError:
+                    part.close()
+                    for later in groups[index:]:
+                        self._give_up(later, "stopped")
+                    raise
         await writer.drain()
 
-    async def _take(self, messages: list[Message], writer: asyncio.StreamWriter) -> None:
+    async def _take(
+        self, messages: list[Message], writer: asyncio.StreamWriter, charge: Charge
+    ) -> None:
         payload = Payload(
             format="forward",
             data=b"".join(message.raw for message in messages),
@@ -138,11 +201,12 @@ class ForwardSource(Source):
         )
         try:
             future = await self._intake.offer(payload)
-        except SpoolFullError:
-            self._give_up(messages, "spool_full")
-        except SpoolFailedError:
-            self._give_up(messages, "spool_failed")
+        except (SpoolFullError, SpoolFailedError) as error:
+            charge.close()
+            full = isinstance(error, SpoolFullError)
+            self._give_up(messages, "spool_full" if full else "spool_failed")
         else:
+            future.add_done_callback(lambda _: charge.close())
             future.add_done_callback(functools.partial(self._answer, messages, writer))
 
     def _answer(
@@ -151,6 +215,7 @@ class ForwardSource(Source):
         if done.cancelled() or done.exception() is not None:
             self._give_up(messages, "spool_failed")
             return
+        failpoints.passed("acked_before_answer")
         if not writer.is_closing():
             for message in messages:
                 if message.chunk is not None:

@@ -5,13 +5,28 @@ request or to take an answer, or is idle for so long, is closed.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 import h11
 
+from penstock.collector.budget import Charge, Share
 from penstock.collector.errors import RemoteProtocolError
-from penstock.collector.limits import HTTP_HEAD_BYTES_MAX, READ_BYTES, REQUEST_TIMEOUT_S
+from penstock.collector.limits import (
+    HTTP_HEAD_BYTES_MAX,
+    HTTP_LINGER_S,
+    READ_BYTES,
+    REQUEST_TIMEOUT_S,
+)
+
+
+class Unread(Enum):
+    """Why a request's body was not read to its end."""
+
+    TOO_LARGE = "larger than allowed"
+    NO_ROOM = "too much is being received at once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +36,16 @@ class Request:
     Attributes:
         path: Without the query.
         headers: By lower-case name; of a repeated one the last.
-        body: As it came, still compressed; None when it was larger than allowed.
+        body: As it came, still compressed.
+        charge: What it holds until it is answered.
         query: What stands behind the path's question mark.
     """
 
     method: str
     path: str
     headers: Mapping[str, str]
-    body: bytes | None
+    body: bytes | Unread
+    charge: Charge
     query: str = ""
 
 
@@ -50,8 +67,16 @@ async def serve_http(
     handle: Handle,
     *,
     body_bytes_max: int,
+    share: Share,
 ) -> None:
     """Answer the requests of one connection until it ends.
+
+    Args:
+        reader: The connection.
+        writer: The connection.
+        handle: Answers one request.
+        body_bytes_max: Of a request.
+        share: What bodies are held of from their first byte until they are answered.
 
     Raises:
         RemoteProtocolError: What came is not HTTP; it was answered as far as it can be.
@@ -60,13 +85,18 @@ async def serve_http(
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HTTP_HEAD_BYTES_MAX)
     try:
         while True:
+            with Charge(share) as charge:
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    request = await _read(connection, reader, writer, body_bytes_max, charge)
+                if request is None:
+                    return
+                response = await handle(request)
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                request = await _read(connection, reader, writer, body_bytes_max)
-            if request is None:
+                await _answer(connection, writer, response, bodiless=request.method == "HEAD")
+            del request
+            if connection.their_state is h11.SEND_BODY:
+                await _linger(reader, writer)
                 return
-            response = await handle(request)
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await _answer(connection, writer, response)
             if connection.our_state is h11.MUST_CLOSE or connection.their_state is not h11.DONE:
                 return
             connection.start_next_cycle()
@@ -82,6 +112,7 @@ async def _read(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     body_bytes_max: int,
+    charge: Charge,
 ) -> Request | None:
     """The next request; None at the connection's end."""
     head: h11.Request | None = None
@@ -96,37 +127,59 @@ async def _read(
         elif isinstance(event, h11.Request):
             head = event
         elif isinstance(event, h11.Data):
+            assert head is not None
+            if len(body) + len(event.data) > body_bytes_max:
+                return _request(head, Unread.TOO_LARGE, charge)
+            if not charge.take(len(event.data)):
+                return _request(head, Unread.NO_ROOM, charge)
             body += event.data
-            if len(body) > body_bytes_max:
-                assert head is not None
-                return _request(head, None)
         elif isinstance(event, h11.EndOfMessage):
             assert head is not None
-            return _request(head, bytes(body))
+            return _request(head, bytes(body), charge)
         else:  # the peer closed, or we wait for it to do so
             return None
 
 
-def _request(head: h11.Request, body: bytes | None) -> Request:
+def _request(head: h11.Request, body: bytes | Unread, charge: Charge) -> Request:
     path, _, query = head.target.decode("latin-1").partition("?")
     return Request(
         method=head.method.decode("ascii"),
         path=path,
         headers={name.decode("ascii"): value.decode("latin-1") for name, value in head.headers},
         body=body,
+        charge=charge,
         query=query,
     )
 
 
+async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read on for a moment what nobody wants: closing before would reset the connection.
+
+    A reset takes away what the peer has not read yet, and that is why it was refused (RFC 9112,
+    section 9.6).
+    """
+    if writer.can_write_eof():
+        writer.write_eof()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HTTP_LINGER_S):
+            while await reader.read(READ_BYTES):
+                pass
+
+
 async def _answer(
-    connection: h11.Connection, writer: asyncio.StreamWriter, response: Response
+    connection: h11.Connection,
+    writer: asyncio.StreamWriter,
+    response: Response,
+    *,
+    bodiless: bool = False,
 ) -> None:
+    """Send an answer; one to HEAD has the headers of its body, and no body."""
     headers = {"content-length": str(len(response.body)), **response.headers}
     if connection.their_state is h11.SEND_BODY:  # the rest of the request is not read
         headers["connection"] = "close"
     events = (
         h11.Response(status_code=response.status, headers=list(headers.items())),
-        h11.Data(data=response.body),
+        h11.Data(data=b"" if bodiless else response.body),
         h11.EndOfMessage(),
     )
     writer.write(b"".join(connection.send(event) or b"" for event in events))

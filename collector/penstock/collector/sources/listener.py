@@ -1,37 +1,44 @@
 """Listening on TCP or on a Unix stream socket: what the sources that do have in common."""
 
 import asyncio
+import contextlib
 import errno
 import socket
 import ssl
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
-from penstock.collector.limits import CONNECTIONS_MAX, HANDSHAKE_TIMEOUT_S, READ_BYTES
+from penstock.collector.limits import HANDSHAKE_TIMEOUT_S, READ_BYTES
 from penstock.service import ConfigError, UnavailableError
 from penstock.service.config import split_host_port
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Note = Callable[[str, int], None]
 _SUN_PATH_BYTES = 107
 
 
 class Listener:
-    """Accepts connections, each handled by a task of its own, up to `CONNECTIONS_MAX`.
+    """Accepts connections, each handled by a task of its own, up to a number.
 
     Args:
         name: Of the source, for messages.
         handle: Serves one connection; the connection is closed when it returns.
+        connections_max: Open at once; one more is closed as soon as it is accepted.
+        note: Counts something that is no record.
     """
 
-    def __init__(self, name: str, handle: Handle) -> None:
+    def __init__(self, name: str, handle: Handle, *, connections_max: int, note: Note) -> None:
         self._name = name
         self._handle = handle
+        self._connections_max = connections_max
+        self._note = note
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._path: Path | None = None
+        self._closing = False
         self.endpoint: str | None = None
-        self.refused = 0
 
     async def listen_tcp(
         self,
@@ -106,6 +113,7 @@ class Listener:
         """Stop listening, end every connection, remove the socket's name."""
         if self._server is None:
             return
+        self._closing = True
         self._server.close()
         for task in self._tasks:
             task.cancel()
@@ -115,21 +123,36 @@ class Listener:
         self._server = None
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= CONNECTIONS_MAX:
-            self.refused += 1
+        if self._closing:  # it was accepted before, and is told now
+            writer.close()
+            return
+        if len(self._tasks) >= self._connections_max:
+            self._note("connections_refused", 1)
             writer.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())  # also of one that never ran
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        # The peer may go away, or we may be closing: both end the connection.
+        with contextlib.suppress(ConnectionError, TimeoutError, asyncio.CancelledError):
             await self._handle(reader, writer)
-        except (ConnectionError, TimeoutError, asyncio.CancelledError):
-            pass  # the peer went away, or we are closing: both end the connection
-        finally:
-            writer.close()
+
+
+async def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Carry out what must not be left in the middle: it goes on when the caller is cancelled once.
+
+    Closing a listener cancels its connections once, and what they have read is still handed over.
+    The end of the time that stopping may take cancels them again, which reaches `work`.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 def _set_mode(path: Path, mode: int) -> None:

@@ -6,32 +6,32 @@ the rest is durable in the spool. No room means `UNAVAILABLE` or 503 with a dela
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from typing_extensions import override
 
+from penstock.collector.decode.otlp_logs import map_logs
 from penstock.collector.decode.otlp_messages import (
+    LOGS,
     Encoding,
-    Json,
     Signal,
     decode_request,
     encode_response,
     encode_status,
+    parse_request,
 )
 from penstock.collector.decode.otlp_records import map_element
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
 from penstock.collector.intake import Intake, Payload
 from penstock.collector.limits import (
-    OTLP_IN_FLIGHT_BYTES_MAX,
     OTLP_RECORDS_MAX,
-    OTLP_RETRY_AFTER_S,
     UNIT_DECOMPRESSED_BYTES_MAX,
 )
 from penstock.collector.source_sections import OtlpSource as Section
 from penstock.collector.sources.listener import Listener
-from penstock.collector.sources.otlp_answer import Answer, Code
+from penstock.collector.sources.otlp_answer import Answer, Code, come_again
 from penstock.collector.sources.otlp_grpc import OtlpGrpc
 from penstock.collector.sources.otlp_http import OtlpHttp
 from penstock.collector.sources.source import Source
@@ -39,6 +39,8 @@ from penstock.collector.tls import ServerTls
 from penstock.specs.errors import RefusedRecordError
 from penstock.specs.gate import Rejected, check_line
 
+_MAPPED_AT_ONCE: Final = 2
+"""Requests taken apart at once: one may wait for its turn while the other has it."""
 _TURN_RECORDS: Final = 200
 """Records mapped before other tasks get a turn; a few milliseconds of work."""
 
@@ -72,6 +74,9 @@ class _Taken:
 class OtlpSource(Source):
     """Listens for gRPC, HTTP or both.
 
+    What a request is made of on its way to the spool takes many times its bytes, so only some are
+    taken apart at once; of the others only the bytes lie here, and are within the source's share.
+
     Args:
         resource: Of requests that come without one.
     """
@@ -81,11 +86,13 @@ class OtlpSource(Source):
         self._section = section
         self._resource = resource
         self._intake = intake
-        self._in_flight_bytes = 0
+        self._mapping = asyncio.Semaphore(_MAPPED_AT_ONCE)
         self._endpoints: dict[str, str] = {}
         self._grpc: OtlpGrpc | None = None
         http = OtlpHttp(self.take, intake, body_bytes_max=section.message_bytes_max)
-        self._http = Listener(self.name, http.serve)
+        self._http = Listener(
+            self.name, http.serve, connections_max=section.connections_max, note=intake.note
+        )
 
     @property
     @override
@@ -111,12 +118,7 @@ class OtlpSource(Source):
             assert self._http.endpoint is not None
             self._endpoints["http"] = self._http.endpoint
         if section.grpc is not None:
-            self._grpc = OtlpGrpc(
-                self.name,
-                self.take,
-                message_bytes_max=section.message_bytes_max,
-                reuse_port=section.reuse_port,
-            )
+            self._grpc = OtlpGrpc(section, self.take, self._intake)
             credentials = tls.grpc_credentials() if tls else None
             self._endpoints["grpc"] = await self._grpc.start(section.grpc, credentials)
 
@@ -132,17 +134,9 @@ class OtlpSource(Source):
 
     async def take(self, signal: Signal, body: bytes, encoding: Encoding) -> Answer:
         """Answer one request, once it is durable or refused."""
-        if self._in_flight_bytes + len(body) > OTLP_IN_FLIGHT_BYTES_MAX:
-            return self._come_again(encoding, "too much is being received at once")
-        self._in_flight_bytes += len(body)
         try:
-            return await self._take(signal, body, encoding)
-        finally:
-            self._in_flight_bytes -= len(body)
-
-    async def _take(self, signal: Signal, body: bytes, encoding: Encoding) -> Answer:
-        try:
-            taken = await self._map(decode_request(signal, body, encoding))
+            async with self._mapping:
+                taken = await self._map(self._lines(signal, body, encoding))
         except (RemoteProtocolError, RefusedRecordError) as error:
             self._intake.note("requests_malformed")
             return _refuse(encoding, Code.INVALID_ARGUMENT, str(error))
@@ -165,15 +159,22 @@ class OtlpSource(Source):
                 return self._come_again(encoding, "the spool cannot write")
         return _accept(signal, encoding, taken)
 
-    async def _map(self, elements: list[Json]) -> _Taken:
-        taken, now_ns = _Taken(), self._intake.clock.unix_ns()
-        for element in elements:
-            for made in map_element(element, self._resource, now_ns, self._lost):
-                taken.add(made)
-                if len(taken.lines) % _TURN_RECORDS == 0:
-                    await asyncio.sleep(0)
-                if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > OTLP_RECORDS_MAX:
-                    return taken
+    def _lines(self, signal: Signal, body: bytes, encoding: Encoding) -> Iterator[bytes | str]:
+        now_ns = self._intake.clock.unix_ns()
+        if encoding is Encoding.PROTOBUF and signal is LOGS:
+            yield from map_logs(parse_request(signal, body), self._resource, now_ns, self._lost)
+            return
+        for element in decode_request(signal, body, encoding):
+            yield from map_element(element, self._resource, now_ns, self._lost)
+
+    async def _map(self, lines: Iterator[bytes | str]) -> _Taken:
+        taken = _Taken()
+        for made in lines:
+            taken.add(made)
+            if len(taken.lines) % _TURN_RECORDS == 0:
+                await asyncio.sleep(0)
+            if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > OTLP_RECORDS_MAX:
+                return taken
         return taken
 
     def _lost(self, count: int) -> None:
@@ -181,9 +182,7 @@ class OtlpSource(Source):
 
     def _come_again(self, encoding: Encoding, message: str) -> Answer:
         self._intake.note("requests_deferred")
-        delay_s = OTLP_RETRY_AFTER_S
-        body = encode_status(encoding, Code.UNAVAILABLE, message, retry_after_s=delay_s)
-        return Answer(Code.UNAVAILABLE, body, message, delay_s)
+        return come_again(encoding, Code.UNAVAILABLE, message)
 
 
 def _refuse(encoding: Encoding, code: Code, message: str) -> Answer:

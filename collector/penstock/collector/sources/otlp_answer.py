@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+from penstock.collector.decode.otlp_messages import Encoding, encode_status
+from penstock.collector.limits import OTLP_RETRY_AFTER_S
+
 
 class Code(IntEnum):
     """The gRPC status codes in use; their numbers are the protocol's."""
@@ -28,3 +31,9 @@ class Answer:
     body: bytes
     message: str = ""
     retry_after_s: int | None = None
+
+
+def come_again(encoding: Encoding, code: Code, message: str) -> Answer:
+    """The answer to a request for which there is no room now."""
+    body = encode_status(encoding, code, message, retry_after_s=OTLP_RETRY_AFTER_S)
+    return Answer(code, body, message, OTLP_RETRY_AFTER_S)

@@ -3,7 +3,9 @@
 200  taken, perhaps in part         400  not such a request: never send it again
 404  another path                   405  another method
 413  larger than allowed            415  a content type or encoding that is not known
-503  no room: send it again after `Retry-After`
+429  too much is being received     503  no room in the spool
+
+After the last two it is to be sent again, `Retry-After` so many seconds.
 """
 
 import asyncio
@@ -14,8 +16,8 @@ from penstock.collector.core.inflate import ExpandsTooFarError, gunzip, unzstd
 from penstock.collector.decode.otlp_messages import SIGNALS, Encoding, Signal, encode_status
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.intake import Intake
-from penstock.collector.sources.http_server import Request, Response, serve_http
-from penstock.collector.sources.otlp_answer import Answer, Code
+from penstock.collector.sources.http_server import Request, Response, Unread, serve_http
+from penstock.collector.sources.otlp_answer import Answer, Code, come_again
 
 Take = Callable[[Signal, bytes, Encoding], Awaitable[Answer]]
 _PATHS: Final = {f"/v1/{signal.name}": signal for signal in SIGNALS}
@@ -49,7 +51,13 @@ class OtlpHttp:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends."""
         try:
-            await serve_http(reader, writer, self.answer, body_bytes_max=self._body_bytes_max)
+            await serve_http(
+                reader,
+                writer,
+                self.answer,
+                body_bytes_max=self._body_bytes_max,
+                share=self._intake.share,
+            )
         except RemoteProtocolError as error:
             self._intake.note("protocol_errors")
             self._intake.log.warning("a sender broke the protocol", error=str(error))
@@ -68,31 +76,46 @@ class OtlpHttp:
         body = self._inflate(request, encoding)
         if isinstance(body, Response):
             return body
-        answer = await self._take(signal, body, encoding)
-        retry = {} if answer.retry_after_s is None else {"retry-after": str(answer.retry_after_s)}
-        headers = {"content-type": encoding.value, **retry}
-        return Response(_STATUS[answer.code], answer.body, headers)
+        return _respond(await self._take(signal, body, encoding), encoding)
 
     def _inflate(self, request: Request, encoding: Encoding) -> bytes | Response:
         """The body, decompressed, or what to answer instead."""
-        if request.body is None:
-            return self._too_large(encoding, f"the body is above {self._body_bytes_max} bytes")
+        if isinstance(request.body, Unread):
+            return self._unread(request.body, encoding)
         coding = request.headers.get("content-encoding", "identity").strip().lower()
         inflate = _INFLATE.get(coding)
         if inflate is None:
             text = f"content-encoding {coding!r} is not gzip, zstd or identity"
             return _refuse(415, Code.INVALID_ARGUMENT, text, encoding=encoding)
         try:
-            return inflate(request.body, self._body_bytes_max)
+            body = inflate(request.body, self._body_bytes_max)
         except UndecodableError as error:
             if isinstance(error, ExpandsTooFarError):
                 return self._too_large(encoding, str(error))
             self._intake.note("requests_malformed")
             return _refuse(400, Code.INVALID_ARGUMENT, str(error), encoding=encoding)
+        if not request.charge.take(max(0, len(body) - len(request.body))):
+            return self._unread(Unread.NO_ROOM, encoding)
+        return body
+
+    def _unread(self, why: Unread, encoding: Encoding) -> Response:
+        if why is Unread.TOO_LARGE:
+            return self._too_large(encoding, f"the body is above {self._body_bytes_max} bytes")
+        self._intake.note("requests_deferred")
+        return _respond(come_again(encoding, Code.RESOURCE_EXHAUSTED, why.value), encoding)
 
     def _too_large(self, encoding: Encoding, message: str) -> Response:
         self._intake.note("requests_too_large")
         return _refuse(413, Code.RESOURCE_EXHAUSTED, message, encoding=encoding)
+
+
+def _respond(answer: Answer, encoding: Encoding) -> Response:
+    headers = {"content-type": encoding.value}
+    status = _STATUS[answer.code]
+    if answer.retry_after_s is not None:
+        headers["retry-after"] = str(answer.retry_after_s)
+        status = 429 if answer.code is Code.RESOURCE_EXHAUSTED else status
+    return Response(status, answer.body, headers)
 
 
 def _refuse(

@@ -45,7 +45,9 @@ class StatsdSource(Source):
         self._window = Window(series_max=section.series_max, now_ns=intake.clock.unix_ns())
         self._notices: list[Notice] = []
         self._datagrams = Datagrams(self.name, self._on_datagram)
-        self._listener = Listener(self.name, self._serve)
+        self._listener = Listener(
+            self.name, self._serve, connections_max=section.connections_max, note=intake.note
+        )
         self._stopping = asyncio.Event()
 
     @property

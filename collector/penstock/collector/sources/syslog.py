@@ -18,7 +18,7 @@ from penstock.collector.intake import Intake, Payload
 from penstock.collector.limits import DATAGRAM_QUEUE_BYTES_MAX, READ_BYTES
 from penstock.collector.source_sections import SyslogSource as Section
 from penstock.collector.sources.datagrams import Datagrams, Peer
-from penstock.collector.sources.listener import Listener
+from penstock.collector.sources.listener import Listener, finish
 from penstock.collector.sources.source import Source
 from penstock.collector.tls import ServerTls
 
@@ -37,7 +37,9 @@ class SyslogSource(Source):
         self._section = section
         self._intake = intake
         self._datagrams = Datagrams(self.name, self._on_datagram)
-        self._listener = Listener(self.name, self._serve)
+        self._listener = Listener(
+            self.name, self._serve, connections_max=section.connections_max, note=intake.note
+        )
         self._queue: list[tuple[str, bytes]] = []
         self._queue_bytes = 0
         self._arrived = asyncio.Event()
@@ -93,8 +95,11 @@ class SyslogSource(Source):
     async def _take_datagrams(self) -> None:
         self._arrived.clear()
         queue, self._queue, self._queue_bytes = self._queue, [], 0
+        payloads: list[Payload] = []
         for peer, group in groupby(queue, key=lambda item: item[0]):
-            await self._take([self._cut(data) for _, data in group], peer)
+            messages = [message for _, data in group if (message := self._cut(data)).text]
+            payloads += [self._payload(part, peer) for part in _parts(messages)]
+        await self._intake.offer_or_drop(payloads)
 
     def _cut(self, datagram: bytes) -> SyslogMessage:
         """A datagram is one message, whatever is in it."""
@@ -107,24 +112,36 @@ class SyslogSource(Source):
         cutter = SyslogCutter(self._section.message_bytes_max)
         try:
             while data := await reader.read(READ_BYTES):
-                await self._take(cutter.feed(data), peer)
+                await finish(self._take(cutter.feed(data), peer))
         finally:
             rest = cutter.flush()
             if rest is not None:
-                await self._take([rest], peer)
+                await self._take_rest(rest, peer)
+
+    async def _take_rest(self, rest: SyslogMessage, peer: str) -> None:
+        """Take what a connection ended with, unless the time for stopping is over already."""
+        task = asyncio.current_task()
+        assert task is not None
+        if task.cancelling() > 1:
+            self._intake.dropped("stopped", 1)
+            return
+        await finish(self._take([rest], peer))
 
     async def _take(self, messages: list[SyslogMessage], peer: str) -> None:
-        for part in _parts([message for message in messages if message.text]):
-            truncated = [index for index, message in enumerate(part) if message.truncated]
-            self._intake.note("messages_truncated", len(truncated))
-            meta = {
-                "service": self._section.service,
-                "timezone": self._section.timezone,
-                "peer": peer,
-                "truncated": truncated,
-            }
-            data = pack_messages(message.text for message in part)
-            await self._intake.offer_or_drop(Payload("syslog", data, len(part), meta))
+        parts = _parts([message for message in messages if message.text])
+        await self._intake.offer_or_drop([self._payload(part, peer) for part in parts])
+
+    def _payload(self, messages: list[SyslogMessage], peer: str) -> Payload:
+        truncated = [index for index, message in enumerate(messages) if message.truncated]
+        self._intake.note("messages_truncated", len(truncated))
+        meta = {
+            "service": self._section.service,
+            "timezone": self._section.timezone,
+            "peer": peer,
+            "truncated": truncated,
+        }
+        data = pack_messages(message.text for message in messages)
+        return Payload("syslog", data, len(messages), meta)
 
 
 def _parts(messages: list[SyslogMessage]) -> Iterator[list[SyslogMessage]]:

@@ -7,12 +7,13 @@ whether sending it again can help. See `penstock.collector.core.unix_framing` fo
 import asyncio
 import functools
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 from typing_extensions import override
 
+from penstock.collector import failpoints
+from penstock.collector.budget import Charge, Share
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.unix_framing import (
     BatchHeader,
@@ -22,7 +23,8 @@ from penstock.collector.core.unix_framing import (
     encode_nack,
 )
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
-from penstock.collector.limits import READ_BYTES
+from penstock.collector.limits import READ_BYTES, UNFINISHED_TIMEOUT_S, UNFINISHED_WAIT_S
+from penstock.collector.source_sections import UnixSource as Section
 from penstock.collector.sources.listener import Listener
 from penstock.collector.sources.source import Source
 from penstock.collector.spool import Unit
@@ -39,11 +41,13 @@ class Connection:
 
     Attributes:
         era: The spool's, when the connection began.
+        charge: What it holds of the source's share.
         refused: Per sender, the batch that it must send again before anything later is taken.
     """
 
     writer: asyncio.StreamWriter
     era: int
+    charge: Charge
     refused: dict[str, int] = field(default_factory=dict)
 
     def answer(self, frame: bytes) -> None:
@@ -56,15 +60,24 @@ class UnixSource(Source):
     """Listens on one socket."""
 
     def __init__(
-        self, name: str, path: Path, mode: int, *, spool: Spooling, ledger: Ledger, clock: Clock
+        self,
+        name: str,
+        section: Section,
+        *,
+        spool: Spooling,
+        ledger: Ledger,
+        clock: Clock,
+        share: Share,
     ) -> None:
         self.name = name
-        self._path = path
-        self._mode = mode
+        self._section = section
         self._spool = spool
         self._ledger = ledger
         self._clock = clock
-        self._listener = Listener(name, self._serve)
+        self._share = share
+        self._listener = Listener(
+            name, self._serve, connections_max=section.connections_max, note=self._note
+        )
         self._sender_drops: dict[str, Mapping[str, Mapping[str, int]]] = {}
         self._log = structlog.get_logger().bind(source=name)
 
@@ -75,7 +88,7 @@ class UnixSource(Source):
 
     @override
     async def start(self) -> None:
-        await self._listener.listen_unix(self._path, self._mode)
+        await self._listener.listen_unix(self._section.path, self._section.mode)
 
     @override
     async def run(self) -> None:
@@ -87,17 +100,41 @@ class UnixSource(Source):
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = FrameReader()
-        connection = Connection(writer, self._spool.era)
-        while data := await reader.read(READ_BYTES * 4):
+        with Charge(self._share) as charge:
+            connection = Connection(writer, self._spool.era, charge)
             try:
-                for frame in frames.feed(data):
-                    if not await self._take_frame(frame, connection):
-                        return
+                while await self._receive(frames, reader, connection):
+                    await writer.drain()
             except RemoteProtocolError as error:
-                self._ledger[self.name].notes["protocol_errors"] += 1
+                self._note("protocol_errors", 1)
                 self._log.warning("a sender broke the protocol", error=str(error))
-                return
-            await writer.drain()
+
+    async def _receive(
+        self, frames: FrameReader, reader: asyncio.StreamReader, connection: Connection
+    ) -> bool:
+        """Take what one read brings; false when the connection must end.
+
+        Senders are held back for want of room, but not in the middle of a frame: what lies here of
+        it takes room itself. They send again what was not answered.
+        """
+        begun = frames.waiting_bytes > 0
+        try:
+            async with asyncio.timeout(UNFINISHED_TIMEOUT_S if begun else None):
+                data = await reader.read(READ_BYTES * 4)
+        except TimeoutError:
+            self._note("messages_unfinished", 1)
+            return False
+        if not data:
+            return False
+        if not await connection.charge.wait(len(data), UNFINISHED_WAIT_S if begun else None):
+            self._note("connections_ended_no_room", 1)
+            return False
+        for frame in frames.feed(data):
+            if not await self._take_frame(frame, connection):
+                return False
+        charge = connection.charge  # of framing, and of frames that were answered at once
+        charge.split(max(0, charge.size - frames.waiting_bytes)).close()
+        return True
 
     async def _take_frame(self, frame: bytes, connection: Connection) -> bool:
         """Take a batch or refuse it for good; false when the connection must end."""
@@ -150,6 +187,8 @@ class UnixSource(Source):
             self._repeat(header)
             connection.answer(encode_ack(header.sequence))
         else:
+            part = connection.charge.split(min(len(frame), connection.charge.size))
+            future.add_done_callback(lambda _: part.close())
             future.add_done_callback(functools.partial(self._answer, header, connection))
         return True
 
@@ -160,7 +199,11 @@ class UnixSource(Source):
             connection.answer(encode_nack(header.sequence, "spool_failed", retry=True))
             connection.writer.close()
         else:
+            failpoints.passed("acked_before_answer")
             connection.answer(encode_ack(header.sequence))
+
+    def _note(self, what: str, count: int) -> None:
+        self._ledger[self.name].notes[what] += count
 
     def _repeat(self, header: BatchHeader) -> None:
         self._ledger[self.name].notes["repeated"] += header.count

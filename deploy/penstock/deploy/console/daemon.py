@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from penstock.collector.budget import Budget
 from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.sources.http_server import serve_http
 from penstock.deploy.console.config import ConsoleConfig
@@ -77,6 +78,8 @@ class Console:
         self._polling = Polling(config, self._rates, self._clock, self._note)
         self._connections = 0
         self._turned_away = 0
+        bodies = CONNECTIONS_MAX * BODY_BYTES_MAX  # each connection's, so there is always room
+        self._bodies = Budget(bytes_max=bodies, share_bytes_max=bodies).share("console")
         self._tls = _context(config)
         door = Door(config, config.listen)
         self._view = View(
@@ -169,7 +172,9 @@ class Console:
         answer = partial(self._web.answer, peer=peer)
         try:
             async with asyncio.timeout(WHOLE_S):
-                await serve_http(reader, writer, answer, body_bytes_max=BODY_BYTES_MAX)
+                await serve_http(
+                    reader, writer, answer, body_bytes_max=BODY_BYTES_MAX, share=self._bodies
+                )
         except (OSError, RemoteProtocolError):  # a TimeoutError is an OSError
             structlog.get_logger().debug("a connection broke", peer=peer)
         finally:

@@ -136,7 +136,7 @@ class Web:
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             raise _RefusalError(415, "BAD_REQUEST", "what is to be done comes as application/json")
         try:
-            wanted = json.loads(request.body or b"")
+            wanted = json.loads(request.body if isinstance(request.body, bytes) else b"")
         except (ValueError, RecursionError):
             wanted = None
         if not isinstance(wanted, dict):

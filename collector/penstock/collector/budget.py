@@ -1,0 +1,187 @@
+"""Bytes that network sources hold of what is not durable yet, under one bound and a share for each.
+
+They are taken while they are read, before anything is known of what they will become, and given
+back once they are durable, refused or dropped. Who can be told to come again is refused at once;
+who cannot is not read from until there is room. A sender that begins messages and never ends them
+holds its source's share at most, and no longer than the source waits for the rest.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+
+class Budget:
+    """The bound of all sources together.
+
+    Args:
+        bytes_max: Of them all.
+        share_bytes_max: Of one source.
+    """
+
+    def __init__(self, *, bytes_max: int, share_bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.share_bytes_max = min(share_bytes_max, bytes_max)
+        self.used = 0
+        self.shares: dict[str, Share] = {}
+
+    def share(self, source: str) -> "Share":
+        """A source's part; the same one for the same name."""
+        return self.shares.setdefault(source, Share(self))
+
+    def limit(self, *, bytes_max: int, share_bytes_max: int) -> None:
+        """Go on under other bounds; what is held stays, and above them nothing is taken."""
+        self.bytes_max = bytes_max
+        self.share_bytes_max = min(share_bytes_max, bytes_max)
+        for share in self.shares.values():
+            share.grant()
+
+    def has_room(self, size: int) -> bool:
+        """Whether so much more fits, were it within its share."""
+        return self.used + size <= self.bytes_max
+
+    def wake(self, first: "Share") -> None:
+        """Give what is free to who waits, the share that became smaller before the others."""
+        first.grant()
+        for share in self.shares.values():
+            share.grant()
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    size: int
+    granted: asyncio.Future[None]
+
+
+class Share:
+    """What one source may hold.
+
+    Attributes:
+        used: Bytes held now.
+        peak: The most that was held at once.
+        refused: How often there was no room for who could not wait, or not any longer.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._waiters: deque[_Waiter] = deque()
+        self.used = 0
+        self.peak = 0
+        self.refused = 0
+
+    @property
+    def bytes_max(self) -> int:
+        """The bound of `used`."""
+        return self._budget.share_bytes_max
+
+    def take(self, size: int) -> bool:
+        """Hold so much more; false, and nothing is held, when there is no room or others wait."""
+        if self._waiters or not self._fits(size):
+            self.refused += 1
+            return False
+        self._hold(size)
+        return True
+
+    async def wait(self, size: int, timeout_s: float | None = None) -> bool:
+        """Hold so much more once there is room, in the order of asking; false after the time."""
+        if not self._waiters and self._fits(size):
+            self._hold(size)
+            return True
+        waiter = _Waiter(size, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter.granted
+        except TimeoutError:
+            self._leave(waiter)
+            self.refused += 1
+            return False
+        except asyncio.CancelledError:
+            self._leave(waiter)
+            raise
+        return True
+
+    def give(self, size: int) -> None:
+        """Hold so much less."""
+        if size:
+            self.used -= size
+            self._budget.used -= size
+            self._budget.wake(self)
+
+    def grant(self) -> None:
+        """Let go on who waited longest, as far as there is room."""
+        while self._waiters and self._fits(self._waiters[0].size):
+            waiter = self._waiters.popleft()
+            if not waiter.granted.done():
+                self._hold(waiter.size)
+                waiter.granted.set_result(None)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """Wait no more; what was granted in the same turn of the loop is given back."""
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+            self.grant()
+        elif waiter.granted.done() and not waiter.granted.cancelled():
+            self.give(waiter.size)
+
+    def _fits(self, size: int) -> bool:
+        return self.used + size <= self.bytes_max and self._budget.has_room(size)
+
+    def _hold(self, size: int) -> None:
+        self.used += size
+        self.peak = max(self.peak, self.used)
+        self._budget.used += size
+
+
+@dataclass(slots=True)
+class Charge:
+    """What one message holds of a share, until it is closed.
+
+    Attributes:
+        size: Bytes.
+    """
+
+    share: Share
+    size: int = field(default=0, init=False)
+
+    def __enter__(self) -> Self:
+        """Nothing is held yet."""
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        """Whatever happened, nothing is held any more."""
+        self.close()
+
+    def take(self, size: int) -> bool:
+        """Hold so much more; false when there is no room."""
+        if not self.share.take(size):
+            return False
+        self.size += size
+        return True
+
+    async def wait(self, size: int, timeout_s: float | None = None) -> bool:
+        """Hold so much more once there is room; false after the time."""
+        if not await self.share.wait(size, timeout_s):
+            return False
+        self.size += size
+        return True
+
+    def split(self, size: int) -> "Charge":
+        """A part of it as a charge of its own."""
+        assert 0 <= size <= self.size, "no more than is held"
+        part = Charge(self.share)
+        self.size -= size
+        part.size = size
+        return part
+
+    def close(self) -> None:
+        """Give everything back."""
+        size, self.size = self.size, 0
+        self.share.give(size)

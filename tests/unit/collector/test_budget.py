@@ -1,0 +1,109 @@
+"""What network sources may hold of what is not durable yet."""
+
+import asyncio
+
+import pytest
+
+from penstock.collector.budget import Budget, Charge
+
+
+async def until_waiting() -> None:
+    """Let what was started come to where it waits."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_share_and_the_whole_are_bounds() -> None:
+    budget = Budget(bytes_max=100, share_bytes_max=60)
+    a, b = budget.share("a"), budget.share("b")
+    assert a.take(60)
+    assert not a.take(1)
+    assert not b.take(41)
+    assert b.take(40)
+    assert (budget.used, a.used, b.used) == (100, 60, 40)
+    a.give(60)
+    assert a.take(60)
+    assert (a.refused, b.refused, a.peak) == (1, 1, 60)
+    assert budget.share("a") is a
+
+
+async def test_other_bounds_let_go_on_who_waits_and_keep_what_is_held() -> None:
+    budget = Budget(bytes_max=100, share_bytes_max=50)
+    a = budget.share("a")
+    assert a.take(50)
+    waits = asyncio.ensure_future(a.wait(20))
+    await until_waiting()
+    assert not waits.done()
+    budget.limit(bytes_max=100, share_bytes_max=80)
+    assert await waits
+    budget.limit(bytes_max=40, share_bytes_max=80)
+    assert (a.used, a.bytes_max) == (70, 40)
+    assert not a.take(1)
+    a.give(40)
+    assert a.take(1)
+
+
+async def test_who_waits_goes_on_in_the_order_of_asking_and_nobody_overtakes() -> None:
+    budget = Budget(bytes_max=100, share_bytes_max=100)
+    a, b = budget.share("a"), budget.share("b")
+    assert a.take(90)
+    done: list[str] = []
+
+    async def wait(name: str, share_name: str, size: int) -> None:
+        assert await budget.share(share_name).wait(size)
+        done.append(name)
+
+    asked = (("1", "a", 50), ("2", "a", 10), ("3", "b", 40))
+    tasks = [asyncio.ensure_future(wait(*one)) for one in asked]
+    await until_waiting()
+    assert not a.take(1), "others wait"
+    assert done == []
+    a.give(40)
+    await until_waiting()
+    assert done == ["1"]
+    a.give(50)
+    await until_waiting()
+    assert done == ["1", "2", "3"]
+    await asyncio.gather(*tasks)
+    assert (a.used, b.used, budget.used) == (60, 40, 100)
+
+
+async def test_who_waits_too_long_or_is_cancelled_holds_nothing() -> None:
+    budget = Budget(bytes_max=10, share_bytes_max=10)
+    share = budget.share("a")
+    with Charge(share) as charge:
+        assert charge.take(10)
+        assert not await share.wait(5, timeout_s=0)
+        waiting = asyncio.ensure_future(share.wait(5))
+        behind = asyncio.ensure_future(share.wait(3))
+        await until_waiting()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert await behind
+    assert (budget.used, share.refused) == (3, 1)
+
+
+async def test_what_is_granted_to_who_just_left_goes_to_the_next() -> None:
+    budget = Budget(bytes_max=10, share_bytes_max=10)
+    share = budget.share("a")
+    assert share.take(10)
+    first, second = (asyncio.ensure_future(share.wait(10)) for _ in range(2))
+    await until_waiting()
+    share.give(10)
+    first.cancel()  # granted in this turn already
+    await until_waiting()
+    assert first.cancelled()
+    assert second.done()
+    assert budget.used == 10
+
+
+def test_a_charge_is_parted_without_a_change_of_the_whole() -> None:
+    budget = Budget(bytes_max=10, share_bytes_max=10)
+    with Charge(budget.share("a")) as charge:
+        assert charge.take(10)
+        part = charge.split(4)
+    assert (budget.used, part.size, charge.size) == (4, 4, 0)
+    part.close()
+    part.close()
+    assert budget.used == 0

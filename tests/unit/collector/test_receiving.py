@@ -1,0 +1,314 @@
+"""What network sources hold while they receive: bounded, refused clearly, counted at the stop."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import msgpack
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from penstock.collector import source_sections as sections
+from penstock.collector.core import forward as core_forward
+from penstock.collector.core.forward import MessageReader
+from penstock.collector.intake import Payload
+from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S
+from penstock.collector.sources import forward, otlp_grpc
+from penstock.collector.sources.forward import ForwardSource
+from penstock.collector.sources.otlp import OtlpSource
+from penstock.collector.sources.source import Source
+from penstock.collector.sources.statsd import StatsdSource
+from penstock.collector.sources.syslog import SyslogSource
+from tests.support.intake import SpoolingIntake, spooling
+from tests.support.waiting import wait_until_async
+
+EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+Make = Callable[[SpoolingIntake], Source]
+
+
+@asynccontextmanager
+async def listening(
+    directory: Path, make: Make, **options: Any
+) -> AsyncIterator[tuple[Any, SpoolingIntake]]:
+    async with spooling(directory, "net", **options) as intake:
+        source = make(intake)
+        await source.start()
+        try:
+            yield source, intake
+        finally:
+            await source.stop()
+
+
+def otlp(**options: Any) -> Make:
+    section = sections.OtlpSource(
+        type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", **{"message_bytes_max": MIB, **options}
+    )
+    return lambda intake: OtlpSource(section, {}, intake=intake)
+
+
+def forwarding(**options: Any) -> Make:
+    section = sections.ForwardSource(type="forward", listen="127.0.0.1:0", **options)
+    return lambda intake: ForwardSource(section, intake=intake)
+
+
+def syslog(**options: Any) -> Make:
+    section = sections.SyslogSource(type="syslog", udp=None, tcp="127.0.0.1:0", **options)
+    return lambda intake: SyslogSource(section, intake=intake)
+
+
+async def connect(endpoint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = endpoint.split(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+def a_request(records: int = 1) -> bytes:
+    made = ExportLogsServiceRequest()
+    scope = made.resource_logs.add().scope_logs.add()
+    for _ in range(records):
+        scope.log_records.add(time_unix_nano=5).body.string_value = "hi"
+    return made.SerializeToString()
+
+
+async def export(endpoint: str, body: bytes) -> bytes:
+    async with grpc.aio.insecure_channel(endpoint) as channel:
+        method: Any = channel.unary_unary(EXPORT)
+        answer: bytes = await method(body)
+        return answer
+
+
+async def refusal(endpoint: str, body: bytes) -> tuple[grpc.StatusCode, int]:
+    """The code of a refused gRPC request, and the delay that it names."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await export(endpoint, body)
+    status, retry = status_pb2.Status(), error_details_pb2.RetryInfo()
+    details = dict(caught.value.trailing_metadata() or ())["grpc-status-details-bin"]
+    status.ParseFromString(details)
+    assert status.details[0].Unpack(retry)
+    return caught.value.code(), retry.retry_delay.seconds
+
+
+async def test_http_bodies_count_from_their_first_byte(tmp_path: Path) -> None:
+    """Half a body that never ends holds its bytes; the next one hears that there is no room."""
+    async with listening(tmp_path, otlp(), share_bytes=MIB) as (source, intake):
+        slow, fast = [await connect(source.endpoints["http"]) for _ in range(2)]
+        head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-length: {MIB}\r\n"
+        head += "content-type: application/json\r\n\r\n"
+        slow[1].write(head.encode() + b" " * (MIB - 100_000))
+        await wait_until_async(lambda: intake.share.used >= MIB - 100_000)
+        fast[1].write(head.encode() + b" " * 200_000)
+        answer = await fast[0].readuntil(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 429 ")
+        assert b"retry-after: %d\r\n" % OTLP_RETRY_AFTER_S in answer.lower()
+        assert (await fast[0].read()).find(b"received at once") > 0
+        for _, writer in (slow, fast):
+            writer.close()
+        await wait_until_async(lambda: intake.share.used == 0)
+        assert (intake.share.refused, intake.account.notes["requests_deferred"]) == (1, 1)
+        assert intake.share.peak <= MIB
+
+
+async def test_what_a_body_expands_to_counts_too(tmp_path: Path) -> None:
+    async with listening(tmp_path, otlp(), share_bytes=MIB) as (source, intake):
+        intake.share.take(MIB // 2)
+        reader, writer = await connect(source.endpoints["http"])
+        body = gzip.compress(b" " * (MIB - 1))
+        head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+        head += "content-encoding: gzip\r\ncontent-type: application/json\r\n\r\n"
+        writer.write(head.encode() + body)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
+        writer.close()
+        await wait_until_async(lambda: intake.share.used == MIB // 2)
+
+
+async def test_a_grpc_request_is_not_read_before_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp_grpc, "_ROOM_WAIT_S", 0.05)
+    async with listening(tmp_path, otlp(), share_bytes=MIB) as (source, intake):
+        endpoint = source.endpoints["grpc"]
+        intake.share.take(1)
+        code, delay_s = await refusal(endpoint, a_request())
+        assert (code, delay_s) == (grpc.StatusCode.RESOURCE_EXHAUSTED, OTLP_RETRY_AFTER_S)
+        monkeypatch.setattr(otlp_grpc, "_ROOM_WAIT_S", 60)
+        waiting = asyncio.ensure_future(export(endpoint, a_request()))
+        await wait_until_async(lambda: bool(intake.share._waiters))
+        intake.share.give(1)
+        assert await waiting == b""
+        monkeypatch.setattr(otlp_grpc, "OTLP_CALLS_MAX", 0)
+        assert (await refusal(endpoint, a_request()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert intake.share.used == 0
+        assert intake.account.notes["requests_deferred"] == 2
+
+
+@pytest.mark.parametrize("part", ["grpc", "http"])
+async def test_connections_above_their_number_are_closed_and_counted(
+    tmp_path: Path, part: str
+) -> None:
+    async with listening(tmp_path, otlp(connections_max=2)) as (source, intake):
+        endpoint = source.endpoints[part]
+        connections = [await connect(endpoint) for _ in range(2)]
+        for _, writer in connections:
+            writer.write(b"PRI * HTTP/2.0\r\n\r\n"[:3])
+        listener = source._http if part == "http" else source._grpc._listener
+        await wait_until_async(lambda: listener.connections == 2)
+        reader, writer = await connect(endpoint)
+        assert await reader.read() == b""
+        writer.close()
+        assert intake.account.notes["connections_refused"] == 1
+        for _, writer in connections:
+            writer.close()
+        await wait_until_async(lambda: listener.connections == 0)
+        if part == "grpc":
+            assert await export(endpoint, a_request()) == b""
+
+
+async def test_head_is_answered_without_a_body(tmp_path: Path) -> None:
+    async with listening(tmp_path, otlp()) as (source, intake):
+        reader, writer = await connect(source.endpoints["http"])
+        writer.write(b"HEAD /v1/logs HTTP/1.1\r\nhost: x\r\n\r\n" * 2)
+        for _ in range(2):  # the second is read where a body would have been
+            assert b" 405 " in await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        assert intake.account.notes["protocol_errors"] == 0
+
+
+async def test_a_forward_message_in_the_middle_ends_for_want_of_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that holds room already must not wait; the one that holds none does."""
+    monkeypatch.setattr(forward, "UNFINISHED_WAIT_S", 0.05)
+    async with listening(tmp_path, forwarding(), share_bytes=MIB) as (source, intake):
+        part = msgpack.packb(["app", 5, {"message": "x" * 2 * MIB}, {"chunk": "c"}])
+        reader, writer = await connect(source.endpoint)
+        writer.write(part)
+        with contextlib.suppress(ConnectionResetError):  # what it still sent was not read
+            assert await reader.read() == b"", "closed, and no ack"
+        writer.close()
+        await wait_until_async(lambda: intake.share.used == 0)
+        assert intake.account.notes["connections_ended_no_room"] == 1
+
+        assert intake.share.take(MIB)
+        reader, writer = await connect(source.endpoint)
+        writer.write(msgpack.packb(["app", 5, {"message": "hi"}, {"chunk": "c"}]))
+        await wait_until_async(lambda: bool(intake.share._waiters))
+        intake.share.give(MIB)
+        assert await reader.read(100) == msgpack.packb({"ack": "c"})
+        writer.close()
+        await wait_until_async(lambda: intake.share.used == 0)
+
+
+async def test_a_forward_message_that_stands_still_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "UNFINISHED_TIMEOUT_S", 0.05)
+    async with listening(tmp_path, forwarding()) as (source, intake):
+        idle = await connect(source.endpoint)
+        reader, writer = await connect(source.endpoint)
+        writer.write(b"\x94\xa3app")
+        assert await reader.read() == b""
+        assert intake.account.notes["messages_unfinished"] == 1
+        idle[1].write(msgpack.packb(["app", 5, {"message": "hi"}, {"chunk": "c"}]))
+        assert await idle[0].read(100) == msgpack.packb({"ack": "c"}), "idle before one is fine"
+        for one in (writer, idle[1]):
+            one.close()
+
+
+async def until_full(intake: SpoolingIntake) -> None:
+    """Fill the spool, so that the next message has to wait."""
+    await intake.keep(Payload("lines", b"x" * 1_000_000, 1, {"service": "s"}))
+
+
+def message(make: str) -> bytes:
+    if make == "forward":
+        return bytes(msgpack.packb(["app", 5, {"message": "x" * 200_000}]))
+    return b"<13>" + b"x" * 30_000 + b"\n"
+
+
+@pytest.mark.parametrize("make", ["forward", "syslog"])
+async def test_what_waits_for_the_spool_at_the_stop_is_taken_or_counted(
+    tmp_path: Path, make: str
+) -> None:
+    """Stopping waits for the spool; when its time is over, what was read is dropped by name."""
+    making = forwarding() if make == "forward" else syslog()
+    async with listening(tmp_path, making, drop_newest=False) as (source, intake):
+        await until_full(intake)
+        _, writer = await connect(source.endpoint)
+        count = 1 if make == "forward" else 8
+        writer.write(message(make) * count)
+        writes = asyncio.ensure_future(writer.drain())
+        await wait_until_async(lambda: bool(intake.journal._room._waiters))
+        stopping = asyncio.ensure_future(source.stop())
+        await asyncio.wait([stopping], timeout=0.2)
+        assert not stopping.done(), "it waits for the spool"
+        stopping.cancel()
+        await asyncio.gather(stopping, return_exceptions=True)
+        writes.cancel()
+        writer.close()
+        received = intake.account.received - 1
+        durable = sum(unit.count for unit in intake.units()) - 1
+        assert intake.account.dropped["stopped"] == received - durable > 0
+        assert intake.account.difference == 0 or intake.account.held  # what is spooled is held
+        await wait_until_async(lambda: intake.share.used == 0)
+
+
+async def test_a_request_that_the_stop_interrupts_is_counted_when_it_is_durable(
+    tmp_path: Path,
+) -> None:
+    async with spooling(tmp_path, "net") as intake:
+        keeping = asyncio.ensure_future(intake.keep(Payload("ndjson", b"{}", 1)))
+        await asyncio.sleep(0)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await wait_until_async(lambda: len(intake.units()) == 1)
+        await wait_until_async(lambda: intake.account.received == 1)
+
+
+async def test_the_last_line_of_statsd_needs_no_newline(tmp_path: Path) -> None:
+    section = sections.StatsdSource(
+        type="statsd", udp=None, tcp="127.0.0.1:0", flush_interval_s=3600
+    )
+
+    def make(intake: SpoolingIntake) -> Source:
+        return StatsdSource(section, {"host.name": "h"}, intake=intake)
+
+    async with listening(tmp_path, make) as (source, intake):
+        _, writer = await connect(source.endpoint)
+        writer.write(b"a:1|c\nb:2|c")
+        writer.close()
+        await wait_until_async(lambda: intake.account.notes["samples_aggregated"] == 2)
+        await source.stop()
+        assert {json.loads(line)["name"] for line in intake.lines()} == {"a", "b"}
+
+
+def test_a_large_message_in_small_pieces_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pieces before the last are not read again, which would be quadratic."""
+    fed: list[int] = []
+    make_unpacker = core_forward._unpacker
+
+    class Counting:
+        def __init__(self) -> None:
+            self._inner = make_unpacker()
+            self.skip, self.tell = self._inner.skip, self._inner.tell
+
+        def feed(self, data: bytes) -> None:
+            fed.append(len(data))
+            self._inner.feed(data)
+
+    monkeypatch.setattr(core_forward, "_unpacker", Counting)
+    raw = msgpack.packb(["app", [[5, {"m": "x" * 3000}]] * 30]) + msgpack.packb(["b", 5, {}])
+    reader = MessageReader()
+    values = [value for at in range(0, len(raw), 512) for value in reader.cut(raw[at : at + 512])]
+    assert b"".join(values) == raw
+    assert len(values) == 2
+    assert sum(fed) == len(raw)
+    assert reader.waiting_bytes == 0
