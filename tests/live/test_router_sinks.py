@@ -195,6 +195,7 @@ def test_exhausted_without_a_delay_means_too_large(
     sink.write(batch([log_record(number) for number in range(4)]))
     sink.close()
     assert len(fake.members["logs"]) == 4
+    assert fake.exports == 2
     assert dead_letters(made) == []
 
 

@@ -40,11 +40,13 @@ class FakeOtlp(Backend):
         members: Log records, spans and metrics in protobuf's JSON, by signal.
         rejected_text: A log record whose body holds it is rejected.
         refuses: Asked before each gRPC call; raises or aborts by the context it is given.
+        exports: Requests that were taken.
     """
 
     def __init__(self) -> None:
         self.members: dict[str, list[dict[str, Any]]] = {name: [] for name in _REQUESTS}
         self.rejected_text = "POISON"
+        self.exports = 0
         self.refuses: list[Callable[[Any], None]] = []
         self._lock = threading.Lock()
 
@@ -70,6 +72,7 @@ class FakeOtlp(Backend):
         request = MessageToDict(request_type.FromString(body))
         rejected = 0
         with self._lock:
+            self.exports += 1
             for element in next(iter(request.values()), ()):
                 scopes = next(value for key, value in element.items() if key.startswith("scope"))
                 for scope in scopes:

@@ -100,6 +100,7 @@ def test_what_a_transform_has_mapped_is_sent_as_it_is(tmp_path: Path, name: str)
         {"kind": "span", "time_unix_nano": -1, "status_code": "ODD", "resource": 3},
         {"kind": "log", "time_unix_nano": 10**18, "attributes": [], "context": "x", "body": {}},
         {"kind": "log", "time_unix_nano": 2**63, "severity_number": "9", "resource": None},
+        {"kind": "log", "labels": [], "timestamp": "1", "line": "x", "metadata": 3},
     ],
 )
 def test_a_record_that_breaks_its_spec_blocks_no_sink(
