@@ -72,7 +72,7 @@ def test_a_batch_that_comes_again_is_there_as_often_as_promised(
     sink, context = case.sink(door, tmp_path)
     sink.write(batch(records(case)))
     sink.write(batch(records(case)))
-    once = type(sink).guarantee.level is Replay.EFFECTIVELY_ONCE
+    once = type(sink).guarantee.level is not Replay.AT_LEAST_ONCE
     assert once == case.effectively_once
     assert set(case.stored(door.backend).values()) == ({1} if once else {2})
     assert [asked.body for asked in door.asked[:1]] == [door.asked[1].body]
@@ -164,17 +164,19 @@ def test_a_record_that_breaks_the_destination_each_time_does_not_block_the_other
     """Its bytes are looked for in the request, so nothing is compressed here."""
     sink, context = case.sink(door, tmp_path, compression="none")
     broken = batch(records(case))
-    marks = [item.content for item in _items(sink, broken)]
-    door.rule = lambda asked: _breaks(case.plain(asked.body), marks[7], how)
+    mark = _mark(sink, broken, 7)
+    door.rule = lambda asked: _breaks(case.plain(asked.body), mark, how)
     sink.write(broken)
     stored = case.stored(door.backend)
     assert set(stored) == set(range(COUNT)) - {7}
     assert [letter["offset"] for letter in dead_letters(context)] == [7]
 
 
-def _items(sink: Any, rows: Any) -> list[Any]:
+def _mark(sink: Any, rows: Any, number: int) -> Any:
+    """What tells a record in a request: as the sink encodes it, else as it is."""
     (request,) = sink._requests(rows)[0]
-    return list(request.items)
+    content = request.items[number].content
+    return rows.column("value")[number].as_py() if content is None else content
 
 
 def _breaks(body: bytes, mark: Any, how: str) -> Answered | None:

@@ -16,13 +16,19 @@ _CACHE: Final = Path(__file__).resolve().parents[2] / ".work" / "servers"
 _DOWNLOAD_S: Final = 120
 
 
-def program(name: str, *, package: str) -> Path:
-    """A program's path; the test is skipped where there is none."""
+def program(name: str, *, package: str, directory: str = "usr/bin") -> Path:
+    """A program's path; the test is skipped where there is none.
+
+    Args:
+        name: Of the program.
+        package: That brings it.
+        directory: Where it lies in the package.
+    """
     on_path = shutil.which(name)
     if on_path:
         return Path(on_path)
     root = _CACHE / package
-    found = root / "usr" / "bin" / name
+    found = root / directory / name
     if found.exists():
         return found
     reason = _unpack(package, root)

@@ -107,7 +107,7 @@ class FaultDoor:
             def do_POST(self) -> None:
                 door.answer(self)
 
-            do_PUT = do_GET = do_POST  # noqa: N815 - as the library names them
+            do_PUT = do_GET = do_DELETE = do_POST  # noqa: N815 - as the library names them
 
             @override
             def log_message(self, format: str, *args: object) -> None:

@@ -7,6 +7,7 @@ server (Prometheus). The fakes' own contracts, which real products can be held t
 
 import atexit
 import json
+import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from tests.support.fake_otlp import FakeOtlp
 from tests.support.fake_splunk import TOKEN, FakeSplunk
 from tests.support.fault_door import Answered, Asked, Backend, FaultDoor
 from tests.support.metric_servers import MetricRun, MetricServer, prometheus
+from tests.support.moto_server import S3_KEYS, MotoRun
 from tests.support.sink_batches import NOW_NS, batch, context, gauge_record, log_record
 
 FAST: Final = {"retry": {"first_s": 0.005, "max_s": 0.02}, "timeout_s": 10}
@@ -44,7 +46,7 @@ class Case:
         keys: Of the sink's settings.
         record: One that the destination takes.
         poison: One that it refuses as its protocol does; None where it refuses none.
-        effectively_once: Whether what comes again is recognised.
+        effectively_once: Whether what comes again is recognised; always, where it is exactly once.
         takes_future: Whether a time two hours ahead is taken.
         plain: A request's body as the sink's records lie in it.
         path: Of the destination's URL.
@@ -101,6 +103,12 @@ def _poison(number: int) -> Record:
     return log_record(number, body=f"order {number} POISON")
 
 
+def _padded(number: int) -> Record:
+    """Larger than what a Parquet file has beside its rows."""
+    dice = random.Random(number)
+    return log_record(number, padding=dice.randbytes(4000).hex())
+
+
 def _ill_typed(number: int) -> Record:
     """`http.route` is a text in every other record."""
     record = log_record(number)
@@ -148,6 +156,11 @@ CASES: Final = {
         "http", Webhook,
         lambda it: _numbers(record["body"] for record in it.records),
         poison=_poison,
+    ),
+    "s3": Case(
+        "s3", MotoRun,
+        lambda it: _numbers(json.loads(value)["body"] for value in it.lake()["value"].to_pylist()),
+        keys=S3_KEYS, record=_padded, effectively_once=True, path="/lake/telemetry",
     ),
     "splunk_hec": Case(
         "splunk_hec", FakeSplunk,

@@ -27,5 +27,9 @@ class LogUnavailableError(RouterError):
     """logd could not be reached for longer than the reader was told to wait."""
 
 
+class UnavailableError(RouterError):
+    """A destination cannot do now what must come before a batch; the batch comes again."""
+
+
 class StoppedError(RouterError):
     """The job is stopping; the batch in hand was given up and will come again."""

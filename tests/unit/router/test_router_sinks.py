@@ -1,5 +1,6 @@
 """The registry of sinks: what a `type` stands for, third parties', and what the documents say."""
 
+import importlib
 import re
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -15,6 +16,7 @@ from typing_extensions import override
 from penstock.router.cli import cli
 from penstock.router.sinks import Guarantee, Replay, Sink, SinkConfig, SinkContext, make_sink
 from penstock.router.sinks import table as registry
+from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context, row, table
 from tests.unit.router.test_router_config import JOB, load
 
@@ -127,6 +129,33 @@ def test_the_documents_table_is_what_the_sinks_say() -> None:
     inside = text.partition("<!-- sinks: generated -->\n")[2].partition("<!-- end -->")[0]
     said = CliRunner().invoke(cli, ["sinks", "--markdown"]).output
     assert inside == said, "put the output of `penstock router sinks --markdown` there"
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ({"type": "nats", "subject": "out"}, "nats_connection"),
+        ({"type": "postgres", "dsn": "host=a"}, "psycopg"),
+        ({"type": "s3", "url": "http://127.0.0.1:1/lake"}, "botocore.auth"),
+    ],
+    ids=lambda it: it["type"] if isinstance(it, dict) else it,
+)
+def test_a_library_that_is_not_installed_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], missing: str
+) -> None:
+    kind = registry.sink_kind(settings["type"])
+    config = kind.config.model_validate(settings)
+    found = importlib.import_module
+
+    def not_there(name: str) -> Any:
+        if name.endswith(missing):
+            raise ModuleNotFoundError(f"No module named {missing!r}")
+        return found(name)
+
+    monkeypatch.setattr(importlib, "import_module", not_there)
+    with pytest.raises(ConfigError, match=re.escape(missing)) as caught:
+        kind.sink(config, context(tmp_path))
+    assert caught.value.fix == f"pip install 'penstock[{kind.name}]'"
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:

@@ -17,11 +17,12 @@ A row whose service is not known is in `service=__HIVE_DEFAULT_PARTITION__`, hiv
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, takewhile
 from pathlib import Path
-from typing import Final, Literal
+from typing import BinaryIO, Final, Literal
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ _PARTITIONED_BY: Final = ("kind", "service", "date")
 _LOG_POSITION: Final = ("stream", "partition")
 _ORDER: Final = (*_PARTITIONED_BY, *_LOG_POSITION, "offset")
 _DICTIONARY_COLUMNS_EXCLUDED: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
+_NAME: Final = re.compile(r"(?P<partition>.+)-(?P<first>\d+)-(?P<last>\d+)(\.[0-9a-f]+)?\.parquet")
 _PATH_SAFE: Final = " @+,:~"
 _DIRECTORY_NAME_BYTES_MAX: Final = 200
 """Of a hive directory's value; NAME_MAX is 255 on Linux."""
@@ -126,7 +128,7 @@ class ParquetLake(Sink):
         """
         earlier: list[str] = json.loads(self._batch.read_text()) if self._batch.exists() else []
         names = [str(place.relative_to(self._path)) for place in places]
-        stale = sorted(set(earlier) - set(names)) if _is_repeated(names, earlier) else []
+        stale = sorted(set(earlier) - set(names)) if is_repeated(names, earlier) else []
         write_whole(self._batch, json.dumps(names + stale).encode())
         removed = [self._path / name for name in stale if (self._path / name).exists()]
         for path in removed:
@@ -142,20 +144,24 @@ class ParquetLake(Sink):
 
     def _write_file(self, path: Path, part: pa.Table) -> None:
         with path.open("wb") as file:
-            pq.write_table(
-                part,
-                file,
-                compression=self._compression,
-                use_dictionary=[
-                    field.name
-                    for field in part.schema
-                    if field.name not in _DICTIONARY_COLUMNS_EXCLUDED
-                    and not pa.types.is_nested(field.type)
-                ],
-            )
+            write_parquet(part, file, self._compression)
             file.flush()
             os.fsync(file.fileno())
             self._context.meter.count("bytes", file.tell())
+
+
+def write_parquet(part: pa.Table, file: BinaryIO, compression: str) -> None:
+    """Write the rows of one file; columns of which values repeat have a dictionary."""
+    pq.write_table(
+        part,
+        file,
+        compression=compression,
+        use_dictionary=[
+            field.name
+            for field in part.schema
+            if field.name not in _DICTIONARY_COLUMNS_EXCLUDED and not pa.types.is_nested(field.type)
+        ],
+    )
 
 
 def split_by_place(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -178,14 +184,24 @@ def split_by_place(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     assert begin == rows.num_rows, (begin, rows.num_rows)
 
 
-def _is_repeated(names: list[str], earlier: list[str]) -> bool:
-    """Whether a batch has records that the batch before it, or its earlier self, had as well."""
+def is_repeated(names: Iterable[str], earlier: Iterable[str]) -> bool:
+    """Whether a batch has records that the batch before it, or its earlier self, had as well.
+
+    Args:
+        names: Of the batch's files; each ends in `-PARTITION-FIRST-LAST.parquet`, or has a
+            hexadecimal digest before `.parquet`.
+        earlier: Of that other batch.
+    """
     ends: dict[str, int] = {}
-    for name in earlier:
-        partition, _, last = Path(name).stem.rsplit("-", 2)
-        ends[partition] = max(ends.get(partition, -1), int(last))
-    parts = [Path(name).stem.rsplit("-", 2) for name in names]
-    return any(int(first) <= ends.get(partition, -1) for partition, first, _ in parts)
+    for partition, _, last in map(_span, earlier):
+        ends[partition] = max(ends.get(partition, -1), last)
+    return any(first <= ends.get(partition, -1) for partition, first, _ in map(_span, names))
+
+
+def _span(name: str) -> tuple[str, int, int]:
+    found = _NAME.fullmatch(name.rpartition("/")[2])
+    assert found is not None, name
+    return found["partition"], int(found["first"]), int(found["last"])
 
 
 def _path_value(value: str | None) -> str:

@@ -75,7 +75,9 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class _Faulty:
+class Faulty:
+    """A row of the batch that cannot be encoded."""
+
     row: int
     fault: Fault
 
@@ -104,6 +106,9 @@ class RequestSink(Sink):
         """One record, or why it cannot be one."""
         raise NotImplementedError
 
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """What comes before a batch's first request; an error here brings the batch again."""
+
     def exchange(self, request: Request, attempt: int) -> Verdict:
         """Send a request; returns what became of it."""
         raise NotImplementedError
@@ -127,6 +132,7 @@ class RequestSink(Sink):
         """Deliver, or lay among the dead letters, every row; returns only then."""
         rows = in_log_order(rows)
         requests, faulty = self._requests(rows)
+        self.prepare(requests)
         for each in faulty:
             self._bury(rows, (each.row,), each.fault, 0)
         counts = [len(request.items) for request in requests]
@@ -145,17 +151,17 @@ class RequestSink(Sink):
         refused = [Preview(f"dead letters: {it.fault.reason}", 1, "") for it in faulty]
         return [self.show(request) for request in requests] + refused
 
-    def _requests(self, rows: pa.Table) -> tuple[list[Request], list[_Faulty]]:
+    def _requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
         present = [name for name in self.columns if name in rows.column_names]
         whole = rows.select(present).to_pylist()
-        faulty: list[_Faulty] = []
+        faulty: list[Faulty] = []
         requests: list[Request] = []
         for begin, end in _partitions(whole):
             lanes: dict[str, list[tuple[int, Item]]] = {}
             for index in range(begin, end):
                 item = self._encoded(whole[index])
                 if isinstance(item, Fault):
-                    faulty.append(_Faulty(index, item))
+                    faulty.append(Faulty(index, item))
                 else:
                     lanes.setdefault(item.lane, []).append((index, item))
             for lane, encoded in lanes.items():

@@ -28,9 +28,12 @@ _OWN: Final = {
     "elasticsearch": "penstock.router.sinks.elasticsearch:Elasticsearch",
     "http": "penstock.router.sinks.http:HttpPost",
     "loki": "penstock.router.sinks.loki:Loki",
+    "nats": "penstock.router.sinks.nats:NatsSubject",
     "otlp": "penstock.router.sinks.otlp:Otlp",
     "parquet": "penstock.router.sinks.parquet:ParquetLake",
+    "postgres": "penstock.router.sinks.postgres:Postgres",
     "prometheus": "penstock.router.sinks.prometheus:PrometheusWrite",
+    "s3": "penstock.router.sinks.s3:S3",
     "splunk_hec": "penstock.router.sinks.splunk_hec:SplunkHec",
 }
 

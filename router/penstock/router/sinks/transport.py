@@ -5,11 +5,8 @@ Redirects are not followed: the request's secrets are for one host.
 
 import gzip
 import http.client
-import socket
 import ssl
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Final, Literal
@@ -17,6 +14,7 @@ from urllib.parse import urlsplit
 
 from penstock.router.clock import Clock
 from penstock.router.core.http_codes import Answer
+from penstock.router.sinks.time_limit import time_limit
 
 Compression = Literal["none", "gzip", "zstd"]
 
@@ -105,16 +103,15 @@ class Transport:
         except OSError as error:
             self.close()
             return NotSent(f"{type(error).__name__}: {error}")
-        late = threading.Event()
-        try:
-            with self._time_limit(connection, late):
+        with time_limit(connection.sock, self._timeout_s) as late:
+            try:
                 return self._answer(connection, request, headers, body)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            # ValueError: the connection was ended in the middle of a read.
-            self.close()
-            if late.is_set():
-                return Silent(f"TimeoutError: no answer within {self._timeout_s:g} s")
-            return Silent(f"{type(error).__name__}: {error}")
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                # ValueError: the connection was ended in the middle of a read.
+                self.close()
+                if late.is_set():
+                    return Silent(f"TimeoutError: no answer within {self._timeout_s:g} s")
+                return Silent(f"{type(error).__name__}: {error}")
 
     def _answer(
         self,
@@ -154,28 +151,6 @@ class Transport:
             made.connect()
             self._connection = made
         return self._connection
-
-    @contextmanager
-    def _time_limit(
-        self, connection: http.client.HTTPConnection, late: threading.Event
-    ) -> Iterator[None]:
-        """The socket's own limit is for each read; one byte each few seconds would pass it."""
-        opened = connection.sock
-
-        def end() -> None:
-            late.set()
-            try:
-                opened.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # closed already
-
-        timer = threading.Timer(self._timeout_s, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
 
 
 def compressed(body: bytes, how: Compression) -> tuple[bytes, dict[str, str]]:

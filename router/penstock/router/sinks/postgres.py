@@ -1,0 +1,302 @@
+"""The PostgreSQL sink: rows in one table, each record exactly once.
+
+    CREATE TABLE penstock (stream text, incarnation text, "partition" integer, "offset" bigint, …,
+                           PRIMARY KEY (stream, incarnation, "partition", "offset"))
+
+A request is one transaction: COPY into a temporary table, then INSERT … ON CONFLICT DO NOTHING. The
+primary key is the record's place in the log, so what comes again, in whatever pieces and however
+late, is not there twice; a connection that breaks during COMMIT is no question either.
+
+The table is made at the first connection unless `create: false`. One of yours needs these columns
+and that key, to which `time` may be added, as a table that is partitioned by time needs it. Further
+columns need defaults.
+
+`record` is the record's JSON. A row that is none, or one that `jsonb` has no form for (a string
+with U+0000), is in `raw` as it came. Nothing outlives its transaction, so a pooler in transaction
+mode may stand between. What a constraint or trigger of yours refuses is bisected out of its
+transaction and goes to the dead letters. Codes are those of appendix A of PostgreSQL's manual.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+from typing_extensions import override
+
+from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, Unfit, Verdict
+from penstock.router.dead_letter import as_text
+from penstock.router.sinks.documents import Json, record_of, section, time_ns
+from penstock.router.sinks.extras import needed
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.request_settings import RequestBatch, RequestSettings, Secret
+from penstock.router.sinks.requests import Item, Request, RequestSink, Row
+from penstock.router.sinks.sink import Preview, SinkContext
+from penstock.router.sinks.time_limit import time_limit
+from penstock.service import ConfigError
+
+COLUMNS: Final[Mapping[str, str]] = {
+    "stream": "text NOT NULL",
+    "incarnation": "text NOT NULL",
+    "partition": "integer NOT NULL",
+    "offset": "bigint NOT NULL",
+    "time": "timestamptz NOT NULL",
+    "time_unix_nano": "bigint NOT NULL",
+    "kind": "text NOT NULL",
+    "service": "text",
+    "severity_number": "smallint",
+    "trace_id": "text",
+    "record": "jsonb",
+    "raw": "bytea",
+}
+KEY: Final = ("stream", "incarnation", "partition", "offset")
+
+_COPIED: Final = tuple(name for name in COLUMNS if name != "time")
+_TIME: Final = "'epoch'::timestamptz + (time_unix_nano / 1000) * interval '1 microsecond'"
+_BIGINT_MAX: Final = 2**63 - 1
+_SMALLINT_MAX: Final = 2**15 - 1
+_BYTES_BESIDE_VALUE: Final = 100
+
+_PRIMARY_KEY: Final = """
+    SELECT attname FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)
+    WHERE indrelid = to_regclass(%s) AND indisprimary
+"""
+
+_BUSY: Final = ("40001", "40P01", "53100", "53300", "53400", "55P03", "57P01", "57P03")
+_PAUSED: Final = ("0A", "23502", "25", "28", "3D", "3F", "42", "55", "57P04")
+_UNFIT: Final = ("21", "22", "23", "44", "54", "P0001")
+"""Classes of SQLSTATE, and whole codes, looked at in this order; any other is a failure.
+
+23502 (NULL where there must be none) is about columns that are not the sink's: no record's fault.
+"""
+
+
+class PostgresSink(RequestSettings):
+    """Rows in a table of PostgreSQL."""
+
+    type: Literal["postgres"]
+    dsn: Secret
+    table: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$")] = (
+        "penstock"
+    )
+    create: bool = True
+    batch: RequestBatch = RequestBatch(records_max=10_000, bytes_max=16 * 1024 * 1024)
+
+    @override
+    def about(self) -> str:
+        return f"rows of {self.table} in PostgreSQL; each record exactly once"
+
+
+class Postgres(RequestSink):
+    """Inserts rows; see the module's docstring."""
+
+    config_class = PostgresSink
+    guarantee = Guarantee(
+        Replay.EXACTLY_ONCE, "the record's place in the log is the table's primary key"
+    )
+
+    def __init__(self, config: PostgresSink, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._config = config
+        self._psycopg = needed("psycopg", extra="postgres")
+        self._connection: Any = None
+        self._merge = ""
+        self.address = f"PostgreSQL, table {config.table}"
+
+    @override
+    def open(self) -> None:
+        """Read the connection string; the server itself may come later.
+
+        Raises:
+            ConfigError: It is none. What it says is not shown: there is a password in it.
+        """
+        try:
+            needed("psycopg.conninfo", extra="postgres").conninfo_to_dict(self._config.dsn.read())
+        except (OSError, self._psycopg.ProgrammingError) as error:
+            reason = str(error) if isinstance(error, OSError) else "libpq cannot read it"
+            raise ConfigError(
+                f"sinks.{self.context.sink}.dsn: {reason}",
+                fix="write it as postgresql://USER:PASSWORD@HOST:5432/DATABASE",
+            ) from None
+
+    @override
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @override
+    def encode(self, row: Row) -> Item | Fault:
+        value: bytes = row["value"] or b""
+        record = record_of(row)
+        about = record or {}
+        stored = None if record is None or _has_nul(record, value) else value.decode()
+        severity = about.get("severity_number")
+        content = (
+            row["stream"],
+            self.context.incarnations.get(row["stream"], ""),
+            row["partition"],
+            row["offset"],
+            _moment_ns(row, about),
+            row["kind"],
+            _text(section(about, "resource").get("service.name")),
+            severity if _is_small(severity) else None,
+            _text(about.get("trace_id")),
+            stored,
+            value if stored is None else None,
+        )
+        return Item(content, len(value) + _BYTES_BESIDE_VALUE)
+
+    @override
+    def exchange(self, request: Request, attempt: int) -> Verdict:
+        try:
+            refusal = self._connect()
+        except self._psycopg.ProgrammingError:
+            return Paused("libpq cannot read the connection string")
+        except (OSError, self._psycopg.Error) as error:
+            self.close()
+            return Paused(_first_line(error))
+        if refusal:
+            self.close()
+            return Paused(refusal)
+        try:
+            with self._in_time():
+                self._insert(request)
+        except self._psycopg.Error as error:
+            if self._connection.closed or self._connection.broken:
+                self.close()
+            data_error = isinstance(error, self._psycopg.DataError)
+            return verdict_of(error.sqlstate, _first_line(error), data_error=data_error)
+        return Taken()
+
+    def _connect(self) -> str:
+        """Connect if there is no connection; returns why the table cannot be used."""
+        if self._connection is not None and not self._connection.closed:
+            return ""
+        timeout_s = self._config.timeout_s
+        self._connection = self._psycopg.connect(
+            self._config.dsn.read(),
+            autocommit=True,
+            prepare_threshold=None,  # a prepared statement would outlive its transaction
+            client_encoding="UTF8",
+            connect_timeout=max(round(timeout_s), 2),
+            tcp_user_timeout=round(timeout_s * 1000),
+            application_name=f"penstock {self.context.job}/{self.context.sink}",
+        )
+        table = self._config.table
+        with self._in_time():
+            found = self._connection.execute("SELECT to_regclass(%s)", (table,)).fetchone()
+            if found == (None,):
+                if not self._config.create:
+                    return f"there is no table {table}"
+                self._connection.execute(_make_table(table))
+            key = {name for (name,) in self._connection.execute(_PRIMARY_KEY, (table,))}
+        if not {*KEY} <= key <= {*KEY, "time"}:
+            return f"the primary key of {table} must be {', '.join(KEY)}, and perhaps time"
+        self._merge = _merge(table, key)
+        return ""
+
+    def _insert(self, request: Request) -> None:
+        names = _quoted(_COPIED)
+        limit_ms = round(self._config.timeout_s * 1000)
+        with self._connection.transaction(), self._connection.cursor() as cursor:
+            cursor.execute(
+                f"SET LOCAL statement_timeout = {limit_ms};"  # noqa: S608 - names are checked
+                f" CREATE TEMPORARY TABLE penstock_copy ON COMMIT DROP AS"
+                f" SELECT {names} FROM {self._config.table} WITH NO DATA"
+            )
+            with cursor.copy(f"COPY penstock_copy ({names}) FROM STDIN") as copy:
+                for item in request.items:
+                    copy.write_row(item.content)
+            cursor.execute(self._merge)
+            there = len(request.items) - cursor.rowcount
+        self.context.meter.count("already_there", there)
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Limit what the server takes for everything, also when it says nothing at all."""
+        with (
+            socket.socket(fileno=os.dup(self._connection.fileno())) as line,
+            time_limit(line, 2 * self._config.timeout_s),
+        ):
+            yield
+
+    @override
+    def show(self, request: Request) -> Preview:
+        rows = (dict(zip(_COPIED, item.content, strict=True)) for item in request.items)
+        lines = "\n".join(json.dumps(row, default=as_text, ensure_ascii=False) for row in rows)
+        target = f"INSERT INTO {self._config.table} … ON CONFLICT DO NOTHING"
+        return Preview(target, len(request.items), lines)
+
+
+def verdict_of(state: str | None, text: str, *, data_error: bool = False) -> Verdict:
+    """What an error means for the rows of its transaction, none of which is there.
+
+    Args:
+        state: SQLSTATE; None where the server said nothing.
+        text: The error's.
+        data_error: Whether the client refused a value before it was sent.
+    """
+    reason = f"PostgreSQL {state or ''}: {text}".replace(" :", ":")
+    fault = Fault(f"sql_{state or ('data' if data_error else 'none')}", reason)
+    if state is None:
+        return Unfit(fault) if data_error else Failed(fault, answered=False)
+    if state.startswith(_BUSY):
+        return Busy(reason)
+    if state.startswith(_PAUSED):
+        return Paused(reason)
+    if state.startswith(_UNFIT):
+        return Unfit(fault)
+    return Failed(fault, answered=not state.startswith(("57", "08")))
+
+
+def _make_table(name: str) -> str:
+    columns = ", ".join(f'"{column}" {kind}' for column, kind in COLUMNS.items())
+    return f"CREATE TABLE IF NOT EXISTS {name} ({columns}, PRIMARY KEY ({_quoted(KEY)}))"
+
+
+def _merge(table: str, key: set[str]) -> str:
+    """Only what has the same place is a repeat; another unique index of the table still refuses."""
+    names = _quoted(_COPIED)
+    return (
+        f'INSERT INTO {table} ({names}, "time") SELECT {names}, {_TIME} FROM penstock_copy'  # noqa: S608 - names are checked
+        f" ON CONFLICT ({_quoted(sorted(key))}) DO NOTHING"
+    )
+
+
+def _quoted(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _has_nul(record: Json, value: bytes) -> bool:
+    """Whether a string of the record has U+0000, which JSON can say and `jsonb` cannot hold."""
+    return b"\\u0000" in value and _nul_in(record)
+
+
+def _nul_in(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(map(_nul_in, value)) or any(map(_nul_in, value.values()))
+    return isinstance(value, list) and any(map(_nul_in, value))
+
+
+def _moment_ns(row: Row, record: Json) -> int:
+    found = time_ns(row, record)
+    own: int = row["timestamp_ns"]
+    return found if found <= _BIGINT_MAX else own
+
+
+def _is_small(value: Any) -> bool:
+    return type(value) is int and abs(value) <= _SMALLINT_MAX
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and "\0" not in value else None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,243 @@
+"""The S3 sink: hive-partitioned Parquet objects in S3, or what speaks its protocol.
+
+    URL/kind=log/service=checkout/date=2026-11-21/lake.cold.logs.5f2c19aa-0-FIRST-LAST.DIGEST.parquet
+
+An object's key says which records it holds: job, sink, stream, first characters of the stream's
+incarnation, partition, first and last offset, and a digest of all its offsets. A batch that comes
+again makes the same keys, and an object is only put where there is none (`If-None-Match: *`, which
+S3, MinIO, R2 and GCS know): 412 says that it is there. So nothing is stored twice, no version is
+made and no object of an archive class is charged for being deleted early. With `conditional: false`
+it is put again, the same one.
+
+As with the sink `parquet`, a route's `where` may change between a crash and the next start. The
+sink notes in its state directory which objects a batch makes before it puts them; when the batch
+comes again, those that it does not make any more are deleted.
+
+Requests are signed by `botocore` (Signature Version 4), with credentials of the job file or those
+that AWS's tools find: environment, profile, web identity, the machine's or container's role.
+No object is to blame for a refusal with 4xx but one that is too large: the rest waits.
+"""
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from penstock.router.core.http_codes import Answer
+from penstock.router.core.verdict import Busy, Failed, Paused, Taken, TooLarge, Unfit, Verdict
+from penstock.router.durable import write_whole
+from penstock.router.errors import UnavailableError
+from penstock.router.sinks.extras import needed
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.http_requests import HttpRequestSink
+from penstock.router.sinks.parquet import is_repeated, split_by_place, write_parquet
+from penstock.router.sinks.request_settings import HttpSettings, RequestBatch, Secret
+from penstock.router.sinks.requests import Faulty, Item, Request, cut
+from penstock.router.sinks.settings import Seconds
+from penstock.router.sinks.sink import Preview, SinkContext, as_json_lines
+from penstock.router.sinks.transport import Compression, HttpRequest
+
+_CODE: Final = re.compile(rb"<Code>(\w+)</Code>")
+_PLACE: Final = "penstock_place"
+"""The column that remembers where a row stands in the batch."""
+
+_DELETED: Final = (200, 204, 404)
+_DIGEST_BYTES: Final = 4
+
+
+class S3Sink(HttpSettings):
+    """Hive-partitioned Parquet objects in a bucket of S3 or a compatible store."""
+
+    type: Literal["s3"]
+    region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = "us-east-1"
+    storage_class: Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{2,40}$")] = "STANDARD"
+    access_key_id: Secret | None = None
+    secret_access_key: Secret | None = None
+    session_token: Secret | None = None
+    conditional: bool = True
+    compression: Compression = "zstd"
+    timeout_s: Seconds = 60.0
+    batch: RequestBatch = RequestBatch(records_max=100_000, bytes_max=64 * 1024 * 1024)
+
+    @model_validator(mode="after")
+    def _credentials_are_whole(self) -> Self:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("give access_key_id and secret_access_key, or neither")
+        if self.session_token is not None and self.access_key_id is None:
+            raise ValueError("session_token is of no use without access_key_id")
+        return self
+
+    @override
+    def about(self) -> str:
+        return f"Parquet objects at {self.url} ({self.storage_class}); each record exactly once"
+
+
+class S3(HttpRequestSink):
+    """Puts each batch as one object per kind, service, date and partition of the log."""
+
+    config_class = S3Sink
+    guarantee = Guarantee(
+        Replay.EXACTLY_ONCE,
+        "the same batch makes the same keys, and an object is put only where there is none",
+    )
+    columns = ("*",)
+
+    def __init__(self, config: S3Sink, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._config = config
+        self._auth = needed("botocore.auth", extra="s3")
+        self._aws_request = needed("botocore.awsrequest", extra="s3").AWSRequest
+        self._credentials = needed("botocore.credentials", extra="s3")
+        self._errors = needed("botocore.exceptions", extra="s3")
+        self._session: Any = None
+        url = config.url
+        usual = url.port == {"http": 80, "https": 443}[url.scheme]
+        self._host = f"{url.host}" if usual else f"{url.host}:{url.port}"
+        self._rows = pa.table({})
+        self._noted: list[str] = []
+        self._note = context.state_dir / "objects.json"
+
+    @override
+    def write(self, rows: pa.Table) -> None:
+        super().write(rows)
+        self._rows = pa.table({})
+
+    @override
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """Note the batch's objects, and delete those of an earlier attempt that are none of it.
+
+        Raises:
+            UnavailableError: One cannot be deleted now.
+        """
+        made = [self._key_of(request) for request in requests]
+        earlier: list[str] = json.loads(self._note.read_text()) if self._note.exists() else []
+        stale = sorted(set(earlier) - set(made)) if is_repeated(made, earlier) else []
+        self._noted = made + stale
+        self._keep_note()
+        for key in stale:
+            self._delete(key)
+
+    @override
+    def _requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
+        """One request for each place; `batch` cuts those of more records or bytes of values."""
+        self._rows = rows
+        whole = rows.select(["stream", "partition", "offset"]).to_pylist()
+        places = pa.array(range(rows.num_rows), pa.int64())
+        requests = []
+        for directory, part in split_by_place(rows.append_column(_PLACE, places)):
+            sizes = pc.fill_null(pc.binary_length(part.column("value")), 0).to_pylist()
+            items = [Item(None, size) for size in sizes]
+            numbered = [*zip(part.column(_PLACE).to_pylist(), items, strict=True)]
+            pieces = cut(numbered, self._config.batch, self.empty_size)
+            requests += [self._request(directory, piece, whole) for piece in pieces]
+        return requests, []
+
+    @override
+    def request_of(self, request: Request, attempt: int) -> HttpRequest:
+        key = self._key_of(request)
+        if key not in self._noted:  # a piece of an object that was too large
+            self._noted.append(key)
+            self._keep_note()
+        file = io.BytesIO()
+        write_parquet(self._part_of(request), file, self._config.compression)
+        self.context.meter.count("bytes", file.tell())
+        return self._signed("PUT", key, self._headers(), file.getvalue())
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/vnd.apache.parquet"}
+        if self._config.storage_class != "STANDARD":  # not every compatible store knows the header
+            headers["x-amz-storage-class"] = self._config.storage_class
+        return headers | ({"If-None-Match": "*"} if self._config.conditional else {})
+
+    def _signed(
+        self, method: str, key: str, headers: Mapping[str, str], body: bytes
+    ) -> HttpRequest:
+        """A request with its signature.
+
+        Raises:
+            OSError: There are no credentials now.
+        """
+        path = self.path("/" + quote(key, safe="/-_.~"))
+        url = f"{self._config.url.scheme}://{self._host}{path}"
+        own = {**headers, **self.own_headers(), "Host": self._host}
+        request = self._aws_request(method, url, headers=own, data=body)
+        try:
+            credentials = self._found_credentials()
+            self._auth.S3SigV4Auth(credentials, "s3", self._config.region).add_auth(request)
+        except self._errors.BotoCoreError as error:
+            raise PermissionError(f"no credentials: {error}") from error
+        shown = {name: value for name, value in headers.items() if name in request.headers}
+        hidden = {name: value for name, value in request.headers.items() if name not in shown}
+        return HttpRequest(path, shown, body, "none", method, hidden)
+
+    def _found_credentials(self) -> Any:
+        config = self._config
+        if config.access_key_id is not None and config.secret_access_key is not None:
+            token = config.session_token.read() if config.session_token else None
+            keys = (config.access_key_id.read(), config.secret_access_key.read())
+            return self._credentials.Credentials(*keys, token)
+        if self._session is None:
+            self._session = needed("botocore.session", extra="s3").get_session()
+        found = self._session.get_credentials()
+        if found is None:
+            raise self._errors.NoCredentialsError
+        return found.get_frozen_credentials()
+
+    @override
+    def judge(self, answer: Answer, request: Request) -> Verdict:
+        found = _CODE.search(answer.body)
+        code = found[1].decode() if found else ""
+        if answer.status == 412 and self._config.conditional:
+            self.context.meter.count("already_there", len(request.items))
+            return Taken()
+        if code == "EntityTooLarge":
+            return TooLarge(answer.fault)
+        if answer.status == 409 or code == "RequestTimeout":
+            return Busy(answer.fault.reason, answer.after_s)
+        if code in ("BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"):
+            return Failed(answer.fault)  # damaged on its way
+        verdict = super().judge(answer, request)
+        if isinstance(verdict, Taken):
+            self.context.meter.count("files")
+        return Paused(answer.fault.reason) if isinstance(verdict, Unfit) else verdict
+
+    @override
+    def show(self, request: Request) -> Preview:
+        key = self._key_of(request)
+        target = f"PUT {self.address}{self.path('/' + quote(key, safe='/-_.~='))}"
+        headers = tuple(sorted(self._headers().items()))
+        return Preview(target, len(request.items), as_json_lines(self._part_of(request)), headers)
+
+    def _part_of(self, request: Request) -> pa.Table:
+        """The request's rows, without the columns that its place tells."""
+        ((_, part),) = split_by_place(self._rows.take(list(request.rows)))
+        return part
+
+    def _key_of(self, request: Request) -> str:
+        offsets = self._rows.column("offset").take(list(request.rows)).to_pylist()
+        first = self._rows.slice(request.rows[0], 1).select(["stream", "partition"]).to_pylist()[0]
+        text = ",".join(map(str, offsets)).encode()
+        digest = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+        context = self.context
+        tag = f"{context.job}.{context.sink}.{context.stream_tag(first['stream'])}"
+        span = f"{first['partition']}-{offsets[0]:020d}-{offsets[-1]:020d}"
+        return f"{request.lane}/{tag}-{span}.{digest}.parquet"
+
+    def _keep_note(self) -> None:
+        write_whole(self._note, json.dumps(self._noted).encode())
+
+    def _delete(self, key: str) -> None:
+        answer = self.fetch(self._signed("DELETE", key, {}, b""))
+        if answer is None or answer.status not in _DELETED:
+            said = "no answer" if answer is None else answer.fault.reason
+            raise UnavailableError(
+                f"{key} is of an earlier attempt at this batch and cannot be deleted: {said}"
+            )

@@ -1,0 +1,77 @@
+"""What only the NATS sink does: logd behind it, sizes, rights, subjects that nobody stores."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.logd.client import LogClient
+from penstock.router.errors import StoppedError
+from penstock.router.sinks import make_sink
+from penstock.router.sinks.nats import NatsSink
+from tests.support.logd import Logd
+from tests.support.server_cases import FAST, NatsCase
+from tests.support.sink_batches import batch, context, dead_letters, log_record
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[NatsCase]:
+    made = NatsCase(tmp_path)
+    yield made
+    made.close()
+
+
+def test_another_logd_stores_each_record_once_with_its_key(tmp_path: Path, nats_url: str) -> None:
+    streams = [{"name": "mirror", "subject": "mirror.>"}]
+    with Logd(tmp_path / "logd", nats_url, streams) as logd:
+        made = context(tmp_path)
+        settings = {"type": "nats", "servers": nats_url, "subject": "mirror.{subject}", **FAST}
+        sink = make_sink(NatsSink.model_validate(settings | {"stream": "mirror"}), made)
+        rows = batch([log_record(number) for number in range(5)], key=b"k")
+        sink.open()
+        sink.write(rows)
+        sink.write(rows)
+        sink.close()
+        with LogClient(logd.fetch) as log:
+            parts = [
+                part.select(["subject", "key", "value"]) for _, part in log.batches("mirror", 0)
+            ]
+    found = [row for part in parts for row in part.to_pylist()]
+    assert [row["value"] for row in found] == rows["value"].to_pylist()
+    about = {(row["subject"], row["key"]) for row in found}
+    assert about == {("mirror.telemetry.logs.checkout", b"k")}
+    assert made.meter.stage("x", received=5, lag=0).detail["already_there"] == 5
+
+
+def test_a_message_that_is_too_large_for_nats_is_a_dead_letter(case: NatsCase) -> None:
+    sink, made = case.sink()
+    large = log_record(1, padding="x" * 9000)
+    sink.write(batch([log_record(0), large, log_record(2)]))
+    assert sorted(case.stored()) == [0, 2]
+    assert [(it["offset"], it["code"]) for it in dead_letters(made)] == [(1, "nats_max_payload")]
+
+
+def test_a_subject_that_we_may_not_publish_on_is_waited_for(case: NatsCase) -> None:
+    sink, made = case.sink(user="listener", timeout_s=0.5)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(sink.write, batch([log_record(0)]))
+        problem = wait_until(lambda: made.meter.problem) or ""
+        made.stop.set()
+        with pytest.raises(StoppedError):
+            writing.result(30)
+    assert "permissions violation" in problem.lower()
+    assert dead_letters(made) == []
+
+
+def test_without_acknowledgement_the_server_is_enough(case: NatsCase) -> None:
+    sink, made = case.sink(subject=f"unstored.{case.run}", acknowledge=False)
+    sink.write(batch([log_record(number) for number in range(5)]))
+    assert made.meter.stage("x", received=5, lag=0).sent == 5
+    case.door.close()
+    made.stop.set()
+    with pytest.raises(StoppedError):
+        sink.write(batch([log_record(5)]))

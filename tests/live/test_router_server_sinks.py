@@ -1,0 +1,141 @@
+"""What every sink that speaks no HTTP does when its server misbehaves: one suite for all of them.
+
+It is to them what `test_router_sink_faults.py` is to those that send requests over HTTP.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.router.errors import StoppedError
+from tests.support.server_cases import CASES, ServerCase
+from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record
+from tests.support.tcp_door import Break
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+COUNT = 12
+EACH_ONCE = Counter(range(COUNT))
+TROUBLES = [
+    ("nats", "no stream"), ("nats", "stream is full"),
+    *(("postgres", code) for code in ("40001", "53300", "57P01", "57014", "XX000", "42501")),
+]  # fmt: skip
+
+
+@pytest.fixture(params=sorted(CASES))
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerCase]:
+    made = CASES[request.param](tmp_path)
+    yield made
+    made.close()
+
+
+def records(case: ServerCase, *, poison: int | None = None) -> list[Any]:
+    return [
+        case.poison(number) if number == poison else log_record(number) for number in range(COUNT)
+    ]
+
+
+def test_every_record_arrives_once(case: ServerCase) -> None:
+    sink, context = case.sink(batch={"records_max": 5})
+    sink.write(batch(records(case)))
+    assert case.stored() == EACH_ONCE
+    stage = context.meter.stage("x", received=COUNT, lag=0)
+    assert (stage.sent, stage.errors, stage.detail["requests"]) == (COUNT, 0, 3)
+
+
+def test_a_batch_that_comes_again_is_there_once(case: ServerCase) -> None:
+    """However it is cut: other settings make other requests of it."""
+    case.sink()[0].write(batch(records(case)))
+    sink, context = case.sink(batch={"records_max": 5})
+    sink.write(batch(records(case)))
+    assert case.stored() == EACH_ONCE
+    assert context.meter.stage("x", received=COUNT, lag=0).detail["already_there"] == COUNT
+    assert dead_letters(context) == []
+
+
+@pytest.mark.parametrize("fault", [Break.RESET, Break.TAKEN])
+def test_a_connection_that_breaks_costs_nothing_and_doubles_nothing(
+    case: ServerCase, fault: Break
+) -> None:
+    sink, context = case.sink(batch={"records_max": 4})
+    case.door.faults += [fault, fault]
+    sink.write(batch(records(case)))
+    assert case.stored() == EACH_ONCE
+    assert dead_letters(context) == []
+    assert context.meter.problem is None
+    assert context.meter.stage("x", received=COUNT, lag=0).detail["retries"] == 2
+
+
+def test_a_server_that_hangs_is_asked_again(case: ServerCase) -> None:
+    sink, context = case.sink(timeout_s=0.5)
+    case.door.faults.append(Break.HANG)
+    sink.write(batch(records(case)))
+    assert case.stored() == EACH_ONCE
+    assert dead_letters(context) == []
+
+
+def test_a_record_that_is_refused_is_found_and_the_others_arrive(case: ServerCase) -> None:
+    sink, context = case.sink()
+    sink.write(batch(records(case, poison=7)))
+    assert case.stored() == EACH_ONCE - Counter([7])
+    (letter,) = dead_letters(context)
+    assert (letter["offset"], letter["code"]) == (7, case.code)
+    assert context.meter.stage("x", received=COUNT, lag=0).sent == COUNT - 1
+
+
+@pytest.mark.parametrize(("case", "trouble"), TROUBLES, indirect=["case"])
+def test_what_passes_is_tried_again_until_everything_is_there(
+    case: ServerCase, trouble: str
+) -> None:
+    sink, context = case.sink(timeout_s=2)
+    heal = case.troubles()[trouble]()
+    marks = case.door.marks
+    writing = threading.Thread(target=sink.write, args=(batch(records(case)),))
+    writing.start()
+    wait_until(lambda: "retries" in context.meter.stage("x", received=0, lag=0).detail)
+    heal()
+    writing.join(60)
+    assert not writing.is_alive()
+    assert case.door.marks > marks
+    assert case.stored() == EACH_ONCE
+    assert dead_letters(context) == []
+    assert context.meter.problem is None
+
+
+def test_a_wrong_secret_is_waited_for_and_never_shown(case: ServerCase) -> None:
+    keys, correct = case.locked_out()
+    sink, context = case.sink(**keys)
+    writing = threading.Thread(target=sink.write, args=(batch(records(case)),))
+    writing.start()
+    problem = wait_until(lambda: context.meter.problem) or ""
+    correct()
+    writing.join(60)
+    assert not writing.is_alive()
+    assert "wrong" not in problem
+    assert case.stored() == EACH_ONCE
+    assert dead_letters(context) == []
+
+
+def test_an_address_that_nobody_listens_on_is_waited_for(case: ServerCase) -> None:
+    sink, context = case.sink()
+    case.door.close()
+    context.stop.set()
+    with pytest.raises(StoppedError):
+        sink.write(batch(records(case)))
+    assert context.meter.problem
+    assert dead_letters(context) == []
+
+
+def test_a_time_in_the_future_harms_no_record(case: ServerCase) -> None:
+    sink, context = case.sink()
+    rows = records(case)
+    rows[3] |= {"time_unix_nano": NOW_NS + 7200 * 10**9}
+    rows[4] |= {"time_unix_nano": 2**64}
+    sink.write(batch(rows))
+    assert case.stored() == EACH_ONCE
+    assert dead_letters(context) == []

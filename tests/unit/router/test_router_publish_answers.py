@@ -1,0 +1,124 @@
+"""What streams answer to the NATS sink, and what it makes of a record."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.logd.acks import Nack
+from penstock.router.core.verdict import Failed, Fault, Sorted, Taken
+from penstock.router.sinks import make_sink
+from penstock.router.sinks.nats import Fate, NatsSink, NatsSubject, Outcome, read_answer, verdict_of
+from tests.support.sink_batches import batch, context, log_record
+
+STORED = Outcome(Fate.STORED)
+SILENT = Outcome(Fate.UNKNOWN, Fault("no_answer", "no answer"))
+FULL = Outcome(Fate.LATER, Fault("nats_20005", "full"))
+LARGE = Outcome(Fate.NEVER, Fault("nats_10054", "too large"))
+
+
+def subject(directory: Path, **keys: Any) -> NatsSubject:
+    settings = {"type": "nats", "subject": "out.{kind}.{service}", **keys}
+    made = make_sink(NatsSink.model_validate(settings), context(directory))
+    assert isinstance(made, NatsSubject)
+    return made
+
+
+def refusal(code: int, number: int) -> bytes:
+    error = {"code": code, "err_code": number, "description": "as the test says"}
+    return json.dumps({"stream": "logs", "error": error}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "fate"),
+    [
+        (b'{"stream":"logs","seq":8}', Fate.STORED),
+        (b'{"stream":"logs","seq":8,"duplicate":true}', Fate.STORED),
+        (refusal(400, 10054), Fate.NEVER),
+        (refusal(400, 10060), Fate.LATER),  # another stream than the settings say
+        (refusal(404, 10059), Fate.LATER),
+        (refusal(429, 10167), Fate.LATER),
+        (refusal(503, 10077), Fate.LATER),
+        (refusal(500, 10000), Fate.UNKNOWN),
+        (b"+OK", Fate.UNKNOWN),
+        (b"{}", Fate.UNKNOWN),
+        (b"[]", Fate.UNKNOWN),
+        (b'{"error":{"code":"x"}}', Fate.UNKNOWN),
+    ],
+)
+def test_an_answer_says_what_became_of_its_message(data: bytes, fate: Fate) -> None:
+    assert read_answer(data).fate is fate
+
+
+def test_a_duplicate_is_told() -> None:
+    assert read_answer(b'{"stream":"logs","seq":8,"duplicate":true}').duplicate
+    assert not read_answer(b'{"stream":"logs","seq":8}').duplicate
+
+
+@pytest.mark.parametrize("nack", [nack for nack in Nack if nack.retryable])
+def test_what_logd_may_store_later_is_no_records_fault(nack: Nack) -> None:
+    assert read_answer(refusal(nack.code, nack.err_code)).fate is Fate.LATER
+
+
+def test_a_request_of_which_everything_is_stored_is_taken() -> None:
+    assert verdict_of([STORED, STORED], "") == Taken()
+
+
+def test_each_message_has_its_own_fate() -> None:
+    verdict = verdict_of([LARGE, STORED, FULL, SILENT], "")
+    assert verdict == Sorted(((0, LARGE.fault),), ((3, SILENT.fault),), (2,), "full; no answer")
+
+
+def test_silence_after_a_whole_request_is_a_failure_that_nobody_answered() -> None:
+    verdict = verdict_of([SILENT, SILENT], "NATS: the connection was lost")
+    assert isinstance(verdict, Failed)
+    assert not verdict.answered
+    assert "the connection was lost" in verdict.fault.reason
+
+
+def test_a_denied_subject_is_waited_for() -> None:
+    """The server says so beside the answers; the message is not to blame."""
+    said = 'nats: permissions violation for publish to "out.log"'
+    verdict = verdict_of([STORED, SILENT], said)
+    assert isinstance(verdict, Sorted)
+    assert (verdict.failed, verdict.again) == ((), (1,))
+    assert said in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("service", "token"), [("checkout", "checkout"), ("a.b *>", "a_b_"), ("", "-"), (None, "-")]
+)
+def test_a_service_is_one_token_of_the_subject(
+    tmp_path: Path, service: str | None, token: str
+) -> None:
+    rows = batch([log_record(0, resource={"service.name": service})])
+    (shown,) = subject(tmp_path).preview(rows)
+    assert shown.target == f"PUB out.log.{token} at nats://127.0.0.1:4222"
+
+
+def test_a_message_is_the_record_with_its_place_as_its_id(tmp_path: Path) -> None:
+    sink = subject(tmp_path, subject="mirror.{subject}", stream="mirror")
+    ((request,), _) = sink._requests(batch([b"\xff"], first=7, key=b"k 1"))
+    (item,) = request.items
+    assert item.content.subject == "mirror.telemetry.logs.checkout"
+    assert item.content.payload == b"\xff"
+    assert item.content.headers == {
+        "Nats-Msg-Id": "job/sink/logs.5f2c19aa/0/7",
+        "Nats-Expected-Stream": "mirror",
+        "Penstock-Key": "k 1",
+    }
+
+
+@pytest.mark.parametrize("key", [b"\xff", b" x", b"a\r\nEvil: 1", b"a\x00b"])
+def test_a_key_that_no_header_can_hold_is_left_out_and_counted(tmp_path: Path, key: bytes) -> None:
+    sink = subject(tmp_path)
+    ((request,), _) = sink._requests(batch([b"x"], key=key))
+    assert "Penstock-Key" not in request.items[0].content.headers
+    assert sink.context.meter.stage("x", received=0, lag=0).detail["keys_left_out"] == 1
+
+
+@pytest.mark.parametrize("name", ["a b", "a..b", "a.>", "*", ".a", "", "{who}", "a}"])
+def test_a_subject_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="subject"):
+        subject(tmp_path, subject=name)
