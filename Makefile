@@ -2,9 +2,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test check sim fuzz soak nemesis bench failover proto constraints clean
+.PHONY: help demo test test-containers check sim fuzz soak nemesis bench failover proto constraints clean
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
 demo: .venv/.installed ## Run the whole pipeline on real input for a minute and check what arrived
 	@$(BIN)/penstock demo --dir .work/demo $(ARGS)
@@ -22,6 +22,9 @@ fuzz: .venv/.installed ## Send hostile bytes to every port and decoder; CASES=n 
 	@PENSTOCK_FUZZ_CASES=$(or $(CASES),20) PENSTOCK_FUZZ_SEED=$(or $(SEED),0) $(BIN)/pytest --timeout 3600 \
 	  tests/unit/logd/test_hostile_requests.py tests/unit/collector/test_hostile_bytes.py \
 	  tests/live/test_logd_fuzz.py $(ARGS)
+
+test-containers: .venv/.installed ## Build the images and run deploy/compose.yaml for real, with faults; needs root or docker
+	@$(BIN)/python -m tests.run containers $(ARGS)
 
 soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SEED=n repeats one
 	@$(BIN)/python -m tests.soak $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

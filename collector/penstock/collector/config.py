@@ -32,7 +32,13 @@ class NatsSection(Section):
     user: str | None = None
     password: SecretStr | None = None
     token: SecretStr | None = None
+    ca_file: Path | None = None
     ack_timeout_s: float = Field(default=5.0, gt=0, le=300)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether nothing goes there without TLS."""
+        return self.url.startswith("tls://") or self.ca_file is not None
 
 
 class SpoolSection(Section):

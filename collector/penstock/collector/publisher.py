@@ -1,7 +1,9 @@
 """The way to logd: one NATS connection, batches out as requests, acks back as events."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid5
 
@@ -20,7 +22,7 @@ from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, encode_body
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError
 from penstock.logd.publisher import connect_within, nats_client
-from penstock.service import UnavailableError
+from penstock.service import ConfigError, UnavailableError
 
 Answer = Stored | Behind | Refused | Failed
 
@@ -45,7 +47,7 @@ class Publisher:
         self._config = config
         self._incarnation = incarnation
         self._on_change = on_change
-        self._client: Any = nats_client(encrypted=config.url.startswith("tls://"))
+        self._client: Any = nats_client(encrypted=config.encrypted)
         self._log = structlog.get_logger()
         self._last_error = ""
         self._unanswered = 0
@@ -68,6 +70,7 @@ class Publisher:
             UnavailableError: No server within the time.
         """
         config = self._config
+        tls = {} if config.ca_file is None else {"tls": _trusting(config.ca_file)}
         options: dict[str, Any] = {
             "servers": [config.url],
             "name": f"penstock-collector {name}",
@@ -80,6 +83,7 @@ class Publisher:
             "error_cb": self._on_error,
             "disconnected_cb": self._on_disconnected,
             "reconnected_cb": self._on_reconnected,
+            **tls,
         }
         try:
             await connect_within(self._client, timeout_s, **options)
@@ -153,6 +157,21 @@ class Publisher:
         self._last_error = ""
         self._log.info("nats reconnected", url=self._address)
         self._on_change()
+
+
+def _trusting(ca_file: Path) -> ssl.SSLContext:
+    """TLS that takes a server for whom it says only by this authority's word.
+
+    Raises:
+        ConfigError: The file holds none.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"nats.ca_file: {ca_file}: {error.strerror or error}",
+            fix="name a readable PEM file with the authority of the NATS server's certificate",
+        ) from None
 
 
 def producer_id(incarnation: UUID, lane: LaneKey) -> bytes:

@@ -128,6 +128,7 @@ def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorato
     epilog="""
     penstock up
     penstock up --nodes 3
+    penstock up --detach           and later: penstock down
     penstock up --dir /srv/penstock --nats-url nats://10.0.0.5:4222
     penstock up --free-ports       when the default ports are taken
     """,
@@ -136,13 +137,24 @@ def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorato
 @nats_option
 @nodes_option(1)
 @click.option("--free-ports", is_flag=True, help="Listen on any free ports.")
-def up(**options: Any) -> None:
+@click.option(
+    "--detach", is_flag=True, help="Return when all parts are ready; stop it with `penstock down`."
+)
+def up(*, detach: bool, **options: Any) -> None:
     """Run the pipeline on this host until it is stopped.
 
     Starts nats-server, logd, a collector and a router as separate processes. Ctrl-C drains and
     stops them; a second Ctrl-C kills them. State stays in DIR (~/.local/state/penstock).
     """
     _extra_all()
+    if detach:
+        from penstock.deploy.background import start
+
+        ports = ["--free-ports"] if options["free_ports"] else []
+        url = ["--nats-url", options["nats_url"]] if options["nats_url"] else []
+        arguments = ["--nodes", str(options["nodes"]), *ports, *url]
+        start(directory=options["directory"], arguments=arguments)
+        return
     from penstock.deploy.launch import launch_up
 
     launch_up(**options)
@@ -227,6 +239,95 @@ def console(**options: Any) -> None:
     run_console(**options)
 
 
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock doctor                what `penstock up` would need here, or what runs
+    penstock doctor --dir /srv/penstock --nodes 3
+    penstock doctor --config /etc/penstock/logd.yaml --json
+    """,
+)
+@directory_option
+@nats_option
+@nodes_option(1)
+@click.option(
+    "--config",
+    "configs",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Examine what this part's configuration needs instead; may be repeated.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def doctor(**options: Any) -> None:
+    """Look for what is wrong on this host, and say what to do about it.
+
+    Versions, Java, limits, the clock, the disk, ports, NATS, and the parts that run. Exits with 0
+    when nothing is wrong, 1 when something keeps Penstock from working; warnings alone are 0.
+    """
+    _service_libraries()
+    from penstock.deploy.doctor import examine
+
+    examine(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock down
+    penstock down --dir /srv/penstock --timeout 300
+    """,
+)
+@directory_option
+@click.option(
+    "--timeout", "timeout_s", type=click.IntRange(1, 86_400), default=180, show_default=True,
+    metavar="SECONDS", help="How long to wait for everything to be drained.",
+)  # fmt: skip
+def down(**options: Any) -> None:
+    """Drain and stop what `penstock up` runs in DIR, as Ctrl-C there does.
+
+    When nothing runs there, that is what was asked for: exit 0. Exits with 75 when it takes longer
+    than the timeout; the draining goes on.
+    """
+    _service_libraries()
+    from penstock.deploy.background import stop
+
+    stop(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock init --for compose --dir /etc/penstock
+    penstock init --for kubernetes --dir deploy/k8s/secrets
+    """,
+)
+@click.option(
+    "--for", "kind", type=click.Choice(["compose", "kubernetes"]), required=True,
+    help="Which deployment: deploy/compose.yaml or deploy/k8s.",
+)  # fmt: skip
+@click.option(
+    "--dir", "directory", type=click.Path(path_type=Path, file_okay=False), required=True,
+    metavar="DIR", help="Gets a directory for each part.",
+)  # fmt: skip
+@click.option("--nodes", type=click.IntRange(1, 5), default=3, show_default=True, help="logd.")
+def init(kind: str, directory: Path, nodes: int) -> None:
+    """Make certificates, API keys, passwords and configuration for a deployment's first start.
+
+    What is there already is kept, so it may run before every start. DIR/operator holds what signs
+    and opens everything: keep it away from the parts, and a copy of it in a safe place.
+    """
+    _service_libraries("cryptography")
+    from penstock.deploy.first_start import init as make
+    from penstock.deploy.site import site_of
+    from penstock.service.clock import SystemClock
+
+    written = make(directory.absolute(), site_of(kind, nodes), SystemClock())
+    for path in written:
+        click.echo(f"wrote {path}")
+    click.echo(f"{len(written)} files written; {directory}/operator is for you alone")
+
+
 @cli.command(cls=ExampleCommand, epilog="penstock version")
 def version() -> None:
     """Show the versions of Penstock, Python and the key libraries."""
@@ -257,9 +358,18 @@ def completion(shell: str) -> None:
 
 def _extra_all() -> None:
     """Refuse, naming the extra, when the appliance's libraries are not installed."""
-    for name in ("rich", "pyarrow", "psutil", "nats", "pyspark"):
+    _require("all", "rich", "pyarrow", "psutil", "nats", "pyspark")
+
+
+def _service_libraries(*names: str) -> None:
+    """Refuse, naming the extra, when a part's libraries are not installed."""
+    _require("logd", "structlog", "yaml", *names)
+
+
+def _require(extra: str, *names: str) -> None:
+    for name in names:
         if importlib.util.find_spec(name) is None:
             raise UnavailableError(
                 f"this command needs {name}, which is not installed",
-                fix="pip install 'penstock[all]'",
+                fix=f"pip install 'penstock[{extra}]'",
             )

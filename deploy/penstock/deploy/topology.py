@@ -111,9 +111,9 @@ def write_configs(topology: Topology) -> None:
     if topology.nats_url is None:
         (config / "nats.conf").write_text(_nats_conf(topology))
     for name, command, document in (
-        *((part, "logd", _logd(topology, part)) for part in topology.logds()),
-        ("collector", "collector", _collector(topology)),
-        ("router", "router", _router(topology)),
+        *((part, "logd", logd_document(topology, part)) for part in topology.logds()),
+        ("collector", "collector", collector_document(topology)),
+        ("router", "router", router_document(topology)),
         ("console", "console", _console(topology)),
     ):
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
@@ -215,7 +215,8 @@ def _nats_conf(topology: Topology) -> str:
     )
 
 
-def _logd(topology: Topology, part: str) -> dict[str, Any]:
+def logd_document(topology: Topology, part: str) -> dict[str, Any]:
+    """The configuration of one logd."""
     streams: list[dict[str, Any]] = [
         {"name": name, "subject": f"telemetry.{name}.>"} for name in STREAMS
     ]
@@ -235,7 +236,8 @@ def _logd(topology: Topology, part: str) -> dict[str, Any]:
     return document | {"cluster": {"name": CLUSTER, "peer": founders[part], "founders": founders}}
 
 
-def _collector(topology: Topology) -> dict[str, Any]:
+def collector_document(topology: Topology) -> dict[str, Any]:
+    """The collector's configuration."""
     layout = topology.layout
     services = {"nats": "nats-server"} if topology.nats_url is None else {}
     services |= dict.fromkeys(topology.logds(), "penstock.logd")
@@ -265,7 +267,8 @@ def _collector(topology: Topology) -> dict[str, Any]:
     }
 
 
-def _router(topology: Topology) -> dict[str, Any]:
+def router_document(topology: Topology) -> dict[str, Any]:
+    """The default job."""
     layout = topology.layout
     return {
         "job": "lake",

@@ -1,0 +1,123 @@
+"""`penstock up --detach` and `penstock down`: a launch that stays when the terminal goes."""
+
+import asyncio
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from penstock.deploy.layout import Layout, default_root, read_running
+from penstock.deploy.probe import is_serving
+from penstock.service.clock import Clock, SystemClock
+from penstock.service.errors import ExitCode, ServiceError, UnavailableError
+
+_POLL_S: Final = 0.2
+_READY_S: Final = 300
+"""Longer than any part may take: the launcher itself gives up first, and says why."""
+
+_LINES_SHOWN: Final = 12
+_ENTRY: Final = "from penstock.deploy.command import main; main()"
+
+
+class StillRunningError(ServiceError):
+    """It was asked to stop, and takes longer than it was given (exit code 75)."""
+
+    exit_code = ExitCode.TEMPORARY
+
+
+def start(*, directory: Path | None, arguments: Sequence[str]) -> None:
+    """Begin a launch in a session of its own; return when every part is ready.
+
+    When one runs there already, that is what was asked for.
+
+    Args:
+        directory: Of the launch.
+        arguments: Further ones of `penstock up`.
+
+    Raises:
+        UnavailableError: It ended before, or not all parts were ready in time.
+    """
+    layout = Layout((directory or default_root()).absolute())
+    running = read_running(layout)
+    if running is not None:
+        click.echo(f"runs already in {layout.root} (process {running['pid']})")
+        return
+    layout.logs.mkdir(parents=True, exist_ok=True)
+    output = layout.output("launcher")
+    with output.open("wb") as said:
+        launcher = subprocess.Popen(  # noqa: S603 - this program
+            [sys.executable, "-c", _ENTRY, "up", "--dir", str(layout.root), *arguments],
+            stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    _await_ready(layout, launcher, SystemClock())
+    click.echo(f"runs in {layout.root} (process {launcher.pid}); stop it with: penstock down")
+
+
+def _await_ready(layout: Layout, launcher: "subprocess.Popen[bytes]", clock: Clock) -> None:
+    until_ns = clock.monotonic_ns() + _READY_S * 10**9
+    while True:
+        code = launcher.poll()
+        if code is not None:
+            lines = layout.output("launcher").read_text(errors="replace").splitlines()
+            told = "\n".join(f"    {line}" for line in lines[-_LINES_SHOWN:])
+            error = UnavailableError(
+                f"it ended with {code} before all parts were ready:\n{told}", fix="as it says"
+            )
+            error.exit_code = ExitCode(code) if code in list(ExitCode) else ExitCode.FAILURE
+            raise error
+        running = read_running(layout)
+        if running is not None and asyncio.run(_all_serve(list(running["parts"].values()))):
+            return
+        if clock.monotonic_ns() > until_ns:
+            raise UnavailableError(
+                f"not all parts were ready within {_READY_S} s",
+                fix=f"see {layout.logs} and: penstock status",
+            )
+        time.sleep(_POLL_S)
+
+
+async def _all_serve(urls: list[str]) -> bool:
+    return all(await asyncio.gather(*map(is_serving, urls)))
+
+
+def stop(*, directory: Path | None, timeout_s: int) -> None:
+    """Have a launch drain and end; return when it has.
+
+    Raises:
+        StillRunningError: It has not within the time; it goes on draining.
+    """
+    layout = Layout((directory or default_root()).absolute())
+    running = read_running(layout)
+    if running is None or not _is_claimed(layout):
+        click.echo(f"nothing runs in {layout.root}")
+        return
+    pid, clock = int(running["pid"]), SystemClock()
+    os.kill(pid, signal.SIGTERM)
+    until_ns = clock.monotonic_ns() + timeout_s * 10**9
+    while _is_claimed(layout):
+        if clock.monotonic_ns() > until_ns:
+            raise StillRunningError(
+                f"{layout.root}: process {pid} still drains after {timeout_s} s",
+                fix="wait and run `penstock down` again, or see why: penstock status",
+            )
+        time.sleep(_POLL_S)
+    click.echo(f"stopped what ran in {layout.root}")
+
+
+def _is_claimed(layout: Layout) -> bool:
+    """Whether a launcher holds the directory: a process of that number alone may be another's."""
+    try:
+        with (layout.root / "launcher.lock").open("a+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

@@ -1,0 +1,152 @@
+"""`penstock doctor`: examine this host, a launch, or what a configuration needs."""
+
+import asyncio
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from penstock.deploy import examination
+from penstock.deploy.examination import Finding, Verdict
+from penstock.deploy.layout import Layout, default_root, read_running
+from penstock.deploy.ports import HOST, default_ports
+from penstock.deploy.probe import get_json
+from penstock.deploy.topology import logd_parts
+from penstock.service.clock import SystemClock
+from penstock.service.config import load_config, read_yaml
+from penstock.service.errors import ExitCode, ServiceError
+
+_MODELS: Final[Mapping[str, tuple[str, str]]] = {
+    "router": ("penstock.router.config", "JobConfig"),
+    "collector": ("penstock.collector.config", "CollectorConfig"),
+    "logd": ("penstock.logd.config", "LogdConfig"),
+}
+_SIGNS: Final = {Verdict.OK: "ok", Verdict.WARNING: "warning", Verdict.WRONG: "WRONG"}
+
+
+def examine(
+    *,
+    directory: Path | None,
+    nats_url: str | None,
+    nodes: int,
+    configs: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Examine, show what was found, and exit: 1 when something is wrong, else 0."""
+    findings = [*_host()]
+    if configs:
+        findings += [found for path in configs for found in _configuration(path)]
+    else:
+        layout = Layout((directory or default_root()).absolute())
+        findings += _launch(layout, nats_url, nodes)
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(one) for one in findings], indent=2) + "\n")
+    else:
+        _print(findings)
+    wrong = any(one.verdict is Verdict.WRONG for one in findings)
+    sys.exit(ExitCode.FAILURE if wrong else ExitCode.OK)
+
+
+def _print(findings: list[Finding]) -> None:
+    width = max(len(one.about) for one in findings)
+    for one in findings:
+        click.echo(f"{_SIGNS[one.verdict]:<8} {one.about:<{width}}  {one.found}")
+        if one.fix:
+            click.echo(f"{'':<8} {'':<{width}}  fix: {one.fix}")
+    counts = {verdict: sum(one.verdict is verdict for one in findings) for verdict in Verdict}
+    click.echo(f"{counts[Verdict.WRONG]} wrong, {counts[Verdict.WARNING]} warnings")
+
+
+def _host() -> Iterator[Finding]:
+    yield from examination.software()
+    yield examination.open_files()
+    yield examination.memory(Path("/proc/meminfo").read_text())
+    yield examination.clock_state(SystemClock())
+
+
+def _launch(layout: Layout, nats_url: str | None, nodes: int) -> Iterator[Finding]:
+    """What `penstock up` would need in a directory, or how what runs there is."""
+    yield examination.java()
+    yield examination.disk("disk", layout.root, Path("/proc/mounts").read_text())
+    if nats_url is not None:
+        yield examination.nats(nats_url)
+    running = read_running(layout)
+    if running is not None:
+        for name, url in running["parts"].items():
+            yield _part(name, url)
+        return
+    without = {"nats", "nats_monitor"} if nats_url else set()
+    for name, number in default_ports(logd_parts(nodes)).items():
+        if name not in without:
+            finding = examination.port(f"port {name.replace('_', ' ')}", f"{HOST}:{number}")
+            yield finding
+
+
+def _part(name: str, url: str) -> Finding:
+    """How a part says it is; nats-server says `status: ok`."""
+    answer = asyncio.run(get_json(f"{url}/healthz"))
+    if answer is None:
+        fix = "see its log; the launcher starts it again"
+        return Finding(name, Verdict.WRONG, f"does not answer at {url}", fix)
+    health = str(answer.get("health") or answer.get("status"))
+    if health in ("ready", "ok"):
+        return Finding(name, Verdict.OK, health)
+    reasons = "; ".join(answer.get("reasons", ())) or "it says no reason"
+    verdict = Verdict.WARNING if health == "degraded" else Verdict.WRONG
+    return Finding(name, verdict, f"{health}: {reasons}", "see its README and its log")
+
+
+def _configuration(path: Path) -> Iterator[Finding]:
+    """A part's configuration, and what it names: directories, listeners, servers, certificates."""
+    part = "all"
+    try:
+        document = read_yaml(path)
+        part = "router" if "job" in document else "collector" if "sources" in document else "logd"
+        module, name = _MODELS[part]
+        model: Any = getattr(importlib.import_module(module), name)
+        config = load_config(model, path, env_prefix=f"PENSTOCK_{part.upper()}")
+    except ServiceError as error:
+        yield Finding("configuration", Verdict.WRONG, error.reason, error.fix)
+        return
+    except ModuleNotFoundError as error:
+        fix = f"pip install 'penstock[{part}]'"
+        yield Finding("configuration", Verdict.WRONG, f"{path}: needs {error.name}", fix)
+        return
+    yield Finding("configuration", Verdict.OK, f"{path} is valid, of a {part}")
+    directory = config.checkpoint_dir if part == "router" else config.data_dir
+    yield examination.disk("disk", directory, Path("/proc/mounts").read_text())
+    yield from {"router": _router, "collector": _collector, "logd": _logd}[part](config)
+
+
+def _router(config: Any) -> Iterator[Finding]:
+    yield examination.java()
+    yield examination.port("port admin", config.admin)
+    for address in config.logd.split(","):
+        yield examination.reach("logd", address.strip())
+
+
+def _collector(config: Any) -> Iterator[Finding]:
+    yield examination.port("port admin", config.admin)
+    yield examination.nats(config.nats.url)
+
+
+def _logd(config: Any) -> Iterator[Finding]:
+    yield examination.port("port fetch", config.fetch)
+    yield examination.port("port admin", config.admin)
+    for server in config.nats.access().servers:
+        host = f"[{server.host}]" if ":" in server.host else server.host
+        yield examination.nats(f"nats://{host}:{server.port}")
+    certificates = [] if config.tls is None else [config.tls.cert_file]
+    if config.cluster is not None:
+        yield examination.port("port peer", config.cluster.peer)
+        certificates += [] if config.cluster.tls is None else [config.cluster.tls.cert_file]
+        for node, address in config.cluster.founders.items():
+            if node != config.node:
+                yield examination.reach(f"node {node}", address)
+    for path in certificates:
+        yield examination.certificate(path, SystemClock())

@@ -1,0 +1,229 @@
+"""What `penstock doctor` looks at: each examination says what it found, and what to do about it."""
+
+import ctypes
+import os
+import platform
+import resource
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from penstock.deploy.layout import FREE_BYTES_MIN
+from penstock.deploy.preflight import require_nats
+from penstock.deploy.version import version_report
+from penstock.service.clock import Clock
+from penstock.service.config import split_host_port
+from penstock.service.errors import ServiceError
+
+MIB: Final = 1024 * 1024
+FREE_BYTES_WANTED: Final = 5 * 1024 * MIB
+MEMORY_BYTES_WANTED: Final = 1536 * MIB
+"""Three logd, a collector and a router with its JVM, as `penstock up --nodes 3` runs them."""
+
+OPEN_FILES_MIN: Final = 1024
+OPEN_FILES_WANTED: Final = 8192
+CERTIFICATE_DAYS_WANTED: Final = 30
+_DAY_NS: Final = 86_400 * 10**9
+_CONNECT_S: Final = 3.0
+_TIME_ERROR: Final = 5  # adjtimex(2): the clock is not synchronized
+_TIMEX_BYTES: Final = 512  # struct timex has 208; the kernel writes no more than it knows
+_FORGETFUL: Final = frozenset({"tmpfs", "ramfs", "overlay"})
+_REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
+_LIBRARIES: Final = ("pydantic", "pyarrow", "nats-py", "structlog", "zstandard", "pyspark")
+
+
+class Verdict(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one examination found.
+
+    Attributes:
+        about: What was looked at.
+        verdict: `WRONG` keeps Penstock from working; a warning does not yet.
+        found: What is there.
+        fix: What to do about it; empty when all is well.
+    """
+
+    about: str
+    verdict: Verdict
+    found: str
+    fix: str = ""
+
+
+def software() -> Iterator[Finding]:
+    """Python and the libraries."""
+    version = platform.python_version()
+    yield Finding("python", Verdict.OK, version)  # an older one would not have come this far
+    versions = dict(version_report())
+    for name in _LIBRARIES:
+        found = versions[name]
+        if found == "not installed":
+            fix = "pip install 'penstock[all]', or the extra of the part that runs here"
+            yield Finding(name, Verdict.WARNING, found, fix)
+        else:
+            yield Finding(name, Verdict.OK, found)
+
+
+def java() -> Finding:
+    """What Spark would run on."""
+    try:
+        from penstock.router.java import find_java
+
+        with tempfile.TemporaryDirectory() as work:
+            found = find_java(Path(work))
+    except ModuleNotFoundError as error:
+        return Finding(
+            "java", Verdict.WARNING, f"not looked for: no {error.name}", "no router here"
+        )
+    except ServiceError as error:
+        return Finding("java", Verdict.WRONG, error.reason, error.fix)
+    return Finding("java", Verdict.OK, f"version {found.major} ({found.origin})")
+
+
+def open_files() -> Finding:
+    """RLIMIT_NOFILE: connections, and a few files for each stream."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = f"{soft} (at most {hard})"
+    fix = f"ulimit -n {OPEN_FILES_WANTED}, or LimitNOFILE= in the unit, or `ulimits` in compose"
+    if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_WANTED:
+        return Finding("open files", Verdict.OK, found)
+    verdict = Verdict.WARNING if soft >= OPEN_FILES_MIN else Verdict.WRONG
+    return Finding("open files", verdict, found, fix)
+
+
+def memory(meminfo: str) -> Finding:
+    """Whether there is enough for a cluster and a router.
+
+    Args:
+        meminfo: What /proc/meminfo says.
+    """
+    rows = (line.split() for line in meminfo.splitlines())
+    available = next((int(row[1]) * 1024 for row in rows if row[0] == "MemAvailable:"), 0)
+    found = f"{available // MIB} MiB available"
+    if available >= MEMORY_BYTES_WANTED:
+        return Finding("memory", Verdict.OK, found)
+    fix = f"have {MEMORY_BYTES_WANTED // MIB} MiB for --nodes 3 and a router, 900 for one logd"
+    return Finding("memory", Verdict.WARNING, found, fix)
+
+
+def clock_state(clock: Clock) -> Finding:
+    """Whether something keeps the clock right, on which certificates and tokens hang."""
+    now = datetime.fromtimestamp(clock.unix_ns() / 1e9, UTC)
+    found = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+    if now.year < 2025:
+        fix = "set the clock; certificates are not valid yet at that time"
+        return Finding("clock", Verdict.WRONG, found, fix)
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+    if state == _TIME_ERROR:
+        fix = "run chrony or systemd-timesyncd, here or on the host of this container"
+        return Finding("clock", Verdict.WARNING, f"{found}, nothing keeps it right", fix)
+    return Finding("clock", Verdict.OK, found)
+
+
+def disk(about: str, path: Path, mounts: str) -> Finding:
+    """Space, and whether what is written there stays.
+
+    Args:
+        about: Whose it is.
+        path: A directory, which may not be there yet.
+        mounts: What /proc/mounts says.
+    """
+    place = next(one for one in (path, *path.parents) if one.exists())
+    if not os.access(place, os.W_OK):
+        fix = "give this user the directory, or name another"
+        return Finding(about, Verdict.WRONG, f"{place} cannot be written to", fix)
+    free, kind = shutil.disk_usage(place).free, _file_system(place.resolve(), mounts)
+    found = f"{path}: {free // MIB} MiB free, {kind}"
+    if free < FREE_BYTES_MIN:
+        return Finding(about, Verdict.WRONG, found, "free some space, or name another disk")
+    if kind in _FORGETFUL:
+        return Finding(
+            about, Verdict.WARNING, found, "for what must outlive a reboot or container: a disk"
+        )
+    if kind in _REMOTE:
+        return Finding(
+            about, Verdict.WARNING, found, "logd and the collector need a disk of this machine"
+        )
+    if free < FREE_BYTES_WANTED:
+        return Finding(about, Verdict.WARNING, found, "free some space, or bound the streams")
+    return Finding(about, Verdict.OK, found)
+
+
+def _file_system(place: Path, mounts: str) -> str:
+    """The type of the file system that a path is on: that of the longest mount point above it."""
+    best, kind = "", "unknown"
+    for line in mounts.splitlines():
+        _, point, this, *_ = line.split()
+        point = point.replace("\\040", " ")
+        if place.is_relative_to(point) and len(point) >= len(best):
+            best, kind = point, this
+    return kind
+
+
+def port(about: str, address: str) -> Finding:
+    """Whether an address can be listened on."""
+    host, number = split_host_port(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, number))
+        except OSError as error:
+            fix = "stop what uses it (ss -ltnp shows it), or name another; not if it is this part"
+            return Finding(about, Verdict.WRONG, f"{address}: {error.strerror}", fix)
+    return Finding(about, Verdict.OK, f"{address} is free")
+
+
+def reach(about: str, address: str) -> Finding:
+    """Whether anything can be connected to there."""
+    try:
+        socket.create_connection(split_host_port(address), timeout=_CONNECT_S).close()
+    except OSError as error:
+        fix = "start it, open the way there, or correct the address"
+        return Finding(about, Verdict.WRONG, f"{address}: {error.strerror or error}", fix)
+    return Finding(about, Verdict.OK, f"{address} answers")
+
+
+def nats(url: str) -> Finding:
+    """Whether a NATS server answers; credentials are not tried."""
+    shown = f"{urlsplit(url).scheme}://{url.rpartition('://')[2].rpartition('@')[2]}"
+    try:
+        require_nats(url)
+    except ServiceError as error:
+        fix = "start it, open the way there, or correct the address"
+        return Finding("nats", Verdict.WRONG, error.reason.replace(url, shown), fix)
+    return Finding("nats", Verdict.OK, f"{shown} answers")
+
+
+def certificate(path: Path, clock: Clock) -> Finding:
+    """Whether a certificate can be read and is good for a while."""
+    try:
+        from cryptography import x509
+
+        ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    except ModuleNotFoundError:
+        return Finding("certificate", Verdict.WARNING, f"{path}: not read", "install cryptography")
+    except (OSError, ValueError) as error:
+        fix = "name a readable PEM file; `penstock init` makes them"
+        reason = error.strerror if isinstance(error, OSError) else "no certificate in it"
+        return Finding("certificate", Verdict.WRONG, f"{path}: {reason}", fix)
+    days = (int(ends.timestamp()) * 10**9 - clock.unix_ns()) // _DAY_NS
+    found = f"{path}: good for {days} days"
+    if days >= CERTIFICATE_DAYS_WANTED:
+        return Finding("certificate", Verdict.OK, found)
+    verdict = Verdict.WRONG if days < 0 else Verdict.WARNING
+    return Finding("certificate", verdict, found, "make a new one: `penstock init` does, or yours")

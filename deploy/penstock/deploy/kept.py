@@ -1,0 +1,29 @@
+"""Files that hold secrets: for their owner alone, whole or not at all, as they change."""
+
+import os
+from pathlib import Path
+
+OWNER_ONLY = 0o600
+
+
+def keep(path: Path, content: bytes) -> bool:
+    """Make a file say this, so that a crash leaves what was there before or all of it.
+
+    Whoever reads it again when it changes is not disturbed when nothing has changed.
+
+    Returns:
+        Whether it said something else.
+    """
+    if path.exists() and path.read_bytes() == content:
+        path.chmod(OWNER_ONLY)
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(temporary, flags, OWNER_ONLY), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    return True

@@ -1,0 +1,126 @@
+"""`deploy/compose.yaml` brought up for real, under a project name and tags of its own."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+FILE: Final = ROOT / "deploy" / "compose.yaml"
+TAG: Final = "test"
+LOCAL_IMAGES: Final = {
+    "BASE_IMAGE": "penstock-local/python:3.11-slim-bookworm",
+    "NATS_IMAGE": "penstock-local/nats:2-alpine",
+    "PIP_NO_INDEX": "1",
+}
+"""What deploy/local-images.sh made; an environment that names others wins."""
+
+UP_S: Final = 240
+_COMMAND_S: Final = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One project of Compose.
+
+    Attributes:
+        project: Its name, on which those of containers, volumes and the network begin.
+        otlp_port: Where the collector takes OTLP over HTTP on this machine.
+        environment: Of every command.
+    """
+
+    project: str = field(default_factory=lambda: f"penstock-test-{os.getpid()}")
+    otlp_port: int = field(default_factory=free_port)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def variables(self) -> dict[str, str]:
+        """What the file takes from the environment."""
+        ports = {
+            "PENSTOCK_OTLP_HTTP_PORT": str(self.otlp_port),
+            "PENSTOCK_OTLP_GRPC_PORT": str(free_port()),
+            "PENSTOCK_FORWARD_PORT": str(free_port()),
+        }
+        chosen = {"COMPOSE_PROFILES": "minimal", "PENSTOCK_VERSION": TAG, **ports}
+        return {**LOCAL_IMAGES, **os.environ, **chosen, **self.environment}
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "environment", self.variables())
+
+    def compose(self, *arguments: str, check: bool = True) -> str:
+        """Run `docker compose`; returns what it printed."""
+        command = ["docker", "compose", "-p", self.project, "-f", str(FILE), *arguments]
+        return self._run(command, check=check)
+
+    def docker(self, *arguments: str, check: bool = True) -> str:
+        """Run `docker`."""
+        return self._run(["docker", *arguments], check=check)
+
+    def _run(self, command: list[str], *, check: bool) -> str:
+        done = subprocess.run(
+            command, env=dict(self.environment), stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=_COMMAND_S, check=False,
+        )  # fmt: skip
+        if check and done.returncode:
+            tail = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
+            raise AssertionError(f"{' '.join(command[:8])} ended with {done.returncode}:\n{tail}")
+        return done.stdout
+
+    def up(self) -> None:
+        """As its users do; returns when every service is healthy.
+
+        Raises:
+            AssertionError: One was not, in time.
+        """
+        self.compose("up", "-d", "--wait", "--wait-timeout", str(UP_S))
+
+    def down(self) -> None:
+        """Remove everything but the images."""
+        self.compose("--profile", "*", "down", "-v", "-t", "10", "--remove-orphans", check=False)
+
+    def container(self, service: str) -> str:
+        """The container's id."""
+        return self.compose("ps", "-a", "-q", service).strip()
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        """All that the engine knows of a service's container."""
+        found: list[dict[str, Any]] = json.loads(self.docker("inspect", self.container(service)))
+        return found[0]
+
+    def health(self, service: str) -> str:
+        """`healthy`, or what it is instead; `none` for one without a check."""
+        state = self.inspect(service)["State"]
+        if state["Status"] != "running":
+            return str(state["Status"])
+        return str(state.get("Health", {}).get("Status", "none"))
+
+    def await_healthy(self, *services: str, within_s: float = 60) -> None:
+        """Wait until all of them are."""
+        for service in services:
+            wait_until(
+                lambda name=service: self.health(name) == "healthy",
+                within_s=within_s,
+                what=f"{service} is healthy",
+            )
+
+    def crash(self, service: str) -> None:
+        """Kill a container's first process as the kernel would; its restart policy applies."""
+        before = self.inspect(service)
+        try:
+            os.kill(before["State"]["Pid"], 9)
+        except PermissionError:  # not root here: the engine does it, and calls that a stop
+            self.docker("kill", before["Id"])
+            self.docker("start", before["Id"])
+        wait_until(
+            lambda: self.inspect(service)["State"]["StartedAt"] != before["State"]["StartedAt"],
+            what=f"{service} is started again",
+        )
+
+    def logs(self) -> str:
+        """The last of what every container said."""
+        return self.compose("logs", "--no-color", "--tail", "60", check=False)
