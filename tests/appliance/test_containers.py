@@ -1,4 +1,4 @@
-"""deploy/compose.yaml for real: up, records end to end, one fault after another, nothing acked lost.
+"""deploy/compose.yaml for real: records end to end, fault after fault, nothing acked lost.
 
 `make test-containers` makes the images and runs this. The tests of this file are one story, told in
 order, of one deployment: each begins with what the one before has left.
@@ -86,10 +86,8 @@ def test_it_is_healthy_and_closed(deployment: Deployment) -> None:
         assert facts["Config"]["User"] == "10001:10001"
         assert facts["HostConfig"]["ReadonlyRootfs"], service
         assert facts["HostConfig"]["CapDrop"] == ["ALL"]
-        ports = [
-            one for bound in (facts["HostConfig"]["PortBindings"] or {}).values() for one in bound
-        ]
-        assert {one["HostIp"] for one in ports} <= {"127.0.0.1"}, service
+        ports = (facts["HostConfig"]["PortBindings"] or {}).values()
+        assert {one["HostIp"] for bound in ports for one in bound} <= {"127.0.0.1"}, service
     asked = deployment.compose("run", "--rm", "-T", "cli", "logd", "streams", "ls")
     assert asked.count("3/3") == 5, asked
 

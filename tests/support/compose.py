@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,11 +103,11 @@ class Deployment:
     def await_healthy(self, *services: str, within_s: float = 60) -> None:
         """Wait until all of them are."""
         for service in services:
-            wait_until(
-                lambda name=service: self.health(name) == "healthy",
-                within_s=within_s,
-                what=f"{service} is healthy",
-            )
+            what = f"{service} is healthy"
+            wait_until(partial(self._is_healthy, service), within_s=within_s, what=what)
+
+    def _is_healthy(self, service: str) -> bool:
+        return self.health(service) == "healthy"
 
     def crash(self, service: str) -> None:
         """Kill a container's first process as the kernel would; its restart policy applies."""

@@ -6,6 +6,8 @@ import time
 import urllib.request
 from typing import Any, Final
 
+from typing_extensions import override
+
 RECORDS: Final = 5
 _PAUSE_S: Final = 0.02
 _TIMEOUT_S: Final = 10.0
@@ -32,6 +34,7 @@ class OtlpSender(threading.Thread):
         self._stop = threading.Event()
         self._next = 0
 
+    @override
     def run(self) -> None:
         """Send."""
         while not self._stop.is_set():
