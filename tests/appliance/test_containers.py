@@ -17,6 +17,7 @@ from tests.support.waiting import wait_until
 
 NODES = ("logd-1", "logd-2", "logd-3")
 SERVICES = ("nats", *NODES, "collector", "router")
+HEALTHY_S = 120
 IMAGE_MB_MAX = {"collector": 500, "logd": 480, "router": 900}
 LAKE = "/var/lib/penstock/lake/kind=log/service=appliance"
 READ_LAKE = f"""
@@ -80,9 +81,9 @@ def await_landed(deployment: Deployment, ids: list[str]) -> None:
 
 
 def test_it_is_healthy_and_closed(deployment: Deployment) -> None:
+    assert set(deployment.health(*SERVICES).values()) == {"healthy"}
     for service in SERVICES:
         facts = deployment.inspect(service)
-        assert deployment.health(service) == "healthy"
         assert facts["Config"]["User"] == "10001:10001"
         assert facts["HostConfig"]["ReadonlyRootfs"], service
         assert facts["HostConfig"]["CapDrop"] == ["ALL"]
@@ -127,7 +128,7 @@ def test_a_container_that_crashes_comes_back(
     deployment: Deployment, sender: OtlpSender, service: str
 ) -> None:
     deployment.crash(service)
-    deployment.await_healthy(*SERVICES)
+    deployment.await_healthy(*SERVICES, within_s=HEALTHY_S)
     goes_on(sender)
 
 
@@ -141,7 +142,7 @@ def test_a_node_that_is_cut_off_is_missed_by_nobody(
         await_landed(deployment, list(sender.acked))
     finally:
         deployment.docker("network", "connect", "--alias", "logd-2", network, node)
-    deployment.await_healthy(*SERVICES)
+    deployment.await_healthy(*SERVICES, within_s=HEALTHY_S)
     ask = ("run", "--rm", "-T", "cli", "logd", "streams", "ls")
     wait_until(
         lambda: deployment.compose(*ask, check=False).count("3/3") == 5,
@@ -152,7 +153,7 @@ def test_a_node_that_is_cut_off_is_missed_by_nobody(
 
 def test_all_of_it_is_restarted(deployment: Deployment, sender: OtlpSender) -> None:
     deployment.compose("restart", "-t", "30")
-    deployment.await_healthy(*SERVICES, within_s=120)
+    deployment.await_healthy(*SERVICES, within_s=HEALTHY_S)
     goes_on(sender)
 
 

@@ -3,9 +3,9 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ LOCAL_IMAGES: Final = {
 
 UP_S: Final = 240
 _COMMAND_S: Final = 900
+_POLL_S: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,13 @@ class Deployment:
         project: Its name, on which those of containers, volumes and the network begin.
         otlp_port: Where the collector takes OTLP over HTTP on this machine.
         environment: Of every command.
+        ids: Of containers, by service, as far as they were asked for.
     """
 
     project: str = field(default_factory=lambda: f"penstock-test-{os.getpid()}")
     otlp_port: int = field(default_factory=free_port)
     environment: Mapping[str, str] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
 
     def variables(self) -> dict[str, str]:
         """What the file takes from the environment."""
@@ -85,29 +88,36 @@ class Deployment:
         self.compose("--profile", "*", "down", "-v", "-t", "10", "--remove-orphans", check=False)
 
     def container(self, service: str) -> str:
-        """The container's id."""
-        return self.compose("ps", "-a", "-q", service).strip()
+        """The container's id, which a crash or restart does not change."""
+        if service not in self.ids:
+            self.ids[service] = self.compose("ps", "-a", "-q", service).strip()
+        return self.ids[service]
 
     def inspect(self, service: str) -> dict[str, Any]:
         """All that the engine knows of a service's container."""
         found: list[dict[str, Any]] = json.loads(self.docker("inspect", self.container(service)))
         return found[0]
 
-    def health(self, service: str) -> str:
-        """`healthy`, or what it is instead; `none` for one without a check."""
-        state = self.inspect(service)["State"]
-        if state["Status"] != "running":
-            return str(state["Status"])
-        return str(state.get("Health", {}).get("Status", "none"))
+    def health(self, *services: str) -> dict[str, str]:
+        """By service `healthy`, or what it is instead."""
+        shown = "{{if .State.Running}}{{.State.Health.Status}}{{else}}{{.State.Status}}{{end}}"
+        containers = [self.container(service) for service in services]
+        states = self.docker("inspect", "-f", shown, *containers).splitlines()
+        return dict(zip(services, states, strict=True))
 
     def await_healthy(self, *services: str, within_s: float = 60) -> None:
         """Wait until all of them are."""
-        for service in services:
-            what = f"{service} is healthy"
-            wait_until(partial(self._is_healthy, service), within_s=within_s, what=what)
+        states: dict[str, str] = {}
 
-    def _is_healthy(self, service: str) -> bool:
-        return self.health(service) == "healthy"
+        def all_are() -> bool:
+            time.sleep(_POLL_S)  # each look costs the machine something
+            states.update(self.health(*services))
+            return set(states.values()) == {"healthy"}
+
+        try:
+            wait_until(all_are, within_s=within_s)
+        except AssertionError:
+            raise AssertionError(f"not healthy: {states}\n{self.logs()}") from None
 
     def crash(self, service: str) -> None:
         """Kill a container's first process as the kernel would; its restart policy applies."""

