@@ -31,13 +31,13 @@ class OtlpSender(threading.Thread):
         self.acked: list[str] = []
         self.failures = 0
         self._url = f"http://127.0.0.1:{port}/v1/logs"
-        self._stop = threading.Event()
+        self._ended = threading.Event()
         self._next = 0
 
     @override
     def run(self) -> None:
         """Send."""
-        while not self._stop.is_set():
+        while not self._ended.is_set():
             ids = [f"appliance-{self._next + index}" for index in range(RECORDS)]
             self._next += RECORDS
             if self._post(_request(ids)):
@@ -48,7 +48,7 @@ class OtlpSender(threading.Thread):
 
     def stop(self) -> None:
         """Let the request under way end, and send no more."""
-        self._stop.set()
+        self._ended.set()
         self.join(_TIMEOUT_S + 5)
         assert not self.is_alive()
 
