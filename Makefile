@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-containers check sim fuzz soak nemesis bench failover proto constraints clean
+.PHONY: help demo test test-containers check sim fuzz soak nemesis bench failover proto metrics constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -41,6 +41,9 @@ failover: .venv/.installed ## Kill leaders under load, measure how long they are
 proto: .venv/.installed ## Generate logd/penstock/logd/wire from logd/proto
 	@$(BIN)/python -m grpc_tools.protoc -I logd/proto --python_out=logd/penstock/logd/wire \
 	  --pyi_out=logd/penstock/logd/wire logd/proto/*.proto
+
+metrics: .venv/.installed ## Write the reference of metrics, dashboards and alert rules
+	@$(BIN)/python -m tests.observability
 
 constraints: ## Choose new exact versions and write constraints.txt
 	@$(PYTHON) deploy/bootstrap.py --constraints

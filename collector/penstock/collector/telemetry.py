@@ -224,6 +224,11 @@ class Metrics(PrometheusCollector):
             "Records that had something sensitive taken out.",
             labels=["source"],
         )
+        unexplained = GaugeMetricFamily(
+            "penstock_collector_unreconciled_records",
+            "Records that the account cannot explain; 0 unless the collector is wrong.",
+            labels=["source"],
+        )
         accounts = status.info.get("reconciliation", {})
         for source, account in accounts.items():
             for outcome in OUTCOMES:
@@ -232,6 +237,7 @@ class Metrics(PrometheusCollector):
                 records.add_metric((source, "dropped", reason), count)
             held.add_metric((source,), account["held"])
             scrubbed.add_metric((source,), account["scrubbed"])
+            unexplained.add_metric((source,), account["difference"])
         steps = CounterMetricFamily(
             "penstock_collector_transform_records",
             "Records by transform: received, sent, and what else became of them there.",
@@ -240,29 +246,39 @@ class Metrics(PrometheusCollector):
         for name, counts in status.info.get("transforms", {}).items():
             for outcome, count in counts.items():
                 steps.add_metric((name, outcome), count)
-        spool = GaugeMetricFamily(
-            "penstock_collector_spool_bytes", "Bytes in the spools.", labels=["spool"]
+        return (
+            *(records, held, scrubbed, unexplained, steps),
+            *_spool_and_delivery(status),
+            *_receiving_metrics(status),
         )
-        for name in ("spool", "spool_urgent"):
-            spool.add_metric((name,), status.info.get(name, {}).get("bytes", 0))
-        flight = GaugeMetricFamily(
-            "penstock_collector_flight_bytes", "Bytes sent to logd and not answered."
-        )
-        window = GaugeMetricFamily(
-            "penstock_collector_window_bytes", "How many may be, as acks tell."
-        )
-        delivery = status.info.get("delivery", {})
-        flight.add_metric((), delivery.get("flight_bytes", 0))
-        window.add_metric((), delivery.get("window_bytes", 0))
-        reloads = CounterMetricFamily(
-            "penstock_collector_reloads",
-            "Times the configuration was read again, by what came of it.",
-            labels=["result"],
-        )
-        for result, count in status.info.get("reloads", {}).get("counts", {}).items():
-            reloads.add_metric((result,), count)
-        received = _receiving_metrics(status)
-        return (records, held, scrubbed, steps, spool, flight, window, reloads, *received)
+
+
+def _spool_and_delivery(status: Status) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+    spool = GaugeMetricFamily(
+        "penstock_collector_spool_bytes", "Bytes in the spools.", labels=["spool"]
+    )
+    most = GaugeMetricFamily(
+        "penstock_collector_spool_max_bytes", "How many there may be.", labels=["spool"]
+    )
+    for name in ("spool", "spool_urgent"):
+        told = status.info.get(name, {})
+        spool.add_metric((name,), told.get("bytes", 0))
+        most.add_metric((name,), told.get("bytes_max", 0))
+    flight = GaugeMetricFamily(
+        "penstock_collector_flight_bytes", "Bytes sent to logd and not answered."
+    )
+    window = GaugeMetricFamily("penstock_collector_window_bytes", "How many may be, as acks tell.")
+    delivery = status.info.get("delivery", {})
+    flight.add_metric((), delivery.get("flight_bytes", 0))
+    window.add_metric((), delivery.get("window_bytes", 0))
+    reloads = CounterMetricFamily(
+        "penstock_collector_reloads",
+        "Times the configuration was read again, by what came of it.",
+        labels=["result"],
+    )
+    for result, count in status.info.get("reloads", {}).get("counts", {}).items():
+        reloads.add_metric((result,), count)
+    return spool, most, flight, window, reloads
 
 
 def _receiving_metrics(status: Status) -> tuple[GaugeMetricFamily, CounterMetricFamily]:

@@ -139,6 +139,7 @@ class _Daemon:
             server=self._server,
             doors=self._doors,
             keeper=self._keeper,
+            data_dir=config.data_dir,
             grpc=self._grpc,
         )
 

@@ -12,9 +12,12 @@ loop changes; the admin thread may read a turn that is half counted. It goes ove
 grows: CPython copies or lists a dict without letting another thread in between.
 """
 
+import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -48,6 +51,7 @@ class Telemetry:
     server: FetchServer
     doors: Doors
     keeper: Keeper
+    data_dir: Path
     grpc: GrpcServer | None = None
     health: Health = Health.STARTING
 
@@ -219,6 +223,7 @@ class _Scrape(Collector):
         yield from _stream_metrics(streams.partitions(), streams.unopened())
         yield from _compaction_metrics(list(self._telemetry.engine.partitions()))
         yield from _process_metrics(self._telemetry)
+        yield from _disk_metrics(self._telemetry.data_dir)
         listening = self._telemetry.engine.listening
         yield from gap_metrics(listening.gaps, listening.now())
         yield from self._telemetry.engine.metrics()
@@ -345,6 +350,16 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
         gauge = _gauge(name, text, [])
         gauge.add_metric([], value)
         yield gauge
+
+
+def _disk_metrics(data_dir: Path) -> Iterable[Metric]:
+    free = _gauge("disk_free_bytes", "Bytes that the file system of data_dir has left", [])
+    size = _gauge("disk_size_bytes", "Bytes of the file system of data_dir", [])
+    with suppress(OSError):  # a disk that is gone shows in the streams
+        usage = shutil.disk_usage(data_dir)
+        free.add_metric([], usage.free)
+        size.add_metric([], usage.total)
+    return free, size
 
 
 def _counter(name: str, text: str, labels: list[str]) -> CounterMetricFamily:

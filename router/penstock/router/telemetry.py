@@ -72,6 +72,13 @@ class StatusCollector(Collector):
             for stage in stages:
                 counter.add_metric([stage.name.partition("/")[2]], getattr(stage, name))
             yield counter
+        letters = CounterMetricFamily(
+            "penstock_router_dead_letters", "Records a sink gave up, by sink.", labels=["sink"]
+        )
+        for stage in stages:
+            count = stage.detail.get("dead_letters", 0)
+            letters.add_metric([stage.name.partition("/")[2]], count)
+        yield letters
         lag = GaugeMetricFamily(
             "penstock_router_lag", "Records of the log that a sink has not got.", labels=["sink"]
         )

@@ -79,7 +79,7 @@ def _peer_metrics(node: ClusterNode) -> Iterable[Metric]:
 def _replica_metrics(node: ClusterNode, replicas: list[HostedReplica]) -> Iterable[Metric]:
     label = ["stream"]
     leads, epochs, in_sync, wanted = _Samples(), _Samples(), _Samples(), _Samples()
-    unclean = _Samples()
+    least, unclean = _Samples(), _Samples()
     ignored, undecided, findings = _Samples(), _Samples(), _Samples()
     for replica in replicas:
         name, leadership = [replica.partition.label], replica.partition.leadership
@@ -89,6 +89,7 @@ def _replica_metrics(node: ClusterNode, replicas: list[HostedReplica]) -> Iterab
         if found is not None:
             in_sync.append((name, len(found[1].isr)))
             wanted.append((name, len(found[1].replicas)))
+            least.append((name, found[0].min_isr))
             unclean.append((name, found[1].unclean_elections))
         ignored.append((name, leadership.ignored))
         undecided.append((name, leadership.undecided))
@@ -98,6 +99,8 @@ def _replica_metrics(node: ClusterNode, replicas: list[HostedReplica]) -> Iterab
     yield _gauge("leader_epoch", "As this node knows it", label, epochs)
     yield _gauge("in_sync_replicas", "As this node knows it", label, in_sync)
     yield _gauge("replicas", "As many as are wanted", label, wanted)
+    text = "Replicas in sync below which nothing is stored"
+    yield _gauge("in_sync_replicas_min", text, label, least)
     yield _counter("unclean_elections", "Leaders there were that lacked records", label, unclean)
     yield _counter("messages_ignored", "Came while it did not lead", label, ignored)
     yield _counter("records_undecided", "Accepted, and left to later leaders", label, undecided)
