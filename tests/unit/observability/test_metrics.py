@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.observability.alerts import ALERTS, cases, rules
+from tests.observability.alerts import ALERTS, Alert, cases, rules
 from tests.observability.dashboards import DASHBOARDS
 from tests.observability.families import families
 from tests.observability.files import ROOT, made
@@ -80,7 +80,7 @@ def test_dashboards_have_unique_ids_and_their_panels_do_not_overlap() -> None:
     for name, text in made().items():
         if not name.endswith(".json"):
             continue
-        taken = set()
+        taken: set[tuple[int, int]] = set()
         for panel in json.loads(text)["panels"]:
             place = panel["gridPos"]
             cells = {(place["x"] + x, place["y"] + y)
@@ -113,6 +113,6 @@ def test_promtool_is_not_satisfied_by_a_rule_that_never_fires(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
-def test_every_alert_says_what_is_wrong_and_what_to_do(alert: object) -> None:
-    assert alert.summary.endswith(".")  # type: ignore[attr-defined]
-    assert len(alert.what_to_do) > 20  # type: ignore[attr-defined]
+def test_every_alert_says_what_is_wrong_and_what_to_do(alert: Alert) -> None:
+    assert alert.summary.endswith(".")
+    assert len(alert.what_to_do) > 20
