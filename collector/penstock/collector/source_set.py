@@ -1,6 +1,7 @@
 """The sources of a running collector, and their exchange when the configuration is read again."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -138,9 +139,14 @@ class SourceSet:
         return runner
 
     async def _end(self, runner: Runner) -> None:
-        """Stop a source, and return when its task has ended."""
+        """Stop a source, and return when its task has ended.
+
+        One that waits for room in a full spool would hold up everything: it gives up then.
+        """
         task = self._tasks.pop(runner.name)
-        await runner.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_WAIT_S):
+                await runner.stop()
         await asyncio.wait([task], timeout=_STOP_WAIT_S if runner.source.endpoint is None else 0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

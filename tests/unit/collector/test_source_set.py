@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 from typing_extensions import override
 
+from penstock.collector import source_set
 from penstock.collector.core.batch import Limits
 from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.ledger import Ledger
@@ -50,6 +51,11 @@ class Fake(Source):
     @override
     async def stop(self) -> None:
         self._world.note(self, "stop")
+        if self.name in self._world.hangs:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._world.note(self, "gave up")
         self._stopping.set()
 
     @property
@@ -64,6 +70,7 @@ class World:
     def __init__(self) -> None:
         self.story: list[str] = []
         self.cannot_start: set[str] = set()
+        self.hangs: set[str] = set()
         self.failures: dict[str, bool] = {}
         self.ledger = Ledger()
         self.around = Surroundings(
@@ -100,6 +107,20 @@ async def test_a_source_that_fails_is_made_anew_and_the_others_go_on(
     assert [runner.trouble for runner in sources.runners] == ["", ""]
     assert world.ledger["a"].notes["failures"] == 1
     assert not sources.ended.is_set()
+    await sources.stop()
+    await sources.cancel()
+
+
+async def test_a_source_that_does_not_stop_holds_up_no_exchange(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_set, "_STOP_WAIT_S", 0.01)
+    world = World()
+    world.hangs.add("a")
+    before, after = [section("a"), section("b")], [section("b")]
+    sources = await running(world, *before)
+    await sources.change(after, difference(before, after))
+    assert world.story == ["stop a/app", "gave up a/app"]
     await sources.stop()
     await sources.cancel()
 

@@ -117,10 +117,11 @@ class Listener:
         self._server.close()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._server = None
         if self._path is not None:
             self._path.unlink(missing_ok=True)
-        self._server = None
+        # Cancelled here, because there is no more time, it cancels them once more.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._closing:  # it was accepted before, and is told now
