@@ -12,9 +12,13 @@ from tests.support.waiting import wait_until
 class NatsServer:
     """One server on the loopback interface, with a port of its own for as long as it lives."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, settings: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
+        config = directory / "server.conf"
+        if settings:
+            config.write_text(settings)
+        self._more = ("-c", str(config)) if settings else ()
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"nats://127.0.0.1:{self._port}"
@@ -25,6 +29,7 @@ class NatsServer:
         self._process = subprocess.Popen(
             [
                 nats_server_binary(), "-a", "127.0.0.1", "-p", str(self._port),
+                *self._more,
                 "--ports_file_dir", str(self._directory),
                 "-l", str(self._directory / "nats-server.log"),
             ]

@@ -1,0 +1,153 @@
+"""A full disk, no descriptors, a server that comes and goes: what was acked arrives."""
+
+import os
+import resource
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.soak.servers import NatsServer
+from tests.support.collector import Collector, UnixSender, bodies, log_line
+from tests.support.logd import Logd
+from tests.support.mounts import grow, small_file_system
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+STREAMS = [{"name": "logs", "subject": "telemetry.logs.>"}]
+
+
+def lines_of(batch: int) -> list[bytes]:
+    return [log_line(batch, filler=2000)]
+
+
+def expect_exactly(logd: Logd, acked: int, collector: Collector) -> None:
+    """All that was acked is there once, in order; nothing is held."""
+    wait_until(collector.is_idle, within_s=40)
+    numbers = [int(body.split()[1].rstrip("x")) for body in bodies(logd.values("logs"))]
+    assert numbers == sorted(set(numbers)), "repeated or out of order"
+    assert set(range(1, acked + 1)) <= set(numbers)
+
+
+def test_a_disk_that_is_full_refuses_and_takes_again_when_there_is_room(
+    tmp_path: Path, nats_url: str
+) -> None:
+    path = tmp_path / "s.sock"
+    with (
+        small_file_system(tmp_path / "small", "1500k") as small,
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(
+            small / "c", nats_url, [{"type": "unix", "path": str(path)}],
+            spool={"bytes_max": 64 << 20}, quarantine={"bytes_max": 1 << 20},
+        ) as collector,
+    ):  # fmt: skip
+        os.kill(logd.daemon.pid, signal.SIGSTOP)  # nothing is given back
+        try:
+            with UnixSender(path, "a", lines_of) as sender:
+                wait_until(lambda: collector.daemon.status()["info"]["spool"]["failures"] > 0)
+                assert collector.daemon.status()["health"] == "degraded"
+                before = sender.acked
+                grow(small, "64m")
+                wait_until(lambda: sender.acked > before + 20)
+        finally:
+            os.kill(logd.daemon.pid, signal.SIGCONT)
+        expect_exactly(logd, sender.acked, collector)
+
+
+def test_nats_and_logd_that_come_and_go_and_a_process_that_stands_still(tmp_path: Path) -> None:
+    """The server flaps, logd stops for a while, then the collector itself."""
+    path = tmp_path / "s.sock"
+    nats = NatsServer(tmp_path / "nats")
+    nats.start()
+    try:
+        with (
+            Logd(tmp_path / "logd", nats.url, STREAMS) as logd,
+            Collector(tmp_path / "c", nats.url, [{"type": "unix", "path": str(path)}]) as collector,
+            UnixSender(path, "a", lines_of) as sender,
+        ):
+            for _ in range(3):
+                count = sender.acked
+                wait_until(lambda n=count: sender.acked > n + 10)  # type: ignore[misc]
+                nats.end(signal.SIGKILL)
+                wait_until(lambda n=count: sender.acked > n + 30)  # type: ignore[misc]
+                nats.start()
+            wait_until(lambda: collector.daemon.status()["health"] == "ready")
+            os.kill(logd.daemon.pid, signal.SIGSTOP)  # longer than an ack is waited for
+            wait_until(lambda: collector.daemon.status()["health"] == "degraded")
+            os.kill(logd.daemon.pid, signal.SIGCONT)
+            wait_until(lambda: collector.daemon.status()["health"] == "ready")
+            os.kill(collector.daemon.pid, signal.SIGSTOP)
+            stat = Path(f"/proc/{collector.daemon.pid}/stat")
+            wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+            os.kill(collector.daemon.pid, signal.SIGCONT)
+            count = sender.acked
+            wait_until(lambda: sender.acked > count + 10)
+            sender.stop()
+            expect_exactly(logd, sender.acked, collector)
+    finally:
+        nats.close()
+
+
+def test_a_server_that_takes_less_than_a_batch_gets_smaller_ones(tmp_path: Path) -> None:
+    """`max_payload` below a batch and above a record; a record above it is in quarantine."""
+    path, url = tmp_path / "s.sock", ""
+    nats = NatsServer(tmp_path / "nats", settings="max_payload: 16KB")
+    nats.start()
+    url = nats.url
+    try:
+        with (
+            Logd(tmp_path / "logd", url, STREAMS) as logd,
+            Collector(tmp_path / "c", url, [{"type": "unix", "path": str(path)}]) as collector,
+        ):
+            with UnixSender(path, "a", incompressible) as sender:
+                wait_until(lambda: sender.acked >= 5)
+            expect_exactly(logd, 0, collector)
+            account = collector.account("unix")
+            assert account["quarantined"] > 0
+            assert account["delivered"] + account["quarantined"] == account["received"]
+            assert account["delivered"] >= 20 * sender.acked
+    finally:
+        nats.close()
+
+
+def incompressible(batch: int) -> list[bytes]:
+    """Twenty small records and one that no message of the server can hold."""
+    small = [log_line(batch * 100 + n) for n in range(20)]
+    text = os.urandom(20_000).hex()
+    return [*small, log_line(batch * 100 + 50).replace(b"number", b"number " + text.encode(), 1)]
+
+
+def test_connections_without_descriptors_end_nothing(tmp_path: Path, nats_url: str) -> None:
+    """No descriptor for a new connection: the old ones go on, and new ones later."""
+    path, port = tmp_path / "s.sock", free_port()
+    sources: list[dict[str, Any]] = [
+        {"type": "unix", "path": str(path)},
+        {"type": "syslog", "udp": None, "tcp": f"127.0.0.1:{port}"},
+    ]
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "c", nats_url, sources) as collector,
+        UnixSender(path, "a", lines_of) as sender,
+    ):
+        wait_until(lambda: sender.acked > 5)
+        pid = collector.daemon.pid
+        used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 12, limits[1]))
+        crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+        before = sender.acked
+        wait_until(lambda: sender.acked > before + 20)
+        for one in crowd:
+            one.close()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        with socket.create_connection(("127.0.0.1", port)) as late:
+            late.sendall(b"<13>number 0 late\n")
+        wait_until(lambda: any("late" in body for body in bodies(logd.values("logs"))))
+        sender.stop()
+        wait_until(collector.is_idle)
+        got = {body.split()[1].rstrip("x") for body in bodies(logd.values("logs"))}
+        assert {str(number) for number in range(1, sender.acked + 1)} <= got
