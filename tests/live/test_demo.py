@@ -152,7 +152,7 @@ def test_nodes_are_supervised_and_nothing_is_left_behind_when_all_is_killed(tmp_
         os.kill(launch.pid_of("logd-2"), signal.SIGKILL)
         launch.wait_for("starting logd-2", times=2)
         found = status(directory)
-        assert list(found) == ["nats", *nodes, "collector", "router", "cluster"]
+        assert list(found) == ["nats", *nodes, "collector", "router", "console", "cluster"]
         cluster = found["cluster"]
         assert [node["node"] for node in cluster["nodes"]] == nodes
         assert cluster["controller"] in nodes

@@ -111,7 +111,7 @@ function show(answer) {
 }
 
 function record(one) {
-  const text = one.value ?? "(tombstone)";
+  const text = gist(one.value);
   const details = el("details", {}, el("summary", {},
     el("span", { class: "num muted" }, time(one.time_ms)), el("span", { title: one.subject }, one.subject),
     el("span", { class: "muted num place" }, `${one.partition}:${one.offset}`), el("span", { class: "text" }, text.slice(0, 400))));
@@ -127,6 +127,17 @@ function whole(one) {
   for (const [name, value] of one.headers) head.push(`${name}: ${value}`);
   const cut = one.cut ? `\n… and ${one.cut} characters more` : "";
   return `${head.join("\n")}\n\n${pretty(one.value)}${cut}`;
+}
+
+/** What a record says, in a line: of Penstock's own kinds the body or the name, else all of it. */
+function gist(value) {
+  if (value === null) return "(tombstone)";
+  try {
+    const { severity_text: severity, body, name, value: figure } = JSON.parse(value);
+    if (typeof body === "string") return [severity, body].filter(Boolean).join("  ");
+    if (typeof name === "string") return [name, typeof figure === "number" ? figure : ""].join("  ");
+  } catch { /* it is no JSON: it is shown as it is */ }
+  return value;
 }
 
 export function pretty(value) {
