@@ -16,7 +16,7 @@ from tests.support.otlp_sender import OtlpSender
 from tests.support.waiting import wait_until
 
 NODES = ("logd-1", "logd-2", "logd-3")
-SERVICES = ("nats", *NODES, "collector", "router")
+SERVICES = ("nats", *NODES, "collector", "router", "console")
 HEALTHY_S = 120
 IMAGE_MB_MAX = {"collector": 500, "logd": 480, "router": 900}
 LAKE = "/var/lib/penstock/lake/kind=log/service=appliance"
@@ -89,6 +89,8 @@ def test_it_is_healthy_and_closed(deployment: Deployment) -> None:
         assert facts["HostConfig"]["CapDrop"] == ["ALL"]
         ports = (facts["HostConfig"]["PortBindings"] or {}).values()
         assert {one["HostIp"] for bound in ports for one in bound} <= {"127.0.0.1"}, service
+    page = deployment.get(deployment.console_port, "/")
+    assert "<title>" in page
     asked = deployment.compose("run", "--rm", "-T", "cli", "logd", "streams", "ls")
     assert asked.count("3/3") == 5, asked
 

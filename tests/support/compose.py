@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,12 +35,14 @@ class Deployment:
     Attributes:
         project: Its name, on which those of containers, volumes and the network begin.
         otlp_port: Where the collector takes OTLP over HTTP on this machine.
+        console_port: Where the console is.
         environment: Of every command.
         ids: Of containers, by service, as far as they were asked for.
     """
 
     project: str = field(default_factory=lambda: f"penstock-test-{os.getpid()}")
     otlp_port: int = field(default_factory=free_port)
+    console_port: int = field(default_factory=free_port)
     environment: Mapping[str, str] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
 
@@ -47,10 +50,11 @@ class Deployment:
         """What the file takes from the environment."""
         ports = {
             "PENSTOCK_OTLP_HTTP_PORT": str(self.otlp_port),
+            "PENSTOCK_CONSOLE_PORT": str(self.console_port),
             "PENSTOCK_OTLP_GRPC_PORT": str(free_port()),
             "PENSTOCK_FORWARD_PORT": str(free_port()),
         }
-        chosen = {"COMPOSE_PROFILES": "minimal", "PENSTOCK_VERSION": TAG, **ports}
+        chosen = {"COMPOSE_PROFILES": "console", "PENSTOCK_VERSION": TAG, **ports}
         return {**LOCAL_IMAGES, **os.environ, **chosen, **self.environment}
 
     def __post_init__(self) -> None:
@@ -86,6 +90,11 @@ class Deployment:
     def down(self) -> None:
         """Remove everything but the images."""
         self.compose("--profile", "*", "down", "-v", "-t", "10", "--remove-orphans", check=False)
+
+    def get(self, port: int, path: str) -> str:
+        """What is served on a port of this machine."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
 
     def container(self, service: str) -> str:
         """The container's id, which a crash or restart does not change."""

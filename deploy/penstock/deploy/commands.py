@@ -233,7 +233,7 @@ def console(**options: Any) -> None:
     `penstock up` serves it, too. Whoever reaches it may look; to act takes the token in
     DIR/console.token. Beyond this machine it is served with TLS, and everything needs the token.
     """
-    _extra_all()
+    _require("collector", "structlog", "yaml", "h11", "pyarrow")
     from penstock.deploy.console.command import run_console
 
     run_console(**options)

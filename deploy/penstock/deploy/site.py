@@ -104,6 +104,7 @@ def documents(site: Site, passwords: Mapping[str, str]) -> dict[str, str]:
     found["collector/collector.yaml"] = _collector(topology, site, passwords)
     found["router/router.yaml"] = lake = _router(topology, site)
     found["router/backends.yaml"] = _backends(lake)
+    found["console/console.yaml"] = _console(site)
     texts = {
         path: "# Written by `penstock init`; environment variables override keys.\n"
         + yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
@@ -196,6 +197,22 @@ def _backends(lake: dict[str, Any]) -> dict[str, Any]:
             "opensearch": {"type": "elasticsearch", "url": "http://opensearch:9200"},
             "jaeger": {"type": "otlp", "url": "http://jaeger:4318"},
         },
+    }
+
+
+def _console(site: Site) -> dict[str, Any]:
+    """The page that shows it all; compose makes its port this machine's own."""
+    files = FILES / "console"
+    logds = {node: f"https://{host}:{LOGD_PORTS['admin']}" for node, host in site.hosts.items()}
+    return {
+        "listen": f"{ANYBODY}:9299",
+        "admin": "127.0.0.1:9298",
+        "parts": {"collector": "http://collector:9295", **logds, "router": "http://router:9296"},
+        "logd": site.servers(),
+        "token_file": str(DATA / "console.token"),
+        "insecure_listener": True,
+        "read_without_token": True,
+        "access": {"ca_file": str(files / "ca.pem"), "token_file": str(files / "token")},
     }
 
 

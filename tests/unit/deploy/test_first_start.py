@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from penstock.collector.config import CollectorConfig
 from penstock.deploy.authority import LEAF_DAYS, RENEW_DAYS, Authority
+from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.first_start import init
 from penstock.deploy.site import KEYS, NATS_USERS, site_of
 from penstock.logd.config import LogdConfig
@@ -23,7 +24,11 @@ from penstock.service.clock import Clock
 from penstock.service.errors import ConfigError
 
 DAY_NS = 86_400 * 10**9
-MODELS: dict[str, type[BaseModel]] = {"collector": CollectorConfig, "router": JobConfig}
+MODELS: dict[str, type[BaseModel]] = {
+    "collector": CollectorConfig,
+    "router": JobConfig,
+    "console": ConsoleConfig,
+}
 
 
 class Calendar(Clock):
@@ -60,7 +65,7 @@ def test_every_configuration_is_one_that_its_part_takes(
 ) -> None:
     init(tmp_path, site_of(kind, 3), calendar)
     configs = sorted(tmp_path.glob("*/*.yaml"))
-    assert len(configs) == 6
+    assert len(configs) == 7
     for path in configs:
         model = MODELS.get(path.parent.name, LogdConfig)
         model.model_validate(read(path))
