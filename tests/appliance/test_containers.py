@@ -80,6 +80,16 @@ def await_landed(deployment: Deployment, ids: list[str]) -> None:
     wait_until(all_there, within_s=60, what="the lake has what was acked")
 
 
+def await_in_sync(deployment: Deployment) -> None:
+    """Wait until each of the five streams has three replicas in sync."""
+    ask = ("run", "--rm", "-T", "cli", "logd", "streams", "ls")
+    wait_until(
+        lambda: deployment.compose(*ask, check=False).count("3/3") == 5,
+        within_s=60,
+        what="every replica is in sync again",
+    )
+
+
 def test_it_is_healthy_and_closed(deployment: Deployment) -> None:
     assert set(deployment.health(*SERVICES).values()) == {"healthy"}
     for service in SERVICES:
@@ -145,12 +155,20 @@ def test_a_node_that_is_cut_off_is_missed_by_nobody(
     finally:
         deployment.docker("network", "connect", "--alias", "logd-2", network, node)
     deployment.await_healthy(*SERVICES, within_s=HEALTHY_S)
-    ask = ("run", "--rm", "-T", "cli", "logd", "streams", "ls")
-    wait_until(
-        lambda: deployment.compose(*ask, check=False).count("3/3") == 5,
-        within_s=60,
-        what="every replica is in sync again",
-    )
+    await_in_sync(deployment)
+
+
+def test_nodes_are_replaced_one_after_another(deployment: Deployment, sender: OtlpSender) -> None:
+    """The update of docs/containers.md: new containers on the volumes of the old."""
+    for node in NODES:
+        before = deployment.container(node)
+        deployment.compose(
+            "up", "-d", "--wait", "--wait-timeout", "240", "--no-deps", "--force-recreate", node
+        )
+        deployment.ids.pop(node)
+        assert deployment.container(node) != before
+        await_in_sync(deployment)
+    goes_on(sender)
 
 
 def test_all_of_it_is_restarted(deployment: Deployment, sender: OtlpSender) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import click
 from penstock.deploy.layout import Layout, default_root, read_running
 from penstock.deploy.probe import is_serving
 from penstock.service.clock import Clock, SystemClock
-from penstock.service.errors import ExitCode, ServiceError, UnavailableError
+from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 
 _POLL_S: Final = 0.2
 _READY_S: Final = 300
@@ -42,29 +41,42 @@ def start(*, directory: Path | None, arguments: Sequence[str]) -> None:
         arguments: Further ones of `penstock up`.
 
     Raises:
+        ConfigError: The directory cannot be written to.
         UnavailableError: It ended before, or not all parts were ready in time.
     """
     layout = Layout((directory or default_root()).absolute())
     running = read_running(layout)
-    if running is not None:
+    if running is not None and _is_claimed(layout):
         click.echo(f"runs already in {layout.root} (process {running['pid']})")
         return
-    layout.logs.mkdir(parents=True, exist_ok=True)
+    try:
+        layout.logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{layout.root}: cannot be used: {error.strerror}",
+            fix="name a directory you can write to with --dir",
+        ) from None
     output = layout.output("launcher")
-    with output.open("wb") as said:
-        launcher = subprocess.Popen(  # noqa: S603 - this program
-            [sys.executable, "-c", _ENTRY, "up", "--dir", str(layout.root), *arguments],
-            stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+    command = [sys.executable, "-c", _ENTRY, "up", "--dir", str(layout.root), *arguments]
+    written = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    launcher = os.posix_spawn(
+        sys.executable, command, os.environ, setsid=True,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(output), written, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+    )  # fmt: skip
     _await_ready(layout, launcher, SystemClock())
-    click.echo(f"runs in {layout.root} (process {launcher.pid}); stop it with: penstock down")
+    click.echo(f"runs in {layout.root} (process {launcher}); stop it with: penstock down")
 
 
-def _await_ready(layout: Layout, launcher: "subprocess.Popen[bytes]", clock: Clock) -> None:
+def _await_ready(layout: Layout, launcher: int, clock: Clock) -> None:
     until_ns = clock.monotonic_ns() + _READY_S * 10**9
     while True:
-        code = launcher.poll()
-        if code is not None:
+        ended, status = os.waitpid(launcher, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
             lines = layout.output("launcher").read_text(errors="replace").splitlines()
             told = "\n".join(f"    {line}" for line in lines[-_LINES_SHOWN:])
             error = UnavailableError(

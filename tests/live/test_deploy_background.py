@@ -1,0 +1,84 @@
+"""`penstock up --detach` and `penstock down`, with a launcher that starts nothing."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.deploy import background
+from penstock.deploy.layout import Layout, read_running
+from penstock.service import UnavailableError
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+LAUNCHER = """
+import signal, sys, threading
+from pathlib import Path
+from prometheus_client import CollectorRegistry
+from penstock.deploy.layout import Layout, claimed, write_running
+from penstock.service import AdminServer, Health, Status
+
+layout = Layout(Path(sys.argv[sys.argv.index("--dir") + 1]))
+ended = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: {on_signal})
+with claimed(layout):
+    admin = AdminServer(lambda: Status("logd", "logd-1", "1", Health.READY), CollectorRegistry())
+    write_running(layout, {{"logd": "http://" + admin.start("127.0.0.1:0")}})
+    ended.wait()
+"""
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_ENTRY", LAUNCHER.format(on_signal="ended.set()"))
+
+
+@pytest.mark.usefixtures("launcher")
+def test_up_returns_when_all_is_ready_and_again_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    background.start(directory=tmp_path, arguments=[])
+    running = read_running(Layout(tmp_path))
+    assert running is not None
+    background.start(directory=tmp_path, arguments=[])
+    assert f"runs already in {tmp_path} (process {running['pid']})" in capsys.readouterr().out
+    background.stop(directory=tmp_path, timeout_s=60)
+    assert read_running(Layout(tmp_path)) is None
+    background.stop(directory=tmp_path, timeout_s=60)
+    assert f"nothing runs in {tmp_path}" in capsys.readouterr().out
+
+
+def test_what_ends_before_it_is_ready_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "_ENTRY", "import sys; print('no space'); sys.exit(69)")
+    with pytest.raises(UnavailableError, match="no space") as caught:
+        background.start(directory=tmp_path, arguments=[])
+    assert caught.value.exit_code == 69
+
+
+def test_what_drains_for_longer_than_that_is_told_and_left_alone(tmp_path: Path) -> None:
+    code = LAUNCHER.format(on_signal="None")
+    with subprocess.Popen([sys.executable, "-c", code, "--dir", str(tmp_path)]) as process:
+        try:
+            wait_until(lambda: read_running(Layout(tmp_path)), what="it runs")
+            with pytest.raises(background.StillRunningError, match=str(process.pid)):
+                background.stop(directory=tmp_path, timeout_s=1)
+            assert process.poll() is None
+        finally:
+            process.kill()
+    background.stop(directory=tmp_path, timeout_s=1)
+
+
+def test_another_process_of_that_number_is_not_stopped(tmp_path: Path) -> None:
+    """The launcher was killed, and its number is another's now."""
+    layout = Layout(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        layout.running.write_text(f'{{"pid": {stranger.pid}, "parts": {{}}}}')
+        (tmp_path / "launcher.lock").touch()
+        background.stop(directory=tmp_path, timeout_s=1)
+        assert stranger.poll() is None
+        stranger.send_signal(signal.SIGKILL)
