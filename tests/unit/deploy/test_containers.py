@@ -58,7 +58,7 @@ def test_a_service_may_nothing_that_it_need_not(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     mounted = [volume for volume in service.get("volumes", []) if "/etc/penstock" in volume]
-    if name != "init":
+    if name not in ("init", "grafana"):
         assert all(volume.endswith(":ro") for volume in mounted)
         assert len(mounted) == (1 if name != "shop" else 0), "its own files and no other's"
 
@@ -68,6 +68,25 @@ def test_nothing_is_reachable_from_elsewhere_and_no_secret_is_in_the_file() -> N
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
         assert not re.search("PASSWORD|SECRET", json.dumps(service.get("environment", {})))
     assert COMPOSE["services"]["init"]["network_mode"] == "none"
+
+
+def test_prometheus_asks_whom_compose_starts_and_grafana_finds_its_dashboards() -> None:
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "compose.yml").read_text())
+    targets = [t for job in scraped["scrape_configs"] for t in job["static_configs"][0]["targets"]]
+    assert {target.partition(":")[0] for target in targets} <= set(COMPOSE["services"])
+    assert {job["job_name"].startswith("penstock") for job in scraped["scrape_configs"]} == {True}
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    [source] = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())[
+        "datasources"
+    ]
+    assert source["url"].startswith("http://prometheus:")
+    [provider] = yaml.safe_load((provisioning / "dashboards" / "penstock.yaml").read_text())[
+        "providers"
+    ]
+    assert (
+        f"./grafana:{provider['options']['path']}:ro" in COMPOSE["services"]["grafana"]["volumes"]
+    )
+    assert list((DEPLOY / "grafana").glob("*.json"))
 
 
 def test_each_logd_has_its_own_files_and_data() -> None:
