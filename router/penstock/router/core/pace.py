@@ -9,19 +9,28 @@ from dataclasses import dataclass
 from typing import Final
 
 _NANOSECONDS: Final = 1_000_000_000
-BURST_S: Final = 1.0
+_MICRO: Final = 1_000_000
+BURST_S: Final = 1
 """Seconds of unused pace that are saved up."""
 
 
 @dataclass(slots=True)
 class _Account:
-    rate: float
-    balance: float
+    """Whole numbers only, so that who has waited as long as it was told to may go.
+
+    Attributes:
+        rate: Millionths a second.
+        balance: Millionths of billionths, which is what a rate earns in a nanosecond.
+        at_ns: When it was that.
+    """
+
+    rate: int
+    balance: int
     at_ns: int
 
     def fill(self, now_ns: int) -> None:
-        earned = (now_ns - self.at_ns) / _NANOSECONDS * self.rate
-        self.balance = min(self.balance + earned, self.rate * BURST_S)
+        earned = (now_ns - self.at_ns) * self.rate
+        self.balance = min(self.balance + earned, self.rate * BURST_S * _NANOSECONDS)
         self.at_ns = now_ns
 
 
@@ -50,15 +59,16 @@ class Pace:
         for account, amount in ((self._records, records), (self._bytes, size)):
             if account is not None:
                 account.fill(now_ns)
-                account.balance -= amount
+                account.balance -= amount * _MICRO * _NANOSECONDS
 
 
 def _account(rate: float | None, now_ns: int) -> _Account | None:
-    return None if rate is None else _Account(rate, rate * BURST_S, now_ns)
+    if rate is None:
+        return None
+    millionths = max(round(rate * _MICRO), 1)
+    return _Account(millionths, millionths * BURST_S * _NANOSECONDS, now_ns)
 
 
 def _until_even(account: _Account, now_ns: int) -> int:
     account.fill(now_ns)
-    if account.balance >= 0:
-        return 0
-    return int(-account.balance / account.rate * _NANOSECONDS) + 1
+    return -(min(account.balance, 0) // account.rate)
