@@ -13,14 +13,17 @@ from penstock.router.batches import BatchJournal
 from penstock.router.bounded import BoundedRun, backfill, collect, replay_letters
 from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
+from penstock.router.core.filters import filter_to_json, subject_of
 from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.dead_letter import Reason, lay_aside
 from penstock.router.feed import ROUTE_COLUMN
 from penstock.router.letters import find_letters
 from penstock.router.preview import last_records, preview, text
+from penstock.router.pushdown import need_of
 from penstock.router.reading import LogReading
-from penstock.router.routes import rows_for
+from penstock.router.routes import rows_for, steps_to
 from penstock.router.session import Session
+from penstock.router.views import view
 from penstock.service import ConfigError, load_config
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
@@ -95,18 +98,23 @@ ROUTES = [
 TWO = {name: {"type": "console"} for name in ("one", "two")}
 
 
+@pytest.mark.parametrize("malformed", ["dead_letters", "route"])
 @pytest.mark.parametrize("routing", ["fan_out", "first_match"])
 def test_each_sink_gets_what_its_routes_take(
-    tmp_path: Path, logd: Logd, spark: Session, routing: str
+    tmp_path: Path, logd: Logd, spark: Session, routing: str, malformed: str
 ) -> None:
-    config = job(
-        tmp_path, logd, routing=routing, routes=ROUTES, unmatched={"sinks": ["two"]}, sinks=TWO
-    )
+    """And what is no record, of which no condition is known to be false, to be laid aside."""
+    keys = {"routing": routing, "malformed": malformed, "unmatched": {"sinks": ["two"]}}
+    config = job(tmp_path, logd, routes=ROUTES, sinks=TWO, **keys)
     run = bounded(config, spark)
     rows = run.rows(last_records(run, COUNT + 1))
     want: dict[str, list[tuple[int, int]]] = {"one": [], "two": []}
     for number in range(COUNT + 1):
         is_error, is_early = number % 4 == 0 and number < COUNT, number < 100
+        if number == COUNT and malformed == "dead_letters":
+            want["one"].append((number, 0))
+            want["two"].append((number, 0))
+            continue
         taken = [index for index, takes in enumerate((is_error, is_early)) if takes]
         taken = taken[:1] if routing == "first_match" else taken
         leading = taken or [2]
@@ -114,9 +122,9 @@ def test_each_sink_gets_what_its_routes_take(
             want["one"].append((number, leading[0]))
         if {1, 2} & set(leading):
             want["two"].append((number, 0))
-    one = collect(rows_for("one", config, rows).select("offset", ROUTE_COLUMN))
+    one = collect(rows(steps_to("one", config, ["offset", ROUTE_COLUMN])))
     assert sorted(map(tuple, (row.values() for row in one.to_pylist()))) == want["one"]
-    two = collect(rows_for("two", config, rows))
+    two = collect(rows(lambda frame: rows_for("two", config, frame)))
     assert sorted(two["offset"].to_pylist()) == [number for number, _ in want["two"]]
     assert ROUTE_COLUMN not in two.column_names, "nothing is done to what goes there"
 
@@ -137,12 +145,13 @@ def test_a_preview_counts_and_shows_requests_and_sends_nothing(
     run = bounded(config, spark)
     shown = preview(run, last_records(run, 101), ("hook",))
     assert [(it.name, it.records) for it in shown.routes] == [
-        ("all", 101),
+        ("all", 100),
         ("bad", 25),
         ("(else)", 0),
+        ("(malformed)", 1),
     ]
     (hook,) = shown.sinks
-    assert (hook.routed, hook.written) == (25, 25)
+    assert (hook.routed, hook.malformed, hook.written) == (25, 1, 25)
     assert sum(request.records for request in hook.requests) == 25
     said = text(config, shown, whole=True)
     assert "order " not in said, "what is masked is shown to nobody"
@@ -151,6 +160,27 @@ def test_a_preview_counts_and_shows_requests_and_sends_nothing(
     assert destination.requests == []
     assert not (tmp_path / "lake").exists()
     assert not (tmp_path / "checkpoint").exists()
+
+
+def test_the_source_makes_only_what_routes_and_sink_need(
+    tmp_path: Path, logd: Logd, spark: Session
+) -> None:
+    where = "subject = 'telemetry.logs.x' and kind in ('log', 'span') and severity_number >= 17"
+    routes = [{"name": "errors", "where": where, "sinks": ["one"]}]
+    whole = view("records")
+    reader = spark.spark.readStream.format("logd").schema(whole.struct())
+    template = reader.options(logd=logd.fetch, view="records", subscribe="-").load()
+    needs = {}
+    for malformed in ("dead_letters", "route"):
+        config = job(tmp_path, logd, routes=routes, malformed=malformed, sinks={"one": TWO["one"]})
+        needs[malformed] = need_of(steps_to("one", config, ["offset", "body"])(template), whole)
+    routed, aside = needs["route"], needs["dead_letters"]
+    assert set(routed.columns) == {"offset", "subject", "kind", "severity_number", "body"}
+    assert set(aside.columns) == {*routed.columns, "malformed"}
+    assert subject_of(routed.only) == subject_of(aside.only) == "telemetry.logs.x"
+    said = json.dumps(filter_to_json(aside.only)) if aside.only else ""
+    for each in ('["in", "kind", ["log", "span"]]', '[">=", "severity_number", 17]'):
+        assert f'["or", {each}, ["=", "malformed", true]]' in said
 
 
 def files(lake: Path) -> set[str]:
@@ -192,7 +222,8 @@ def test_letters_go_to_the_sink_and_what_is_refused_again_is_a_letter_anew(
     config = job(tmp_path, logd, routes=routes, sinks=sinks)
     run = bounded(config, spark)
     context = run.context("hook", tmp_path / "state")
-    rows = collect(run.rows(last_records(run, 4)))
+    wanted = ["stream", "partition", "offset", "subject", "value"]
+    rows = collect(run.rows(last_records(run, 4))(lambda frame: frame.select(*wanted)))
     lay_aside(rows, Reason("http_400", "not now", status=400), context)
     letters = find_letters(config.dead_letters)
     said: list[str] = []
@@ -202,6 +233,7 @@ def test_letters_go_to_the_sink_and_what_is_refused_again_is_a_letter_anew(
     assert sent == [COUNT - 3, COUNT - 2, COUNT - 1]
     assert {record["body"] for record in destination.records} == {"***"}
     (again,) = find_letters(config.dead_letters)
-    assert [it["value"] for it in again.letters()] == [ODD.decode()]
+    (letter,) = again.letters()
+    assert (letter["value"], letter["code"]) == (ODD.decode(), "malformed")
     assert [it.state for it in find_letters(config.dead_letters, done=True)] == ["done", "waiting"]
     assert isinstance(rows, pa.Table)

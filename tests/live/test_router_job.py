@@ -1,5 +1,6 @@
 """Whole jobs as processes, with a real Spark and a real logd, killed and cut off."""
 
+import base64
 import json
 import socket
 import subprocess
@@ -70,7 +71,14 @@ def test_kill_9_in_the_middle_of_a_batch_leaves_each_record_once(
         job.daemon.start("--until-caught-up", within_s=60)
         assert job.daemon.wait(within_s=120) == 0, job.daemon.log()[-3000:]
         rows = job.rows()
-        assert values_of(rows, "logs") == logs
+        assert values_of(rows, "logs") == logs[: -len(ODD)]
+        (path,) = (job.checkpoint_dir / "dead_letters" / "lake").glob("logs.*.ndjson")
+        letters = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [(it["offset"], it["code"]) for it in letters] == [
+            (3000, "malformed"),
+            (3001, "malformed"),
+        ]
+        assert base64.b64decode(letters[1]["value_base64"]) == ODD[1]
         assert values_of(rows, "traces") == spans
         assert not any(job.lake.glob("_writing/**/*.unfinished"))
     finally:

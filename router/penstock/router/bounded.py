@@ -20,19 +20,21 @@ from penstock.router.core.backfill import Chunk, Position, chunks, of_this_life
 from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.feed import Feed
+from penstock.router.frames import Steps, read
 from penstock.router.letter_stream import NatsLetterStream
-from penstock.router.letters import LetterFile, as_log_row
+from penstock.router.letters import Letter, LetterFile, as_rows
 from penstock.router.query import first_lines, logd_options
 from penstock.router.reading import LogReading, LogState
-from penstock.router.records import typed
-from penstock.router.routes import check_routes, rows_for
+from penstock.router.routes import check_routes, steps_to
 from penstock.router.session import Session
 from penstock.router.sinks import SinkContext, open_sink
-from penstock.router.source import row_type
 from penstock.router.telemetry import Meter
+from penstock.router.views import view
 from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
 
 Report = Callable[[str], None]
+Rows = Callable[[Steps], DataFrame]
+"""Rows of the view `records`, from which only what the steps need is read."""
 
 
 class RunFailedError(ServiceError):
@@ -66,17 +68,17 @@ class BoundedRun:
         self._letters = letters
         self._clock = clock
 
-    def rows(self, chunk: Chunk) -> DataFrame:
+    def rows(self, chunk: Chunk) -> Rows:
         """The typed rows of a chunk of the log."""
         at = (Offsets(it, self.state.incarnations) for it in (chunk.start, chunk.end))
         options = logd_options(self.config, *at)
-        return typed(self.session.spark.read.format("logd").options(**options).load())
+        spark = self.session.spark
+        return lambda steps: read(spark, options, steps, view="records", streaming=False)
 
-    def letter_rows(self, file: LetterFile) -> DataFrame:
+    def letter_rows(self, letters: Sequence[Letter]) -> Rows:
         """The typed rows of dead letters, as if they were read now."""
-        rows = [as_log_row(letter) for letter in file.letters()]
-        schema = row_type(include_headers=False)
-        return typed(self.session.spark.createDataFrame(rows, schema))
+        rows = self.session.spark.createDataFrame(as_rows(letters), view("records").struct())
+        return lambda steps: steps(rows)
 
     def context(self, sink: str, state_dir: Path) -> SinkContext:
         """What a sink gets; `state_dir` is the run's own, so that the job's is as it was."""
@@ -94,13 +96,13 @@ class BoundedRun:
             letter_stream=self._letters,
         )
 
-    def deliver(self, feed: Feed, sink: str, rows: DataFrame, batch: int) -> int:
+    def deliver(self, feed: Feed, sink: str, rows: Rows, batch: int) -> int:
         """Route rows to a sink and feed it; returns how many it got.
 
         Raises:
             RunFailedError: Spark failed, or the sink did.
         """
-        table = collect(rows_for(sink, self.config, rows).select(*feed.columns))
+        table = collect(rows(steps_to(sink, self.config, feed.columns)))
         if table.num_rows:
             feed.give(table, batch)
         return int(table.num_rows)
@@ -246,7 +248,7 @@ def _replay_file(
     lives = {letter["stream"]: letter.get("incarnation", "") for letter in letters}
     target.context.incarnations.update(lives)
     refused_before = target.refused()
-    count = run.deliver(target.feed, target.name, run.letter_rows(begun), number)
+    count = run.deliver(target.feed, target.name, run.letter_rows(letters), number)
     begun.end()
     refused = target.refused() - refused_before
     notes = f", {refused} refused again" if refused else ""

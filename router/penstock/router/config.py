@@ -128,6 +128,7 @@ class JobConfig(Settings):
     trigger: Trigger = Trigger()
     source: Source = Source()
     routing: Literal["fan_out", "first_match"] = "fan_out"
+    malformed: Literal["dead_letters", "route"] = "dead_letters"
     routes: Annotated[list[Route], Field(min_length=1)]
     unmatched: Unmatched = Unmatched()
     sinks: Annotated[dict[Name, AnySinkConfig], Field(min_length=1)]
@@ -144,6 +145,11 @@ class JobConfig(Settings):
     def dead_letters(self) -> Path:
         """What sinks refused for good."""
         return self.dead_letter_dir or self.checkpoint_dir / "dead_letters"
+
+    @property
+    def lays_malformed_aside(self) -> bool:
+        """Whether what is no record goes to the dead letters, and to no sink."""
+        return self.malformed == "dead_letters"
 
     def routes_to(self, sink: str) -> list[int]:
         """The numbers of the routes to a sink; that of `unmatched` comes after the last route's."""

@@ -5,7 +5,7 @@ not wanted is passed over as text. Only rows that are not as the specs say are l
 they are kept, their fields NULL where they cannot be told, and `malformed_reason` says why.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, compress
 from operator import attrgetter
@@ -90,6 +90,7 @@ class Decoder:
         kinds: That there are; a record of another is malformed.
         versions: What is known of the specs' versions.
         strict: Whether `problems` will be asked for, so that every field has to be looked at.
+        only_checked: Names of fields that are looked at for that alone.
     """
 
     def __init__(
@@ -99,23 +100,27 @@ class Decoder:
         versions: SpecVersions,
         *,
         strict: bool,
+        only_checked: Collection[str] = (),
     ) -> None:
         wanted = {field.name: field for field in (SCHEMA_FIELD, KIND_FIELD, *fields)}
         self._fields = wanted
         self._kinds = pa.array(kinds, pa.string())
         self._versions = versions
-        self._maps = [field for field in fields if strict and field.neutral == _MAP]
+        self._objects = {f.path[0] for f in fields if f.neutral == _MAP or len(f.path) == 2}
         self._slots: dict[str, str] = {}
         self._nested: dict[str, Any] = {}
         types: dict[str, Any] = {}
         keys = {key: [f for f in wanted.values() if f.path[0] == key] for key in _keys(wanted)}
         for number, (key, of_key) in enumerate(keys.items()):
             slot = f"f{number}"
-            types[slot], nested = _slot_type(of_key)
+            needed = [field for field in of_key if field.name not in only_checked]
+            types[slot], nested = _slot_type(needed or of_key, is_needed=bool(needed))
             self._slots[key] = slot
             if nested is not None:
                 self._nested[key] = nested
         self._types = {key: types[slot] for key, slot in self._slots.items()}
+        raw = {key for key, kind in self._types.items() if kind is msgspec.Raw}
+        self._maps = sorted(self._objects & raw) if strict else []
         self._row = msgspec.defstruct(
             "Row",
             [(slot, kind, _NULL if kind is msgspec.Raw else None) for slot, kind in types.items()],
@@ -153,12 +158,12 @@ class Decoder:
                 text, verdict = texts[at], verdicts[schemas.indices[at].as_py()]
                 if rows.rows[at].problem is None and text is not None:
                     rows.rows[at] = self._of_other_version(text, verdict)
-        for field in self._maps:
-            texts_of = rows.texts(field.path[0])
+        for key in self._maps:
+            texts_of = rows.texts(key)
             is_map = pc.or_(pc.starts_with(texts_of, b"{"), pc.equal(texts_of, _NULL_TEXT))
             for at in pc.indices_nonzero(pc.invert(is_map)).to_pylist():
                 if rows.rows[at].problem is None:
-                    problem = f"{field.path[0]}: not an object"
+                    problem = f"{key}: not an object"
                     rows.rows[at] = self._with_problem(rows.rows[at], problem)
         known = pc.fill_null(pc.is_in(rows.column("kind"), value_set=self._kinds), fill_value=False)
         for at in pc.indices_nonzero(pc.invert(known)).to_pylist():
@@ -196,11 +201,10 @@ class Decoder:
         found: dict[str, Any] = {}
         for key, slot in self._slots.items():
             kind, value = self._types[key], document.get(key)
+            if key in self._objects and not isinstance(value, dict | None):
+                problem = problem or f"{key}: not an object"
+                value = None
             if kind is msgspec.Raw:
-                is_map = any(f.neutral == _MAP for f in self._of_key(key))
-                if value is not None and is_map and not isinstance(value, dict):
-                    problem = problem or f"{key}: not an object"
-                    value = None
                 found[slot] = msgspec.Raw(msgspec.json.encode(value))
                 continue
             try:
@@ -218,9 +222,6 @@ class Decoder:
 
     def _marked(self, found: dict[str, Any], problem: str) -> Any:
         return self._odd_row(**found, problem=problem[:_REASON_LENGTH_MAX])
-
-    def _of_key(self, key: str) -> list[JsonField]:
-        return [field for field in self._fields.values() if field.path[0] == key]
 
 
 class Rows:
@@ -284,8 +285,10 @@ def _keys(fields: Mapping[str, JsonField]) -> list[str]:
     return list(dict.fromkeys(field.path[0] for field in fields.values()))
 
 
-def _slot_type(fields: Sequence[JsonField]) -> tuple[Any, Any]:
+def _slot_type(fields: Sequence[JsonField], *, is_needed: bool) -> tuple[Any, Any]:
     """What a key of the record is decoded as, and an empty object of it if that has fields."""
+    if not is_needed and any(field.neutral == _MAP for field in fields):
+        return _OBJECT | None, None
     whole = [field for field in fields if len(field.path) == 1]
     if whole:
         return _PYTHON[whole[0].neutral], None
@@ -310,6 +313,9 @@ def _as_text(value: Any) -> str | None:
         return value
     return msgspec.json.encode(value).decode()
 
+
+_OBJECT: Final = msgspec.defstruct("Object", [], gc=False, eq=False)
+"""Any JSON object, of which nothing is kept."""
 
 _decode_map: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
 

@@ -22,8 +22,19 @@ import pyarrow.compute as pc
 
 from penstock.router.durable import write_whole
 from penstock.router.sinks.sink import SinkContext
+from penstock.router.views import MARKS
 
-_WANTED: Final = ("stream", "partition", "offset", "subject", "timestamp_ns", "key", "value")
+_PLACE: Final = ["stream", "partition", "offset"]
+_WANTED: Final = (*_PLACE, "subject", "timestamp_ns", "key", "value")
+_REASON: Final = "_reason"
+LETTERS_MAX: Final = 5000
+"""Of one file, so that not too many are held in memory at once."""
+
+MALFORMED: Final = "malformed"
+"""The code of rows that are no records."""
+
+MALFORMED_COLUMNS: Final = frozenset({*_WANTED, *MARKS} - {"value"})
+"""What letters of such rows are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,45 +55,73 @@ class Reason:
 
 
 def lay_aside(rows: pa.Table, reason: Reason, context: SinkContext) -> list[Path]:
-    """Keep refused rows and count them; one file for each partition of the log.
+    """Keep refused rows and count them; a file for each partition of the log.
 
     Args:
         rows: With the columns `stream`, `partition`, `offset` and `value` at least.
         reason: Why.
         context: The sink's.
     """
-    paths = []
-    places = rows.select(["stream", "partition"]).group_by(["stream", "partition"])
-    for place in places.aggregate([]).to_pylist():
-        of_place = pc.and_(
-            pc.equal(rows.column("stream"), place["stream"]),
-            pc.equal(rows.column("partition"), place["partition"]),
-        )
-        mine = rows.filter(of_place)
-        ends = pc.min_max(mine.column("offset")).as_py()
-        tag = context.stream_tag(place["stream"])
-        name = f"{tag}-{place['partition']}-{ends['min']:020d}-{ends['max']:020d}"
-        paths.append(_keep(mine, reason, name, context))
+    return _lay_aside(rows, [reason], context)
+
+
+def lay_malformed_aside(rows: pa.Table, context: SinkContext) -> list[Path]:
+    """Keep rows that are no records, each with its own reason.
+
+    Args:
+        rows: With `MALFORMED_COLUMNS`.
+        context: The sink's.
+    """
+    reasons = [Reason(MALFORMED, text) for text in rows.column("malformed_reason").to_pylist()]
+    names = ["value" if name == "malformed_value" else name for name in rows.column_names]
+    return _lay_aside(rows.rename_columns(names), reasons, context)
+
+
+def _lay_aside(rows: pa.Table, reasons: list[Reason], context: SinkContext) -> list[Path]:
+    """`reasons`: one for each row, or one for all."""
+    numbers = range(rows.num_rows) if len(reasons) > 1 else [0] * rows.num_rows
+    rows = rows.append_column(_REASON, pa.array(numbers, pa.int64()))
+    order = [(name, "ascending") for name in _PLACE]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=order))
+    places = rows.select(_PLACE[:2]).group_by(_PLACE[:2], use_threads=False)
+    paths, begin = [], 0
+    for place in places.aggregate([([], "count_all")]).to_pylist():
+        end = begin + place["count_all"]
+        for first in range(begin, end, LETTERS_MAX):
+            piece = rows.slice(first, min(LETTERS_MAX, end - first))
+            paths.append(_keep(piece, reasons, context))
+        begin = end
     context.meter.failed("dead_letters", records=rows.num_rows)
     return paths
 
 
-def _keep(rows: pa.Table, reason: Reason, name: str, context: SinkContext) -> Path:
-    rows = context.originals.of(rows)
-    path = context.dead_letters / context.sink / f"{name}.ndjson"
+def _keep(rows: pa.Table, reasons: list[Reason], context: SinkContext) -> Path:
+    """One file of rows of one partition, in their order."""
+    first, last = rows.slice(0, 1).to_pylist()[0], rows.column("offset")[rows.num_rows - 1].as_py()
+    tag = context.stream_tag(first["stream"])
+    name = f"{tag}-{first['partition']}-{first['offset']:020d}-{last:020d}.ndjson"
+    path = context.dead_letters / context.sink / name
     moment = datetime.fromtimestamp(context.clock.unix_ns() // 10**9, UTC).isoformat()
     about = {"time": moment, "job": context.job, "sink": context.sink}
-    why = {
+    numbers = rows.column(_REASON).to_pylist()
+    originals = context.originals.of(rows)
+    lines = [
+        json.dumps(about | row | _why(reasons[number]))
+        for number, row in zip(numbers, _rows(originals, context), strict=True)
+    ]
+    write_whole(path, ("\n".join(lines) + "\n").encode())
+    if context.letter_stream is not None:
+        context.letter_stream.publish(lines)
+    return path
+
+
+def _why(reason: Reason) -> dict[str, Any]:
+    return {
         "code": reason.code,
         "status": reason.status,
         "reason": reason.text,
         "attempt": reason.attempt,
     }
-    lines = [json.dumps(about | row | why) for row in _rows(rows, context)]
-    write_whole(path, ("\n".join(lines) + "\n").encode())
-    if context.letter_stream is not None:
-        context.letter_stream.publish(lines)
-    return path
 
 
 def _rows(rows: pa.Table, context: SinkContext) -> Iterator[dict[str, Any]]:

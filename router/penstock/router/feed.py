@@ -5,10 +5,14 @@ import pyarrow.compute as pc
 
 from penstock.router.config import JobConfig
 from penstock.router.core.pace import Pace
-from penstock.router.dead_letter import Reason, lay_aside
+from penstock.router.dead_letter import MALFORMED_COLUMNS, Reason, lay_aside, lay_malformed_aside
 from penstock.router.sinks import Sink, SinkContext
 from penstock.router.transforms import Chain
 from penstock.router.transforms.chain import in_log_order
+from penstock.router.views import MARKS, view
+
+_EVERY = tuple(it.name for it in view("records").columns if it.name not in MARKS)
+"""What a sink gets that names no columns."""
 
 ROUTE_COLUMN = "_route"
 """The number of the route that leads a row to its sink; `unmatched` comes after the last."""
@@ -33,6 +37,8 @@ class Feed:
     def __init__(self, job: JobConfig, sink: Sink, context: SinkContext) -> None:
         self._sink = sink
         self._context = context
+        self._lays_malformed_aside = job.lays_malformed_aside
+        self._columns = list(_EVERY if sink.columns == ("*",) else sink.columns)
         self._chains = {
             index: Chain(
                 steps,
@@ -51,10 +57,11 @@ class Feed:
     @property
     def columns(self) -> list[str]:
         """The columns that a batch must have."""
-        if not self._chains or self._sink.columns == ("*",):
-            return list(self._sink.columns)
         more = set().union(*(chain.columns for chain in self._chains.values()))
-        return [*self._sink.columns, *sorted(more - set(self._sink.columns)), ROUTE_COLUMN]
+        if self._lays_malformed_aside:
+            more |= MALFORMED_COLUMNS
+        route = [ROUTE_COLUMN] if self._chains else []
+        return [*self._columns, *sorted(more - set(self._columns)), *route]
 
     def give(self, rows: pa.Table, batch: int) -> None:
         """Bring the rows of one batch, at least one, where they belong.
@@ -62,7 +69,12 @@ class Feed:
         Raises:
             StoppedError: The job ends and the batch is not finished.
         """
-        if self._chains:
+        self._context.originals.table = None  # else that of the batch before
+        rows, malformed = self.divide(rows)
+        if malformed.num_rows:
+            self._context.meter.count("malformed", malformed.num_rows)
+            lay_malformed_aside(malformed, self._context)
+        if self._chains and rows.num_rows:
             self._context.originals.table = rows
             rows = self.transform(rows, batch)
         if not rows.num_rows:
@@ -73,6 +85,18 @@ class Feed:
             self._context.wait(pause_ns / 1e9)
         self._pace.book(records=rows.num_rows, size=_bytes_of(rows), now_ns=clock.monotonic_ns())
         self._sink.write(rows)
+
+    def divide(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """The rows to go on with, and those that are no records, if these are to be laid aside."""
+        if not self._lays_malformed_aside:
+            return rows, rows.slice(0, 0)
+        is_record = pc.is_null(rows.column("malformed_reason"))
+        malformed = rows.filter(pc.invert(is_record)).select(sorted(MALFORMED_COLUMNS))
+        if malformed.num_rows:
+            rows = rows.filter(is_record)
+        if not self._chains:
+            return rows.select(self._columns), malformed
+        return rows.drop_columns(list(MARKS)), malformed
 
     def close(self) -> None:
         """Close the sink; no batch is in work."""
@@ -96,7 +120,7 @@ class Feed:
             if done.refused.num_rows and lay_refused_aside:
                 lay_aside(done.refused, _NOT_A_RECORD, self._context)
         rows = in_log_order(pa.concat_tables(parts))
-        return rows if self._sink.columns == ("*",) else rows.select(list(self._sink.columns))
+        return rows if self._sink.columns == ("*",) else rows.select(self._columns)
 
 
 def _bytes_of(rows: pa.Table) -> int:

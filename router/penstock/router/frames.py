@@ -21,6 +21,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from penstock.router.core.filters import filter_to_json
 from penstock.router.options import parse_options
@@ -99,9 +100,7 @@ def read(
         view: Which.
         streaming: Whether for a stream or a batch.
     """
-    if spark not in _REGISTERED:
-        spark.dataSource.register(LogDataSource)
-        _REGISTERED.add(spark)
+    register(spark)
     given: dict[str, Any] = {**options, "view": view}
     chosen = parse_options(given, streaming=streaming)
     whole = chosen.view.struct(chosen.columns)
@@ -113,9 +112,22 @@ def read(
     if need.only is not None and "filter" not in {name.lower() for name in options}:
         given["filter"] = json.dumps(filter_to_json(need.only))
     reader = spark.readStream if streaming else spark.read
-    return steps(
-        reader.format("logd").schema(chosen.view.struct(need.columns)).options(**given).load()
-    )
+    rows = reader.format("logd").schema(chosen.view.struct(need.columns)).options(**given).load()
+    # What Spark found that nobody needs may still be named: it is NULL, and never made.
+    columns = [
+        F.col(field.name)
+        if field.name in need.columns
+        else F.lit(None).cast(field.dataType).alias(field.name)
+        for field in whole
+    ]
+    return steps(rows.select(*columns))
+
+
+def register(spark: SparkSession) -> None:
+    """Make the data source known to a session, once."""
+    if spark not in _REGISTERED:
+        spark.dataSource.register(LogDataSource)
+        _REGISTERED.add(spark)
 
 
 def _steps(columns: Sequence[str] | None, where: str | None) -> Steps:

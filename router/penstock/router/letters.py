@@ -8,13 +8,20 @@ DIR/SINK/done/NAME.ndjson       replayed: a sink has the records, or refused the
 import base64
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
+from penstock.router.core.offsets import Span
 from penstock.router.durable import sync_directories
+from penstock.router.shaping import Shape, Shaper
+from penstock.router.spec_versions import known_versions
+from penstock.router.views import view
 from penstock.service import ConfigError
 
 Letter = dict[str, Any]
@@ -127,30 +134,43 @@ def _all(directory: Path) -> Iterator[LetterFile]:
             yield LetterFile(path, path.parent.parent.name, state)
 
 
-def as_log_row(letter: Letter) -> tuple[Any, ...]:
-    """A letter as a row of the data source: the record as it was refused.
+def as_rows(letters: Sequence[Letter]) -> pa.Table:
+    """Letters as rows of the view `records`: the records as they were refused, typed anew.
 
     A letter that does not say when the log got the record has the time of its refusal.
     """
-    time_ns = letter.get("timestamp_ns")
+    shaper = Shaper(Shape(_RECORDS, _RECORDS.columns, versions=known_versions()))
+    places = {(letter["stream"], letter["partition"]) for letter in letters}
+    batches = []
+    for stream, partition in sorted(places):
+        mine = [it for it in letters if (it["stream"], it["partition"]) == (stream, partition)]
+        log = {name: pa.array(map(of, mine), kind) for name, (kind, of) in _LOG.items()}
+        span = Span(stream, partition, mine[0]["offset"], mine[-1]["offset"] + 1)
+        batches.append(shaper.shape(span, pa.RecordBatch.from_pydict(log)))
+    return pa.Table.from_batches(batches)
+
+
+def _time_ns(letter: Letter) -> int:
+    time_ns: int | None = letter.get("timestamp_ns")
     if time_ns is None:
         refused = datetime.fromisoformat(letter["time"])
         time_ns = (refused - _EPOCH) // timedelta(microseconds=1) * _NS_PER_US
-    moment = _EPOCH + timedelta(microseconds=time_ns // _NS_PER_US)
-    return (
-        letter["stream"],
-        letter["partition"],
-        letter["offset"],
-        moment,
-        time_ns,
-        letter["subject"],
-        _bytes(letter, "key"),
-        _bytes(letter, "value"),
-    )
+    return time_ns
 
 
-def _bytes(letter: Letter, name: str) -> bytearray | None:
+def _bytes(letter: Letter, name: str) -> bytes | None:
     if (coded := letter.get(f"{name}_base64")) is not None:
-        return bytearray(base64.b64decode(coded))
+        return base64.b64decode(coded)
     text = letter.get(name)
-    return None if text is None else bytearray(text.encode())
+    return None if text is None else str(text).encode()
+
+
+_RECORDS: Final = view("records")
+_LOG: Final[Mapping[str, tuple[pa.DataType, Callable[[Letter], Any]]]] = {
+    "offset": (pa.int64(), itemgetter("offset")),
+    "timestamp": (pa.timestamp("ns", tz="UTC"), _time_ns),
+    "subject": (pa.string(), itemgetter("subject")),
+    "key": (pa.binary(), lambda letter: _bytes(letter, "key")),
+    "value": (pa.binary(), lambda letter: _bytes(letter, "value")),
+}
+"""The log's own columns: of which type, and what a letter has for them."""

@@ -1,7 +1,7 @@
 """What a job amounts to, as text for people: streams, routes, sinks, columns. Needs no JVM."""
 
 from penstock.router.config import JobConfig, Route
-from penstock.router.records import columns_and_types
+from penstock.router.views import view
 
 
 def picture(job: JobConfig) -> str:
@@ -16,7 +16,8 @@ def picture(job: JobConfig) -> str:
     lines += ["", "sinks"]
     lines += [f"  {name:<{width}}  {sink.about()}" for name, sink in job.sinks.items()]
     lines += ["", "columns"]
-    lines += [f"  {name:<28} {kind}" for name, kind in columns_and_types()]
+    columns = view("records").columns
+    lines += [f"  {column.name:<28} {column.spark.simpleString()}" for column in columns]
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ from penstock.router.bounded import BoundedRun, collect
 from penstock.router.config import JobConfig
 from penstock.router.core.backfill import Chunk
 from penstock.router.feed import Feed
-from penstock.router.routes import matches, rows_for
+from penstock.router.routes import matches, routable, steps_to
 from penstock.router.sinks import Preview, make_sink
 
 BODY_CHARACTERS: Final = 2000
@@ -35,12 +35,14 @@ class SinkPreview:
     Attributes:
         name: The sink.
         routed: Records that routes lead to it.
-        written: Those that transforms leave.
+        malformed: Rows that are no records and would be dead letters of it.
+        written: What transforms leave of the former.
         requests: What it would send, as it would.
     """
 
     name: str
     routed: int
+    malformed: int
     written: int
     requests: tuple[Preview, ...]
 
@@ -78,15 +80,19 @@ def preview(run: BoundedRun, chunk: Chunk, sinks: tuple[str, ...]) -> JobPreview
     job = run.config
     routes = job.routes
     flags = [matches(route).alias(f"_{index}") for index, route in enumerate(routes)]
-    taken = collect(rows.select(F.col("offset"), *flags))
-    counts, left = [], pc.is_valid(taken.column("offset"))
+    aside = F.col("malformed") if job.lays_malformed_aside else F.lit(False)
+    taken = collect(rows(lambda frame: routable(job, frame).select(aside.alias("_"), *flags)))
+    counts, left = [], pc.invert(taken.column("_"))
+    malformed = taken.num_rows - _count(left)
     for index, route in enumerate(routes):
-        takes = taken.column(f"_{index}")
+        takes = pc.and_not(taken.column(f"_{index}"), taken.column("_"))
         if job.routing == "first_match":
             takes = pc.and_(takes, left)
         counts.append(RouteCount(route.name, _count(takes), tuple(route.sinks)))
         left = pc.and_not(left, takes)
     counts.append(RouteCount("(else)", _count(left), tuple(job.unmatched.sinks)))
+    if malformed:
+        counts.append(RouteCount("(malformed)", malformed, ()))
     with TemporaryDirectory(prefix="penstock-router-") as directory:
         shown = [_sink_preview(run, name, chunk, Path(directory) / name) for name in sinks]
     return JobPreview(taken.num_rows, tuple(counts), tuple(shown))
@@ -96,12 +102,13 @@ def _sink_preview(run: BoundedRun, name: str, chunk: Chunk, directory: Path) -> 
     context = run.context(name, directory)
     sink = make_sink(run.config.sinks[name], context)
     feed = Feed(run.config, sink, context)
-    table = collect(rows_for(name, run.config, run.rows(chunk)).select(*feed.columns))
+    table = collect(run.rows(chunk)(steps_to(name, run.config, feed.columns)))
+    table, malformed = feed.divide(table)
     routed = table.num_rows
     if run.config.transforms_to(name) and routed:
         table = feed.transform(table, 0, lay_refused_aside=False)
     requests = sink.preview(table) if table.num_rows else []
-    return SinkPreview(name, routed, table.num_rows, tuple(requests))
+    return SinkPreview(name, routed, malformed.num_rows, table.num_rows, tuple(requests))
 
 
 def _count(flags: Any) -> int:
@@ -113,10 +120,12 @@ def text(job: JobConfig, shown: JobPreview, *, whole: bool) -> str:
     lines = [f"{shown.records} records of {', '.join(job.streams)}; nothing is sent", "", "routes"]
     width = max(len(route.name) for route in shown.routes)
     for route in shown.routes:
-        to = ", ".join(route.sinks) or "left out"
+        nowhere = "dead letters" if route.name == "(malformed)" else "left out"
+        to = ", ".join(route.sinks) or nowhere
         lines.append(f"  {route.name:<{width}} {route.records:>8}  -> {to}")
     for sink in shown.sinks:
-        lines += ["", f"sink {sink.name}: {sink.routed} records routed, {sink.written} to write"]
+        about = f"sink {sink.name}: {sink.routed} records routed, {sink.written} to write"
+        lines += ["", f"{about}, {sink.malformed} malformed"]
         for request in sink.requests:
             lines.append(f"  {request.target}  ({request.records} records)")
             lines += [f"    {name}: {value}" for name, value in request.headers]

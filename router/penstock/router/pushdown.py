@@ -15,7 +15,16 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import datasource as spark_filters
 
-from penstock.router.core.filters import Comparison, Filter, Joined, Test, Timestamp, Value, both
+from penstock.router.core.filters import (
+    Comparison,
+    Filter,
+    Joined,
+    Test,
+    Timestamp,
+    Value,
+    both,
+    columns_of,
+)
 from penstock.router.views import View
 
 _FILTERS: Final[dict[str, Comparison]] = {
@@ -45,6 +54,14 @@ _EXPRESSIONS: Final[dict[str, Comparison]] = {
 _TURNED: Final[dict[Comparison, Comparison]] = {
     "=": "=", "<=>": "<=>", "<": ">", "<=": ">=", ">": "<", ">=": "<=",
 }  # fmt: skip
+_NULL_OF_NULL: Final = frozenset({*_EXPRESSIONS, "In"} - {"EqualNullSafe"})
+"""Conditions that are NULL where what they look at is."""
+
+NEVER_NULL: Final = frozenset(
+    {"stream", "partition", "offset", "timestamp", "timestamp_ns", "subject", "malformed"}
+)
+"""Columns that every row has."""
+
 _COMPARABLE: Final = frozenset({"string", "int", "bigint", "double", "boolean", "timestamp"})
 """Types of columns that Arrow compares as Spark does."""
 
@@ -123,15 +140,41 @@ def _weaker(condition: Any, view: View) -> Filter | None:
     if kind == "Or":
         sides = [_weaker(part, view) for part in parts]
         return None if None in sides else Joined("or", tuple(side for side in sides if side))
-    if kind == "Coalesce" and len(parts) == 2 and _literal(parts[1]) is False:
-        return _weaker(parts[0], view)  # a row whose condition is NULL is left out either way
-    return _exact(condition, view)
+    if kind == "Coalesce" and len(parts) == 2:
+        if _literal(parts[1]) is False:  # a row whose condition is NULL is left out either way
+            return _weaker(parts[0], view)
+        return _weaker_or(parts[0], _exact(parts[1], view), view)
+    if kind == "If" and _is_null(parts[1]):
+        return _weaker(parts[2], view)
+    return _exact(condition, view, loosely=kind in _NULL_OF_NULL)
 
 
-def _exact(condition: Any, view: View) -> Filter | None:
-    """A filter that is true, false or NULL just where a condition is; None: there is none."""
+def _weaker_or(condition: Any, instead: Filter | None, view: View) -> Filter | None:
+    """The same of a condition in whose place, where it is NULL, another one stands."""
+    if instead is None:
+        return None
+    kind = condition.nodeName()
+    if kind in ("And", "Or"):
+        sides = [_weaker_or(part, instead, view) for part in _each(condition.children())]
+        if kind == "And":
+            return both(sides[0], sides[1])
+        return None if None in sides else Joined("or", tuple(side for side in sides if side))
+    exact = _exact(condition, view)
+    if exact is not None and columns_of(exact) <= NEVER_NULL:
+        return exact
+    weaker = _weaker(condition, view)
+    return None if weaker is None else Joined("or", (weaker, instead))
+
+
+def _exact(condition: Any, view: View, *, loosely: bool = False) -> Filter | None:
+    """A filter that is true, false or NULL just where a condition is; None: there is none.
+
+    `loosely`: one that is true at least where the condition is.
+    """
     kind = condition.nodeName()
     parts = list(_each(condition.children()))
+    if loosely:
+        parts = [_not_null_part(part) for part in parts]
     if kind in ("And", "Or", "Not"):
         found = [_exact(part, view) for part in parts]
         return None if None in found else Joined(kind.lower(), tuple(f for f in found if f))
@@ -159,6 +202,19 @@ def _comparison(kind: str, parts: list[Any], view: View) -> Filter | None:
         how, parts = _TURNED[how], parts[::-1]
     name, value = _attribute(parts[0], view), _literal(parts[1])
     return None if name is None or value is None else Test(how, name, (value,))
+
+
+def _not_null_part(expression: Any) -> Any:
+    """What an expression is where it is not NULL, if it is written as `if(..., NULL, x)`."""
+    if expression.nodeName() == "If":
+        parts = list(_each(expression.children()))
+        if _is_null(parts[1]):
+            return parts[2]
+    return expression
+
+
+def _is_null(expression: Any) -> bool:
+    return expression.nodeName() == "Literal" and expression.value() is None
 
 
 def _attribute(expression: Any, view: View) -> str | None:

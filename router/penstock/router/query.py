@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.router.batches import BatchJournal
 from penstock.router.checkpoint import committed_offsets, planned_offsets
 from penstock.router.config import JobConfig
-from penstock.router.core.offsets import Offsets, StreamPartition
+from penstock.router.core.offsets import Offsets, StreamPartition, count_between
 from penstock.router.core.restarts import Restarts
 from penstock.router.errors import StoppedError
 from penstock.router.feed import Feed
-from penstock.router.records import typed
-from penstock.router.routes import rows_for
+from penstock.router.frames import read
+from penstock.router.routes import steps_to
 from penstock.router.sinks import Sink, SinkContext
 
 _ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
@@ -49,7 +49,6 @@ class SinkQuery:
         self._state = _State.WAITING
         self._start_at_ns = 0
         self._query: Any = None
-        self._last_batch = -1
         self._log = structlog.get_logger().bind(sink=self.name)
 
     @property
@@ -80,10 +79,8 @@ class SinkQuery:
         if self._state is _State.WAITING and now_ns >= self._start_at_ns:
             self._start(spark)
             self._state = _State.RUNNING
-        elif self._state is _State.RUNNING:
-            self._count_progress()
-            if not self._query.isActive:
-                self._failed(now_ns)
+        elif self._state is _State.RUNNING and not self._query.isActive:
+            self._failed(now_ns)
 
     def is_idle(self) -> bool:
         """Whether no batch is in work now."""
@@ -94,7 +91,6 @@ class SinkQuery:
     def stop(self) -> None:
         """End the query; a batch in work is given up and comes again at the next start."""
         if self._state is _State.RUNNING:
-            self._count_progress()
             try:
                 self._query.stop()
                 self._feed.close()
@@ -109,13 +105,11 @@ class SinkQuery:
 
     def _start(self, spark: SparkSession) -> None:
         job = self._job
-        reader = spark.readStream.format("logd").options(
-            maxOffsetsPerTrigger=str(job.trigger.records_max), **logd_options(job, self._starting)
-        )
-        rows = rows_for(self.name, job, typed(reader.load())).select(*self._feed.columns)
+        options = logd_options(job, self._starting)
+        options["maxOffsetsPerTrigger"] = str(job.trigger.records_max)
+        rows = read(spark, options, steps_to(self.name, job, self._feed.columns), view="records")
         # A pool of its own, so that one sink's backlog does not make the others queue.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
-        self._last_batch = -1
         self._query = (
             rows.writeStream.queryName(f"{job.job}.{self.name}")
             .option("checkpointLocation", str(self._spark_checkpoint))
@@ -128,20 +122,25 @@ class SinkQuery:
     def _write(self, frame: DataFrame, batch: int) -> None:
         if self._context.stop.is_set():
             raise StoppedError("the job stops; this batch comes again")
-        planned = planned_offsets(self._spark_checkpoint, batch)
+        planned, before = self._planned(batch), self._planned(batch - 1)
+        begun_ns = self._context.clock.monotonic_ns()
         self._context.incarnations.update(planned.incarnations)
         rows = frame.toArrow()
         if rows.num_rows:
             self._journal.note(planned)
             self._feed.give(rows, batch)
+        # By offsets: of most rows that no route leads here, Spark hears nothing.
+        count = count_between(before, planned)
+        self._context.meter.count("left_out_routing", count - rows.num_rows)
+        self.received += count
+        took_ns = self._context.clock.monotonic_ns() - begun_ns
+        self.records_per_s = round(count * 1e9 / max(took_ns, 1), 1)
         self.failure = None
 
-    def _count_progress(self) -> None:
-        for progress in self._query.recentProgress:
-            if progress["batchId"] > self._last_batch and progress["numInputRows"]:
-                self.received += progress["numInputRows"]
-                self._last_batch = progress["batchId"]
-                self.records_per_s = round(float(progress["processedRowsPerSecond"] or 0), 1)
+    def _planned(self, batch: int) -> Offsets:
+        """The position behind a batch, with partitions that were not read yet where they begin."""
+        at = planned_offsets(self._spark_checkpoint, batch) if batch >= 0 else Offsets({})
+        return Offsets({**self._starting.next, **at.next}, at.incarnations)
 
     def _failed(self, now_ns: int) -> None:
         error = self._query.exception()

@@ -3,9 +3,13 @@
 With `routing: fan_out` a record goes to the sinks of every route that matches; with `first_match`
 only to those of the first one. Where several of a sink's routes match, the first decides what is
 done to the record.
+
+A malformed row has unknown fields, and so a condition on it may be unknown. With
+`malformed: dead_letters` it comes to every sink that it might have been for, to be laid aside
+there: to those with a route whose condition is not false. Its kind, where none can be told, is
+unknown as well, and not `raw`. With `malformed: route` it is a row like others.
 """
 
-from collections.abc import Iterable
 from functools import reduce
 
 from pyspark.errors import PySparkException
@@ -14,8 +18,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from penstock.router.config import JobConfig, Route
 from penstock.router.feed import ROUTE_COLUMN
-from penstock.router.records import empty
+from penstock.router.frames import Steps
+from penstock.router.views import RAW_KIND, view
 from penstock.service import ConfigError
+
+
+def steps_to(sink: str, job: JobConfig, columns: list[str]) -> Steps:
+    """From rows of the view `records` to the given columns of those for one sink."""
+    return lambda rows: rows_for(sink, job, rows).select(*columns)
 
 
 def rows_for(sink: str, job: JobConfig, rows: DataFrame) -> DataFrame:
@@ -24,43 +34,43 @@ def rows_for(sink: str, job: JobConfig, rows: DataFrame) -> DataFrame:
     They have `ROUTE_COLUMN` as well where a route to that sink has transforms.
     """
     leading = job.routes_to(sink)
-    number = _first_of(job, range(len(job.routes)), otherwise=len(job.routes))
-    if job.routing == "first_match":
-        rows = rows.where(number.isin(leading))
-    else:
-        own = [job.routes[index] for index in leading if index < len(job.routes)]
-        if all(route.where is not None for route in own):
-            rows = rows.where(_wanted(job, own, others=sink in job.unmatched.sinks))
-        number = _first_of(job, leading, otherwise=len(job.routes))
-    return rows.withColumn(ROUTE_COLUMN, number) if job.transforms_to(sink) else rows
+    takes = [_takes(job, index) for index in leading]
+    rows = routable(job, rows).where(reduce(lambda one, other: one | other, takes))
+    if not job.transforms_to(sink):
+        return rows
+    number = F.lit(leading[-1])
+    for index, condition in zip(reversed(leading[:-1]), reversed(takes[:-1]), strict=True):
+        number = F.when(condition, index).otherwise(number)
+    return rows.withColumn(ROUTE_COLUMN, number)
+
+
+def routable(job: JobConfig, rows: DataFrame) -> DataFrame:
+    """Rows as conditions look at them."""
+    if not job.lays_malformed_aside:
+        return rows
+    return rows.withColumn("kind", F.expr(f"nullif(kind, '{RAW_KIND}')"))
 
 
 def matches(route: Route) -> Column:
     """Whether a route takes a row; NULL is no."""
+    return _condition(route, if_unknown=F.lit(False))
+
+
+def _condition(route: Route, *, if_unknown: Column) -> Column:
     if route.where is None:
         return F.lit(True)
-    return F.coalesce(F.expr(route.where), F.lit(False))
+    return F.coalesce(F.expr(route.where), if_unknown)
 
 
-def _wanted(job: JobConfig, own: list[Route], *, others: bool) -> Column:
-    """Whether one of a sink's own routes takes a row, or with `others` none of any sink's."""
-    conditions = [matches(route) for route in own]
-    if others:
-        conditions.append(~_any([matches(route) for route in job.routes]))
-    return _any(conditions)
-
-
-def _any(conditions: list[Column]) -> Column:
-    return reduce(lambda one, other: one | other, conditions)
-
-
-def _first_of(job: JobConfig, indices: Iterable[int], *, otherwise: int) -> Column:
-    """The number of the first of some routes that takes a row."""
-    number = F.lit(otherwise)
-    for index in sorted(indices, reverse=True):
-        if index < len(job.routes):
-            number = F.when(matches(job.routes[index]), index).otherwise(number)
-    return number
+def _takes(job: JobConfig, index: int) -> Column:
+    """Whether a row comes to the sinks of a route; that of `unmatched` follows the last route."""
+    is_rest = index == len(job.routes)
+    taken = F.lit(True)
+    if not is_rest:
+        unknown = F.col("malformed") if job.lays_malformed_aside else F.lit(False)
+        taken = _condition(job.routes[index], if_unknown=unknown)
+    others = job.routes[:index] if is_rest or job.routing == "first_match" else []
+    return reduce(lambda so_far, route: so_far & ~matches(route), others, taken)
 
 
 def check_routes(job: JobConfig, spark: SparkSession) -> None:
@@ -69,7 +79,7 @@ def check_routes(job: JobConfig, spark: SparkSession) -> None:
     Raises:
         ConfigError: One is not a valid condition; names the route.
     """
-    rows = empty(spark)
+    rows = spark.createDataFrame([], view("records").struct())
     for index, route in enumerate(job.routes):
         if route.where is not None:
             _check(route.where, rows, f"routes.{index}.where: route {route.name!r}")

@@ -15,8 +15,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from penstock.router.config import Spark
+from penstock.router.frames import register
 from penstock.router.java import find_java
-from penstock.router.source import LogDataSource
 from penstock.service import ExitCode, ServiceError, UnavailableError
 
 _JVM_EXIT_TIMEOUT_S: Final = 15.0
@@ -120,7 +120,7 @@ class Session:
                 f" ({java.home}): {str(error).splitlines()[0]}",
                 fix=f"read {output_path}; check the keys below `spark`",
             ) from None
-        spark.dataSource.register(LogDataSource)
+        register(spark)
         return cls(spark, gateway)
 
     @property

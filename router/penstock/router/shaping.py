@@ -12,7 +12,7 @@ from penstock.router.core.filters import Filter, Joined, Test, both, columns_of
 from penstock.router.core.offsets import Span
 from penstock.router.masks import passing
 from penstock.router.spec_versions import SpecVersions
-from penstock.router.views import KINDS, RAW_KIND, Column, View
+from penstock.router.views import KINDS, MARKS, RAW_KIND, Column, View
 
 _US: Final = pa.timestamp("us", tz="UTC")
 _TIME_FIELD: Final = JsonField("time_unix_nano", "long", ("time_unix_nano",))
@@ -32,6 +32,7 @@ _DERIVED_TYPES: Final[Mapping[str, pa.DataType]] = {
     "time": _US,
     "malformed": pa.bool_(),
     "malformed_reason": pa.string(),
+    "malformed_value": pa.binary(),
 }
 
 
@@ -70,14 +71,20 @@ class Shaper:
         names = [column.name for column in shape.columns] + sorted(columns_of(self._record_only))
         records = [known[name] for name in dict.fromkeys(names) if known[name].origin != "log"]
         self._is_typed = bool(records)
-        marks = {"malformed", "malformed_reason"} & {column.name for column in records}
+        marks = {"malformed", *MARKS} & {column.name for column in records}
         read = shape.view.columns if marks else records  # what is malformed depends on all columns
         fields = [
             JsonField(column.name, column.neutral, column.path)
             for column in read
             if column.origin == "json"
         ]
-        self._decoder = Decoder([_TIME_FIELD, *fields], KINDS, shape.versions, strict=bool(marks))
+        self._decoder = Decoder(
+            [_TIME_FIELD, *fields],
+            KINDS,
+            shape.versions,
+            strict=bool(marks),
+            only_checked={field.name for field in fields} - {column.name for column in records},
+        )
         self._schema = pa.schema(
             [pa.field(column.name, _arrow_type(column)) for column in shape.columns]
         )
@@ -143,6 +150,10 @@ class _Batch:
     def _malformed(self) -> pa.Array:
         return pc.is_valid(self._problem())
 
+    def _malformed_value(self) -> pa.Array:
+        values = self.log.column("value")
+        return pc.if_else(self._malformed(), values, pa.scalar(None, values.type))
+
     def _kind(self) -> pa.Array:
         assert self.rows is not None
         kinds = self.rows.column("kind")
@@ -158,6 +169,7 @@ _MAKE: Final[Mapping[str, Callable[[_Batch], pa.Array]]] = {
     "time": _Batch._time,  # noqa: SLF001
     "malformed": _Batch._malformed,  # noqa: SLF001
     "malformed_reason": _Batch._problem,  # noqa: SLF001
+    "malformed_value": _Batch._malformed_value,  # noqa: SLF001
     "kind": _Batch._kind,  # noqa: SLF001
 }
 

@@ -70,7 +70,10 @@ _DERIVED: Final[tuple[tuple[str, DataType], ...]] = (
     ("time", TimestampType()),
     ("malformed", BooleanType()),
     ("malformed_reason", StringType()),
+    ("malformed_value", BinaryType()),
 )
+MARKS: Final = ("malformed_reason", "malformed_value")
+"""Columns that tell why a row is no record, and what it is; NULL for all others."""
 
 Origin = Literal["log", "derived", "json"]
 

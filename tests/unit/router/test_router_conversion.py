@@ -136,11 +136,16 @@ def test_what_is_no_record_is_kept_and_says_why(value: Any, kind: str, reason: s
     assert [row["malformed"] for row in rows] == [False, True, False]
     assert (rows[1]["kind"], rows[1]["offset"]) == (kind, 101)
     assert rows[1]["malformed_reason"].startswith(reason)
+    assert [row["malformed_value"] for row in rows] == [None, rows[1]["value"], None]
     if value is not None:
         assert rows[1]["value"] == (
             json.dumps(value).encode() if isinstance(value, dict) else value
         )
     assert [rows[0]["body"], rows[2]["body"]] == [LOG["body"], LOG["body"]]
+    for wanted in ((), ("service", "body"), ("attributes", "value")):
+        again = shaped([LOG, value, LOG], *wanted, "malformed_reason", "malformed_value")
+        for name in ("malformed_reason", "malformed_value"):
+            assert [row[name] for row in again] == [row[name] for row in rows], wanted
 
 
 def test_newer_minors_and_specs_of_teams_are_read_as_their_kind() -> None:

@@ -11,7 +11,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.router.config import JobConfig
-from penstock.router.dead_letter import Reason, lay_aside
+from penstock.router.dead_letter import MALFORMED_COLUMNS, Reason, lay_aside
 from penstock.router.feed import ROUTE_COLUMN, Feed
 from penstock.router.sinks import Sink, SinkContext
 from tests.unit.router.sink_rows import context, row, table
@@ -33,6 +33,12 @@ class Notebook(Pigeon):
         self.batches.append(rows)
 
 
+class Greedy(Notebook):
+    """Wants every column."""
+
+    columns = ("*",)
+
+
 MASK = {"mask": {"fields": ["resource.service.name"]}}
 ROUTES: list[dict[str, Any]] = [
     {"name": "shy", "where": "kind = 'log'", "transforms": [MASK], "sinks": ["lake"]},
@@ -45,8 +51,21 @@ def numbered(*rows: tuple[int, dict[str, Any]]) -> pa.Table:
     return table([each for _, each in rows]).append_column(ROUTE_COLUMN, numbers)
 
 
+def marked(rows: pa.Table, reasons: dict[int, str]) -> pa.Table:
+    """The rows, those at some places marked as malformed."""
+    texts = [reasons.get(place) for place in range(rows.num_rows)]
+    values = [
+        value if text else None
+        for value, text in zip(rows["value"].to_pylist(), texts, strict=True)
+    ]
+    for name in ("timestamp_ns", "key"):
+        rows = rows.append_column(name, pa.nulls(rows.num_rows))
+    rows = rows.append_column("malformed_value", pa.array(values, pa.binary()))
+    return rows.append_column("malformed_reason", pa.array(texts, pa.string()))
+
+
 def job(directory: Path, **keys: Any) -> JobConfig:
-    return load(directory, **({"routes": ROUTES} | keys))
+    return load(directory, **({"routes": ROUTES, "malformed": "route"} | keys))
 
 
 def test_each_route_does_its_own_to_the_rows_it_takes(tmp_path: Path) -> None:
@@ -90,6 +109,60 @@ def test_rows_that_cannot_be_transformed_are_dead_letters_with_their_reason(tmp_
     assert its.meter.stage("lake", received=1, lag=0).errors == 1
 
 
+@pytest.mark.parametrize("routes", [ROUTES, [{"name": "plain", "sinks": ["lake"]}]])
+def test_what_is_no_record_is_a_dead_letter_with_its_own_reason(
+    tmp_path: Path, routes: list[dict[str, Any]]
+) -> None:
+    its = context(tmp_path)
+    sink = Notebook(its)
+    feed = Feed(job(tmp_path, routes=routes, malformed="dead_letters"), sink, its)
+    assert set(feed.columns) >= MALFORMED_COLUMNS
+    odd = {"value": b"\xff?", "subject": "telemetry.logs.odd"}
+    rows = numbered((1, row(5, **odd)), (1, row(4)), (1, row(3, **odd)), (1, row(2, partition=1)))
+    if routes is not ROUTES:
+        rows = rows.drop_columns([ROUTE_COLUMN])
+    feed.give(marked(rows, {0: "five", 2: "three", 3: "two"}), 0)
+    (given,) = sink.batches
+    assert given.column_names == ["value", "service"]
+    assert given["value"].to_pylist() == [b'{"kind":"log","number":4}']
+    first, second = sorted((tmp_path / "dead" / "lake").glob("*.ndjson"))
+    assert first.name == f"logs.5f2c19aa-0-{3:020d}-{5:020d}.ndjson"
+    letters = [json.loads(line) for line in first.read_text().splitlines()]
+    assert [(it["offset"], it["code"], it["reason"], it["value_base64"]) for it in letters] == [
+        (3, "malformed", "three", "/z8="),
+        (5, "malformed", "five", "/z8="),
+    ]
+    assert letters[0]["subject"] == "telemetry.logs.odd"
+    assert json.loads(second.read_text())["value"] == '{"kind":"log","number":2}'
+    stage = its.meter.stage("lake", received=4, lag=0)
+    assert (stage.errors, stage.detail["dead_letters"], stage.detail["malformed"]) == (3, 3, 3)
+
+
+def test_a_batch_of_nothing_but_malformed_rows_reaches_no_sink(tmp_path: Path) -> None:
+    its = context(tmp_path)
+    sink = Notebook(its)
+    feed = Feed(job(tmp_path, malformed="dead_letters"), sink, its)
+    feed.give(marked(numbered((0, row(1)), (1, row(2))), {0: "no", 1: "no"}), 0)
+    assert sink.batches == []
+
+
+def test_a_sink_that_wants_every_column_gets_no_marks(tmp_path: Path) -> None:
+    feed = Feed(load(tmp_path), Greedy(context(tmp_path)), context(tmp_path))
+    assert feed.columns[-2:] == ["malformed_reason", "malformed_value"]
+    assert {"value", "malformed", "attributes", "time"} <= set(feed.columns)
+    routed = Feed(load(tmp_path, malformed="route"), Greedy(context(tmp_path)), context(tmp_path))
+    assert routed.columns == feed.columns[:-2]
+
+
+def test_letters_are_cut_into_files_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.router.dead_letter.LETTERS_MAX", 2)
+    paths = lay_aside(table([row(it) for it in (4, 2, 3)]), Reason("x", "y"), context(tmp_path))
+    kept = [[json.loads(it)["offset"] for it in path.read_text().splitlines()] for path in paths]
+    assert kept == [[2, 3], [4]]
+
+
 def test_what_a_sink_refuses_is_a_letter_as_it_lies_in_the_log(tmp_path: Path) -> None:
     its = context(tmp_path)
     reason = Reason("http_400", "no")
@@ -112,7 +185,7 @@ VALUE = b'{"kind":"log","resource":{"service.name":"checkout"},"number":%d}'
 def test_a_sink_without_transforms_gets_the_batch_as_it_is(tmp_path: Path) -> None:
     its = context(tmp_path)
     sink = Notebook(its)
-    feed = Feed(load(tmp_path), sink, its)
+    feed = Feed(load(tmp_path, malformed="route"), sink, its)
     assert feed.columns == ["value", "service"]
     rows = table([row(1), row(0)])
     feed.give(rows, 0)
@@ -132,7 +205,7 @@ def test_a_paced_sink_waits_between_batches(
     monkeypatch.setattr(SinkContext, "wait", wait)
     sinks = {"lake": {"type": "parquet", "path": "/x", "rate_limit": {"records_per_s": 2}}}
     sink: Sink = Notebook(its)
-    feed = Feed(load(tmp_path, sinks=sinks), sink, its)
+    feed = Feed(load(tmp_path, sinks=sinks, malformed="route"), sink, its)
     for batch in range(3):
         feed.give(table([row(number) for number in range(4)]), batch)
     assert sum(waited) == pytest.approx(3.0, abs=0.01)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from penstock.router.cli import cli
 from penstock.router.dead_letter import Reason, lay_aside
-from penstock.router.letters import as_log_row, find_letters
+from penstock.router.letters import as_rows, find_letters
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context, row, table
 from tests.unit.router.test_router_config import JOB
@@ -71,18 +71,25 @@ def test_letters_under_replay_do_not_stand_in_the_way_of_new_ones(tmp_path: Path
     assert len(find_letters(tmp_path / "dead", done=True)) == 2
 
 
-def test_a_letter_is_a_row_of_the_log_again(tmp_path: Path) -> None:
-    refuse(tmp_path, 7, value=b"\xff")
+def test_a_letter_is_a_row_again_typed_anew(tmp_path: Path) -> None:
+    refuse(tmp_path, 7, value=b'\xff{"kind":"log"}')
     (file,) = find_letters(tmp_path / "dead")
     (letter,) = file.letters()
     moment = datetime.fromisoformat(letter["time"])
-    time_ns = int(moment.timestamp()) * 10**9
-    subject = "telemetry.logs.checkout"
-    assert as_log_row(letter) == ("logs", 0, 7, moment, time_ns, subject, None, b"\xff")
-    exact = letter | {"timestamp_ns": 1_795_000_000_123_456_789, "key_base64": "a2V5"}
-    assert as_log_row(exact)[3:7] == (
-        datetime(2026, 11, 18, 11, 6, 40, 123456, tzinfo=UTC),
-        1_795_000_000_123_456_789,
-        subject,
-        b"key",
-    )
+    other = {
+        "stream": "traces",
+        "timestamp_ns": 1_795_000_000_123_456_789,
+        "key_base64": "a2V5",
+        "value": '{"kind":"log","body":"paid"}',
+        "value_base64": None,
+    }
+    odd, paid = as_rows([letter | other, letter]).to_pylist()
+    assert (odd["stream"], odd["partition"], odd["offset"]) == ("logs", 0, 7)
+    assert (odd["timestamp"], odd["key"]) == (moment, None)
+    assert odd["timestamp_ns"] == int(moment.timestamp()) * 10**9
+    assert odd["subject"] == "telemetry.logs.checkout"
+    assert odd["value"] == odd["malformed_value"] == b'\xff{"kind":"log"}'
+    assert (odd["kind"], odd["malformed_reason"]) == ("raw", "not a JSON object")
+    assert paid["timestamp"] == datetime(2026, 11, 18, 11, 6, 40, 123456, tzinfo=UTC)
+    assert (paid["timestamp_ns"], paid["key"]) == (1_795_000_000_123_456_789, b"key")
+    assert (paid["kind"], paid["body"], paid["malformed"]) == ("log", "paid", False)

@@ -14,6 +14,7 @@ from penstock.router.core.offsets import (
     admit,
     check_readable,
     clip,
+    count_between,
     offsets_from_json,
     resolve,
     spans_between,
@@ -115,3 +116,13 @@ def test_split_loses_and_repeats_nothing(lengths: list[int], pieces: int) -> Non
         covered = [offset for part in mine for offset in range(part.start, part.end)]
         assert covered == list(range(span.start, span.end))
         assert all(part.length > 0 for part in mine)
+
+
+def test_what_lies_between_two_positions_is_counted_by_offsets() -> None:
+    first, second, added = (StreamPartition("logs", it) for it in range(3))
+    begin = Offsets({first: 5, second: 7}, {"logs": "a"})
+    end = Offsets({first: 9, second: 7, added: 2}, {"logs": "a"})
+    assert count_between(begin, end) == 4 + 0 + 2
+    assert count_between(Offsets({first: 5}), Offsets({first: 9}, {"logs": "a"})) == 4
+    made_again = Offsets({first: 3, second: 1}, {"logs": "b"})
+    assert count_between(begin, made_again) == 3 + 1, "all that its new life has"

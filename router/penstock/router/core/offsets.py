@@ -201,6 +201,19 @@ def spans_between(start: Offsets, end: Offsets) -> list[Span]:
     return spans
 
 
+def count_between(start: Offsets, end: Offsets) -> int:
+    """How many offsets lie between two positions, `start` knowing every partition it began at.
+
+    Of a stream that was made again it is what its new life has.
+    """
+    total = 0
+    for where, upto in end.next.items():
+        incarnation = end.incarnations.get(where.stream, "")
+        same = start.incarnations.get(where.stream, incarnation) == incarnation
+        total += max(upto - (start.next.get(where, 0) if same else 0), 0)
+    return total
+
+
 def check_readable(spans: Iterable[Span], readable: Mapping[StreamPartition, Readable]) -> None:
     """Make sure that every record of the spans is still there.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from penstock.router.records import record_columns, router_name
+from penstock.router.views import view
 
 MAPS: Final = ("attributes", "resource")
 """Record fields that are open maps; each is a map column as well."""
@@ -67,10 +67,9 @@ def all_columns() -> list[Field]:
 @cache
 def _columns() -> dict[str, Field]:
     return {
-        router_name(column): Field(
-            router_name(column), column.path, router_name(column), column.type
-        )
-        for column in record_columns()
+        column.name: Field(column.name, column.path, column.name, column.neutral)
+        for column in view("records").columns
+        if column.origin == "json"
     }
 
 
