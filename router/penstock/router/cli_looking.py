@@ -78,14 +78,16 @@ def sinks(*, markdown: bool) -> None:
 def status_table(found: dict[str, Any]) -> str:
     """A status for people: a line for each sink, then what is wrong."""
     info = found["info"]
-    rows = [("sink", "offsets", "lag", "received", "sent", "errors", "records/s", "restarts")]
+    rows = [
+        ("sink", "offsets", "lag", "received", "sent", "errors", "records/s", "restarts", "circuit")
+    ]
     for stage in found["stages"]:
         name = stage["name"].partition("/")[2]
         sink = info["sinks"].get(name, {})
         at = " ".join(f"{stream}={offset}" for stream, offset in sink.get("committed", {}).items())
         numbers = (stage["lag"], stage["received"], stage["sent"], stage["errors"])
         pace = (sink.get("records_per_s", 0), sink.get("restarts", 0))
-        rows.append((name, at, *map(str, numbers), *map(str, pace)))
+        rows.append((name, at, *map(str, numbers), *map(str, pace), _circuit(sink)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [f"job {found['name']}: {found['health']}, Spark's UI: {info.get('spark_ui') or '-'}"]
     for row in rows:
@@ -95,6 +97,12 @@ def status_table(found: dict[str, Any]) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join([*lines, *found["reasons"]])
+
+
+def _circuit(sink: dict[str, Any]) -> str:
+    circuit = sink.get("circuit", {"state": "-", "retry_in_s": 0})
+    state = str(circuit["state"]).replace("_", "-")
+    return f"{state} {circuit['retry_in_s']:g}s" if circuit["retry_in_s"] else state
 
 
 def _status_of(admin: str) -> dict[str, Any]:

@@ -297,6 +297,7 @@ class Job:
 
     def _info(self, committed: Mapping[str, Mapping[StreamPartition, int]]) -> dict[str, Any]:
         """Offsets by stream; of several partitions their sum, of several sinks the slowest."""
+        now_ns = self._clock.monotonic_ns()
         by_sink = {sink: _by_stream(at) for sink, at in committed.items()}
         slowest = {
             stream: min((at.get(stream, 0) for at in by_sink.values()), default=0)
@@ -311,6 +312,7 @@ class Job:
                     "restarts": query.restarts,
                     "records_per_s": query.records_per_s,
                     "problem": query.problem,
+                    "circuit": query.circuit.as_json(now_ns),
                 }
                 for query in self._queries
             },

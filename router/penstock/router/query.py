@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.router.batches import BatchJournal
 from penstock.router.checkpoint import committed_offsets, planned_offsets
 from penstock.router.config import JobConfig
+from penstock.router.core.breaker import Circuit
 from penstock.router.core.offsets import Offsets, StreamPartition, count_between
 from penstock.router.core.restarts import Restarts
 from penstock.router.errors import StoppedError
@@ -48,6 +49,7 @@ class SinkQuery:
         self._restarts = Restarts()
         self._state = _State.WAITING
         self._start_at_ns = 0
+        self._failed_at_ns = 0
         self._query: Any = None
         self._log = structlog.get_logger().bind(sink=self.name)
 
@@ -55,6 +57,21 @@ class SinkQuery:
     def problem(self) -> str | None:
         """What keeps the query or its sink from delivering; None while they work."""
         return self.failure or self._context.meter.problem
+
+    @property
+    def circuit(self) -> Circuit:
+        """The sink's circuit breaker; it counts as open while the query itself is down."""
+        circuit = self._context.meter.circuit
+        if self.failure is None:
+            return circuit
+        waits = self._state is _State.WAITING
+        return Circuit(
+            state="open" if waits else "half_open",
+            since_ns=self._failed_at_ns,
+            retry_at_ns=self._start_at_ns if waits else None,
+            opened=circuit.opened,
+            reason=self.failure,
+        )
 
     @property
     def restarts(self) -> int:
@@ -147,6 +164,7 @@ class SinkQuery:
         if self._context.stop.is_set():
             self._state = _State.STOPPED
             return
+        self._failed_at_ns = now_ns
         self._start_at_ns = self._restarts.failed(now_ns)
         self._state = _State.WAITING
         self.failure = reason_of(error)

@@ -2,13 +2,14 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from penstock.router.core.breaker import STATES, Circuit
 from penstock.service import Stage, Status
 
 
@@ -17,6 +18,7 @@ class Meter:
 
     Attributes:
         problem: What keeps the sink from delivering now; None while it works.
+        circuit: The state of the sink's circuit breaker, if it has one.
     """
 
     def __init__(self) -> None:
@@ -25,6 +27,7 @@ class Meter:
         self._errors = 0
         self._detail: Counter[str] = Counter()
         self.problem: str | None = None
+        self.circuit = Circuit()
 
     def sent(self, records: int) -> None:
         """Records are in the sink for good."""
@@ -64,7 +67,8 @@ class StatusCollector(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
-        stages = self._status().stages
+        status = self._status()
+        stages = status.stages
         for name in _COUNTERS:
             counter = CounterMetricFamily(
                 f"penstock_router_{name}", f"Records {name} by sink.", labels=["sink"]
@@ -85,3 +89,20 @@ class StatusCollector(Collector):
         for stage in stages:
             lag.add_metric([stage.name.partition("/")[2]], stage.lag)
         yield lag
+        yield from _circuits(status.info.get("sinks", {}))
+
+
+def _circuits(sinks: Mapping[str, Any]) -> Iterable[Metric]:
+    state = GaugeMetricFamily(
+        "penstock_router_circuit",
+        "The state of a sink's circuit breaker: 1 for the one it is in.",
+        labels=["sink", "state"],
+    )
+    opened = CounterMetricFamily(
+        "penstock_router_circuit_opened", "How often it opened or paused.", labels=["sink"]
+    )
+    for sink, info in sinks.items():
+        for name in STATES:
+            state.add_metric([sink, name], info["circuit"]["state"] == name)
+        opened.add_metric([sink], info["circuit"]["opened"])
+    yield from (state, opened)

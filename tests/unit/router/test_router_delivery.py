@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from penstock.router.core.breaker import Breaker, Limits
 from penstock.router.core.delivery import (
     Ask,
     Confirmed,
@@ -48,9 +49,10 @@ class LoadedDice(random.Random):
         return b
 
 
-def delivery(*requests: int, **policy: float) -> Delivery:
-    made = Policy(first_s=1.0, max_s=8.0, **policy)  # type: ignore[arg-type]
-    return Delivery(requests, policy=made, dice=LoadedDice())
+def delivery(*requests: int, breaker: Breaker | None = None, **policy: float) -> Delivery:
+    limits = Limits(first_s=1.0, max_s=8.0, paused_max_s=8.0)
+    made = Policy(**policy)  # type: ignore[arg-type]
+    return Delivery(requests, policy=made, breaker=breaker or Breaker(limits, LoadedDice()))
 
 
 def part(*records: int, request: int = 0) -> Part:
@@ -109,11 +111,10 @@ def test_of_a_sorted_request_only_what_is_left_goes_again() -> None:
     machine = delivery(5)
     machine.handle(Ticked(), 0)
     verdict = Sorted(refused=((1, FAULT),), again=(3, 4), reason="429 of two")
-    assert machine.handle(Judged(verdict), 0) == [
-        Delivered(part(0, 2)),
-        Refused(part(1), FAULT, 1),
-        Retrying("429 of two"),
-    ]
+    delivered, refused, retrying = machine.handle(Judged(verdict), 0)
+    assert (delivered, refused) == (Delivered(part(0, 2)), Refused(part(1), FAULT, 1))
+    assert isinstance(retrying, Retrying)
+    assert retrying.circuit.reason == "429 of two"
     assert machine.handle(Ticked(), SECOND_NS) == [Send(part(3, 4), 2)]
     # Places are those of the part that was sent.
     assert machine.handle(Judged(Sorted(refused=((1, FAULT),))), SECOND_NS) == [
@@ -178,7 +179,8 @@ def test_what_is_confirmed_counts_and_what_is_not_goes_again() -> None:
     assert machine.handle(Confirmed(()), 9 * SECOND_NS) == []
     assert machine.handle(Ticked(), 11 * SECOND_NS) == [Ask(("0",))]
     (effect,) = machine.handle(Confirmed(()), 11 * SECOND_NS)
-    assert effect == Retrying("1 requests were not confirmed")
+    assert isinstance(effect, Retrying)
+    assert effect.circuit.reason == "1 requests were not confirmed"
     assert machine.handle(Ticked(), 12 * SECOND_NS) == [Send(part(0), 2)]
 
 
@@ -272,7 +274,8 @@ def test_every_record_is_delivered_or_refused_once_and_only_poison_is_refused(
         }
         return verdicts[hit[0]]
 
-    machine = Delivery(sizes, policy=Policy(poison_after_s=100.0), dice=dice)
+    breaker = Breaker(Limits(), dice)
+    machine = Delivery(sizes, policy=Policy(poison_after_s=100.0), breaker=breaker)
     event: Event = Ticked()
     now_ns = 0
     refused: list[tuple[int, int]] = []
@@ -293,3 +296,18 @@ def test_every_record_is_delivered_or_refused_once_and_only_poison_is_refused(
         assert now_ns < 10**6 * SECOND_NS
     assert sorted(found + refused) == sorted(everything)
     assert set(refused) <= poison
+
+
+def test_a_circuit_outlives_its_batch_and_the_next_one_waits_for_it() -> None:
+    breaker = Breaker(Limits(first_s=1.0, max_s=8.0, open_after=1), LoadedDice())
+    first = delivery(1, breaker=breaker)
+    first.handle(Ticked(), 0)
+    first.handle(Judged(Busy("503")), 0)
+    assert breaker.circuit.state == "open"
+    following = delivery(1, breaker=breaker)
+    assert following.handle(Ticked(), SECOND_NS - 1) == []
+    assert following.next_deadline_ns() == SECOND_NS
+    assert following.handle(Ticked(), SECOND_NS) == [Send(part(0), 1)]
+    assert breaker.circuit.state == "half_open"
+    assert following.handle(Judged(Unfit(FAULT)), SECOND_NS) == [Refused(part(0), FAULT, 1)]
+    assert breaker.circuit.state == "closed", "who refuses a record is well"

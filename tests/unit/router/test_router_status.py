@@ -10,12 +10,15 @@ from prometheus_client import CollectorRegistry
 
 from penstock.logd.errors import UnavailableError
 from penstock.router.cli import cli
+from penstock.router.core.breaker import STATES
 from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.positions import INTERVAL_S, PublishedPositions
+from penstock.router.telemetry import StatusCollector
 from penstock.service import AdminServer, Health, Stage, Status
 from tests.unit.router.sink_rows import TestClock
 from tests.unit.router.test_router_config import JOB
 
+CIRCUIT = {"state": "open", "for_s": 4.0, "retry_in_s": 2.5, "opened": 3}
 SEEN = Status(
     component="router",
     name="demo",
@@ -24,7 +27,14 @@ SEEN = Status(
     reasons=("sink/lake: full",),
     stages=(Stage("sink/lake", received=12, sent=10, lag=3, errors=2),),
     info={
-        "sinks": {"lake": {"committed": {"logs": 40}, "restarts": 1, "records_per_s": 55.5}},
+        "sinks": {
+            "lake": {
+                "committed": {"logs": 40},
+                "restarts": 1,
+                "records_per_s": 55.5,
+                "circuit": CIRCUIT,
+            }
+        },
         "spark_ui": "http://127.0.0.1:4040",
     },
 )
@@ -39,11 +49,26 @@ def test_a_status_is_a_table_or_json_and_a_job_that_is_away_is_told(tmp_path: Pa
     whole = CliRunner().invoke(cli, ["status", str(path), "--json"]).output
     server.close()
     assert table[0] == "job demo: degraded, Spark's UI: http://127.0.0.1:4040"
-    assert table[2].split() == ["lake", "logs=40", "3", "12", "10", "2", "55.5", "1"]
+    shown = ["lake", "logs=40", "3", "12", "10", "2", "55.5", "1", "open", "2.5s"]
+    assert table[2].split() == shown
     assert table[3] == "sink/lake: full"
     assert json.loads(whole)["stages"][0]["lag"] == 3
     away = CliRunner().invoke(cli, ["status", str(path)])
     assert away.exit_code == 69, away.output
+
+
+def test_a_circuit_is_a_metric() -> None:
+    registry = CollectorRegistry()
+    registry.register(StatusCollector(lambda: SEEN))
+    found = {
+        state: registry.get_sample_value(
+            "penstock_router_circuit", {"sink": "lake", "state": state}
+        )
+        for state in STATES
+    }
+    assert found == {"closed": 0, "open": 1, "half_open": 0, "paused": 0}
+    opened = registry.get_sample_value("penstock_router_circuit_opened_total", {"sink": "lake"})
+    assert opened == 3
 
 
 class Cursors:

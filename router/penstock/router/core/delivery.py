@@ -6,8 +6,8 @@
                   ├── halves ◀───────┤   ─▶ TooLarge, Unfit; a lone record ─▶ Refused
                   └── same again ◀───┘   ─▶ Busy, Paused, Failed
 
-One request is out at a time, in the order of the log. Pauses are full jitter: a random part of a
-limit that doubles with each failure in a row; what the destination asks for lengthens them.
+One request is out at a time, in the order of the log. When one may go, `core.breaker` says, which
+outlives the batch.
 
 **A record that makes the destination fail** (500 each time, or silence) must neither block its sink
 for ever nor be told from an outage by a guess. A request that failed `suspect_after` times in a row
@@ -21,8 +21,9 @@ record that is alone in its batch would else block it for ever.
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import Final, assert_never
 
+from penstock.router.core.breaker import Breaker, Circuit
 from penstock.router.core.verdict import (
     Accepted,
     Busy,
@@ -36,26 +37,16 @@ from penstock.router.core.verdict import (
     Verdict,
 )
 
-if TYPE_CHECKING:
-    import random  # the type of what is passed in; a core rolls no dice of its own
-
 _NANOSECONDS: Final = 1_000_000_000
-RETRY_AFTER_MAX_S: Final = 300.0
-"""Seconds; a destination that asks for more is asked again sooner."""
-
 CONVICTING: Final = 3
 """Failures of a lone record, with other records delivered in between, after which it is refused."""
-
-_EXPONENT_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How patient a sink is.
+    """How patient a sink is with records and requests.
 
     Attributes:
-        first_s: Upper limit of the first pause.
-        max_s: Upper limit of any pause that the destination did not ask for.
         suspect_after: Failures in a row after which a request's records are suspected.
         poison_after_s: How long a lone record may fail without any evidence.
         confirm_s: How long the destination may take to confirm what it accepted.
@@ -63,8 +54,6 @@ class Policy:
         unconfirmed_max: Requests that may wait for that at once.
     """
 
-    first_s: float = 0.5
-    max_s: float = 30.0
     suspect_after: int = 5
     poison_after_s: float = 3600.0
     confirm_s: float = 300.0
@@ -119,9 +108,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """Something goes on later; `reason` says what went wrong."""
+    """Something goes on later; `circuit` says what went wrong, and when that is."""
 
-    reason: str
+    circuit: Circuit
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +170,12 @@ class Delivery:
     Args:
         requests: How many records each has, in the order in which they are to go.
         policy: How patient to be.
-        dice: For the jitter.
+        breaker: The destination's; it is told of each answer.
     """
 
-    def __init__(self, requests: Sequence[int], *, policy: Policy, dice: "random.Random") -> None:
+    def __init__(self, requests: Sequence[int], *, policy: Policy, breaker: Breaker) -> None:
         self._policy = policy
-        self._dice = dice
+        self._breaker = breaker
         self._queue = deque(
             _Task(Part(number, tuple(range(count)))) for number, count in enumerate(requests)
         )
@@ -194,7 +183,6 @@ class Delivery:
         self._asking = False
         self._unconfirmed: dict[str, _Waiting] = {}
         self._deliveries = 0
-        self._failures = 0
         self._deadline_ns: int | None = None
         self._ask_at_ns = 0
         self._given_up_ns: int | None = None
@@ -206,7 +194,10 @@ class Delivery:
 
     def next_deadline_ns(self) -> int | None:
         """When to call `handle(Ticked())`; None while an answer is awaited or all is done."""
-        return self._deadline_ns
+        if self._flying or self._asking or self.done:
+            return None
+        held = (self._deadline_ns, self._breaker.next_deadline_ns())
+        return max((it for it in held if it is not None), default=None)
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:
         """Take an event, the first one `Ticked`; at most the last effect is `Send` or `Ask`."""
@@ -230,6 +221,8 @@ class Delivery:
             return []
         if self._deadline_ns is not None and now_ns < self._deadline_ns:
             return []
+        if not self._breaker.admits(now_ns):
+            return []
         self._deadline_ns = None
         if self._unconfirmed and now_ns >= self._ask_at_ns:
             self._ask_at_ns = now_ns + int(self._policy.confirm_every_s * _NANOSECONDS)
@@ -245,9 +238,9 @@ class Delivery:
     def _judged(self, task: _Task, verdict: Verdict, now_ns: int) -> list[Effect]:
         match verdict:
             case Taken():
-                return [self._delivered(task.part)]
+                return [self._delivered(task.part, now_ns)]
             case Accepted(token):
-                self._took_some()
+                self._took_some(now_ns)
                 if not self._unconfirmed:
                     self._ask_at_ns = now_ns + int(self._policy.confirm_every_s * _NANOSECONDS)
                 if earlier := self._unconfirmed.pop(token, None):
@@ -258,21 +251,23 @@ class Delivery:
             case Sorted():
                 return self._sorted(task, verdict, now_ns)
             case TooLarge(fault) | Unfit(fault):
-                return self._halve(task, fault)
+                return self._halve(task, fault, now_ns)
             case Busy(reason, after_s) | Paused(reason, after_s):
                 self._queue.appendleft(task)
-                return [self._wait(reason, after_s, now_ns)]
+                tell = self._breaker.failed if isinstance(verdict, Busy) else self._breaker.refused
+                tell(reason, after_s, now_ns)
+                return [Retrying(self._breaker.circuit)]
             case Failed():
                 return self._failed(task, verdict, now_ns)
             case _:
                 assert_never(verdict)
 
-    def _took_some(self) -> None:
+    def _took_some(self, now_ns: int) -> None:
         self._deliveries += 1
-        self._failures = 0
+        self._breaker.succeeded(now_ns)
 
-    def _delivered(self, part: Part) -> Effect:
-        self._took_some()
+    def _delivered(self, part: Part, now_ns: int) -> Effect:
+        self._took_some(now_ns)
         return Delivered(part)
 
     def _sorted(self, task: _Task, verdict: Sorted, now_ns: int) -> list[Effect]:
@@ -281,7 +276,7 @@ class Delivery:
             task.mark, task.failing_since_ns = self._deliveries, now_ns
         apart = {index for index, _ in (*verdict.refused, *verdict.failed)} | set(verdict.again)
         if taken := tuple(place for index, place in enumerate(places) if index not in apart):
-            effects.append(self._delivered(Part(task.part.request, taken)))
+            effects.append(self._delivered(Part(task.part.request, taken), now_ns))
         convicted = self._convicted(task, verdict, now_ns)
         for index, fault in (*verdict.refused, *convicted):
             alone = Part(task.part.request, (places[index],))
@@ -310,8 +305,8 @@ class Delivery:
         self._given_up_ns = now_ns if blindly else self._given_up_ns
         return verdict.failed if task.convictions >= CONVICTING or blindly else ()
 
-    def _halve(self, task: _Task, fault: Fault) -> list[Effect]:
-        self._failures = 0  # the destination is well
+    def _halve(self, task: _Task, fault: Fault, now_ns: int) -> list[Effect]:
+        self._breaker.succeeded(now_ns)
         if len(task.part.records) == 1:
             return [Refused(task.part, fault, task.attempt)]
         first, second = _halves(task)
@@ -355,12 +350,8 @@ class Delivery:
         return effects
 
     def _wait(self, reason: str, asked_s: float, now_ns: int) -> Effect:
-        self._failures += 1
-        doubled_s = self._policy.first_s * 2 ** min(self._failures - 1, _EXPONENT_MAX)
-        limit_s = min(self._policy.max_s, doubled_s)
-        pause_s = max(self._dice.uniform(0, limit_s), min(asked_s, RETRY_AFTER_MAX_S))
-        self._deadline_ns = now_ns + int(pause_s * _NANOSECONDS)
-        return Retrying(reason)
+        self._breaker.failed(reason, asked_s, now_ns)
+        return Retrying(self._breaker.circuit)
 
 
 def _halves(task: _Task) -> tuple[_Task, _Task]:

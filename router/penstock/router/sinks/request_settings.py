@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, HttpUrl, SecretStr, model_validator
 from typing_extensions import override
 
+from penstock.router.core.breaker import Limits
 from penstock.router.core.delivery import Policy
 from penstock.router.sinks.settings import Batch, Retry, Seconds, Settings, SinkConfig
 from penstock.router.sinks.transport import Compression
@@ -19,16 +20,22 @@ class RequestBatch(Batch):
 class RequestRetry(Retry):
     """How patient a sink is with a destination, and with a record that seems to break it."""
 
+    open_after: Annotated[int, Field(ge=1, le=100)] = 5
+    paused_max_s: Seconds = 60.0
     suspect_after: Annotated[int, Field(ge=2, le=100)] = 5
     poison_after_s: Seconds = 3600.0
 
     def policy(self) -> Policy:
         """For the core."""
-        return Policy(
+        return Policy(suspect_after=self.suspect_after, poison_after_s=self.poison_after_s)
+
+    def limits(self) -> Limits:
+        """For the circuit breaker."""
+        return Limits(
             first_s=self.first_s,
             max_s=self.max_s,
-            suspect_after=self.suspect_after,
-            poison_after_s=self.poison_after_s,
+            open_after=self.open_after,
+            paused_max_s=self.paused_max_s,
         )
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
+from penstock.router.core.breaker import Breaker, Circuit
 from penstock.router.core.delivery import (
     Ask,
     Confirmed,
@@ -98,7 +99,8 @@ class RequestSink(Sink):
         self.context = context
         self._batch = config.batch
         self._policy = config.retry.policy()
-        self._dice = random.Random()  # noqa: S311 - jitter
+        dice = random.Random()  # noqa: S311 - jitter
+        self._breaker = Breaker(config.retry.limits(), dice)
 
     # What a sink of this kind says.
 
@@ -136,7 +138,7 @@ class RequestSink(Sink):
         for each in faulty:
             self._bury(rows, (each.row,), each.fault, 0)
         counts = [len(request.items) for request in requests]
-        delivery = Delivery(counts, policy=self._policy, dice=self._dice)
+        delivery = Delivery(counts, policy=self._policy, breaker=self._breaker)
         event: Event = Ticked()
         while not delivery.done:
             effects = delivery.handle(event, self.context.clock.monotonic_ns())
@@ -190,6 +192,7 @@ class RequestSink(Sink):
         self, effects: list[Effect], requests: list[Request], rows: pa.Table, delivery: Delivery
     ) -> Event:
         """Carry effects out; returns the next event."""
+        self.context.meter.circuit = self._breaker.circuit
         for effect in effects:
             match effect:
                 case Send(part, attempt):
@@ -203,9 +206,9 @@ class RequestSink(Sink):
                 case Refused(part, fault, attempt):
                     places = requests[part.request].rows
                     self._bury(rows, [places[it] for it in part.records], fault, attempt)
-                case Retrying(reason):
+                case Retrying(circuit):
                     self.context.meter.failed("retries")
-                    self.context.meter.problem = f"{self.address}: {reason}"
+                    self.context.meter.problem = self._problem(circuit)
                 case _:
                     assert_never(effect)
         deadline_ns = delivery.next_deadline_ns()
@@ -213,6 +216,12 @@ class RequestSink(Sink):
             pause_ns = deadline_ns - self.context.clock.monotonic_ns()
             self.context.wait(max(pause_ns, 0) / 1e9)
         return Ticked()
+
+    def _problem(self, circuit: Circuit) -> str:
+        said = f"{self.address}: {circuit.reason}"
+        if circuit.state != "paused":
+            return said
+        return f"{said}; paused until it lets the router in: correct the secret, or its rights"
 
     def _part(self, requests: list[Request], part: Part, rows: pa.Table) -> Request:
         whole = requests[part.request]
