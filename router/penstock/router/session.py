@@ -59,6 +59,7 @@ _SETTINGS: Final = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.stopTimeout": "3000",
     "spark.scheduler.mode": "FAIR",
+    "spark.python.authenticate.socketTimeout": "60s",
 }
 
 
