@@ -3,18 +3,23 @@
 import gzip
 import json
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.collector.limits import PENDING_BYTES_MAX
 from tests.support.collector import Collector, bodies
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
+FLOOD_BYTES = 30_000
+FLOOD_LINES = PENDING_BYTES_MAX // FLOOD_BYTES + 100
 STREAMS = [{"name": "logs", "subject": "telemetry.logs.>"}]
 
 
@@ -94,10 +99,23 @@ def read_so_far(logd: Logd, service: str) -> list[int]:
     )
 
 
-@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
-def test_every_rotation_is_read_once_and_whole(
-    tmp_path: Path, nats_url: str, stopped: bool
-) -> None:
+@contextmanager
+def reading_paused(directory: Path, logd: Logd, collector: Collector) -> Iterator[None]:
+    """logd stands still, and as much waits for it as the collector reads: no file is read."""
+    os.kill(logd.daemon.pid, signal.SIGSTOP)
+    try:
+        with (directory / "flood.log").open("w") as file:
+            for number in range(FLOOD_LINES):
+                file.write(f"line {number} {'x' * FLOOD_BYTES}\n")
+        enough = PENDING_BYTES_MAX // FLOOD_BYTES
+        wait_until(lambda: collector.account("flood").get("held", 0) >= enough - 10)
+        yield
+    finally:
+        os.kill(logd.daemon.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("state", ["running", "stopped", "back-pressured"])
+def test_every_rotation_is_read_once_and_whole(tmp_path: Path, nats_url: str, state: str) -> None:
     """All kinds at once, each in a directory of its own, then ten more lines in each file.
 
     Content that was replaced while nobody looked is gone for everyone; so is a file that nobody
@@ -114,6 +132,8 @@ def test_every_rotation_is_read_once_and_whole(
         else:
             path.write_text(numbered(0, 10))
         sources.append(source(path, name=rotate.__name__, service=rotate.__name__))
+    sources.append(source(tmp_path / "flood.log", name="flood", service="flood"))
+    stopped = state == "stopped"
     with (
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
         Collector(tmp_path / "collector", nats_url, sources) as collector,
@@ -122,8 +142,10 @@ def test_every_rotation_is_read_once_and_whole(
         wait_until(collector.is_idle)
         if stopped:
             assert collector.daemon.stop() == 0
-        for rotate, path in files.items():
-            rotate(path)
+        paused = reading_paused(tmp_path, logd, collector)
+        with paused if state == "back-pressured" else nullcontext():
+            for rotate, path in files.items():
+                rotate(path)
         if stopped:
             collector.daemon.start()
         for rotate, expected in ROTATIONS:
