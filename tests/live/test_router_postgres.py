@@ -117,6 +117,16 @@ def test_a_table_without_the_key_is_waited_for(case: PostgresCase) -> None:
     assert f"the primary key of {name} must be" in said
 
 
+def test_a_right_that_is_missing_is_waited_for(case: PostgresCase) -> None:
+    role, name = f"role_{case.run}", f"theirs_{case.run}"
+    case.admin.execute(f"CREATE ROLE {role} LOGIN")
+    granted = f"GRANT CREATE ON SCHEMA public TO {role}"
+    dsn = f"postgresql://{role}@127.0.0.1:{case.door.port}/postgres"
+    said = written_once_corrected(case, granted, dsn=dsn, table=name)
+    assert "permission denied" in said
+    assert len(rows_of(case, "1", name)) == 1
+
+
 def test_a_column_of_others_that_has_no_default_is_no_records_fault(case: PostgresCase) -> None:
     case.admin.execute(f"ALTER TABLE {case.run} ADD COLUMN tenant text NOT NULL")
     corrected = f"ALTER TABLE {case.run} ALTER COLUMN tenant SET DEFAULT 'one'"

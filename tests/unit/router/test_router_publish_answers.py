@@ -36,6 +36,8 @@ def refusal(code: int, number: int) -> bytes:
         (b'{"stream":"logs","seq":8}', Fate.STORED),
         (b'{"stream":"logs","seq":8,"duplicate":true}', Fate.STORED),
         (refusal(400, 10054), Fate.NEVER),
+        (refusal(400, 20004), Fate.NEVER),
+        (refusal(400, 10109), Fate.UNKNOWN),  # the stream is sealed: no message is to blame
         (refusal(400, 10060), Fate.LATER),  # another stream than the settings say
         (refusal(404, 10059), Fate.LATER),
         (refusal(429, 10167), Fate.LATER),
@@ -108,6 +110,14 @@ def test_a_message_is_the_record_with_its_place_as_its_id(tmp_path: Path) -> Non
         "Nats-Expected-Stream": "mirror",
         "Penstock-Key": "k 1",
     }
+
+
+def test_a_tombstone_is_one_again(tmp_path: Path) -> None:
+    rows = batch([b""], key=b"k", value=None)
+    ((request,), _) = subject(tmp_path)._requests(rows)
+    (item,) = request.items
+    assert item.content.payload == b""
+    assert item.content.headers["Penstock-Tombstone"] == "true"
 
 
 @pytest.mark.parametrize("key", [b"\xff", b" x", b"a\r\nEvil: 1", b"a\x00b"])

@@ -1,14 +1,16 @@
 """The NATS sink: records as messages on a subject, stored by JetStream or another logd.
 
 Each message is a record's `value` as it lies in the log, with `Nats-Msg-Id` made of job, sink and
-the record's place in the log, and its key as `Penstock-Key`. A record that comes again within the
-stream's window for duplicates (JetStream: 2 minutes unless the stream says otherwise) is known by
-that id and not stored twice. `Nats-Expected-Stream` holds it to one `stream` where that is named.
+the record's place in the log, and its key as `Penstock-Key`; a tombstone is one again. A record
+that comes again within the stream's window for duplicates (JetStream: 2 minutes unless the stream
+says otherwise) is known by that id and not stored twice. `Nats-Expected-Stream` holds it to one
+`stream` where that is named.
 
 A request is as many messages as `batch` says, sent one after the other; then their answers are
-waited for, one for each message, as both products send them (`penstock.logd.acks`). What is
-answered 400 (a message that is too large for the stream) goes to the dead letters; a stream that is
-full, busy or away (429, 503, no responders) gets its messages again later, and no others.
+waited for, one for each message, as both products send them (`penstock.logd.acks`). A message that
+is too large for the stream goes to the dead letters; a stream that is full, busy or away (429, 503,
+no responders) gets its messages again later, and no others. What it refuses with 400 for another
+reason is given up on evidence only: others must be stored meanwhile.
 
 With `acknowledge: false` nobody stores messages but whoever listens: the server has them when the
 request ends, and that is all that is known.
@@ -42,8 +44,11 @@ _HEADER_BYTES: Final = len("NATS/1.0\r\n\r\n")
 _NO_FAULT: Final = Fault("", "")
 _DENIED: Final = "permissions violation"
 
+_NEVER: Final = (10054, 10097, 20001, 20004)
+"""Numbers of what is wrong with the message itself: its size, its headers' size, what they say."""
+
 _EXPECTATIONS: Final = (10060, 10070, 10071)
-"""JetStream's numbers for an expectation that is not met: the settings' fault, no record's."""
+"""Of an expectation that is not met: the settings' fault, no record's."""
 
 
 class NatsSink(RequestSettings):
@@ -123,6 +128,8 @@ class NatsSubject(RequestSink):
         key = _header_text(row.get("key"))
         if key is not None:
             headers["Penstock-Key"] = key
+            if row["value"] is None:
+                headers["Penstock-Tombstone"] = "true"
         elif row.get("key"):
             self.context.meter.count("keys_left_out")  # no header can hold it
         message = Message(self._subject(row), value, headers)
@@ -178,9 +185,11 @@ def read_answer(data: bytes) -> Outcome:
         text = f"the answer is none of a stream's: {data[:60]!r}"
         return Outcome(Fate.UNKNOWN, Fault("no_stream", text))
     fault = Fault(f"nats_{number or code}", f"{code} {number} {text}", code)
-    if code == 400 and number not in _EXPECTATIONS:
+    if number in _NEVER:
         return Outcome(Fate.NEVER, fault)
-    return Outcome(Fate.UNKNOWN if code == 500 else Fate.LATER, fault)
+    # A stream that is sealed says 400 as well, to every message: `core.delivery` tells the two.
+    perhaps = code in (400, 500) and number not in _EXPECTATIONS
+    return Outcome(Fate.UNKNOWN if perhaps else Fate.LATER, fault)
 
 
 def verdict_of(outcomes: Sequence[Outcome], problem: str) -> Verdict:

@@ -82,7 +82,7 @@ class Connection:
             with suppress(AssertionError, Error):  # nats-py's, when it has not begun to connect
                 await client.close()
             said = self._problem or str(error) or type(error).__name__
-            raise OSError(f"NATS at {config.servers}: {said}") from None
+            raise OSError(f"NATS: {said}") from None
         self._client = client
 
     async def _exchange(self, messages: Sequence[Message]) -> tuple[list[Outcome], str]:
@@ -200,6 +200,6 @@ def _login(config: NatsSink) -> dict[str, Any]:
         "token": config.token.read() if config.token else None,
         "user_credentials": config.credentials_file,
     }
-    if config.servers.startswith("tls://") or config.tls != Tls():
+    if "tls://" in config.servers or config.tls != Tls():
         found["tls"] = config.tls.context()
     return {name: value for name, value in found.items() if value is not None}

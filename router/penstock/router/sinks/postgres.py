@@ -154,11 +154,10 @@ class Postgres(RequestSink):
     def exchange(self, request: Request, attempt: int) -> Verdict:
         try:
             refusal = self._connect()
-        except self._psycopg.ProgrammingError:
-            return Paused("libpq cannot read the connection string")
         except (OSError, self._psycopg.Error) as error:
-            self.close()
-            return Paused(_first_line(error))
+            refusal = _first_line(error)
+            if isinstance(error, self._psycopg.ProgrammingError) and error.sqlstate is None:
+                refusal = "libpq cannot read the connection string"  # what it says has secrets
         if refusal:
             self.close()
             return Paused(refusal)

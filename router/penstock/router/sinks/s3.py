@@ -172,7 +172,7 @@ class S3(HttpRequestSink):
         try:
             credentials = self._found_credentials()
             self._auth.S3SigV4Auth(credentials, "s3", self._config.region).add_auth(request)
-        except self._errors.BotoCoreError as error:
+        except (self._errors.BotoCoreError, self._errors.ClientError) as error:
             raise PermissionError(f"no credentials: {error}") from error
         shown = {name: value for name, value in headers.items() if name in request.headers}
         hidden = {name: value for name, value in request.headers.items() if name not in shown}
