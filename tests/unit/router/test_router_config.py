@@ -74,3 +74,18 @@ def test_a_mistake_is_refused_with_its_place(
         load(tmp_path, **keys)
     assert place in caught.value.reason
     assert "job.yaml" in caught.value.reason
+
+
+BEFORE, SIDE_BY_SIDE, SWAPPED = sorted(Path("examples/backends").glob("*.yaml"))
+
+
+def test_the_example_of_two_backends_changes_only_what_it_says() -> None:
+    for path in (BEFORE, SIDE_BY_SIDE, SWAPPED):
+        load_config(JobConfig, path, env_prefix="PENSTOCK_ROUTER", environ={})
+    before, beside, swapped = (
+        yaml.safe_load(path.read_text()) for path in (BEFORE, SIDE_BY_SIDE, SWAPPED)
+    )
+    assert {key for key in before if before[key] != swapped[key]} == {"sinks"}
+    assert before["sinks"]["lake"] == swapped["sinks"]["lake"]
+    assert {key for key in before if before[key] != beside[key]} == {"routes", "sinks"}
+    assert before["sinks"] == {k: v for k, v in beside["sinks"].items() if k != "candidate"}
