@@ -218,9 +218,12 @@ def test_quarantine_is_replayed_once_running_or_stopped_and_the_records_are_seen
         assert stages["source/unix"]["received"] == 3
         assert stages["source/unix"]["errors"] == 2
         wait_until(collector.is_idle, what="idle")
-        assert collector.daemon.stop() == 0
-        (counted,) = command("quarantine", "ls", place)
+        while_it_runs = command("quarantine", "show", place)
+        (counted,) = command("quarantine", "ls", collector.data_dir)
         assert (counted["records"], counted["replayed"]) == (2, 1)
+        assert collector.daemon.stop() == 0
+        assert command("quarantine", "show", place) == while_it_runs
+        assert command("quarantine", "ls", place) == [counted]
         (answer,) = command("quarantine", "replay", place)
         assert (answer["replayed"], answer["before"]) == (1, 1)
         assert [unit["records"] for unit in command("spool", "ls", place.parent / "spool")][-1] == 1

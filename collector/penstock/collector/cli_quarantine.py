@@ -6,22 +6,29 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from penstock.collector.cli_spool import DIRECTORY
-from penstock.collector.control import ask_once
+from penstock.collector.control import ask, ask_once
 from penstock.collector.core.ledger import Ledger
-from penstock.collector.directories import is_running, opened, socket_of
+from penstock.collector.directories import is_running, journal_argument, opened, socket_of
 from penstock.collector.opening import Sizes, open_data_directory
-from penstock.collector.quarantine import Kept, Mark, read_quarantine
+from penstock.collector.quarantine import facts_of, kept_in
 from penstock.collector.replay import Outcome, Replayer, Wanted
 from penstock.collector.spool import Spool
-from penstock.service import ExitCode, ServiceError
+from penstock.service import ExitCode, ServiceError, UnavailableError
 from penstock.service.clock import SystemClock
 from penstock.service.command import PenstockGroup
 
-_QUARANTINE = "/var/lib/penstock/collector/quarantine"
+_DIRECTORY = journal_argument("quarantine")
+_QUARANTINE = "/var/lib/penstock/collector"
+_SOCKET = click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    help="The running collector's admin socket, where it is not in the data directory.",
+)
 _SIZES = Sizes(spool=1 << 30, urgent=1 << 30, quarantine=1 << 30)
 """Of a stopped collector's journals: replaying stops when the spool holds so many bytes."""
 
@@ -36,58 +43,42 @@ class ReplayStoppedError(ServiceError):
 def quarantine() -> None:
     """Look at records that can never be delivered, and try them again.
 
-    DIR is `quarantine` in the collector's data directory.
+    DIR is the collector's data directory. A running collector is asked through its admin socket.
     """
 
 
 @quarantine.command("ls", epilog=f"Example: penstock collector quarantine ls {_QUARANTINE}")
-@DIRECTORY
-def quarantine_ls(directory: Path) -> None:
+@_DIRECTORY
+@_SOCKET
+def quarantine_ls(directory: Path, socket_path: Path | None) -> None:
     """Count what is in quarantine, by source and reason."""
     counts: Counter[tuple[str, str]] = Counter()
     replayed: Counter[tuple[str, str]] = Counter()
-    for kept, was_replayed in _entries(directory):
-        counts[kept.source, kept.reason] += kept.count
-        replayed[kept.source, kept.reason] += kept.count * was_replayed
+    for kept in _kept(directory, socket_path):
+        counts[kept["source"], kept["reason"]] += kept["records"]
+        replayed[kept["source"], kept["reason"]] += kept["records"] * kept["replayed"]
     for key, count in sorted(counts.items()):
         facts = {"source": key[0], "reason": key[1], "records": count, "replayed": replayed[key]}
         click.echo(json.dumps(facts))
 
 
 @quarantine.command("show", epilog=f"Example: penstock collector quarantine show {_QUARANTINE}")
-@DIRECTORY
-def quarantine_show(directory: Path) -> None:
+@_DIRECTORY
+@_SOCKET
+def quarantine_show(directory: Path, socket_path: Path | None) -> None:
     """Print every record in quarantine with its reason, one JSON object a line."""
-    for kept, was_replayed in _entries(directory):
-        click.echo(
-            json.dumps(
-                {
-                    "offset": kept.offset,
-                    "time_unix_nano": kept.time_ns,
-                    "source": kept.source,
-                    "reason": kept.reason,
-                    "subject": kept.subject,
-                    "records": kept.count,
-                    "replayed": was_replayed,
-                    "raw": kept.raw.decode("utf-8", "backslashreplace"),
-                }
-            )
-        )
+    for kept in _kept(directory, socket_path):
+        click.echo(json.dumps(kept))
 
 
 @quarantine.command(
     "replay", epilog=f"Example: penstock collector quarantine replay {_QUARANTINE} --source app"
 )
-@DIRECTORY
+@_DIRECTORY
 @click.option("--source", default="", help="Only what this source received.")
 @click.option("--reason", default="", help="Only what has a reason that begins so.")
 @click.option("--offset", "offsets", type=int, multiple=True, help="Only this one; repeatable.")
-@click.option(
-    "--socket",
-    "socket_path",
-    type=click.Path(path_type=Path),
-    help="The running collector's admin socket, where it is not in the data directory.",
-)
+@_SOCKET
 def quarantine_replay(
     directory: Path,
     source: str,
@@ -140,10 +131,19 @@ async def _replay(data_dir: Path, wanted: Wanted) -> Outcome:
         found.lock.release()
 
 
-def _entries(directory: Path) -> Iterator[tuple[Kept, bool]]:
-    """Everything in a quarantine, and whether it was replayed."""
-    with opened(directory) as log:
-        marked = {entry.replays for entry in read_quarantine(log) if isinstance(entry, Mark)}
-        for entry in read_quarantine(log):
-            if isinstance(entry, Kept):
-                yield entry, entry.offset in marked
+def _kept(directory: Path, socket_path: Path | None) -> Iterator[dict[str, Any]]:
+    """Everything in a quarantine; of a running collector through its admin socket."""
+    if not is_running(directory):
+        with opened(directory) as log:
+            for kept, replayed in kept_in(log):
+                yield facts_of(kept, replayed=replayed)
+        return
+    socket_path = socket_path or socket_of(directory.resolve().parent)
+    for answer in ask(socket_path, {"do": "quarantine", "follow": True}):
+        if "kept" in answer:
+            yield answer["kept"]
+        elif answer.get("ok"):
+            return
+        else:
+            raise UnavailableError(str(answer.get("error")), fix="look at the collector's log")
+    raise UnavailableError("the collector ended the connection", fix="look at its log")

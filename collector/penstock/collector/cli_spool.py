@@ -11,7 +11,7 @@ import click
 
 from penstock.collector.config_files import load_collector_config
 from penstock.collector.decode.units import decode_records
-from penstock.collector.directories import DamagedError, locked, opened
+from penstock.collector.directories import DamagedError, journal_argument, locked, opened
 from penstock.collector.errors import UndecodableError
 from penstock.collector.journal import undamaged
 from penstock.collector.spool import Unit, decode_unit
@@ -21,22 +21,20 @@ from penstock.logd.store.repair import apply, plan
 from penstock.service import configure_logs, run_until_stopped
 from penstock.service.command import PenstockGroup
 
-DIRECTORY = click.argument(
-    "directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
-)
-_SPOOL = "/var/lib/penstock/collector/spool"
+_DIRECTORY = journal_argument("spool", "spool-urgent")
+_SPOOL = "/var/lib/penstock/collector"
 
 
 @click.group(cls=PenstockGroup, epilog="Example: penstock collector spool ls DIR")
 def spool() -> None:
     """Look into a spool, mend it, deliver it; the collector that owns it must not run.
 
-    DIR is `spool` or `spool-urgent` in the collector's data directory.
+    DIR is the collector's data directory, or `spool-urgent` in it.
     """
 
 
 @spool.command("ls", epilog=f"Example: penstock collector spool ls {_SPOOL}")
-@DIRECTORY
+@_DIRECTORY
 def spool_ls(directory: Path) -> None:
     """List the units of a spool, one JSON object a line."""
     for header, body in _frames(directory):
@@ -56,7 +54,7 @@ def spool_ls(directory: Path) -> None:
 
 
 @spool.command("cat", epilog=f"Example: penstock collector spool cat {_SPOOL} --from 17 --to 18")
-@DIRECTORY
+@_DIRECTORY
 @click.option("--from", "start", type=click.IntRange(min=0), help="First unit's offset.")
 @click.option("--to", "end", type=click.IntRange(min=0), help="Offset after the last unit.")
 @click.option("--source", help="Only what this source received.")
@@ -92,7 +90,7 @@ def _print(offset: int, unit: Unit) -> None:
 
 
 @spool.command("check", epilog=f"Example: penstock collector spool check {_SPOOL}")
-@DIRECTORY
+@_DIRECTORY
 def spool_check(directory: Path) -> None:
     """Read every frame and its checksum, changing nothing; exit with 65 when one is damaged."""
     with locked(directory):
@@ -101,7 +99,7 @@ def spool_check(directory: Path) -> None:
 
 
 @spool.command("repair", epilog=f"Example: penstock collector spool repair {_SPOOL} --dry-run")
-@DIRECTORY
+@_DIRECTORY
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 def spool_repair(directory: Path, *, dry_run: bool) -> None:
     """Put right what is safe to: torn tails, indexes, temporary files.

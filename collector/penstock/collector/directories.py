@@ -1,19 +1,46 @@
 """Data directories of collectors that may run: opened when they do not, told of when they do."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
+
+import click
 
 from penstock.collector.control import SOCKET_NAME
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.store import CommitLog, DirectoryLock, LogConfig
 from penstock.service import ExitCode, ServiceError, UnavailableError
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 
 class DamagedError(ServiceError):
     """What was looked at is damaged."""
 
     exit_code = ExitCode.DATA
+
+
+def journal_argument(*names: str) -> Callable[[Function], Function]:
+    """An argument DIR: a journal of one of these names, or a data directory that has the first."""
+
+    def found(_: click.Context, __: click.Parameter, given: Path) -> Path:
+        inside = given / names[0]
+        if inside.is_dir():
+            return inside
+        if given.name in names and any(given.glob("*.log")):
+            return given
+        wanted = " or ".join(names)
+        raise click.BadParameter(
+            f"{given} is neither a collector's data directory nor its {wanted}"
+        )
+
+    return click.argument(
+        "directory",
+        metavar="DIR",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        callback=found,
+    )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.collector.control import Action
+from penstock.collector.quarantine import facts_of
 from penstock.collector.reloading import Report
 from penstock.collector.replay import Replayer, Wanted
 from penstock.collector.taps import Taps, read_tap
@@ -35,6 +36,7 @@ class Operating:
     def actions(self) -> dict[str, Action]:
         """By name."""
         return {
+            "quarantine": self.quarantine,
             "reload": self.reload,
             "replay": self.replay,
             "status": self.status,
@@ -48,6 +50,12 @@ class Operating:
             yield {"ok": False, "error": report.error, "report": asdict(report)}
         else:
             yield {"ok": True, "report": asdict(report)}
+
+    async def quarantine(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Everything in quarantine, oldest first, each as `kept`."""
+        async for kept, replayed in self._replayer.kept():
+            yield {"kept": facts_of(kept, replayed=replayed)}
+        yield {"ok": True}
 
     async def replay(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         """Put records of the quarantine back: `source`, `reason`, `offsets` say which."""

@@ -186,6 +186,28 @@ def read_quarantine(log: CommitLog, offset: int | None = None) -> Iterator[Kept 
         yield _read(header, body)
 
 
+def kept_in(log: CommitLog) -> Iterator[tuple[Kept, bool]]:
+    """Every refusal in a quarantine, oldest first, and whether it was put back."""
+    marked = {entry.replays for entry in read_quarantine(log) if isinstance(entry, Mark)}
+    for entry in read_quarantine(log):
+        if isinstance(entry, Kept):
+            yield entry, entry.offset in marked
+
+
+def facts_of(kept: Kept, *, replayed: bool) -> dict[str, Any]:
+    """A refusal as people see it; bytes that are no text are escaped."""
+    return {
+        "offset": kept.offset,
+        "time_unix_nano": kept.time_ns,
+        "source": kept.source,
+        "reason": kept.reason,
+        "subject": kept.subject,
+        "records": kept.count,
+        "replayed": replayed,
+        "raw": kept.raw.decode("utf-8", "backslashreplace"),
+    }
+
+
 def _read(header: FrameHeader, body: bytes) -> Kept | Mark:
     batch = decode_body(body)
     pairs = dict(batch.column("headers")[0].as_py())

@@ -6,14 +6,15 @@ and is not known to the spool is put in from there: nothing is lost, and nothing
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.journal import Journal, undamaged
 from penstock.collector.limits import REPLAY_RECORDS_MAX
-from penstock.collector.quarantine import Again, Kept, Mark, mark_of, read_quarantine
+from penstock.collector.quarantine import Again, Kept, Mark, kept_in, mark_of, read_quarantine
 from penstock.collector.spool import Spool, Unit, sender_id
 from penstock.collector.spools import take_apart
 from penstock.logd.frame import NO_PRODUCER
@@ -22,6 +23,9 @@ from penstock.service.clock import Clock
 
 SENDER: Final = "penstock-quarantine"
 """Of what is put back; no source has this name, for theirs have a line break after them."""
+
+_PART: Final = 256
+"""Refusals that are read at a time to be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,13 @@ class Replayer:
             else:
                 await self._give_back()
             return outcome
+
+    async def kept(self) -> AsyncIterator[tuple[Kept, bool]]:
+        """Every refusal, oldest first, and whether it was put back; read on another thread."""
+        found = kept_in(self._quarantine.log)
+        while part := await asyncio.to_thread(list, islice(found, _PART)):
+            for one in part:
+                yield one
 
     async def finish(self) -> None:
         """Put back what was marked before a crash and did not get into the spool.
