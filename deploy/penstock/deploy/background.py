@@ -68,7 +68,8 @@ def start(*, directory: Path | None, arguments: Sequence[str]) -> None:
         ],
     )  # fmt: skip
     _await_ready(layout, launcher, SystemClock())
-    click.echo(f"runs in {layout.root} (process {launcher}); stop it with: penstock down")
+    where = "" if directory is None else f" --dir {directory}"
+    click.echo(f"runs in {layout.root} (process {launcher}); stop it: penstock down{where}")
 
 
 def _await_ready(layout: Layout, launcher: int, clock: Clock) -> None:

@@ -129,11 +129,19 @@ def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorato
     penstock up
     penstock up --nodes 3
     penstock up --detach           and later: penstock down
+    penstock up --config shop.yaml
     penstock up --dir /srv/penstock --nats-url nats://10.0.0.5:4222
     penstock up --free-ports       when the default ports are taken
     """,
 )
 @directory_option
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="YAML with settings of your own for logd, collector and router.",
+)
 @nats_option
 @nodes_option(1)
 @click.option("--free-ports", is_flag=True, help="Listen on any free ports.")
@@ -152,7 +160,8 @@ def up(*, detach: bool, **options: Any) -> None:
 
         ports = ["--free-ports"] if options["free_ports"] else []
         url = ["--nats-url", options["nats_url"]] if options["nats_url"] else []
-        arguments = ["--nodes", str(options["nodes"]), *ports, *url]
+        own = ["--config", str(options["config_path"])] if options["config_path"] else []
+        arguments = ["--nodes", str(options["nodes"]), *ports, *url, *own]
         start(directory=options["directory"], arguments=arguments)
         return
     from penstock.deploy.launch import launch_up
@@ -200,12 +209,21 @@ def demo(**options: Any) -> None:
     cls=ExampleCommand,
     epilog="""
     penstock status
+    penstock status --wait 60      until all is well, for a minute at most
     penstock status --dir .work/demo --json
     penstock status --url http://127.0.0.1:9294
     """,
 )
 @directory_option
 @click.option("--url", "urls", multiple=True, metavar="URL", help="Ask this admin endpoint.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0),
+    default=0,
+    metavar="SECONDS",
+    help="Wait so long until all is well.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def status(**options: Any) -> None:
     """Say how each part is: exit 0 healthy, 1 degraded, 69 not running."""

@@ -3,8 +3,10 @@
 import asyncio
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -21,6 +23,7 @@ from penstock.deploy.layout import Layout, claimed, default_root, write_running
 from penstock.deploy.ports import LOGD_PORTS, choose_ports
 from penstock.deploy.preflight import (
     example_app,
+    read_overlay,
     require_java,
     require_nats,
     require_same_nodes,
@@ -79,12 +82,20 @@ class LaunchFailedError(ServiceError):
 
 
 def launch_up(
-    *, directory: Path | None, nats_url: str | None, nodes: int, free_ports: bool
+    *,
+    directory: Path | None,
+    config_path: Path | None,
+    nats_url: str | None,
+    nodes: int,
+    free_ports: bool,
 ) -> None:
     """Run the pipeline until it is stopped."""
+    overlay = {} if config_path is None else read_overlay(config_path)
     layout = Layout((directory or default_root()).absolute())
     with claimed(layout):
-        topology = prepare(layout, nats_url=nats_url, nodes=nodes, any_free=free_ports)
+        topology = prepare(
+            layout, nats_url=nats_url, nodes=nodes, any_free=free_ports, overlay=overlay
+        )
         screen = Screen(layout, steady=True, plan=_what_to_know(topology))
         outcome, _ = run(topology, screen, seconds=None)
     if outcome.killed or outcome.cut_short:
@@ -140,7 +151,13 @@ def launch_demo(
 
 
 def prepare(
-    layout: Layout, *, nats_url: str | None, nodes: int, any_free: bool, with_app: bool = False
+    layout: Layout,
+    *,
+    nats_url: str | None,
+    nodes: int,
+    any_free: bool,
+    with_app: bool = False,
+    overlay: Mapping[str, Any] | None = None,
 ) -> Topology:
     """Check what the launch needs and write its configuration files."""
     require_same_nodes(layout, nodes)
@@ -154,6 +171,7 @@ def prepare(
         nodes=nodes,
         nats_url=nats_url,
         app=example_app(layout) if with_app else None,
+        overlay=overlay or {},
     )
     write_configs(topology)
     return topology

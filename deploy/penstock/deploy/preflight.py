@@ -3,14 +3,31 @@
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from penstock.deploy.core.overlay import check_overlay
 from penstock.deploy.layout import Layout
 from penstock.router.java import find_java
+from penstock.service.config import read_yaml
 from penstock.service.errors import ConfigError, UnavailableError
 
 _CONNECT_TIMEOUT_S = 5.0
 _NATS_PORT = 4222
+
+
+def read_overlay(path: Path) -> dict[str, Any]:
+    """A user's own settings for the parts, see `penstock.deploy.core.overlay`.
+
+    Raises:
+        ConfigError: The file is not there, no YAML, or sets what is not the user's to set.
+    """
+    document = read_yaml(path)
+    try:
+        check_overlay(document)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}", fix="correct the file") from None
+    return document
 
 
 def require_nats(url: str) -> None:

@@ -15,24 +15,31 @@ from penstock.deploy.cluster_status import print_cluster, read_cluster
 from penstock.deploy.layout import Layout, default_root, read_running
 from penstock.deploy.probe import get_json, is_serving
 from penstock.deploy.progress import stage_cells
+from penstock.service.clock import SystemClock
 from penstock.service.errors import ExitCode, UnavailableError
 
+Statuses = Mapping[str, dict[str, Any] | None]
+"""What each part says of itself, by part; None: it does not answer."""
+
+_POLL_S = 0.2
 _STYLES = {"ready": "green", "degraded": "yellow", "starting": "yellow", "draining": "cyan"}
 
 
-def show_status(*, directory: Path | None, urls: tuple[str, ...], as_json: bool) -> None:
+def show_status(
+    *, directory: Path | None, urls: tuple[str, ...], wait_s: float, as_json: bool
+) -> None:
     """Print how the parts are and exit: 0 healthy, 1 degraded, 69 not running.
+
+    Args:
+        directory: Of what runs, if it is not one of the usual.
+        urls: Admin endpoints to ask instead.
+        wait_s: How long to wait until all is well.
+        as_json: Instead of tables.
 
     Raises:
         UnavailableError: Nothing runs there.
     """
-    admin_urls, servers = ({url: url for url in urls}, None) if urls else _running(directory)
-    statuses = asyncio.run(_ask(admin_urls))
-    if not any(statuses.values()):
-        raise UnavailableError(
-            f"nothing answers at {', '.join(admin_urls.values())}",
-            fix="start it with: penstock up",
-        )
+    statuses, servers = asyncio.run(_look(directory, urls, wait_s))
     cluster = None if servers is None else read_cluster(servers)
     if as_json:
         document = statuses if servers is None else {**statuses, "cluster": cluster}
@@ -41,8 +48,41 @@ def show_status(*, directory: Path | None, urls: tuple[str, ...], as_json: bool)
         _print(statuses)
         if servers is not None:
             print_cluster(cluster)
-    healthy = all(status and status["health"] == "ready" for status in statuses.values())
-    sys.exit(ExitCode.OK if healthy else ExitCode.FAILURE)
+    sys.exit(ExitCode.OK if _is_healthy(statuses) else ExitCode.FAILURE)
+
+
+async def _look(
+    directory: Path | None, urls: tuple[str, ...], wait_s: float
+) -> tuple[Statuses, str | None]:
+    """How the parts are, once all is well or the time is over, and a cluster's addresses."""
+    clock = SystemClock()
+    until_ns = clock.monotonic_ns() + int(wait_s * 1e9)
+    while True:
+        late = clock.monotonic_ns() >= until_ns
+        try:
+            statuses, servers = await _ask_all(directory, urls)
+        except UnavailableError:
+            if late:
+                raise
+        else:
+            if late or _is_healthy(statuses):
+                return statuses, servers
+        await asyncio.sleep(_POLL_S)
+
+
+async def _ask_all(directory: Path | None, urls: tuple[str, ...]) -> tuple[Statuses, str | None]:
+    admin_urls, servers = ({url: url for url in urls}, None) if urls else _running(directory)
+    statuses = await _ask(admin_urls)
+    if not any(statuses.values()):
+        raise UnavailableError(
+            f"nothing answers at {', '.join(admin_urls.values())}",
+            fix="start it with: penstock up",
+        )
+    return statuses, servers
+
+
+def _is_healthy(statuses: Statuses) -> bool:
+    return all(status and status["health"] == "ready" for status in statuses.values())
 
 
 def _running(directory: Path | None) -> tuple[dict[str, str], str | None]:
@@ -58,7 +98,7 @@ def _running(directory: Path | None) -> tuple[dict[str, str], str | None]:
     )
 
 
-async def _ask(admin_urls: Mapping[str, str]) -> dict[str, dict[str, Any] | None]:
+async def _ask(admin_urls: Mapping[str, str]) -> Statuses:
     answers = await asyncio.gather(*(_ask_one(name, url) for name, url in admin_urls.items()))
     return dict(zip(admin_urls, answers, strict=True))
 
@@ -87,7 +127,7 @@ async def _ask_one(name: str, url: str) -> dict[str, Any] | None:
     }
 
 
-def _print(statuses: Mapping[str, dict[str, Any] | None]) -> None:
+def _print(statuses: Statuses) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for title in ("part", "health", "stage"):
         table.add_column(title)

@@ -6,13 +6,14 @@ The configuration files are written to DIR/config at every start and stay there 
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from penstock.deploy.core.overlay import merged
 from penstock.deploy.core.supervision import SECOND_NS, PartPlan
 from penstock.deploy.layout import Layout
 from penstock.deploy.ports import HOST
@@ -39,6 +40,7 @@ class Topology:
         nodes: How many logd there are; more than one are a cluster.
         nats_url: Of a server that runs already; None to start one.
         app: The example app's command; None to run without.
+        overlay: The user's own settings, by section; see `penstock.deploy.core.overlay`.
     """
 
     layout: Layout
@@ -46,6 +48,7 @@ class Topology:
     nodes: int = 1
     nats_url: str | None = None
     app: tuple[str, ...] | None = None
+    overlay: Mapping[str, Any] = field(default_factory=dict)
 
     def admin_urls(self) -> dict[str, str]:
         """Where each part says how it is."""
@@ -110,12 +113,13 @@ def write_configs(topology: Topology) -> None:
     config = topology.layout.config
     if topology.nats_url is None:
         (config / "nats.conf").write_text(_nats_conf(topology))
-    for name, command, document in (
+    for name, command, written in (
         *((part, "logd", logd_document(topology, part)) for part in topology.logds()),
         ("collector", "collector", collector_document(topology)),
         ("router", "router", router_document(topology)),
         ("console", "console", _console(topology)),
     ):
+        document = merged(written, topology.overlay.get(command, {}))
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
         header = (
             f"# Written by penstock at each start; try changes with: penstock {command} --config\n"

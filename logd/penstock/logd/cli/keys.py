@@ -1,7 +1,9 @@
 """`penstock logd keys`: API keys, made here and stored nowhere but with whoever is given them."""
 
+import os
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import click
 
@@ -14,17 +16,25 @@ def keys() -> None:
     """Make API keys."""
 
 
-@keys.command(epilog="Example: penstock logd keys new billing --days 90 >> /etc/penstock/keys")
+@keys.command(
+    epilog="Example: penstock logd keys new billing --save billing.key >> /etc/penstock/keys"
+)
 @click.argument("name")
 @click.option(
     "--days", type=click.IntRange(1, 3650), help="How long it is good; default: for ever."
 )
 @click.option("--group", "groups", multiple=True, help="A group it belongs to; may be repeated.")
-def new(name: str, days: int | None, groups: tuple[str, ...]) -> None:
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the key into this new file, readable by you alone, instead of showing it.",
+)
+def new(name: str, days: int | None, groups: tuple[str, ...], save: Path | None) -> None:
     """Make an API key for NAME.
 
     The line for the file `auth.keys_file` goes to standard output; the key itself, which is shown
-    this once, to standard error.
+    this once, to standard error or a file for --token-file.
     """
     try:
         key = make_key(name)
@@ -36,7 +46,19 @@ def new(name: str, days: int | None, groups: tuple[str, ...]) -> None:
     if days is not None:
         now = datetime.fromtimestamp(SystemClock().unix_ns() // 10**9, UTC)
         expires = now + timedelta(days=days)
-    click.echo(f"the key of {name}, which nobody can show again:\n{key}", err=True)
+    if save is None:
+        click.echo(f"the key of {name}, which nobody can show again:\n{key}", err=True)
+    else:
+        _save(key, save)
     if sys.stdout.isatty():
         click.echo("the line for auth.keys_file:", err=True)
     click.echo(line_of(key, expires=expires, groups=groups))
+
+
+def _save(key: str, path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror}", param_hint="--save") from None
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"{key}\n")

@@ -1,6 +1,6 @@
 """How the commands reach a running logd, and NATS, and what they say when it is not as asked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -22,7 +22,7 @@ COMPLETION_S: Final = 1.0
 """Seconds that completion may take."""
 
 _GIVEN: Final = "penstock.logd.access"
-_FIXES = {
+FIXES: Final[Mapping[str, str]] = {
     "UNAUTHENTICATED": "show who you are: --token-file FILE, or --cert FILE and --key FILE",
     "PLAIN_TOKEN": "connect with TLS: --tls, or --tls-ca FILE",
     "BAD_TOKEN_FILE": "name a file with a token or an API key in one line",
@@ -64,6 +64,7 @@ _FIXES = {
     "BAD_RULE": "see what a rule may say: penstock logd acl --help",
     "BUSY": "publish more slowly, or give it more time with --retry-s",
 }
+"""What to do about a refusal, by its code."""
 
 
 class AskRefusedError(ServiceError):
@@ -185,5 +186,5 @@ def asking(server: str) -> Iterator[LogClient]:
 
 def refusal(error: RefusedError) -> AskRefusedError:
     """A refusal in the words of a command."""
-    fix = _FIXES.get(error.code, "correct the request")
+    fix = FIXES.get(error.code, "correct the request")
     return AskRefusedError(f"{safe(str(error))} ({error.code})", fix=fix)

@@ -1,0 +1,94 @@
+"""A user's own settings over those of the launcher: what is merged how, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.deploy.core.overlay import check_overlay, merged
+from penstock.deploy.layout import Layout
+from penstock.deploy.ports import choose_ports
+from penstock.deploy.preflight import read_overlay
+from penstock.deploy.topology import Topology, logd_parts, write_configs
+from penstock.service import ConfigError
+
+TREES = st.recursive(
+    st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "both"),
+    [
+        ({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}}, {"a": 1, "b": {"c": 2, "d": 3}}),
+        ({"a": 1, "b": 2}, {"b": None}, {"a": 1}),
+        ({"a": {"b": 1}}, {"a": 2}, {"a": 2}),
+        ([{"name": "x", "v": 1}, 7], [{"name": "x", "v": 2}, 8], [{"name": "x", "v": 2}, 7, 8]),
+        (
+            [{"type": "unix"}],
+            [{"type": "otlp", "http": None}],
+            [{"type": "unix"}, {"type": "otlp", "http": None}],
+        ),
+        (["logs"], ["orders"], ["logs", "orders"]),
+    ],
+)
+def test_settings_are_merged(base: Any, own: Any, both: Any) -> None:
+    assert merged(base, own) == both
+
+
+@given(TREES, TREES)
+def test_what_is_merged_is_not_changed_and_nothing_laid_over_changes_nothing(
+    base: Any, own: Any
+) -> None:
+    before = (repr(base), repr(own))
+    merged(base, own)
+    assert (repr(base), repr(own)) == before
+    assert merged({"k": base}, {}) == {"k": base}
+    assert merged({}, {"k": own}) == {"k": own}
+
+
+@pytest.mark.parametrize(
+    ("overlay", "says"),
+    [
+        ({"spark": {}}, "spark: not a part; there are logd, collector, router"),
+        ({"logd": 3}, "logd: a mapping of settings is expected"),
+        ({"router": {"admin": "x"}}, "router.admin: penstock up decides this"),
+        ([], "the file holds a mapping of logd, collector, router"),
+    ],
+)
+def test_what_is_no_overlay_is_refused(overlay: object, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        check_overlay(overlay)
+
+
+def test_a_file_that_is_refused_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("logd: {data_dir: /tmp}\n")
+    with pytest.raises(ConfigError, match=r"own.yaml: logd.data_dir: penstock up decides this"):
+        read_overlay(path)
+
+
+def test_the_parts_are_configured_with_it(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    layout.config.mkdir()
+    overlay = {
+        "logd": {"streams": [{"name": "orders", "subject": "orders.>"}]},
+        "router": {
+            "sinks": {"problems": None},
+            "routes": [{"name": "problems", "sinks": ["lake"]}],
+        },
+    }
+    ports = choose_ports(logd_parts(3), any_free=True, without=frozenset())
+    write_configs(Topology(layout, ports, nodes=3, overlay=overlay))
+    for part in logd_parts(3):
+        written = yaml.safe_load((layout.config / f"{part}.yaml").read_text())
+        assert [one["name"] for one in written["streams"]][-2:] == ["audit", "orders"]
+    router = yaml.safe_load((layout.config / "router.yaml").read_text())
+    assert list(router["sinks"]) == ["lake"]
+    assert [route["name"] for route in router["routes"]] == ["everything", "problems"]
+    assert yaml.safe_load((layout.config / "collector.yaml").read_text())["sources"]
