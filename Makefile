@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-containers check sim fuzz soak nemesis bench failover proto metrics constraints clean
+.PHONY: help demo test test-containers check sim fuzz soak nemesis bench failover proto metrics reference constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -44,6 +44,9 @@ proto: .venv/.installed ## Generate logd/penstock/logd/wire from logd/proto
 
 metrics: .venv/.installed ## Write the reference of metrics, dashboards and alert rules
 	@$(BIN)/python -m tests.observability
+
+reference: .venv/.installed ## Generate docs/reference from the code
+	@$(BIN)/python -m tests.reference
 
 constraints: ## Choose new exact versions and write constraints.txt
 	@$(PYTHON) deploy/bootstrap.py --constraints

@@ -3,6 +3,8 @@
 import importlib
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,22 @@ def test_make_targets_named_in_documents_exist() -> None:
     }
     assert named
     assert {(name, target) for name, target in named if target not in targets} == set()
+
+
+def test_the_reference_says_what_the_code_says() -> None:
+    """In a process of its own, for click remembers how a command was called before."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.reference", "--check"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"run: make reference\n{done.stdout}{done.stderr}"
+
+
+def test_what_guarantees_name_as_proof_are_tests() -> None:
+    named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "guarantees.md").read_text())
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert named
+    assert [name for name in named if f"def {name}(" not in tests] == []
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:
