@@ -282,6 +282,20 @@ def test_an_action_asks_first_and_needs_the_token(seen: Watched, pipeline: Pipel
     log.infos[:] = before
 
 
+def test_where_reading_needs_the_token_the_page_asks_for_it(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with running_console(tmp_path, {}, read_without_token=False) as console:
+        page = browser.new_page()
+        page.goto(f"http://{console.address}/")
+        expect(page.get_by_role("dialog", name="token")).to_be_visible()
+        expect(page.locator("#overall")).to_have_text("looking …")
+        page.locator("#token-field").fill((tmp_path / "token").read_text().strip())
+        page.keyboard.press("Enter")
+        expect(page.locator("#overall")).to_have_text("all well")
+        page.context.close()
+
+
 def test_everything_is_reached_by_keyboard(seen: Watched, pipeline: Pipeline) -> None:
     page = seen.page
     show(page, pipeline, "pipeline")
@@ -321,7 +335,7 @@ def test_no_view_has_an_accessibility_violation(
 
 def test_the_page_says_when_the_console_itself_is_gone(browser: Browser, tmp_path: Path) -> None:
     with chromium_page_of(browser, tmp_path) as page:
-        expect(page.locator("#banner")).to_contain_text("does not answer", timeout=15_000)
+        expect(page.locator("#banner")).to_contain_text("does not answer")
         expect(page.locator("#overall")).to_have_text("no news")
 
 

@@ -6,9 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.support.debian import installed
+from tests.support.waiting import PATIENCE
+
+
+EXPECT_MS = 10_000
+"""How long a page may take to show what is expected, on a quiet machine."""
 
 
 @dataclass
@@ -28,6 +33,7 @@ class Watched:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Chromium; the test is skipped where there is none, and fails there in CI."""
+    expect.set_options(timeout=EXPECT_MS * PATIENCE)
     path = shutil.which("chromium") or shutil.which("google-chrome") or installed("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
@@ -56,7 +62,7 @@ def watched(browser: Browser, address: str, **context: Any) -> Iterator[Watched]
     page.on("pageerror", lambda error: found.errors.append(str(error)))
     page.on("request", on_request)
     page.on("dialog", lambda dialog: found.errors.append(f"dialog: {dialog.message}"))
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(EXPECT_MS * PATIENCE)
     yield found
     assert found.errors == []
     assert found.elsewhere == []

@@ -55,7 +55,7 @@ class Streams:
             begun_ns = clock.monotonic_ns()
             try:
                 streams, cluster = await asyncio.gather(log.streams(internal=True), log.cluster())
-            except LogdError as error:
+            except (LogdError, OSError) as error:  # of files of `access`, too
                 self.problem = str(error)
             else:
                 self.take(streams, cluster, clock.monotonic_ns())

@@ -101,7 +101,7 @@ class Web:
             return refusal.response()
         except RefusedError as refused:
             return _RefusalError(409, refused.code, str(refused)).response()
-        except LogdError as error:
+        except (LogdError, OSError) as error:  # of files of `access`, too
             return _RefusalError(503, "UNAVAILABLE", str(error)).response()
 
     def _check_name(self, headers: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ import { ask } from "./store.js";
 
 const KEPT_MAX = 500;
 const INTERVAL_MS = 1000;
+const PARTITIONS_MAX = 16;
 
 let fields;
 let list;
@@ -18,6 +19,7 @@ let at = "";
 let partitions = {};
 let kept = 0;
 let blind = false;
+let partial = "";
 
 export const view = {
   title: "Tail",
@@ -80,7 +82,9 @@ function start() {
   const stream = fields.stream.value.trim();
   if (!stream) { note.textContent = "Choose a stream."; return; }
   blind = !partitions[stream];
-  at = (partitions[stream] ?? [0]).slice(0, 16).join(",");
+  const all = partitions[stream] ?? [0];
+  at = all.slice(0, PARTITIONS_MAX).join(",");
+  partial = all.length > PARTITIONS_MAX ? ` · the first ${PARTITIONS_MAX} of ${all.length} partitions` : "";
   history.replaceState(null, "", `#/tail?stream=${encodeURIComponent(stream)}`);
   hold(false);
 }
@@ -107,7 +111,7 @@ function show(answer) {
   kept += made.length;
   while (list.childElementCount > KEPT_MAX) list.lastElementChild.remove();
   const skipped = answer.skipped ? ` · ${count(answer.skipped)} passed over: they come faster than they can be shown` : "";
-  note.textContent = `${count(kept)} records shown${skipped}`;
+  note.textContent = `${count(kept)} records shown${partial}${skipped}`;
 }
 
 function record(one) {
