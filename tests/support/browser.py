@@ -11,7 +11,6 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.support.debian import installed
 from tests.support.waiting import PATIENCE
 
-
 EXPECT_MS = 10_000
 """How long a page may take to show what is expected, on a quiet machine."""
 
