@@ -24,6 +24,7 @@ from tests.bench import (
     batches,
     catch_up,
     cluster_footprint,
+    collecting,
     doors,
     footprint,
     gate,
@@ -67,6 +68,9 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "m": ((gate.TITLE, gate.run),),
     "n": ((app_log.TITLE, app_log.run),),
     "o": ((doors.TITLE, doors.run),),
+    "p": ((collecting.FILE_TITLE, collecting.run_files),),
+    "q": ((collecting.OTLP_TITLE, collecting.run_otlp),),
+    "r": ((collecting.FORWARD_TITLE, collecting.run_forward),),
     "s": ((source.TITLE, source.run),),
     "t": ((typed.TITLE, typed.run),),
 }

@@ -34,7 +34,9 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.timeout(620)  # s and t start Spark, which a busy machine takes minutes for
-@pytest.mark.parametrize("letters", ["a,b,h", "c,f", "d,e", "g,m,n", "i,j", "k,l", "o", "s", "t"])
+@pytest.mark.parametrize(
+    "letters", ["a,b,h", "c,f", "d,e", "g,m,n", "i,j", "k,l", "o", "p,q,r", "s", "t"]
+)
 def test_every_scenario_measures_something(directory: Path, letters: str) -> None:
     path = directory.parent / "bench.json"
     bench = _start(directory, "--only", letters, "--json", str(path))

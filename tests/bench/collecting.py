@@ -1,0 +1,261 @@
+"""p, q, r. Through a collector into logd, with validation and the search for sensitive values on.
+
+What comes in is fixed before the clock starts; it stops when logd has acknowledged the last record.
+Senders are one thread of this process with everything encoded before, so most of the machine is the
+collector's, nats-server's and logd's. Processor time and memory are the collector's alone.
+
+    p  one file of JSON lines as structured loggers write them; the peer, where it is installed,
+       is rsyslogd reading the same file and writing it to another one: it neither checks nor syncs
+    q  OTLP over gRPC, protobuf, requests of 512 log records, 8 in flight, each acknowledged
+    r  Fluent forward, PackedForward chunks of 512 records, 8 in flight, each acknowledged
+"""
+
+import json
+import shutil
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+import grpc
+import msgpack
+import psutil
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from tests.bench.figures import Aim, Case
+from tests.bench.harness import Bench
+from tests.bench.machine import cpu_seconds
+from tests.soak.servers import NatsServer
+from tests.support.collector import Collector
+from tests.support.logd import Logd
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+
+FILE_TITLE: Final = "a file through the collector into logd"
+OTLP_TITLE: Final = "OTLP requests through the collector into logd"
+FORWARD_TITLE: Final = "Fluent forward chunks through the collector into logd"
+COLLECTOR: Final = "collector"
+RSYSLOG: Final = "rsyslogd, file to file"
+_BATCH: Final = 512
+_IN_FLIGHT: Final = 8
+_EXPORT: Final = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+Feed = Callable[["Setting", int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A collector that runs, and where it listens."""
+
+    collector: Collector
+    port: int
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What one turn took: seconds, processor seconds, and the most memory in MiB."""
+
+    wall_s: float
+    processor_s: float
+    memory_mib: float
+
+
+def run_files(bench: Bench) -> Iterator[Case]:
+    """p. Aim: 100,000 lines a second on one core."""
+    names = [COLLECTOR, *([RSYSLOG] if shutil.which("rsyslogd") else [])]
+    yield from _cases(bench, "p", "lines of 250 B", names, _feed_file, rate_min=100_000)
+
+
+def run_otlp(bench: Bench) -> Iterator[Case]:
+    """q. Aim: 60,000 records a second on one core."""
+    yield from _cases(bench, "q", "log records over gRPC", [COLLECTOR], _feed_otlp, rate_min=60_000)
+
+
+def run_forward(bench: Bench) -> Iterator[Case]:
+    """r."""
+    yield from _cases(bench, "r", "records in forward chunks", [COLLECTOR], _feed_forward)
+
+
+def _cases(
+    bench: Bench,
+    letter: str,
+    what: str,
+    names: Sequence[str],
+    feed: Feed,
+    *,
+    rate_min: float | None = None,
+) -> Iterator[Case]:
+    count = bench.pick(400_000, 100_000, 2 * _BATCH) // _BATCH * _BATCH
+    compare = {COLLECTOR: tuple(name for name in names if name != COLLECTOR)}
+    rate = Case(letter, what, "records/s", compare=compare)
+    name = f"{what}: for each second of the collector's processor time"
+    aims = (Aim(COLLECTOR, None, rate_min),) if rate_min else ()
+    core = replace(rate, name=name, aims=aims, series={})
+    cost = Case(letter, f"{what}: processor time", "ms/10k records", "lower", compare)
+    memory = Case(letter, f"{what}: memory", "MiB", "lower", compare)
+    for number, (system, counts) in enumerate(bench.turns(letter, names)):
+        directory = bench.directory / f"{letter}{number}"
+        took = (
+            _through_rsyslog(directory, count)
+            if system == RSYSLOG
+            else _through_collector(directory, letter, count, feed)
+        )
+        shutil.rmtree(directory)
+        if counts:
+            rate.add(system, count / took.wall_s)
+            core.add(system, count / max(took.processor_s, 1e-3))
+            cost.add(system, took.processor_s / count * 1e7)
+            memory.add(system, took.memory_mib)
+    yield from (rate, core, cost, memory)
+
+
+def _through_collector(directory: Path, letter: str, count: int, feed: Feed) -> Took:
+    with _running(directory, letter) as setting:
+        pid = setting.collector.daemon.pid
+        peak = 0.0
+        begun_s, before_s = perf_counter(), cpu_seconds(pid)
+        feed(setting, count)
+
+        def is_done() -> bool:
+            nonlocal peak
+            peak = max(peak, _memory_mib(pid))
+            return int(setting.collector.account("in").get("delivered", 0)) >= count
+
+        wait_until(is_done, within_s=600, what=f"{count} records delivered")
+        took = Took(perf_counter() - begun_s, cpu_seconds(pid) - before_s, peak)
+        account = setting.collector.account("in")
+        assert account["delivered"] == count, account
+        return took
+
+
+@contextmanager
+def _running(directory: Path, letter: str) -> Iterator[Setting]:
+    directory.mkdir(parents=True)
+    port, file = free_port(), directory / "app.log"
+    sources: dict[str, dict[str, Any]] = {
+        "p": {"type": "file", "include": [str(file)], "service": "shop", "poll_ms": 50},
+        "q": {"type": "otlp", "grpc": f"127.0.0.1:{port}", "http": None},
+        "r": {"type": "forward", "listen": f"127.0.0.1:{port}"},
+    }
+    streams = [{"name": "logs", "subject": "telemetry.logs.>"}]
+    with ExitStack() as stack:
+        nats = NatsServer(directory / "nats")
+        stack.callback(nats.close)
+        nats.start()
+        stack.enter_context(Logd(directory / "logd", nats.url, streams))
+        source = {"name": "in", **sources[letter]}
+        batch = {"batch": {"age_ms": 200}, "checkpoint_interval_s": 1}
+        collector = Collector(directory / "collector", nats.url, [source], **batch)
+        yield Setting(stack.enter_context(collector), port, file)
+
+
+def _through_rsyslog(directory: Path, count: int) -> Took:
+    """rsyslogd from one file to another, in the foreground, with its defaults."""
+    directory.mkdir(parents=True)
+    source, target = directory / "app.log", directory / "out.log"
+    _write_file(source, count)
+    size = source.stat().st_size
+    config = directory / "rsyslog.conf"
+    config.write_text(
+        f'global(workDirectory="{directory}")\n'
+        'module(load="imfile" mode="inotify")\n'
+        f'input(type="imfile" File="{source}" Tag="app")\n'
+        'template(name="raw" type="string" string="%msg%\\n")\n'
+        f'action(type="omfile" file="{target}" template="raw")\n'
+    )
+    begun_s = perf_counter()
+    process = subprocess.Popen(
+        ["rsyslogd", "-n", "-f", str(config), "-i", str(directory / "pid")],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        peak = 0.0
+
+        def is_done() -> bool:
+            nonlocal peak
+            assert process.poll() is None, "rsyslogd ended"
+            peak = max(peak, _memory_mib(process.pid))
+            return target.exists() and target.stat().st_size >= size
+
+        wait_until(is_done, within_s=600, what="rsyslogd has written everything")
+        return Took(perf_counter() - begun_s, cpu_seconds(process.pid), peak)
+    finally:
+        process.kill()
+        process.wait(timeout=20)
+
+
+def _memory_mib(pid: int) -> float:
+    return float(psutil.Process(pid).memory_info().rss) / (1 << 20)
+
+
+# What is sent.
+
+
+def _feed_file(setting: Setting, count: int) -> None:
+    """The file comes into being complete, as after a rotation."""
+    made = setting.file.with_suffix(".new")
+    _write_file(made, count)
+    made.rename(setting.file)
+
+
+def _write_file(path: Path, count: int) -> None:
+    with path.open("wb") as file:
+        for number in range(count):
+            line = {"timestamp": "2026-01-02T03:04:05.123456Z", "level": "info",
+                    "event": "order placed", "order_id": f"o-{number:08}", "items": 3,
+                    "total": number / 4, "ok": True, "path": "/cart/checkout"}  # fmt: skip
+            file.write(json.dumps(line | {"note": "n" * 60}).encode() + b"\n")
+
+
+def _feed_otlp(setting: Setting, count: int) -> None:
+    body = _otlp_request()
+    with grpc.insecure_channel(f"127.0.0.1:{setting.port}") as channel:
+        export: Any = channel.unary_unary(_EXPORT)
+        under_way: deque[Any] = deque()
+        for _ in range(count // _BATCH):
+            if len(under_way) == _IN_FLIGHT:
+                assert under_way.popleft().result() == b"", "refused in part"
+            under_way.append(export.future(body))
+        for future in under_way:
+            assert future.result() == b"", "refused in part"
+
+
+def _otlp_request() -> bytes:
+    request = ExportLogsServiceRequest()
+    element = request.resource_logs.add()
+    for key in ("service.name", "service.version", "deployment.environment.name", "host.name"):
+        element.resource.attributes.add(key=key).value.string_value = "shop-1"
+    scope = element.scope_logs.add()
+    scope.scope.name = "shop.till"
+    for number in range(_BATCH):
+        record = scope.log_records.add(
+            time_unix_nano=1_700_000_000_000_000_000 + number, severity_number=9, flags=1,
+            trace_id=bytes([number % 255 + 1]) * 16, span_id=bytes([number % 255 + 1]) * 8,
+        )  # fmt: skip
+        record.body.string_value = "an order was paid by card in the shop at the corner"
+        for key, text in (("http.request.method", "GET"), ("url.path", "/cart/checkout")):
+            record.attributes.add(key=key).value.string_value = text
+        record.attributes.add(key="http.response.status_code").value.int_value = 200
+        record.attributes.add(key="duration_ms").value.double_value = number / 4
+    encoded: bytes = request.SerializeToString()
+    return encoded
+
+
+def _feed_forward(setting: Setting, count: int) -> None:
+    entry = {"level": "info", "message": "an order was paid by card in the shop at the corner",
+             "http.request.method": "GET", "url.path": "/cart/checkout", "status": 200,
+             "duration_ms": 12.5}  # fmt: skip
+    packed = msgpack.packb([1_700_000_000, entry]) * _BATCH
+    with socket.create_connection(("127.0.0.1", setting.port), timeout=60) as connection:
+        unpacker, acked = msgpack.Unpacker(), 0
+        chunks = count // _BATCH
+        for number in range(chunks):
+            connection.sendall(msgpack.packb(["shop", packed, {"chunk": str(number)}]))
+            while number + 1 - acked >= (_IN_FLIGHT if number + 1 < chunks else 1):
+                unpacker.feed(connection.recv(65536))
+                acked += sum(1 for _ in unpacker)
