@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.compose import Deployment
+from tests.support.compose import UP_S, Deployment
 from tests.support.otlp_sender import OtlpSender
 from tests.support.waiting import wait_until
 
@@ -163,7 +163,7 @@ def test_nodes_are_replaced_one_after_another(deployment: Deployment, sender: Ot
     for node in NODES:
         before = deployment.container(node)
         deployment.compose(
-            "up", "-d", "--wait", "--wait-timeout", "240", "--no-deps", "--force-recreate", node
+            "up", "-d", "--wait", "--wait-timeout", str(UP_S), "--no-deps", "--force-recreate", node
         )
         deployment.ids.pop(node)
         assert deployment.container(node) != before

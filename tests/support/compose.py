@@ -23,7 +23,8 @@ LOCAL_IMAGES: Final = {
 }
 """What deploy/local-images.sh made; an environment that names others wins."""
 
-UP_S: Final = 240
+UP_S: Final = 600
+"""A quiet machine takes one minute; one that is busy must not be taken for a broken deployment."""
 _COMMAND_S: Final = 900
 _POLL_S: Final = 0.3
 
