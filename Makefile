@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-containers check sim fuzz soak nemesis bench failover proto metrics reference constraints clean
+.PHONY: help demo test test-containers check sim fuzz soak nemesis crash bench failover proto metrics reference constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -31,6 +31,9 @@ soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SE
 
 nemesis: .venv/.installed ## Faults at random on a real cluster under load; SECONDS=n, SEED=n draws the same
 	@$(BIN)/python -m tests.nemesis $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+crash: .venv/.installed ## Kill the collector again and again under load; RUNS=n, SEED=n draws the same
+	@$(BIN)/python -m tests.collector_crash $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS="--quick --only a,b"
 	@$(BIN)/python -m tests.bench $(ARGS)

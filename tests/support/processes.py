@@ -82,11 +82,19 @@ class Daemon:
     def start(self, *arguments: str, within_s: float = 30.0) -> None:
         """Start the process with its configuration as it is now; wait until it is ready."""
         self.launch(*arguments)
-        wait_until(self._ready_or_dead, within_s=within_s, what=f"{self.component} ready")
+        self.wait_until_ready(within_s=within_s)
+
+    def wait_until_ready(self, *, within_s: float = 30.0) -> None:
+        """Return when a process that was launched is ready; fails when it ended."""
+        self.wait_until_ready_or_dead(within_s=within_s)
         assert self._process is not None
         if self._process.poll() is not None:
             self._process = None
             raise AssertionError(f"{self.component} ended:\n{self.log()[-3000:]}")
+
+    def wait_until_ready_or_dead(self, *, within_s: float = 30.0) -> None:
+        """Return when a process that was launched is ready, or has ended."""
+        wait_until(self._ready_or_dead, within_s=within_s, what=f"{self.component} ready")
 
     def launch(self, *arguments: str) -> None:
         """Start the process, and wait for nothing."""
