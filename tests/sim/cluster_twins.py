@@ -16,6 +16,7 @@ from penstock.logd.core.replication.events import AnswerCame
 from penstock.logd.core.replication.isr import Isr
 from penstock.logd.core.replication.leader import Leader
 from penstock.logd.core.replication.replica import Replica
+from penstock.logd.core.replication.view import View
 from penstock.logd.errors import RefusedError
 from tests.sim.cluster_replica import Ids
 
@@ -134,6 +135,11 @@ def _ids_of_fetched_records_unknown(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ids, "__setitem__", forget)
 
 
+def _word_of_a_removed_replica_counts(patch: pytest.MonkeyPatch) -> None:
+    """What a replica said that was removed is taken for what its successor there says."""
+    patch.setattr(View, "holds_since", lambda *_: 0)
+
+
 class Twin(NamedTuple):
     """A way to be wrong, and a seed that has shown it."""
 
@@ -145,6 +151,7 @@ TWINS: Final = {
     "an added replica counts before it has caught up": Twin(
         _added_counts_before_it_has_caught_up, seed=0
     ),
+    "the word of a removed replica counts": Twin(_word_of_a_removed_replica_counts, seed=8133),
     "additions do not count": Twin(_additions_do_not_count, seed=18),
     "the old replica goes before the new one is in sync": Twin(_old_replica_goes_first, seed=0),
     "a leader is removed": Twin(_leader_is_removed, seed=21),

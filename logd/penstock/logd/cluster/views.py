@@ -27,6 +27,7 @@ def view_of(stream: StreamRecord, partition: Partition) -> View:
         min_isr=stream.min_isr,
         read_only=stream.options.read_only,
         unclean_epoch=partition.unclean_epoch,
+        joined={NodeId(one.node): one.version for one in partition.joined},
     )
 
 

@@ -45,7 +45,7 @@ class Request(_message.Message):
     def __init__(self, session: _Optional[int] = ..., number: _Optional[int] = ..., taken: _Optional[int] = ..., fetches: _Optional[_Iterable[_Union[Fetch, _Mapping]]] = ..., forgotten: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
 
 class Fetch(_message.Message):
-    __slots__ = ("partition", "boot", "number", "leader_epoch", "offset", "last_epoch", "synced", "whole", "wants", "known", "settled")
+    __slots__ = ("partition", "boot", "number", "leader_epoch", "offset", "last_epoch", "synced", "whole", "wants", "known", "settled", "version")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class Fetch(_message.Message):
     WANTS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     partition: Partition
     boot: str
     number: int
@@ -68,7 +69,8 @@ class Fetch(_message.Message):
     wants: bool
     known: int
     settled: bool
-    def __init__(self, partition: _Optional[_Union[Partition, _Mapping]] = ..., boot: _Optional[str] = ..., number: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., synced: _Optional[int] = ..., whole: _Optional[bool] = ..., wants: _Optional[bool] = ..., known: _Optional[int] = ..., settled: _Optional[bool] = ...) -> None: ...
+    version: int
+    def __init__(self, partition: _Optional[_Union[Partition, _Mapping]] = ..., boot: _Optional[str] = ..., number: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., synced: _Optional[int] = ..., whole: _Optional[bool] = ..., wants: _Optional[bool] = ..., known: _Optional[int] = ..., settled: _Optional[bool] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("session", "number", "parts")

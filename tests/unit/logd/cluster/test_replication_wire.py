@@ -68,6 +68,7 @@ def fetches(draw: st.DrawFn) -> tuple[PartitionKey, Fetch]:
         whole=draw(st.booleans()),
         wants=draw(st.booleans()),
         known=draw(st.none() | st.integers(-1, 2**63 - 1)),
+        version=draw(offsets),
     )
     return key, fetch
 

@@ -270,6 +270,9 @@ def test_a_node_gets_no_replica_before_its_old_data_is_gone(cluster: Cluster) ->
     gone = DataGone(node="c", stream="s", incarnation=incarnation, partitions=(0,))
     assert cluster.code(gone) == ""
     assert cluster.code(ChangeReplicas(basis=cluster.basis(), replicas=back)) == ""
+    (d, c) = cluster.partition().joined
+    assert (d.node, c.node) == ("d", "c")
+    assert d.version < c.version == cluster.partition().version
 
 
 def test_observers_are_not_replicas(cluster: Cluster) -> None:
@@ -278,8 +281,10 @@ def test_observers_are_not_replicas(cluster: Cluster) -> None:
     assert cluster.code(ChangeObservers(basis=cluster.basis(), observers=("d",))) == ""
     assert cluster.code(cluster.isr_change("a", "b", "c", "d")) == "NOT_IN_REPLICAS"
     promoted = ChangeReplicas(basis=cluster.basis(), replicas=("a", "b", "c", "d"))
+    (joined,) = cluster.partition().joined
     assert cluster.code(promoted) == ""
     assert cluster.partition().observers == ()
+    assert cluster.partition().joined == (joined,)  # it keeps what it has
 
 
 def test_the_digest_tells_states_apart(cluster: Cluster) -> None:

@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from penstock.logd.core.node import NodeId
 from penstock.logd.core.replication import effects as fx
 from penstock.logd.core.replication import events as ev
+from penstock.logd.core.replication.messages import Fetch, Refusal, Refused
 from penstock.logd.core.replication.settings import ReplicationSettings
 from tests.support.replicas import VIEW, A, B, C, Node, cluster
 
@@ -33,6 +36,34 @@ def test_an_addition_that_is_refused_is_taken_back_so_that_nothing_waits_for_it(
     a.take(ev.IsrAnswered(1, 1, ev.Outcome.REFUSED), 1)
     a.take(ev.Ticked(), 1 + RETRY_NS)
     assert proposed(a) == [{A, B, C}, {A, B}]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_what_a_removed_replica_said_is_not_taken_for_the_word_of_its_successor(
+    *, seen: bool
+) -> None:
+    """Its log was deleted, and it was added anew; its last fetch comes after that, or before."""
+    a, *_ = cluster("x")
+    late = Fetch(
+        node=C, boot="first", number=99, incarnation="i", version=1,
+        leader_epoch=1, offset=1, last_epoch=1, synced=1,
+    )  # fmt: skip
+    if seen:
+        a.take(ev.Viewed(replace(WITHOUT_C, replicas=(A, B))), 1)
+    a.said.clear()
+    a.sent.clear()
+    a.take(ev.Viewed(replace(VIEW, version=4, isr=frozenset({A, B}), joined={C: 4})), 2)
+    a.take(ev.FetchCame(late), 3)
+    (refused,) = [one.answer for one in a.sent if isinstance(one, fx.SendAnswer)]
+    assert isinstance(refused, Refused)
+    assert refused.reason is Refusal.NOT_REPLICA
+    empty = replace(late, boot="second", number=1, version=4, offset=0, last_epoch=0, synced=0)
+    a.take(ev.FetchCame(empty), 4)
+    a.take(ev.Ticked(), 4 + LAG_NS)
+    assert proposed(a) == []
+    a.take(ev.LeaseRenewed(10 * LAG_NS), 5 + LAG_NS)
+    a.take(ev.FetchCame(replace(late, boot="second", number=2, version=4)), 5 + LAG_NS)
+    assert proposed(a) == [{A, B, C}]
 
 
 def proposed(node: Node) -> list[frozenset[NodeId]]:

@@ -249,12 +249,14 @@ def _encode_fetch(key: PartitionKey, fetch: Fetch) -> wire.Fetch:
         wants=fetch.wants,
         known=fetch.known,
         settled=fetch.settled,
+        version=fetch.version,
     )
 
 
 def _decode_fetch(node: NodeId, encoded: wire.Fetch) -> tuple[PartitionKey, Fetch]:
     key = _decode_key(encoded.partition)
     _check_bounds(encoded.leader_epoch, encoded.offset, encoded.last_epoch, encoded.synced)
+    _check_bounds(encoded.version)
     known = encoded.known if encoded.HasField("known") else None
     if known is not None:
         _check_high_watermark(known)
@@ -271,6 +273,7 @@ def _decode_fetch(node: NodeId, encoded: wire.Fetch) -> tuple[PartitionKey, Fetc
         wants=encoded.wants,
         known=known,
         settled=encoded.settled,
+        version=encoded.version,
     )
     return key, fetch
 

@@ -17,6 +17,7 @@ from penstock.logd.core.cluster.commands import (
     SetTarget,
 )
 from penstock.logd.core.cluster.records import (
+    Joined,
     NodeId,
     NodeState,
     Partition,
@@ -151,6 +152,7 @@ def change_replicas(tables: Tables, index: int, command: ChangeReplicas) -> Done
         observers=tuple(node for node in partition.observers if node not in added),
         isr=tuple(node for node in partition.isr if node not in removed),
         former=tuple(sorted({*partition.former, *removed})),
+        joined=_joined(partition, added - {*partition.observers}, removed),
         successor=None if partition.successor in removed else partition.successor,
         target=None if command.replicas == partition.target else partition.target,
     )
@@ -171,7 +173,9 @@ def change_observers(tables: Tables, index: int, command: ChangeObservers) -> Do
             raise RefusedError("DATA_NOT_GONE", message)
     removed = set(partition.observers) - set(observers)
     former = tuple(sorted({*partition.former, *removed}))
-    return _put(tables, command.basis, partition, observers=observers, former=former)
+    joined = _joined(partition, set(observers) - set(partition.observers), removed)
+    changes = {"observers": observers, "former": former, "joined": joined}
+    return _put(tables, command.basis, partition, **changes)
 
 
 def purge_partition(tables: Tables, index: int, command: PurgePartition) -> Done:
@@ -191,6 +195,15 @@ def purge_partition(tables: Tables, index: int, command: PurgePartition) -> Done
     version = partition.version + 1
     tables.put(key, replace(partition, purged=command.before, purge_epoch=epoch, version=version))
     return Done(partitions=(key,))
+
+
+def _joined(
+    partition: Partition, added: Collection[NodeId], removed: Collection[NodeId]
+) -> tuple[Joined, ...]:
+    """Since when nodes hold it, once these are added and removed."""
+    kept = [one for one in partition.joined if one.node not in removed]
+    new = [Joined(node=node, version=partition.version + 1) for node in sorted(added)]
+    return (*kept, *new)
 
 
 def _check_takes_replicas(tables: Tables, node: NodeId) -> None:

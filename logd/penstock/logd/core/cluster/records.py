@@ -93,6 +93,14 @@ class ReplicationOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """A node that was added to a partition's holders, empty, with this version of it."""
+
+    node: NodeId
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """Where a partition's records are, and who orders them.
 
@@ -107,6 +115,7 @@ class Partition:
         successor: Whom a leader was deposed for, while nobody leads.
         target: Replicas that a move ends with; None while there is none.
         former: Nodes that may hold data of it, which is to be removed.
+        joined: Since when those hold it that did not from the beginning.
         unclean_elections: Leaders there were that lacked acked records.
         unclean_epoch: The leader epoch of the last of them; 0: there was none.
         purged: Records below this offset were purged, as far as leaders up to `purge_epoch` have
@@ -124,6 +133,7 @@ class Partition:
     successor: NodeId | None = None
     target: tuple[NodeId, ...] | None = None
     former: tuple[NodeId, ...] = ()
+    joined: tuple[Joined, ...] = ()
     unclean_elections: int = 0
     unclean_epoch: int = 0
     purged: int = 0

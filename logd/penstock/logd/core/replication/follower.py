@@ -203,6 +203,7 @@ class Follower:
             wants=wants,
             known=self._known if self._heard else None,
             settled=self._is_settled(),
+            version=self.view.version,
         )
 
     def _is_settled(self) -> bool:

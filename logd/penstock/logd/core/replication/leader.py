@@ -124,6 +124,9 @@ class Leader:
 
     def viewed(self, view: View, now_ns: int) -> list[Effect]:
         """Take a later view that leaves this leadership as it is."""
+        renewed = [n for n in self._peers if view.holds_since(n) != self.view.holds_since(n)]
+        for node in renewed:  # removed and added again between two views: its log is another one
+            del self._peers[node]
         self.view = view
         self._isr.viewed(view)
         self._meet_peers(now_ns)
@@ -270,7 +273,7 @@ class Leader:
             return Refusal.NEWER_EPOCH
         if self.stage is Stage.RESIGNED:
             return Refusal.NOT_LEADER
-        if fetch.node not in self._peers:
+        if fetch.node not in self._peers or fetch.version < self.view.holds_since(fetch.node):
             return Refusal.NOT_REPLICA
         return None
 

@@ -29,6 +29,8 @@ class Fetch:
         boot: Of its process, different with each start.
         number: Rises while the process lives; an older one that comes later is not looked at.
         leader_epoch: The one it follows.
+        version: Of the view that it follows: what a replica said that was removed since, and whose
+            node got another one, is told apart by it.
         offset: The end of its log; what it wants comes next.
         last_epoch: Of its last record; 0 when its log holds none.
         synced: Everything below is durable there.
@@ -52,6 +54,7 @@ class Fetch:
     wants: bool = True
     known: int | None = None
     settled: bool = False
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
