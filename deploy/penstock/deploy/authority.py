@@ -45,18 +45,18 @@ class Authority:
         clock: For the times in certificates.
 
     Raises:
-        ConfigError: One of the files is not what it should be, or is missing beside the other.
+        ConfigError: One of the files is not what it should be, or the key is missing.
     """
 
     def __init__(self, name: str, cert: Path, key: Path, clock: Clock) -> None:
         self.cert = cert
         self._now = datetime.fromtimestamp(clock.unix_ns() // 10**9, UTC)
-        if cert.exists() != key.exists():
+        if cert.exists() and not key.exists():
             raise ConfigError(
-                f"{cert} and {key}: one of the two is missing",
+                f"{key}: missing, and {cert} is there",
                 fix="bring it back from a copy; or remove both, and every part is given new ones",
             )
-        if not key.exists():
+        if not cert.exists():
             self._make(name, key)
         loaded = _load_key(key)
         self._key = loaded
@@ -79,7 +79,7 @@ class Authority:
         Returns:
             Whether it was made.
         """
-        if key.exists() and self._is_good(cert, name, hosts):
+        if cert.exists() and key.exists() and self._is_good(cert, key, name, hosts):
             return False
         made = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -97,25 +97,27 @@ class Authority:
         keep(cert, builder.sign(self._key, SHA256()).public_bytes(Encoding.PEM))
         return True
 
-    def _is_good(self, cert: Path, name: str, hosts: Sequence[str]) -> bool:
-        """Whether a certificate is ours, for these hosts, and not about to end."""
-        if not cert.exists():
-            return False
+    def _is_good(self, cert: Path, key: Path, name: str, hosts: Sequence[str]) -> bool:
+        """Whether a certificate is ours, of that key, for these hosts, and not about to end."""
         found = _load(cert)
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         try:
             found.verify_directly_issued_by(self._certificate)
+            own = load_pem_private_key(key.read_bytes(), None).public_key()
         except Exception:  # noqa: BLE001 - whatever is wrong with it, it is not ours
             return False
         ends = found.not_valid_after_utc - timedelta(days=RENEW_DAYS)
         return (
-            found.subject == _name(name)
+            own == found.public_key()
+            and found.subject == _name(name)
             and set(names) == set(_alternatives(hosts))
             and (self._now < ends)
         )
 
     def _make(self, name: str, key: Path) -> None:
-        made = ec.generate_private_key(ec.SECP256R1())
+        """Make its certificate; of the key that is there, which a kill left alone, or a new one."""
+        found = key.exists()
+        made = _load_key(key) if found else ec.generate_private_key(ec.SECP256R1())
         usage = x509.KeyUsage(
             digital_signature=False, content_commitment=False, key_encipherment=False,
             data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
@@ -126,7 +128,8 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
         )
-        keep(key, _pem_of(made))
+        if not found:
+            keep(key, _pem_of(made))
         keep(self.cert, builder.sign(made, SHA256()).public_bytes(Encoding.PEM))
 
 

@@ -157,6 +157,38 @@ def test_a_host_of_another_name_gets_a_certificate_of_that_name(
     assert other.sign("a", ["a", "b"], *place), "of the name, but another's"
 
 
+@pytest.mark.parametrize("file", ["ca.pem", "nodes-ca.pem"])
+def test_an_authority_that_a_kill_left_without_its_certificate_gets_it(
+    tmp_path: Path, calendar: Calendar, file: str
+) -> None:
+    """Its key is written first, so that is what a kill in the middle of the first start leaves."""
+    init(tmp_path, site_of("compose", 3), calendar)
+    before = contents(tmp_path)
+    (tmp_path / "operator" / file).unlink()
+    init(tmp_path, site_of("compose", 3), calendar)
+    after = contents(tmp_path)
+    assert {name for name in before if before[name] != after[name]} == {
+        name for name in before if name.endswith(f"/{file}")
+    }, "what it has signed stays good"
+    again = x509.load_pem_x509_certificate(after[f"operator/{file}"])
+    leaf = "cert.pem" if file == "ca.pem" else "node.pem"
+    x509.load_pem_x509_certificate(after[f"logd-1/{leaf}"]).verify_directly_issued_by(again)
+
+
+@pytest.mark.parametrize("key", ["another's", "torn"])
+def test_a_certificate_whose_key_is_not_its_own_is_made_anew(
+    tmp_path: Path, calendar: Calendar, key: str
+) -> None:
+    authority = Authority("test", tmp_path / "ca.pem", tmp_path / "ca.key", calendar)
+    place = (tmp_path / "a.pem", tmp_path / "a.key")
+    authority.sign("a", ["a"], *place)
+    authority.sign("b", ["b"], tmp_path / "b.pem", tmp_path / "b.key")
+    place[1].write_bytes((tmp_path / "b.key").read_bytes() if key == "another's" else b"")
+    assert authority.sign("a", ["a"], *place)
+    ssl.create_default_context().load_cert_chain(*place)
+    assert not authority.sign("a", ["a"], *place)
+
+
 @pytest.mark.parametrize(
     ("file", "content"), [("secrets.json", b"{"), ("ca.key", b"none"), ("ca.key", None)]
 )
