@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -24,8 +25,14 @@ from penstock.service.errors import ExitCode, ServiceError
 _MODELS: Final[Mapping[str, tuple[str, str]]] = {
     "router": ("penstock.router.config", "JobConfig"),
     "collector": ("penstock.collector.config", "CollectorConfig"),
+    "console": ("penstock.deploy.console.config", "ConsoleConfig"),
     "logd": ("penstock.logd.config", "LogdConfig"),
 }
+_KEYS: Final = {
+    "router": {"job"}, "collector": {"sources"}, "console": {"listen", "parts"},
+}  # fmt: skip
+"""What a part's file alone has; any other is of a logd."""
+
 _SIGNS: Final = {Verdict.OK: "ok", Verdict.WARNING: "warning", Verdict.WRONG: "WRONG"}
 
 
@@ -106,7 +113,7 @@ def _configuration(path: Path) -> Iterator[Finding]:
     part = "all"
     try:
         document = read_yaml(path)
-        part = "router" if "job" in document else "collector" if "sources" in document else "logd"
+        part = next((name for name, keys in _KEYS.items() if keys & document.keys()), "logd")
         module, name = _MODELS[part]
         model: Any = getattr(importlib.import_module(module), name)
         config = load_config(model, path, env_prefix=f"PENSTOCK_{part.upper()}")
@@ -118,6 +125,9 @@ def _configuration(path: Path) -> Iterator[Finding]:
         yield Finding("configuration", Verdict.WRONG, f"{path}: needs {error.name}", fix)
         return
     yield Finding("configuration", Verdict.OK, f"{path} is valid, of a {part}")
+    if part == "console":
+        yield from _console(config)
+        return
     directory = config.checkpoint_dir if part == "router" else config.data_dir
     yield examination.disk("disk", directory, Path("/proc/mounts").read_text())
     yield from {"router": _router, "collector": _collector, "logd": _logd}[part](config)
@@ -133,6 +143,26 @@ def _router(config: Any) -> Iterator[Finding]:
 def _collector(config: Any) -> Iterator[Finding]:
     yield examination.port("port admin", config.admin)
     yield examination.nats(config.nats.url)
+
+
+def _console(config: Any) -> Iterator[Finding]:
+    yield examination.port("port listen", config.listen)
+    if config.admin is not None:
+        yield examination.port("port admin", config.admin)
+    for address in config.logd.split(",") if config.logd else ():
+        yield examination.reach("logd", address.strip())
+    for name, url in config.parts.items():
+        server = urlsplit(url)
+        standard = 443 if server.scheme == "https" else 80
+        try:
+            address = f"{server.hostname}:{server.port or standard}"
+        except ValueError:
+            what = f"{url} is no address"
+            yield Finding(f"part {name}", Verdict.WRONG, what, "write it as http://HOST:PORT")
+            continue
+        yield examination.reach(f"part {name}", address)
+    if config.tls is not None:
+        yield examination.certificate(config.tls.cert_file, SystemClock())
 
 
 def _logd(config: Any) -> Iterator[Finding]:

@@ -107,6 +107,7 @@ def claimed(layout: Layout) -> Iterator[None]:
                 f"{layout.root}: another penstock runs here (process {_holder(layout)})",
                 fix="stop it, or name another directory with --dir",
             ) from None
+        layout.running.unlink(missing_ok=True)  # of a launcher that was killed
         _require_space(layout.root)
         try:
             yield

@@ -147,6 +147,21 @@ def test_a_configuration_is_examined_for_what_it_names(tmp_path: Path) -> None:
     assert {verdicts[about] for about in ("configuration", "port admin")} == {"ok"}
 
 
+def test_a_consoles_configuration_is_examined_as_one(tmp_path: Path) -> None:
+    config = tmp_path / "console.yaml"
+    document = {
+        "listen": f"127.0.0.1:{free_port()}",
+        "parts": {"logd-1": f"http://127.0.0.1:{free_port()}"},
+        "logd": f"127.0.0.1:{free_port()}",
+    }
+    config.write_text(yaml.safe_dump(document))
+    code, found = doctor("--config", str(config))
+    assert found["configuration"]["verdict"] == "ok", found["configuration"]
+    assert found["port listen"]["verdict"] == "ok"
+    assert {found[about]["verdict"] for about in ("logd", "part logd-1")} == {"wrong"}
+    assert code == 1
+
+
 def test_a_configuration_that_is_wrong_is_told_with_its_fix(tmp_path: Path) -> None:
     config = tmp_path / "router.yaml"
     config.write_text("job: lake\nstreams: []\n")

@@ -49,6 +49,14 @@ def test_what_a_dead_launcher_wrote_does_not_count(tmp_path: Path) -> None:
     assert read_running(layout) is None
 
 
+def test_what_a_dead_launcher_wrote_is_not_taken_for_the_next_ones(tmp_path: Path) -> None:
+    """Its process number may be anybody's by now, and `penstock down` would end them."""
+    layout = Layout(tmp_path)
+    layout.running.write_text(json.dumps({"pid": os.getppid(), "parts": {}}))
+    with claimed(layout):
+        assert read_running(layout) is None
+
+
 def test_a_socket_path_that_is_too_long_moves_to_tmp(tmp_path: Path) -> None:
     short, long = Layout(Path("/srv/penstock")), Layout(tmp_path / ("x" * 100))
     assert short.socket == Path("/srv/penstock/collector.sock")
