@@ -1,8 +1,10 @@
 """The console's server: who is let in, what it answers, how it asks the parts."""
 
 import asyncio
+import errno
 import gzip
 import json
+import os
 import stat
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
@@ -257,6 +259,15 @@ async def test_bytes_that_are_no_text_are_shown_in_base64_and_long_ones_are_cut(
     assert (len(shown[1]["value"]), shown[1]["cut"]) == (8192, 10_000 - 8192)
 
 
+async def test_headers_are_cut_as_values_are() -> None:
+    record = Record("a", b"x", 1, headers=((f"n{'n' * 20_000}", b"h" * 100_000),) * 40)
+    (shown,) = (await newest(FakeConsoleLog(records={"s": [record]}), Wish("s", {0: None})))[
+        "records"
+    ]
+    assert len(json.dumps(shown)) < 128 * 1024
+    assert shown["headers"][0][1].endswith("h…")
+
+
 def test_beyond_this_machine_it_is_served_with_tls_and_nothing_is_shown_without_the_token() -> None:
     everywhere = {"listen": "0.0.0.0:9299", "token_file": "token"}
     with pytest.raises(ValidationError, match="insecure_listener: true"):
@@ -286,6 +297,20 @@ def test_the_token_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     path.write_text("short\n")
     with pytest.raises(ConfigError, match="fewer than"):
         token_of(path)
+
+
+def test_a_start_that_is_cut_short_leaves_no_token_that_keeps_the_next_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        patched.setattr(os, "fdopen", full)
+        with pytest.raises(ConfigError, match="No space"):
+            token_of(tmp_path / "token")
+    assert len(token_of(tmp_path / "token")) >= 43
 
 
 def test_the_console_is_called_by_the_names_it_is_given() -> None:

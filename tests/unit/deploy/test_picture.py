@@ -121,6 +121,12 @@ def test_a_collectors_accounts_add_up_over_its_sources() -> None:
     assert found["spools"] == [{"name": "spool", "bytes": 5, "bytes_max": 10}]
 
 
+def test_what_accounts_cannot_explain_is_shown_whichever_way_it_is_off() -> None:
+    info = {"reconciliation": {"unix": {"difference": -3}, "file": {"difference": 3}}}
+    (found,) = describe_collectors([seen("collector", info=info)], Rates(1), 0)
+    assert found["account"]["difference"] == 6
+
+
 def test_a_job_says_of_each_sink_how_far_it_is_behind_by_stream() -> None:
     info = {
         "log": {"logs": 100, "audit": 5},

@@ -1,12 +1,12 @@
 """Who may come in: by which name the console was called, and whether the token was shown."""
 
 import hmac
-import os
 import secrets
 from pathlib import Path
 from typing import Final
 
 from penstock.deploy.console.config import ConsoleConfig
+from penstock.deploy.kept import keep
 from penstock.service.errors import ConfigError
 
 _TOKEN_BYTES: Final = 32
@@ -65,10 +65,7 @@ def token_of(path: Path) -> str:
     """
     try:
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+            keep(path, f"{secrets.token_urlsafe(_TOKEN_BYTES)}\n".encode())
         token = path.read_text().strip()
     except OSError as error:
         raise ConfigError(

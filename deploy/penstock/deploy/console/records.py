@@ -21,6 +21,10 @@ BACK: Final = 50
 """Records before the end with which a tail begins."""
 
 VALUE_CHARACTERS_MAX: Final = 8_192
+HEADERS_MAX: Final = 32
+HEADER_CHARACTERS_MAX: Final = 512
+"""Of a name, and of a value: publishers may send headers as large as whole messages."""
+
 PARTITIONS_MAX: Final = 16
 _FETCH_BYTES: Final = 1024 * 1024
 
@@ -120,8 +124,15 @@ def _shown(offset: int, record: Any, partition: int) -> dict[str, Any]:
         "key": None if key is None else key[:VALUE_CHARACTERS_MAX],
         "value": None if value is None else value[:VALUE_CHARACTERS_MAX],
         "cut": 0 if value is None else max(0, len(value) - VALUE_CHARACTERS_MAX),
-        "headers": [[name, _text(held) or ""] for name, held in record.headers[:32]],
+        "headers": [
+            [_cut(name), _cut(_text(held) or "")] for name, held in record.headers[:HEADERS_MAX]
+        ],
     }
+
+
+def _cut(text: str) -> str:
+    whole = len(text) <= HEADER_CHARACTERS_MAX
+    return text if whole else f"{text[: HEADER_CHARACTERS_MAX - 1]}…"
 
 
 def _text(value: bytes | None) -> str | None:

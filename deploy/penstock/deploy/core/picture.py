@@ -200,12 +200,17 @@ def describe_collectors(parts: Sequence[Seen], rates: Rates, now_ns: int) -> lis
 
 
 def reconcile(accounts: Iterable[Any]) -> Document:
-    """The sum of a collector's accounts: what came in, what became of it, what is unexplained."""
+    """The sum of a collector's accounts: what came in, what became of it, what is unexplained.
+
+    Of one account there may be too much and of another too little: neither makes up for the other.
+    """
     total: dict[str, int] = {}
     for account in accounts:
         if not isinstance(account, Mapping):
             continue
         for name, count in account.items():
+            if name == "difference" and isinstance(count, int | float):
+                count = abs(count)  # noqa: PLW2901 - as it is shown
             value = sum(_counts(count).values()) if isinstance(count, Mapping) else number(count)
             total[str(name)] = total.get(str(name), 0) + value
     return total

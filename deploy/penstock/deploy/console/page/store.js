@@ -62,8 +62,9 @@ async function look() {
     const needsToken = error instanceof Refused && error.status === 401;
     state = { silentMs: needsToken ? 0 : Math.max(silentMs, PATIENCE_MS * (last ? 0 : 1)), needsToken };
   }
-  tell(state);
+  clearTimeout(timer); // of several that were under way, one goes on
   timer = setTimeout(look, document.hidden ? HIDDEN_MS : INTERVAL_MS);
+  tell(state);
 }
 
 /** Looks at once. */

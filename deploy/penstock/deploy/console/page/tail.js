@@ -16,7 +16,7 @@ let names;
 let timer = 0;
 let generation = 0;
 let at = "";
-let partitions = {};
+let partitions = Object.create(null); // a stream may be called `constructor`
 let kept = 0;
 let blind = false;
 let partial = "";
@@ -47,7 +47,7 @@ export const view = {
     if (fields.stream.value) start();
   },
   update(snapshot) {
-    partitions = {};
+    partitions = Object.create(null);
     for (const row of snapshot.streams.rows) (partitions[row.stream] ??= []).push(row.partition);
     const known = Object.keys(partitions);
     if (names.childElementCount !== known.length) names.replaceChildren(...known.map((name) => el("option", { value: name })));
