@@ -145,6 +145,8 @@ class Decoder:
                 rows.extend(map(self._decode, left))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
                 rows.append(self._odd(texts[len(rows)]))
+        for at in _not_utf8(values):
+            rows[at] = self._odd_row(problem=_NOT_JSON)
         return self._checked(Rows(rows, self._fields, self._slots, self._nested), texts)
 
     def _checked(self, rows: "Rows", texts: list[bytes | None]) -> "Rows":
@@ -175,8 +177,10 @@ class Decoder:
         return rows
 
     def _of_other_version(self, text: bytes, problem: str | None) -> Any:
-        """A record whose major version is not the newest known one; it is JSON."""
-        document = msgspec.json.decode(text)
+        """A record whose major version is not the newest known one."""
+        document = _document(text)
+        if document is None:
+            return self._odd_row(problem=_NOT_JSON)
         if not problem:
             try:
                 return self._of_document(self._versions.newest(document), None)
@@ -188,11 +192,8 @@ class Decoder:
         """A row of what cannot be decoded as it should be."""
         if text is None:
             return self._odd_row(problem=_NO_VALUE)
-        try:
-            document = msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            document = None
-        if not isinstance(document, dict):
+        document = _document(text)
+        if document is None:
             return self._odd_row(problem=_NOT_JSON)
         return self._of_document(document, None)
 
@@ -279,6 +280,32 @@ class Rows:
 
     def _values(self, key: str) -> list[Any]:
         return list(map(attrgetter(self._slots[key]), self.rows))
+
+
+def _document(text: bytes) -> dict[str, Any] | None:
+    """The whole of a JSON object; None where it is none, or none that can be held."""
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _not_utf8(values: pa.Array) -> Sequence[int]:
+    """Which texts are not UTF-8; msgspec looks at those parts only that it decodes."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return [at for at, text in enumerate(values.to_pylist()) if not _is_utf8(text)]
+    return ()
+
+
+def _is_utf8(text: bytes | None) -> bool:
+    try:
+        (text or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _keys(fields: Mapping[str, JsonField]) -> list[str]:

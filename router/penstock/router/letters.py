@@ -100,6 +100,9 @@ def find_letters(
 ) -> list[LetterFile]:
     """The files of a job, oldest name first.
 
+    Of the same name, what a killed replay left comes before what was refused since, which would
+    else take its place.
+
     Args:
         directory: The job's dead letters.
         sink: Only this sink's.
@@ -109,7 +112,7 @@ def find_letters(
     Raises:
         ConfigError: There is none of a name.
     """
-    found = sorted(_all(directory), key=lambda file: file.name)
+    found = sorted(_all(directory), key=lambda file: (file.name, file.state))
     chosen = [
         file
         for file in found

@@ -38,6 +38,8 @@ METRIC = {
     "metric_type": "histogram", "bucket_counts": [1, 2], "explicit_bounds": [0.5], "value": 3,
     "positive": {"offset": 1}, "resource": {"service.name": "shop"},
 }  # fmt: skip
+TORN = b'{"schema":"%s","kind":"log","attributes":{"said":"\xff"},"resource":{"a":"\xff"}}'
+"""Not UTF-8, but JSON to a reader that passes over the values."""
 SPAN = Span("logs", 3, 100, 200)
 
 
@@ -128,6 +130,10 @@ def test_a_metric_has_arrays_and_json() -> None:
         (LOG | {"severity_number": 2**40}, "log", "severity_number"),
         (LOG | {"attributes": [1]}, "log", "attributes: not an object"),
         (LOG | {"resource": 3}, "log", "resource: not an object"),
+        (TORN % b"log/1.0", "raw", "not a JSON object"),
+        (TORN % b"log/9.0", "raw", "not a JSON object"),
+        (TORN.replace(b"attributes", b"unknown") % b"log/1.0", "raw", "not a JSON object"),
+        (b'{"schema":"log/9.0","kind":"log","size":1e999}', "raw", "not a JSON object"),
         (LOG | {"schema": "log/9.0"}, "log", "log/9.0: a newer major version than 1"),
     ],
 )

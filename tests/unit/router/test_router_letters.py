@@ -64,11 +64,27 @@ def test_letters_under_replay_do_not_stand_in_the_way_of_new_ones(tmp_path: Path
     (file,) = find_letters(tmp_path / "dead")
     begun = file.begin()
     refuse(tmp_path, 7)
-    assert [it.state for it in find_letters(tmp_path / "dead")] == ["waiting", "replaying"]
+    assert [it.state for it in find_letters(tmp_path / "dead")] == ["replaying", "waiting"]
     assert begun.begin() == begun, "one that a killed replay left is taken up"
     begun.end()
     assert [it.state for it in find_letters(tmp_path / "dead")] == ["waiting"]
     assert len(find_letters(tmp_path / "dead", done=True)) == 2
+
+
+def test_what_a_killed_replay_left_is_replayed_before_newer_letters_take_its_place(
+    tmp_path: Path,
+) -> None:
+    """7 and 9 were refused anew, under the same name; 8 was not delivered when it was killed."""
+    refuse(tmp_path, 7, 8, 9)
+    (file,) = find_letters(tmp_path / "dead")
+    file.begin()
+    refuse(tmp_path, 7, 9)
+    replayed = []
+    for file in find_letters(tmp_path / "dead"):
+        begun = file.begin()
+        replayed.append([letter["offset"] for letter in begun.letters()])
+        begun.end()
+    assert replayed == [[7, 8, 9], [7, 9]]
 
 
 def test_a_letter_is_a_row_again_typed_anew(tmp_path: Path) -> None:
