@@ -248,6 +248,7 @@ def _replay_file(
     lives = {letter["stream"]: letter.get("incarnation", "") for letter in letters}
     target.context.incarnations.update(lives)
     refused_before = target.refused()
+    target.feed.begin_anew()  # offsets of one file may lie between those of another
     count = run.deliver(target.feed, target.name, run.letter_rows(letters), number)
     begun.end()
     refused = target.refused() - refused_before

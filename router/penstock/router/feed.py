@@ -86,6 +86,10 @@ class Feed:
         self._pace.book(records=rows.num_rows, size=_bytes_of(rows), now_ns=clock.monotonic_ns())
         self._sink.write(rows)
 
+    def begin_anew(self) -> None:
+        """What comes next repeats nothing of the batch before."""
+        self._sink.begin_anew()
+
     def divide(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         """The rows to go on with, and those that are no records, if these are to be laid aside."""
         if not self._lays_malformed_aside:

@@ -312,3 +312,14 @@ def test_a_circuit_outlives_its_batch_and_the_next_one_waits_for_it() -> None:
     assert following.handle(Judged(Unfit(FAULT)), SECOND_NS) == [Refused(part(0), FAULT, 1)]
     states.append(breaker.circuit.state)
     assert states == ["open", "half_open", "closed"], "who refuses a record is well"
+
+
+def test_a_destination_that_refuses_every_record_by_name_is_well() -> None:
+    breaker = Breaker(Limits(open_after=1), LoadedDice())
+    machine = delivery(2, 1, breaker=breaker)
+    machine.handle(Ticked(), 0)
+    machine.handle(Judged(Busy("full")), 0)
+    machine.handle(Ticked(), breaker.circuit.retry_at_ns or 0)
+    assert breaker.circuit.state == "half_open"
+    machine.handle(Judged(Sorted(refused=((0, FAULT), (1, FAULT)))), SECOND_NS)
+    assert breaker.circuit.state == "closed"

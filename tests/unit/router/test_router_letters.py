@@ -1,6 +1,7 @@
 """Dead letters: found, listed, set apart while they are replayed, and made rows again."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,19 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from pyarrow.dataset import dataset
+from typing_extensions import override
 
+from penstock.router.bounded import BoundedRun, replay_letters
 from penstock.router.cli import cli
+from penstock.router.clock import SystemClock
 from penstock.router.dead_letter import Reason, lay_aside
-from penstock.router.letters import as_rows, find_letters
+from penstock.router.feed import Feed
+from penstock.router.letters import Letter, as_rows, find_letters
+from penstock.router.reading import LogState
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context, row, table
-from tests.unit.router.test_router_config import JOB
+from tests.unit.router.test_router_config import JOB, load
 
 REASON = Reason("http_400", "no such index", status=400, attempt=3)
 
@@ -85,6 +92,34 @@ def test_what_a_killed_replay_left_is_replayed_before_newer_letters_take_its_pla
         replayed.append([letter["offset"] for letter in begun.letters()])
         begun.end()
     assert replayed == [[7, 8, 9], [7, 9]]
+
+
+class RunWithoutSpark(BoundedRun):
+    """Every letter is wanted."""
+
+    @override
+    def letter_rows(self, letters: Sequence[Letter]) -> Any:
+        return as_rows(letters)
+
+    @override
+    def deliver(self, feed: Feed, sink: str, rows: Any, batch: int) -> int:
+        feed.give(rows.select(feed.columns), batch)
+        return int(rows.num_rows)
+
+
+def test_a_replayed_file_stays_delivered_when_the_next_one_lies_within_its_offsets(
+    tmp_path: Path,
+) -> None:
+    record = b'{"schema":"log/1.0","kind":"log","resource":{"service.name":"shop"}}'
+    refuse(tmp_path, 1, 9, value=record)
+    refuse(tmp_path, 5, value=record)
+    lake = {"lake": {"type": "parquet", "path": str(tmp_path / "lake")}}
+    config = load(tmp_path, sinks=lake, checkpoint_dir=str(tmp_path / "checkpoint"))
+    session: Any = None
+    run = RunWithoutSpark(config, session, LogState({}, {}), None, SystemClock())
+    assert replay_letters(run, find_letters(tmp_path / "dead"), None, print) == 3
+    found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
+    assert sorted(found["offset"].to_pylist()) == [1, 5, 9]
 
 
 def test_a_letter_is_a_row_again_typed_anew(tmp_path: Path) -> None:

@@ -1,19 +1,40 @@
 """What streams answer to the NATS sink, and what it makes of a record."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.logd.acks import Nack
+from penstock.router.core.breaker import Breaker, Limits
+from penstock.router.core.delivery import (
+    Delivered,
+    Delivery,
+    Judged,
+    Policy,
+    Refused,
+    Send,
+    Ticked,
+)
 from penstock.router.core.verdict import Failed, Fault, Sorted, Taken
 from penstock.router.sinks import make_sink
-from penstock.router.sinks.nats import Fate, NatsSink, NatsSubject, Outcome, read_answer, verdict_of
+from penstock.router.sinks.nats import (
+    Fate,
+    Message,
+    NatsSink,
+    NatsSubject,
+    Outcome,
+    read_answer,
+    verdict_of,
+)
+from penstock.router.sinks.nats_connection import Connection
 from tests.support.sink_batches import batch, context, log_record
 
 STORED = Outcome(Fate.STORED)
 SILENT = Outcome(Fate.UNKNOWN, Fault("no_answer", "no answer"))
+SEALED = Outcome(Fate.UNKNOWN, Fault("nats_10109", "sealed"))
 FULL = Outcome(Fate.LATER, Fault("nats_20005", "full"))
 LARGE = Outcome(Fate.NEVER, Fault("nats_10054", "too large"))
 
@@ -68,8 +89,45 @@ def test_a_request_of_which_everything_is_stored_is_taken() -> None:
 
 
 def test_each_message_has_its_own_fate() -> None:
-    verdict = verdict_of([LARGE, STORED, FULL, SILENT], "")
-    assert verdict == Sorted(((0, LARGE.fault),), ((3, SILENT.fault),), (2,), "full; no answer")
+    verdict = verdict_of([LARGE, STORED, FULL, SEALED], "")
+    assert verdict == Sorted(((0, LARGE.fault),), ((3, SEALED.fault),), (2,), "full; sealed")
+
+
+def test_messages_that_a_slow_stream_has_not_answered_in_time_are_never_given_up() -> None:
+    delivery = Delivery([40], policy=Policy(), breaker=Breaker(Limits(), random.Random(1)))
+    effects, stored = delivery.handle(Ticked(), 0), 0
+    for _ in range(100):
+        if delivery.done:
+            break
+        match effects[-1]:
+            case Send(part, _):
+                outcomes = [STORED, STORED, STORED, *[SILENT] * len(part.records)]
+                said = verdict_of(outcomes[: len(part.records)], "NATS: no answer within 10 s")
+                effects = delivery.handle(Judged(said), 0)
+            case _:
+                effects = delivery.handle(Ticked(), delivery.next_deadline_ns() or 0)
+        stored += sum(len(it.part.records) for it in effects if isinstance(it, Delivered))
+        assert not [it for it in effects if isinstance(it, Refused)]
+    assert stored == 40
+
+
+async def test_what_the_server_denies_is_not_stored_where_nobody_acknowledges() -> None:
+    settings = {"type": "nats", "subject": "out", "acknowledge": False}
+    connection = Connection(NatsSink.model_validate(settings), "job/sink")
+
+    class Client:
+        is_connected = True
+
+        async def publish(self, *_: Any, **__: Any) -> None: ...
+
+        async def flush(self, _: float) -> None:
+            await connection._note(Exception('Permissions Violation for Publish to "out"'))
+
+    connection._client = Client()
+    outcomes, problem = await connection._exchange([Message("out", b"1", {})] * 2)
+    verdict = verdict_of(outcomes, problem)
+    assert isinstance(verdict, Sorted)
+    assert (verdict.refused, verdict.failed, verdict.again) == ((), (), (0, 1))
 
 
 def test_silence_after_a_whole_request_is_a_failure_that_nobody_answered() -> None:

@@ -277,6 +277,8 @@ class Delivery:
         apart = {index for index, _ in (*verdict.refused, *verdict.failed)} | set(verdict.again)
         if taken := tuple(place for index, place in enumerate(places) if index not in apart):
             effects.append(self._delivered(Part(task.part.request, taken), now_ns))
+        elif verdict.refused:
+            self._breaker.succeeded(now_ns)  # it is well, and says what is wrong with records
         convicted = self._convicted(task, verdict, now_ns)
         for index, fault in (*verdict.refused, *convicted):
             alone = Part(task.part.request, (places[index],))

@@ -42,6 +42,7 @@ _FOREIGN_IN_TOKEN: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _FOREIGN_IN_HEADER: Final = re.compile(r"[\x00-\x1f\x7f]")
 _HEADER_BYTES: Final = len("NATS/1.0\r\n\r\n")
 _NO_FAULT: Final = Fault("", "")
+NO_ANSWER: Final = "no_answer"
 _DENIED: Final = "permissions violation"
 
 _NEVER: Final = (10054, 10097, 20001, 20004)
@@ -205,6 +206,9 @@ def verdict_of(outcomes: Sequence[Outcome], problem: str) -> Verdict:
     unknown, later = of[Fate.UNKNOWN], of[Fate.LATER]
     if len(of[Fate.STORED]) == len(outcomes):
         return Taken()
+    if later or of[Fate.STORED]:  # who answers others may answer these when they come again
+        later = sorted((*later, *(it for it in unknown if it[1].code == NO_ANSWER)))
+        unknown = [it for it in unknown if it[1].code != NO_ANSWER]
     reasons = sorted({fault.reason for _, fault in (*unknown, *later)})
     reason = "; ".join([problem] * bool(problem) + reasons[:3])
     if _DENIED in problem.lower():  # the server does not say which; nobody's answer is missing else

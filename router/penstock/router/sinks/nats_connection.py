@@ -11,7 +11,7 @@ from nats.errors import Error
 
 from penstock.logd.publisher.connecting import connect_within, nats_client
 from penstock.router.core.verdict import Fault
-from penstock.router.sinks.nats import Fate, Message, NatsSink, Outcome, read_answer
+from penstock.router.sinks.nats import NO_ANSWER, Fate, Message, NatsSink, Outcome, read_answer
 from penstock.router.sinks.request_settings import Tls
 
 _AGAIN_S: Final = 0.1
@@ -86,7 +86,7 @@ class Connection:
         self._client = client
 
     async def _exchange(self, messages: Sequence[Message]) -> tuple[list[Outcome], str]:
-        unknown = Outcome(Fate.UNKNOWN, Fault("no_answer", "no answer"))
+        unknown = Outcome(Fate.UNKNOWN, Fault(NO_ANSWER, "no answer"))
         stored = Outcome(Fate.STORED)
         outcomes = dict.fromkeys(range(len(messages)), unknown)
         self._problem = ""
@@ -97,7 +97,8 @@ class Connection:
                 else:
                     await self._while_connected(self._publish(messages))
                     await self._while_connected(self._client.flush(self._config.timeout_s))
-                    outcomes = dict.fromkeys(outcomes, stored)
+                    if not self._problem:  # else the server has said that it may not have them
+                        outcomes = dict.fromkeys(outcomes, stored)
         except (Error, OSError) as error:  # a TimeoutError is an OSError
             waited = f"no answer within {self._config.timeout_s:g} s"
             text = waited if isinstance(error, TimeoutError) else str(error)

@@ -121,6 +121,11 @@ class ParquetLake(Sink):
         self._context.meter.count("files", len(written))
         self._context.meter.sent(rows.num_rows)
 
+    @override
+    def begin_anew(self) -> None:
+        """Nothing of what was written is to be removed any more."""
+        self._batch.unlink(missing_ok=True)
+
     def _remove_earlier(self, places: list[Path]) -> list[Path]:
         """Remove what an earlier attempt at this batch made and this one does not.
 

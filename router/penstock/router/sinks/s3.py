@@ -24,7 +24,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -111,6 +111,11 @@ class S3(HttpRequestSink):
         self._rows = pa.table({})
 
     @override
+    def begin_anew(self) -> None:
+        """Nothing of what was put is to be deleted any more."""
+        self._note.unlink(missing_ok=True)
+
+    @override
     def prepare(self, requests: Sequence[Request]) -> None:
         """Note the batch's objects, and delete those of an earlier attempt that are none of it.
 
@@ -165,7 +170,9 @@ class S3(HttpRequestSink):
         Raises:
             OSError: There are no credentials now.
         """
-        path = self.path("/" + quote(key, safe="/-_.~"))
+        # Stores compare signatures of paths that are encoded so, `=` in the prefix included.
+        prefix = unquote(self.path("/").partition("?")[0])
+        path = quote(prefix + key, safe="/-_.~")
         url = f"{self._config.url.scheme}://{self._host}{path}"
         own = {**headers, **self.own_headers(), "Host": self._host}
         request = self._aws_request(method, url, headers=own, data=body)

@@ -140,6 +140,10 @@ class Sink(Protocol):
         """
         ...
 
+    def begin_anew(self) -> None:
+        """What comes next repeats nothing of the batch before, whatever its offsets are."""
+        return
+
     def preview(self, rows: pa.Table) -> list[Preview]:
         """What `write` would send for these rows; sends, opens and keeps nothing.
 
