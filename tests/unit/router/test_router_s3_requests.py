@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.router.sinks.s3 import S3, S3Sink
+from penstock.router.sinks.table import sink_kind
 from tests.support.sink_batches import batch, context, log_record
 
 
@@ -19,3 +20,12 @@ def test_the_whole_path_is_encoded_as_it_is_signed(tmp_path: Path, prefix: str, 
     ((request,), _) = sink._requests(batch([log_record(0)]))
     made = sink.request_of(request, 1)
     assert made.path.startswith(f"/telemetry{path}/kind%3Dlog/service%3Dcheckout/date%3D")
+
+
+@pytest.mark.parametrize("name", ["s3", "http", "splunk_hec", "loki"])
+def test_a_plan_shows_no_password_of_a_url(name: str) -> None:
+    token = {"token": "t"} if name == "splunk_hec" else {}
+    settings = token | {"type": name, "url": "https://me:hunter2@x.example:9000/b?a=1"}
+    about = sink_kind(name).config.model_validate(settings).about()
+    assert " https://x.example:9000/b?a=1" in about
+    assert "hunter2" not in about

@@ -51,7 +51,7 @@ class ElasticsearchSink(HttpSettings):
 
     @override
     def about(self) -> str:
-        return f"documents in {self.index} at {self.url}; once per index"
+        return f"documents in {self.index} at {self.shown_url}; once per index"
 
 
 class Elasticsearch(HttpRequestSink):

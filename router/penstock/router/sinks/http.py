@@ -39,7 +39,7 @@ class HttpSink(HttpSettings):
 
     @override
     def about(self) -> str:
-        return f"NDJSON to {self.url}; at least once, with idempotency keys"
+        return f"NDJSON to {self.shown_url}; at least once, with idempotency keys"
 
 
 class HttpPost(HttpRequestSink):

@@ -66,7 +66,7 @@ class LokiSink(HttpSettings):
 
     @override
     def about(self) -> str:
-        return f"Loki at {self.url}; once within its window for late entries"
+        return f"Loki at {self.shown_url}; once within its window for late entries"
 
 
 class Loki(HttpRequestSink):

@@ -41,7 +41,7 @@ class OtlpSink(HttpSettings):
 
     @override
     def about(self) -> str:
-        return f"OTLP over {self.protocol} to {self.url}; at least once"
+        return f"OTLP over {self.protocol} to {self.shown_url}; at least once"
 
 
 class Otlp(HttpRequestSink):

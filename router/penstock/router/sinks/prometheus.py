@@ -79,7 +79,7 @@ class PrometheusSink(HttpSettings):
 
     @override
     def about(self) -> str:
-        return f"remote write to {self.url}; metrics only, each sample once"
+        return f"remote write to {self.shown_url}; metrics only, each sample once"
 
 
 @dataclass(frozen=True, slots=True)

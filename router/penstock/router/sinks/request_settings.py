@@ -3,6 +3,7 @@
 import ssl
 from pathlib import Path
 from typing import Annotated, Self
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, HttpUrl, SecretStr, model_validator
 from typing_extensions import override
@@ -82,7 +83,13 @@ class HttpSettings(RequestSettings):
 
     @override
     def about(self) -> str:
-        return f"{self.type} at {self.url}"
+        return f"{self.type} at {self.shown_url}"
+
+    @property
+    def shown_url(self) -> str:
+        """The URL for people: without a user and password, which are not sent either."""
+        parts = urlsplit(str(self.url))
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 class Secret(Settings):

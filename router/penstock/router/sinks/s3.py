@@ -77,7 +77,9 @@ class S3Sink(HttpSettings):
 
     @override
     def about(self) -> str:
-        return f"Parquet objects at {self.url} ({self.storage_class}); each record exactly once"
+        return (
+            f"Parquet objects at {self.shown_url} ({self.storage_class}); each record exactly once"
+        )
 
 
 class S3(HttpRequestSink):

@@ -68,7 +68,7 @@ class SplunkHecSink(HttpSettings):
 
     @override
     def about(self) -> str:
-        return f"Splunk's event collector at {self.url}; at least once"
+        return f"Splunk's event collector at {self.shown_url}; at least once"
 
 
 class SplunkHec(HttpRequestSink):
