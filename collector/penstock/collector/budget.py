@@ -78,7 +78,7 @@ class Share:
 
     def take(self, size: int) -> bool:
         """Hold so much more; false, and nothing is held, when there is no room or others wait."""
-        if self._waiters or not self._fits(size):
+        if size and (self._waiters or not self._fits(size)):
             self.refused += 1
             return False
         self._hold(size)
@@ -86,7 +86,7 @@ class Share:
 
     async def wait(self, size: int, timeout_s: float | None = None) -> bool:
         """Hold so much more once there is room, in the order of asking; false after the time."""
-        if not self._waiters and self._fits(size):
+        if not size or (not self._waiters and self._fits(size)):
             self._hold(size)
             return True
         waiter = _Waiter(size, asyncio.get_running_loop().create_future())

@@ -95,17 +95,27 @@ class Intake:
         assert future is not None, "only a unit with a sender can be a repeat"
         return future
 
-    async def keep(self, payload: Payload, *, wait: bool = True) -> None:
+    async def keep(
+        self, payload: Payload, *, wait: bool = True, charge: Charge | None = None
+    ) -> None:
         """Return once the payload is durable; raises what `offer` and its future do.
 
         Who is cancelled here knows nothing of the payload: it may become durable, and is counted.
+        Until then it lies here, and what `charge` holds for it goes on to be held.
         """
-        await asyncio.shield(await self.offer(payload, wait=wait))
+        future = await self.offer(payload, wait=wait)
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if charge is not None:
+                rest = charge.split(charge.size)
+                future.add_done_callback(lambda _: rest.close())
+            raise
 
     async def keep_or_drop(self, payload: Payload) -> bool:
         """Return once the payload is durable or counted as dropped; whether it is durable."""
         try:
-            await self.keep(payload)
+            await asyncio.shield(await self._offer_until_stopped(payload))
         except SpoolFullError:
             self.dropped("spool_full", payload.count)
         except SpoolFailedError as error:
@@ -114,6 +124,14 @@ class Intake:
         else:
             return True
         return False
+
+    async def _offer_until_stopped(self, payload: Payload) -> asyncio.Future[int]:
+        """`offer`; nobody has the payload any more when its source is stopped while it waits."""
+        try:
+            return await self.offer(payload)
+        except asyncio.CancelledError:
+            self.dropped("stopped", payload.count)
+            raise
 
     async def offer_or_drop(self, payloads: Sequence[Payload]) -> None:
         """Hand payloads over; what does not become durable is counted as dropped.

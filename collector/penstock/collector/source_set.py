@@ -117,7 +117,7 @@ class SourceSet:
                 )
         except BaseException:
             for runner in fresh:
-                await runner.stop()
+                await self._stop(runner)
             for runner in stopped:
                 await self._revive(runner)
             raise
@@ -134,22 +134,23 @@ class SourceSet:
         try:
             await runner.source.start()
         except BaseException:
-            await runner.stop()
+            await self._stop(runner)
             raise
         return runner
 
     async def _end(self, runner: Runner) -> None:
-        """Stop a source, and return when its task has ended.
-
-        One that waits for room in a full spool would hold up everything: it gives up then.
-        """
+        """Stop a source, and return when its task has ended."""
         task = self._tasks.pop(runner.name)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_STOP_WAIT_S):
-                await runner.stop()
+        await self._stop(runner)
         await asyncio.wait([task], timeout=_STOP_WAIT_S if runner.source.endpoint is None else 0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    async def _stop(self, runner: Runner) -> None:
+        """One that waits for room in a full spool would hold up everything: it gives up then."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_WAIT_S):
+                await runner.stop()
 
     async def _revive(self, old: Runner) -> None:
         """Run a source that was stopped as it was."""

@@ -88,7 +88,7 @@ def config_of(config: CollectorConfig, share: Share) -> CollectorConfig:
 def _part_of(receive: ReceiveSection, sources: list[Source], count: int) -> ReceiveSection:
     """What one of so many workers may hold; the largest request that is allowed fits always."""
     requests = (one.message_bytes_max for one in sources if isinstance(one, OtlpSource))
-    least = max(RECEIVE_BYTES_MIN, *requests)
+    least = max((RECEIVE_BYTES_MIN, *requests))
     part = {name: max(least, value // count) for name, value in receive.model_dump().items()}
     return receive.model_copy(update=part)
 

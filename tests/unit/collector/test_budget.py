@@ -68,6 +68,18 @@ async def test_who_waits_goes_on_in_the_order_of_asking_and_nobody_overtakes() -
     assert (a.used, b.used, budget.used) == (60, 40, 100)
 
 
+async def test_who_wants_nothing_more_gets_it_though_there_is_no_room() -> None:
+    share = Budget(bytes_max=10, share_bytes_max=10).share("a")
+    assert share.take(10)
+    waiting = asyncio.ensure_future(share.wait(1))
+    await until_waiting()
+    assert share.take(0)
+    assert await share.wait(0, timeout_s=0)
+    assert (share.used, share.refused) == (10, 0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 async def test_who_waits_too_long_or_is_cancelled_holds_nothing() -> None:
     budget = Budget(bytes_max=10, share_bytes_max=10)
     share = budget.share("a")

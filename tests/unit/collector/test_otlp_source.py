@@ -303,3 +303,22 @@ async def test_who_does_not_read_its_answers_is_not_waited_for_for_ever(
     )
     await asyncio.wait({serving}, timeout=5)
     assert isinstance(serving.exception(), TimeoutError)
+
+
+async def test_a_grpc_server_that_does_not_stop_keeps_no_port(
+    intake: SpoolingIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = Section(type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0")
+    source = OtlpSource(section, {}, intake=intake)
+    await source.start()
+    assert source._grpc is not None
+    stop = source._grpc._server.stop
+    monkeypatch.setattr(source._grpc._server, "stop", lambda _: asyncio.Event().wait())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await source.stop()
+    for endpoint in source.endpoints.values():
+        host, port = endpoint.split(":")
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, int(port))
+    await stop(None)

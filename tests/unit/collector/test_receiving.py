@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -148,6 +149,22 @@ async def test_a_grpc_request_is_not_read_before_there_is_room(
         assert intake.account.notes["requests_deferred"] == 2
 
 
+async def test_a_request_whose_sender_gave_up_holds_its_bytes_until_it_is_durable(
+    tmp_path: Path,
+) -> None:
+    async with listening(tmp_path, otlp()) as (source, intake):
+        body = a_request(20)
+        async with intake.journal._committing:  # the disk is slow
+            asking = asyncio.ensure_future(export(source.endpoints["grpc"], body))
+            await wait_until_async(lambda: bool(intake.journal._waiting))
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            await wait_until_async(lambda: source._grpc._calls == 0)
+            assert intake.share.used == len(body)
+        await wait_until_async(lambda: intake.share.used == 0)
+        assert len(intake.units()) == 1
+
+
 @pytest.mark.parametrize("part", ["grpc", "http"])
 async def test_connections_above_their_number_are_closed_and_counted(
     tmp_path: Path, part: str
@@ -221,6 +238,26 @@ async def test_a_forward_message_that_stands_still_ends(
             one.close()
 
 
+async def test_a_forward_message_ends_whose_sender_reads_no_acks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "UNFINISHED_TIMEOUT_S", 0.3)
+    async with listening(tmp_path, forwarding()) as (source, intake):
+        intake.journal.resize(1 << 30)
+        loop = asyncio.get_running_loop()
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.setblocking(False)
+            host, port = source.endpoint.split(":")
+            await loop.sock_connect(peer, (host, int(port)))
+            message = msgpack.packb(["app", 5, {}, {"chunk": "c" * MIB}])
+            sending = asyncio.ensure_future(loop.sock_sendall(peer, message * 12))
+            await wait_until_async(lambda: intake.account.notes["messages_unfinished"] == 1)
+            await wait_until_async(lambda: intake.share.used == 0)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+
 async def until_full(intake: SpoolingIntake) -> None:
     """Fill the spool, so that the next message has to wait."""
     await intake.keep(Payload("lines", b"x" * 1_000_000, 1, {"service": "s"}))
@@ -257,6 +294,41 @@ async def test_what_waits_for_the_spool_at_the_stop_is_taken_or_counted(
         assert intake.account.dropped["stopped"] == received - durable > 0
         assert intake.account.difference == 0 or intake.account.held  # what is spooled is held
         await wait_until_async(lambda: intake.share.used == 0)
+
+
+async def test_a_last_line_that_waits_for_the_spool_does_not_hold_up_the_end_of_the_stop(
+    tmp_path: Path,
+) -> None:
+    async with listening(tmp_path, syslog(), drop_newest=False) as (source, intake):
+        _, writer = await connect(source.endpoint)
+        # The second has no line break: it is taken when the stop comes.
+        writer.write(b"<13>hi\n<13>" + b"x" * 30_000)
+        await wait_until_async(lambda: intake.account.received == 1)
+        source._on_datagram(b"<13>nobody has looked at it yet", ("127.0.0.1", 5))
+        await until_full(intake)
+        await intake.keep(Payload("lines", b"x" * 20_000, 1, {"service": "s"}))
+        stopping = asyncio.ensure_future(source.stop())
+        await wait_until_async(lambda: bool(intake.journal._room._waiters))
+        stopping.cancel()
+        await asyncio.wait([stopping], timeout=5)
+        ended = stopping.done()
+        intake.journal.resize(1 << 30)  # whatever came of it, the test ends
+        await asyncio.gather(stopping, return_exceptions=True)
+        writer.close()
+        assert ended
+        assert intake.account.dropped["stopped"] == 2
+        await wait_until_async(lambda: intake.share.used == 0)
+
+
+async def test_what_cannot_wait_any_longer_for_the_spool_is_counted(tmp_path: Path) -> None:
+    async with spooling(tmp_path, "net", drop_newest=False) as intake:
+        await until_full(intake)
+        keeping = asyncio.ensure_future(intake.keep_or_drop(Payload("ndjson", b"x" * 200_000, 3)))
+        await wait_until_async(lambda: bool(intake.journal._room._waiters))
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        assert keeping.cancelled()
+        assert intake.account.dropped["stopped"] == 3
 
 
 async def test_a_request_that_the_stop_interrupts_is_counted_when_it_is_durable(

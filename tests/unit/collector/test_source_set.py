@@ -125,6 +125,23 @@ async def test_a_source_that_does_not_stop_holds_up_no_exchange(
     await sources.cancel()
 
 
+async def test_one_that_began_in_vain_and_does_not_stop_holds_up_no_exchange(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_set, "_STOP_WAIT_S", 0.01)
+    world = World()
+    before, after = [section("a")], [section("a"), section("b"), section("c", "taken")]
+    sources = await running(world, *before)
+    world.hangs.add("b")
+    world.cannot_start.add("taken")
+    with pytest.raises(UnavailableError):
+        async with asyncio.timeout(5):
+            await sources.change(after, difference(before, after))
+    assert world.story[-2:] == ["stop b/app", "gave up b/app"]
+    await sources.stop()
+    await sources.cancel()
+
+
 async def test_one_that_cannot_begin_again_is_named_until_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

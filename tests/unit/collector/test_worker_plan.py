@@ -51,6 +51,13 @@ def test_every_worker_may_receive_the_largest_request(tmp_path: Path) -> None:
     assert (few.bytes_max, few.source_bytes_max) == (RECEIVE_BYTES_MIN, RECEIVE_BYTES_MIN)
 
 
+def test_workers_share_what_may_be_received_without_an_otlp_source_too(tmp_path: Path) -> None:
+    syslog = {"type": "syslog", "udp": "127.0.0.1:514"}
+    own = config(tmp_path, [syslog])
+    part = config_of(own, Share(0, 2)).receive
+    assert part.bytes_max == own.receive.bytes_max // 2
+
+
 @pytest.mark.parametrize(
     ("sources", "says"),
     [

@@ -133,6 +133,13 @@ class ForwardSource(Source):
                 self._give_up(complete, "no_room")
                 return
             await finish(self._take_all(complete, writer, charge, messages.waiting_bytes))
+            try:
+                begun = messages.waiting_bytes > 0
+                async with asyncio.timeout(UNFINISHED_TIMEOUT_S if begun else None):
+                    await writer.drain()  # who reads no acks must not hold room for ever either
+            except TimeoutError:
+                self._intake.note("messages_unfinished")
+                return
 
     async def _shake_hands(
         self, messages: MessageReader, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -188,7 +195,6 @@ class ForwardSource(Source):
                     for later in groups[index:]:
                         self._give_up(later, "stopped")
                     raise
-        await writer.drain()
 
     async def _take(
         self, messages: list[Message], writer: asyncio.StreamWriter, charge: Charge

@@ -146,12 +146,16 @@ async def finish(work: Coroutine[Any, Any, None]) -> None:
     """Carry out what must not be left in the middle: it goes on when the caller is cancelled once.
 
     Closing a listener cancels its connections once, and what they have read is still handed over.
-    The end of the time that stopping may take cancels them again, which reaches `work`.
+    The end of the time that stopping may take cancels them again, which reaches `work`, also when
+    they were cancelled once before they came here.
     """
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if caller is not None and caller.cancelling() > 1:
+            task.cancel()
         await task
         raise
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from penstock.collector.budget import Charge
 from penstock.collector.decode.otlp_logs import map_logs
 from penstock.collector.decode.otlp_messages import (
     LOGS,
@@ -128,12 +129,14 @@ class OtlpSource(Source):
 
     @override
     async def stop(self) -> None:
-        if self._grpc is not None:
-            await self._grpc.stop()
-        await self._http.close()
+        try:
+            if self._grpc is not None:
+                await self._grpc.stop()
+        finally:
+            await self._http.close()
 
-    async def take(self, signal: Signal, body: bytes, encoding: Encoding) -> Answer:
-        """Answer one request, once it is durable or refused."""
+    async def take(self, signal: Signal, body: bytes, encoding: Encoding, charge: Charge) -> Answer:
+        """Answer one request, once it is durable or refused; `charge` is what it holds."""
         try:
             async with self._mapping:
                 taken = await self._map(self._lines(signal, body, encoding))
@@ -148,7 +151,7 @@ class OtlpSource(Source):
             meta = {"refused": taken.unread} if taken.unread else {}
             payload = Payload("ndjson", b"\n".join(taken.lines), len(taken.lines), meta)
             try:
-                await self._intake.keep(payload, wait=False)
+                await self._intake.keep(payload, wait=False, charge=charge)
             except SpoolFullError as error:
                 self._intake.note("refused_spool_full", payload.count)
                 if error.for_ever:

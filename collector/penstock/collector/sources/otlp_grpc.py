@@ -23,7 +23,7 @@ from penstock.collector.sources.listener import Listener
 from penstock.collector.sources.otlp_answer import Answer, Code, come_again
 from penstock.service import UnavailableError
 
-Take = Callable[[Signal, bytes, Encoding], Awaitable[Answer]]
+Take = Callable[[Signal, bytes, Encoding, Charge], Awaitable[Answer]]
 Context = grpc.aio.ServicerContext[Any, bytes]
 Export = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
 _STREAMS_MAX: Final = 64
@@ -91,8 +91,10 @@ class OtlpGrpc:
 
     async def stop(self) -> None:
         """Refuse what comes and let what is being taken end."""
-        await self._server.stop(_STOP_GRACE_S)
-        await self._listener.close()
+        try:
+            await self._server.stop(_STOP_GRACE_S)
+        finally:
+            await self._listener.close()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection's bytes on, both ways, until either side ends it."""
@@ -129,7 +131,7 @@ class OtlpGrpc:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 body = await anext(requests, b"")
             charge.split(max(0, charge.size - len(body))).close()
-            return await self._take(signal, body, Encoding.PROTOBUF)
+            return await self._take(signal, body, Encoding.PROTOBUF, charge)
         except TimeoutError:
             return self._come_again(f"the request did not arrive within {REQUEST_TIMEOUT_S:g} s")
         finally:

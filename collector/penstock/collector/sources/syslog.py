@@ -81,8 +81,13 @@ class SyslogSource(Source):
     @override
     async def stop(self) -> None:
         self._datagrams.close()
-        await self._listener.close()
-        await self._take_datagrams()
+        try:
+            await self._listener.close()
+            await self._take_datagrams()
+        finally:  # something is left when the time for stopping is over
+            queue, self._queue, self._queue_bytes = self._queue, [], 0
+            if left := sum(1 for _, data in queue if self._cut(data).text):
+                self._intake.dropped("stopped", left)
 
     def _on_datagram(self, data: bytes, peer: Peer) -> None:
         if self._queue_bytes >= DATAGRAM_QUEUE_BYTES_MAX:
