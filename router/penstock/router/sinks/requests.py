@@ -221,7 +221,7 @@ class RequestSink(Sink):
         said = f"{self.address}: {circuit.reason}"
         if circuit.state != "paused":
             return said
-        return f"{said}; paused until it lets the router in: correct the secret, or its rights"
+        return f"{said}; paused until that is corrected"
 
     def _part(self, requests: list[Request], part: Part, rows: pa.Table) -> Request:
         whole = requests[part.request]
