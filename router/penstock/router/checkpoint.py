@@ -14,6 +14,7 @@ something else after a crash. The job therefore decides once and writes it down.
 import fcntl
 import json
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableErr
 
 _LOCK_POLL_S: Final = 0.1
 _OFFSET_LOG_VERSION: Final = "v1"
+_UNFINISHED: Final = re.compile(r"\.+\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
 
 
 class CheckpointVersionError(ServiceError):
@@ -107,6 +109,18 @@ def committed_offsets(spark_checkpoint: Path) -> Offsets | None:
     """The position behind the last batch that Spark has noted as done; None before the first."""
     batch = _newest(spark_checkpoint / "commits")
     return None if batch is None else planned_offsets(spark_checkpoint, batch)
+
+
+def clear_unfinished(spark_checkpoint: Path) -> None:
+    """Remove what a killed driver left of files that Spark had not finished.
+
+    Spark refuses a first batch for ever while its directory of offsets is not empty
+    (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY), be it with such a file. No query may run meanwhile.
+    """
+    for name in ("offsets", "commits"):
+        for path in (spark_checkpoint / name).glob(".*"):
+            if _UNFINISHED.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
 
 def planned_offsets(spark_checkpoint: Path, batch: int) -> Offsets:

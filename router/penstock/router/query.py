@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.router.batches import BatchJournal
-from penstock.router.checkpoint import committed_offsets, planned_offsets
+from penstock.router.checkpoint import clear_unfinished, committed_offsets, planned_offsets
 from penstock.router.config import JobConfig
 from penstock.router.core.breaker import Circuit
 from penstock.router.core.offsets import Offsets, StreamPartition, count_between
@@ -122,6 +122,7 @@ class SinkQuery:
 
     def _start(self, spark: SparkSession) -> None:
         job = self._job
+        clear_unfinished(self._spark_checkpoint)
         options = logd_options(job, self._starting)
         options["maxOffsetsPerTrigger"] = str(job.trigger.records_max)
         rows = read(spark, options, steps_to(self.name, job, self._feed.columns), view="records")

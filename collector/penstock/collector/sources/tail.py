@@ -72,7 +72,9 @@ class Tail:
         return self.lines.line_start if held is None else held
 
     def read(self, now_ns: int) -> tuple[int, list[Line], bool]:
-        """Read on.
+        """Read on, but nothing where the content was replaced: another generation begins with it.
+
+        Looked at after the read, for a source may have waited long for room since it looked last.
 
         Returns:
             The position from which the lines can be read again, the lines, or the events made of
@@ -80,6 +82,8 @@ class Tail:
         """
         start = self.lines.line_start
         data = os.pread(self.descriptor, FILE_READ_BYTES, self.lines.position)
+        if data and self.verdict() is not Verdict.SAME:
+            return start, [], True
         lines = self.lines.feed(data) if data else []
         if data:
             self.grew_ns = now_ns
