@@ -103,7 +103,7 @@ class Streams:
                 "subject": f"{stream.subject}.{part.partition}"
                 if part.partition
                 else stream.subject,
-                "state": state_of(stream, part),
+                "state": stream.state_of(part),
                 "leader": part.leader,
                 "isr": list(part.isr),
                 "replicas": list(part.replicas),
@@ -115,19 +115,6 @@ class Streams:
             }
             for part in stream.partitions
         ]
-
-
-def state_of(stream: StreamInfo, part: PartitionInfo) -> str:
-    """The worst that can be said of a partition."""
-    if stream.problem:
-        return "failed"
-    if part.leader is None and part.replicas:
-        return "leaderless"
-    if len(part.isr) < len(part.replicas):
-        return "degraded"
-    if stream.options.get("paused"):
-        return "held" if stream.options.get("held") else "paused"
-    return "read-only" if stream.options.get("read_only") else "ok"
 
 
 def _key(stream: StreamInfo, part: PartitionInfo) -> tuple[str, str, int]:

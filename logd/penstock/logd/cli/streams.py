@@ -163,7 +163,7 @@ def _rows(stream: StreamInfo) -> list[tuple[object, ...]]:
         name = f"{stream.name}/{number}" if len(stream.partitions) > 1 else stream.name
         subject = f"{stream.subject}.{number}" if number else stream.subject
         roles = (part.leader or "-", _in_sync(part), subject)
-        rows.append((name, _state(stream, part), *standing, *roles))
+        rows.append((name, stream.state_of(part), *standing, *roles))
     return rows
 
 
@@ -172,16 +172,3 @@ def _in_sync(part: PartitionInfo) -> str:
     missing = ",".join(node for node in part.replicas if node not in part.isr)
     counted = f"{len(part.isr)}/{len(part.replicas)}"
     return f"{counted} not {missing}" if missing else counted
-
-
-def _state(stream: StreamInfo, part: PartitionInfo) -> str:
-    """The worst that can be said of a partition."""
-    if stream.problem:
-        return "failed"
-    if part.leader is None and part.replicas:
-        return "leaderless"
-    if len(part.isr) < len(part.replicas):
-        return "degraded"
-    if stream.options.get("paused"):
-        return "held" if stream.options.get("held") else "paused"
-    return "read-only" if stream.options.get("read_only") else "ok"

@@ -98,6 +98,18 @@ class StreamInfo:
     options: dict[str, Any]
     problem: str = ""
 
+    def state_of(self, part: PartitionInfo) -> str:
+        """The worst that can be said of one of its partitions, in a word."""
+        if self.problem:
+            return "failed"
+        if part.leader is None and part.replicas:
+            return "leaderless"
+        if len(part.isr) < len(part.replicas):
+            return "degraded"
+        if self.options.get("paused"):
+            return "held" if self.options.get("held") else "paused"
+        return "read-only" if self.options.get("read_only") else "ok"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
