@@ -13,7 +13,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-_OWN = re.compile(r"^penstock\[([a-z,-]+)\]$")
+_OWN = re.compile(r"^penstock\[([a-z0-9,-]+)\]$")
 
 
 def requirements(project: Path, extras: list[str]) -> list[str]:

