@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from penstock.collector.control import SOCKET_NAME
+from penstock.collector.opening import DATA_FORMAT
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.store import CommitLog, DirectoryLock, LogConfig
 from penstock.service import ExitCode, ServiceError, UnavailableError
@@ -49,7 +50,9 @@ def locked(directory: Path) -> Iterator[None]:
 
     Raises:
         UnavailableError: It runs.
+        DataFormatError: A later version wrote its data directory.
     """
+    DATA_FORMAT.check(directory.resolve().parent)
     try:
         lock = DirectoryLock(directory.resolve().parent)
     except LogdError as error:

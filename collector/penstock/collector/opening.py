@@ -5,14 +5,20 @@ from pathlib import Path
 from typing import Final
 
 from penstock.collector.journal import Journal
-from penstock.collector.state import State, read_state
+from penstock.collector.state import NewerStateError, State, read_state
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.store import Checkpoint, DirectoryLock
 from penstock.service import ConfigError, UnavailableError
+from penstock.service.data_format import DataFormat
 
 SPOOL: Final = "spool"
 URGENT: Final = "spool-urgent"
 QUARANTINE: Final = "quarantine"
+DATA_FORMAT: Final = DataFormat("collector")
+NEWER_FIX: Final = (
+    "a later Penstock wrote it: start that one; or, once that one has sent what it holds, move the"
+    " data_dir away; nothing was changed"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +60,12 @@ def open_data_directory(path: Path, sizes: Sizes, *, where: str) -> DataDirector
     Raises:
         ConfigError: It cannot be written, or what it holds cannot be read.
         UnavailableError: A collector uses it.
+        DataFormatError: A later version wrote it, or another part of Penstock.
     """
+    DATA_FORMAT.check(path)
     lock = _lock(path, where)
     try:
+        DATA_FORMAT.open(path)
         checkpoint = Checkpoint(path / "checkpoint")
         state = _load_state(checkpoint)
         spool = _open(path / SPOOL, sizes.spool)
@@ -94,7 +103,11 @@ def _load_state(checkpoint: Checkpoint) -> State:
     try:
         document = checkpoint.load()
         return State() if document is None else read_state(document)
+    except NewerStateError as error:
+        raise ConfigError(f"{checkpoint.path}: {error}", fix=NEWER_FIX) from None
     except (LogdError, KeyError, ValueError, TypeError) as error:
+        if isinstance(error, RefusedError):
+            raise ConfigError(str(error), fix=NEWER_FIX) from None
         raise ConfigError(
             f"{checkpoint.path}: the checkpoint cannot be read: {error}",
             fix="restore it from a copy; if there is none, move the data_dir away: the "
@@ -106,7 +119,9 @@ def _open(directory: Path, bytes_max: int) -> Journal:
     journal = Journal(directory, bytes_max=bytes_max)
     try:
         journal.open()
-    except (CorruptError, RefusedError, OSError) as error:
+    except RefusedError as error:
+        raise ConfigError(f"{directory}: cannot be opened: {error}", fix=NEWER_FIX) from None
+    except (CorruptError, OSError) as error:
         raise ConfigError(
             f"{directory}: cannot be opened: {error}",
             fix=f"look at it with `penstock collector spool check {directory}`, "

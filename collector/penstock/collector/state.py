@@ -31,6 +31,10 @@ INDEX_BITS: Final = 20
 """Low bits of a spool lane's sequence that count records within a unit."""
 
 
+class NewerStateError(Exception):
+    """A later version wrote the checkpoint."""
+
+
 @dataclass(slots=True)
 class State:
     """The checkpoint's content."""
@@ -111,11 +115,11 @@ def read_state(document: dict[str, Any]) -> State:
     """Read a checkpoint's JSON.
 
     Raises:
-        ValueError: It was written by a later version.
+        NewerStateError: It was written by a later version.
     """
     if document["version"] != VERSION:
-        msg = f"checkpoint version {document['version']} is not known"
-        raise ValueError(msg)
+        msg = f"checkpoint version {document['version']} is not known; this one reads {VERSION}"
+        raise NewerStateError(msg)
     return State(
         incarnation=UUID(document["incarnation"]),
         cursor=document["cursor"],

@@ -27,6 +27,7 @@ from penstock.logd.daemon_errors import (
     LastSyncFailedError,
 )
 from penstock.logd.daemon_setup import (
+    OPENING_FIXES,
     first_of,
     lock_directory,
     prepare_directory,
@@ -61,11 +62,6 @@ from penstock.service import (
 from penstock.service.clock import BootClock, SystemClock
 
 _RETRY_S = 0.2
-_FIXES = {
-    "TOO_MANY_STREAMS": "raise the limit, or lower connections_max",
-    "CLUSTERED": "give the configuration its section `cluster` back, or use another data_dir",
-    "NOT_CLUSTERED": "leave that out, or make this node a part of a cluster",
-}
 _log = structlog.get_logger()
 
 
@@ -311,7 +307,7 @@ class _Daemon:
         except RefusedError as error:
             fix = "restore the stream's subject, or delete the stream and its data first"
             raise ConfigError(
-                f"{self._config_path}: streams: {error}", fix=_FIXES.get(error.code, fix)
+                f"{self._config_path}: streams: {error}", fix=OPENING_FIXES.get(error.code, fix)
             ) from None
         except CorruptError as error:
             raise DamagedDataError(

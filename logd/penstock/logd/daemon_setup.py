@@ -3,11 +3,13 @@
 import os
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import orjson
 
 from penstock.logd.config import ENV_PREFIX, LogdConfig
 from penstock.logd.daemon_errors import DamagedDataError
+from penstock.logd.directories import DATA_FORMAT
 from penstock.logd.encryption import EncryptionSection, MasterKeys
 from penstock.logd.engine import Engine
 from penstock.logd.errors import CorruptError, RefusedError
@@ -16,6 +18,19 @@ from penstock.logd.rotation import Rotation
 from penstock.logd.security.keeper import DoorSetupError, Keeper
 from penstock.logd.store import DirectoryLock
 from penstock.service import ConfigError, ServiceError, UnavailableError, load_config
+
+NEWER_FIX: Final = (
+    "a later Penstock wrote it: start that one, or restore a backup from before the upgrade into"
+    " another data_dir; nothing was changed"
+)
+
+OPENING_FIXES: Final = {
+    "TOO_MANY_STREAMS": "raise the limit, or lower connections_max",
+    "CLUSTERED": "give the configuration its section `cluster` back, or use another data_dir",
+    "UNKNOWN_FORMAT": NEWER_FIX,
+    "NOT_CLUSTERED": "leave that out, or make this node a part of a cluster",
+}
+"""What to do when streams cannot be opened, by the refusal's code."""
 
 
 def prepare_directory(config: LogdConfig, config_path: Path) -> None:
@@ -39,18 +54,22 @@ def prepare_directory(config: LogdConfig, config_path: Path) -> None:
 
 
 def lock_directory(config: LogdConfig) -> DirectoryLock:
-    """Take the data directory for this process.
+    """Take the data directory for this process, if this version understands what is in it.
 
     Raises:
         UnavailableError: Another one has it.
+        DataFormatError: A later version wrote it, or another part of Penstock.
     """
+    DATA_FORMAT.check(config.data_dir)  # before anything is written, the lock's file included
     try:
-        return DirectoryLock(config.data_dir)
+        lock = DirectoryLock(config.data_dir)
     except RefusedError as error:
         raise UnavailableError(
             f"another logd runs: {error}",
             fix=f"stop process {error.detail.get('pid')}, or use another data_dir",
         ) from None
+    DATA_FORMAT.open(config.data_dir)
+    return lock
 
 
 def write_endpoints(path: Path, endpoints: dict[str, str]) -> None:
@@ -88,6 +107,8 @@ def service_error(error: Exception, config: LogdConfig, config_path: Path) -> Se
     match error:
         case DoorSetupError() | NatsSetupError():
             return ConfigError(f"{config_path}: {error.key}: {error}", fix=error.fix)
+        case RefusedError(code="UNKNOWN_FORMAT"):
+            return ConfigError(f"{config.data_dir}: {error}", fix=NEWER_FIX)
         case RefusedError():
             return ConfigError(
                 f"{config_path}: cluster: {error}",

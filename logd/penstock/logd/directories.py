@@ -3,6 +3,12 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Final
+
+from penstock.service.data_format import DataFormat
+
+DATA_FORMAT: Final = DataFormat("logd")
+"""Of a whole data directory: streams, metadata, a node's part of Raft's log."""
 
 
 def make_directories(*paths: Path) -> None:

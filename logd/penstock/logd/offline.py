@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.logd.core.metadata import Metadata
+from penstock.logd.directories import DATA_FORMAT
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.purging import PURGED_NAME, PurgePoint
 from penstock.logd.store import Checkpoint, DirectoryLock, Masters
@@ -26,6 +27,7 @@ from penstock.logd.store.recovery import TEMPORARY_SUFFIX
 from penstock.logd.store.repair import Action, Deed, apply, plan
 from penstock.logd.store.segment import LOG_SUFFIX
 from penstock.logd.store.shadow import ShadowDisk
+from penstock.service.data_format import DataFormatError
 
 METADATA_NAME: Final = "metadata"
 STREAMS_NAME: Final = "streams"
@@ -119,9 +121,10 @@ def look(path: Path) -> DataDirectory:
     """What there is in a directory, by its metadata and its names; nothing is changed.
 
     Raises:
-        RefusedError: `NOT_A_DATA_DIR`.
+        RefusedError: `NOT_A_DATA_DIR`, `UNKNOWN_FORMAT`.
     """
     if (path / METADATA_NAME).exists() or (path / STREAMS_NAME).is_dir():
+        _check_format(path)
         return _Look(path).run()
     if not path.is_dir() or not any(path.glob(f"*{LOG_SUFFIX}")):
         message = f"{path} is neither a data directory of logd nor a partition's directory"
@@ -130,7 +133,17 @@ def look(path: Path) -> DataDirectory:
     number = int(whole.name) if whole.name.isdigit() else 0
     place = Place(_stream_name(whole.parent.name), number, path)
     root = whole.parents[min(2, len(whole.parents) - 1)]
-    return DataDirectory(path, root if (root / LOCK_NAME).exists() else None, [place])
+    if not (root / LOCK_NAME).exists():
+        return DataDirectory(path, None, [place])
+    _check_format(root)
+    return DataDirectory(path, root, [place])
+
+
+def _check_format(path: Path) -> None:
+    try:
+        DATA_FORMAT.check(path)
+    except DataFormatError as error:
+        raise RefusedError("UNKNOWN_FORMAT", error.reason) from None
 
 
 @contextmanager

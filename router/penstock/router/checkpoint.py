@@ -1,6 +1,7 @@
 """What a job keeps on disk between runs, beside what Spark keeps for each sink.
 
     CHECKPOINT_DIR/
+      format                  which format it has: `penstock.service.data_format`
       lock                    held while the job runs, so that it does not run twice
       starting_offsets.json   where each stream was begun; written before it is first read
       SINK/spark/             Spark's checkpoint of the sink's query
@@ -22,7 +23,9 @@ from penstock.router.clock import Clock
 from penstock.router.core.offsets import Offsets, offsets_from_json
 from penstock.router.durable import write_whole
 from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
+from penstock.service.data_format import DataFormat
 
+DATA_FORMAT: Final = DataFormat("router")
 _LOCK_POLL_S: Final = 0.1
 _OFFSET_LOG_VERSION: Final = "v1"
 _UNFINISHED: Final = re.compile(r"\.+\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
@@ -46,7 +49,9 @@ class JobLock:
         Raises:
             ConfigError: The directory cannot be written to.
             UnavailableError: Another job holds it still after `wait_s` seconds.
+            DataFormatError: A later version wrote it, or another part of Penstock.
         """
+        DATA_FORMAT.check(directory)
         path = directory / "lock"
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -69,6 +74,7 @@ class JobLock:
             )
         os.ftruncate(self.descriptor, 0)
         os.write(self.descriptor, f"process {os.getpid()}\n".encode())
+        DATA_FORMAT.open(directory)
 
     def _try(self) -> bool:
         try:
