@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from penstock.logd.core.cluster import moves, partition_rules, stream_rules
+from penstock.logd.core.cluster import liveness, moves, partition_rules, stream_rules
 from penstock.logd.core.cluster.commands import Election
 from penstock.logd.core.cluster.controller import Controller
 from penstock.logd.core.cluster.tables import Tables, basis_of
@@ -21,6 +21,7 @@ from penstock.logd.errors import RefusedError
 from tests.sim.cluster_replica import Ids
 
 if TYPE_CHECKING:
+    from penstock.logd.core.cluster.heartbeats import PartitionReport
     from penstock.logd.core.cluster.records import Partition, PartitionKey, StreamRecord
     from penstock.logd.core.node import NodeId
     from penstock.logd.core.replication.effects import ProposeIsr
@@ -140,6 +141,16 @@ def _word_of_a_removed_replica_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(View, "holds_since", lambda *_: 0)
 
 
+def _replica_that_is_back_is_nothing_new(patch: pytest.MonkeyPatch) -> None:
+    """The controller does not look again when a log that failed is there again."""
+    matters = liveness._matters
+
+    def only_what_is_known(seen: Any, report: PartitionReport) -> bool:
+        return report.key in seen.reports and matters(seen, report)
+
+    patch.setattr(liveness, "_matters", only_what_is_known)
+
+
 class Twin(NamedTuple):
     """A way to be wrong, and a seed that has shown it."""
 
@@ -152,6 +163,7 @@ TWINS: Final = {
         _added_counts_before_it_has_caught_up, seed=0
     ),
     "the word of a removed replica counts": Twin(_word_of_a_removed_replica_counts, seed=8133),
+    "a replica that is back is nothing new": Twin(_replica_that_is_back_is_nothing_new, seed=11844),
     "additions do not count": Twin(_additions_do_not_count, seed=18),
     "the old replica goes before the new one is in sync": Twin(_old_replica_goes_first, seed=0),
     "a leader is removed": Twin(_leader_is_removed, seed=21),

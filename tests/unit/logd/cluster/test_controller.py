@@ -248,6 +248,21 @@ def test_a_replica_that_is_not_fit_does_not_lead(office: Office, unfit: Unfit) -
     assert office.cluster.partition().leader == "c"
 
 
+def test_the_only_replica_leads_when_its_log_is_open_again(office: Office) -> None:
+    """While a log that failed is opened again, a full report does not name it."""
+    office.do(office.cluster.isr_change("a"))
+    office.begin()
+    office.pass_time(1000, "b", "c")
+    office.apply()
+    assert office.cluster.partition().leader is None
+    office.beat("a", reports=(report(office.cluster, unfit="failed"),))
+    office.beat("a", full=True)
+    assert office.apply() == []
+    office.beat("a", reports=(report(office.cluster),))
+    office.apply()
+    assert office.cluster.partition().leader == "a"
+
+
 def test_an_old_heartbeat_gives_no_lease_and_changes_nothing(office: Office) -> None:
     office.begin()
     office.beat("a")

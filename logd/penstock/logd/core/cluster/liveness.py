@@ -155,9 +155,13 @@ class Liveness:
 
 
 def _matters(seen: _Seen, report: PartitionReport) -> bool:
-    """Whether a report says that a replica's fitness changed."""
+    """Whether a report says that a replica's fitness changed.
+
+    What comes anew may have been there before, unfit: a log that failed is not reported while it
+    is opened again.
+    """
     before = seen.reports.get(report.key)
     if before is None or before.incarnation != report.incarnation:
-        return bool(report.unfit) or report.resigned
+        return True
     told = (before.unfit, before.resigned, before.resigned and before.leader_epoch)
     return told != (report.unfit, report.resigned, report.resigned and report.leader_epoch)
