@@ -109,6 +109,16 @@ def test_a_table_that_is_not_there_is_waited_for(case: PostgresCase) -> None:
     assert len(rows_of(case, "1", name)) == 1
 
 
+def test_a_table_may_have_the_name_of_a_word_of_sql(case: PostgresCase) -> None:
+    case.admin.execute('DROP TABLE IF EXISTS "order"')
+    sink, context = case.sink(table="order")
+    sink.write(batch([log_record(0), log_record(1)]))
+    sink.write(batch([log_record(1), log_record(2)], first=1))
+    assert rows_of(case, '"offset"', 'public."order"') == [(0,), (1,), (2,)]
+    assert dead_letters(context) == []
+    case.admin.execute('DROP TABLE "order"')
+
+
 def test_a_table_without_the_key_is_waited_for(case: PostgresCase) -> None:
     name = f"keyless_{case.run}"
     case.admin.execute(f"CREATE TABLE {name} (LIKE {case.run})")

@@ -113,6 +113,7 @@ def test_a_wrong_secret_is_waited_for_and_never_shown(case: ServerCase) -> None:
     writing = threading.Thread(target=sink.write, args=(batch(records(case)),))
     writing.start()
     problem = wait_until(lambda: context.meter.problem) or ""
+    assert "paused until that is corrected" in problem
     correct()
     writing.join(60)
     assert not writing.is_alive()
@@ -128,6 +129,8 @@ def test_an_address_that_nobody_listens_on_is_waited_for(case: ServerCase) -> No
     with pytest.raises(StoppedError):
         sink.write(batch(records(case)))
     assert context.meter.problem
+    assert context.meter.circuit.state == "closed", "an outage, and no settings to correct"
+    assert "paused" not in context.meter.problem
     assert dead_letters(context) == []
 
 

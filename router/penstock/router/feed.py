@@ -88,7 +88,11 @@ class Feed:
 
     def begin_anew(self) -> None:
         """What comes next repeats nothing of the batch before."""
-        self._sink.begin_anew()
+        anew = getattr(
+            self._sink, "begin_anew", None
+        )  # one that does not derive from `Sink` may lack it
+        if anew is not None:
+            anew()
 
     def divide(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         """The rows to go on with, and those that are no records, if these are to be laid aside."""

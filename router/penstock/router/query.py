@@ -25,6 +25,8 @@ from penstock.router.sinks import Sink, SinkContext
 
 _ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _REASON_LENGTH_MAX: Final = 500
+_WAITING: Final = "Waiting for"
+"""How Spark's message begins between triggers, and not before the first one has ended."""
 
 
 class _State(Enum):
@@ -51,6 +53,7 @@ class SinkQuery:
         self._start_at_ns = 0
         self._failed_at_ns = 0
         self._query: Any = None
+        self._closed = False
         self._log = structlog.get_logger().bind(sink=self.name)
 
     @property
@@ -98,6 +101,13 @@ class SinkQuery:
             self._state = _State.RUNNING
         elif self._state is _State.RUNNING and not self._query.isActive:
             self._failed(now_ns)
+        elif self._state is _State.RUNNING and self.failure and self._has_nothing_to_do():
+            self.failure = None
+
+    def _has_nothing_to_do(self) -> bool:
+        """Whether a trigger has found nothing to deliver, nothing of before either."""
+        status = self._query.status
+        return not status["isTriggerActive"] and str(status["message"]).startswith(_WAITING)
 
     def is_idle(self) -> bool:
         """Whether no batch is in work now."""
@@ -107,14 +117,17 @@ class SinkQuery:
 
     def stop(self) -> None:
         """End the query; a batch in work is given up and comes again at the next start."""
-        if self._state is _State.RUNNING:
+        running, self._state = self._state is _State.RUNNING, _State.STOPPED
+        if running:
             try:
                 self._query.stop()
-                self._feed.close()
             except (Py4JError, PySparkException) as error:
                 # A sink that hangs cannot be interrupted. Its thread ends with the JVM.
                 self._log.warning("query does not stop", reason=type(error).__name__)
-        self._state = _State.STOPPED
+                return
+        if not self._closed:
+            self._closed = True
+            self._feed.close()
 
     @property
     def _spark_checkpoint(self) -> Path:

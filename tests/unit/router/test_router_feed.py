@@ -209,3 +209,11 @@ def test_a_paced_sink_waits_between_batches(
     for batch in range(3):
         feed.give(table([row(number) for number in range(4)]), batch)
     assert sum(waited) == pytest.approx(3.0, abs=0.01)
+
+
+def test_a_sink_of_others_need_not_know_how_to_begin_anew(tmp_path: Path) -> None:
+    class Plain:
+        columns = ("value",)
+
+    plain: Any = Plain()
+    Feed(load(tmp_path), plain, context(tmp_path)).begin_anew()

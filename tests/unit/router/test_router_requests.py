@@ -82,7 +82,7 @@ def test_a_body_is_one_record_a_line_whatever_the_record(tmp_path: Path) -> None
 def test_a_preview_shows_the_request_and_no_secret(tmp_path: Path) -> None:
     sink = post(tmp_path, headers={"X-Api-Key": "hush"})
     (shown,) = sink.preview(batch([log_record(0)]))
-    assert shown.target == "POST http://127.0.0.1:1/in?a=b"
+    assert shown.target == "POST http://127.0.0.1:1/in?a=***"
     assert ("X-Api-Key", "***") in shown.headers
     assert "hush" not in repr(shown)
 

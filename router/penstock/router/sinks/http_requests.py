@@ -1,20 +1,18 @@
 """Request-based sinks over HTTP: the connection, the headers, an answer's usual meaning."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Final, assert_never
+from typing import ClassVar, assert_never
 
 from pydantic import SecretStr
 from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer, Meaning, verdict_of
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Verdict
-from penstock.router.sinks.request_settings import HttpSettings
+from penstock.router.sinks.request_settings import HIDDEN, HttpSettings, hidden_query
 from penstock.router.sinks.requests import Request, RequestSink
 from penstock.router.sinks.sink import Preview, SinkContext
 from penstock.router.sinks.transport import HttpRequest, NotSent, Silent, Transport
 from penstock.service import ConfigError
-
-HIDDEN: Final = "***"
 
 
 class HttpRequestSink(RequestSink):
@@ -99,7 +97,7 @@ class HttpRequestSink(RequestSink):
         made = self.request_of(request, 1)
         secrets = dict.fromkeys(made.secrets, HIDDEN)
         return Preview(
-            f"{made.method} {self.address}{made.path}",
+            f"{made.method} {self.address}{self.shown_path(made.path)}",
             len(request.items),
             made.body.decode(errors="replace"),
             tuple(sorted({**made.headers, **secrets}.items())),
@@ -111,6 +109,11 @@ class HttpRequestSink(RequestSink):
         own = "/" + (parts[3] if len(parts) > 3 else "")
         before, question, query = own.partition("?")
         return f"{before.rstrip('/')}{below}{question}{query}" if below else own
+
+    def shown_path(self, path: str) -> str:
+        """A path for people: what the configured URL's query says may be a key."""
+        query = str(self._settings.url).partition("?")[2]
+        return path.replace(f"?{query}", f"?{hidden_query(query)}", 1) if query else path
 
     def query(self, path: str, query: str) -> str:
         """A path with (more of) a query."""

@@ -28,7 +28,7 @@ import orjson
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.router.core.verdict import Failed, Fault, Paused, Sorted, Taken, Verdict
+from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Sorted, Taken, Verdict
 from penstock.router.sinks.documents import event_id, record_of, section
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
@@ -150,7 +150,9 @@ class NatsSubject(RequestSink):
         messages = [item.content for item in request.items]
         try:
             limit = self._connection.open()
-        except OSError as error:
+        except ConnectionError as error:
+            return Busy(str(error))
+        except OSError as error:  # it does not let us in, or a secret cannot be read
             return Paused(str(error))
         fits = [_size(it.headers) + len(it.payload) <= limit for it in messages]
         answers, problem = self._connection.exchange([*compress(messages, fits)])

@@ -20,6 +20,9 @@ _END_S: Final = 2.0
 
 Result = TypeVar("Result")
 
+_REFUSED: Final = ("authoriz", "authentic", "permission", "user ", "account")
+"""In what a server says to whom it does not let in."""
+
 _NOBODY: Final = "503"
 """The status that NATS answers with where nobody listens on the subject."""
 
@@ -44,7 +47,8 @@ class Connection:
         """Connect where there is no connection; returns how many bytes a message may have.
 
         Raises:
-            OSError: No server can be reached or lets us in, or a secret cannot be read.
+            ConnectionError: No server can be reached.
+            OSError: None lets us in, or a secret cannot be read.
         """
         if self._client is None or not self._client.is_connected:
             self._run(self._connect())
@@ -82,7 +86,8 @@ class Connection:
             with suppress(AssertionError, Error):  # nats-py's, when it has not begun to connect
                 await client.close()
             said = self._problem or str(error) or type(error).__name__
-            raise OSError(f"NATS: {said}") from None
+            refused = isinstance(error, ValueError) or any(it in said.lower() for it in _REFUSED)
+            raise (PermissionError if refused else ConnectionError)(f"NATS: {said}") from None
         self._client = client
 
     async def _exchange(self, messages: Sequence[Message]) -> tuple[list[Outcome], str]:

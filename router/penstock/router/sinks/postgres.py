@@ -74,6 +74,14 @@ _UNFIT: Final = ("21", "22", "23", "44", "54", "P0001")
 """
 
 
+_PASSING: Final = (
+    "starting up", "shutting down", "in recovery", "not accepting connections",
+    "not yet accepting connections", "too many clients", "too many connections",
+    "remaining connection slots",
+)  # fmt: skip
+"""Of the FATAL messages to who connects, those that are about the moment."""
+
+
 class PostgresSink(RequestSettings):
     """Rows in a table of PostgreSQL."""
 
@@ -104,6 +112,7 @@ class Postgres(RequestSink):
         self._psycopg = needed("psycopg", extra="postgres")
         self._connection: Any = None
         self._merge = ""
+        self._table = ".".join(f'"{name}"' for name in config.table.split("."))
         self.address = f"PostgreSQL, table {config.table}"
 
     @override
@@ -152,15 +161,9 @@ class Postgres(RequestSink):
 
     @override
     def exchange(self, request: Request, attempt: int) -> Verdict:
-        try:
-            refusal = self._connect()
-        except (OSError, self._psycopg.Error) as error:
-            refusal = _first_line(error)
-            if isinstance(error, self._psycopg.ProgrammingError) and error.sqlstate is None:
-                refusal = "libpq cannot read the connection string"  # what it says has secrets
-        if refusal:
+        if (refusal := self._refusal()) is not None:
             self.close()
-            return Paused(refusal)
+            return refusal
         try:
             with self._in_time():
                 self._insert(request)
@@ -170,6 +173,18 @@ class Postgres(RequestSink):
             data_error = isinstance(error, self._psycopg.DataError)
             return verdict_of(error.sqlstate, _first_line(error), data_error=data_error)
         return Taken()
+
+    def _refusal(self) -> Verdict | None:
+        """Why there is no connection, or no table for it."""
+        try:
+            said = self._connect()
+        except self._psycopg.Error as error:
+            if isinstance(error, self._psycopg.ProgrammingError) and error.sqlstate is None:
+                return Paused("libpq cannot read the connection string")  # it would show secrets
+            return refusal_of(error.sqlstate, str(error))
+        except OSError as error:
+            return Paused(f"a secret cannot be read: {_first_line(error)}")
+        return Paused(said) if said else None
 
     def _connect(self) -> str:
         """Connect if there is no connection; returns why the table cannot be used."""
@@ -185,16 +200,16 @@ class Postgres(RequestSink):
             tcp_user_timeout=round(timeout_s * 1000),
             application_name=f"penstock {self.context.job}/{self.context.sink}",
         )
-        table = self._config.table
+        table, name = self._table, self._config.table
         with self._in_time():
             found = self._connection.execute("SELECT to_regclass(%s)", (table,)).fetchone()
             if found == (None,):
                 if not self._config.create:
-                    return f"there is no table {table}"
+                    return f"there is no table {name}"
                 self._connection.execute(_make_table(table))
             key = {name for (name,) in self._connection.execute(_PRIMARY_KEY, (table,))}
         if not {*KEY} <= key <= {*KEY, "time"}:
-            return f"the primary key of {table} must be {', '.join(KEY)}, and perhaps time"
+            return f"the primary key of {name} must be {', '.join(KEY)}, and perhaps time"
         self._merge = _merge(table, key)
         return ""
 
@@ -205,7 +220,7 @@ class Postgres(RequestSink):
             cursor.execute(
                 f"SET LOCAL statement_timeout = {limit_ms};"  # noqa: S608 - names are checked
                 f" CREATE TEMPORARY TABLE penstock_copy ON COMMIT DROP AS"
-                f" SELECT {names} FROM {self._config.table} WITH NO DATA"
+                f" SELECT {names} FROM {self._table} WITH NO DATA"
             )
             with cursor.copy(f"COPY penstock_copy ({names}) FROM STDIN") as copy:
                 for item in request.items:
@@ -250,6 +265,20 @@ def verdict_of(state: str | None, text: str, *, data_error: bool = False) -> Ver
     if state.startswith(_UNFIT):
         return Unfit(fault)
     return Failed(fault, answered=not state.startswith(("57", "08")))
+
+
+def refusal_of(state: str | None, text: str) -> Verdict:
+    """What it means that no connection could be made.
+
+    libpq tells no SQLSTATE then. A server that answers says FATAL; else nobody is there.
+    """
+    reason = f"PostgreSQL: {(text.strip().splitlines() or ['no connection'])[0][:200]}"
+    if state is not None:
+        return Paused(reason) if state.startswith(_PAUSED) else Busy(reason)
+    answered = "FATAL:" in text or "no password" in text
+    if not answered or any(passing in text for passing in _PASSING):
+        return Busy(reason)
+    return Paused(reason)
 
 
 def _make_table(name: str) -> str:

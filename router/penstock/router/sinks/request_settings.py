@@ -2,7 +2,7 @@
 
 import ssl
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, HttpUrl, SecretStr, model_validator
@@ -12,6 +12,9 @@ from penstock.router.core.breaker import Limits
 from penstock.router.core.delivery import Policy
 from penstock.router.sinks.settings import Batch, Retry, Seconds, Settings, SinkConfig
 from penstock.router.sinks.transport import Compression
+
+HIDDEN: Final = "***"
+"""Stands for what people are not shown."""
 
 
 class RequestBatch(Batch):
@@ -87,9 +90,22 @@ class HttpSettings(RequestSettings):
 
     @property
     def shown_url(self) -> str:
-        """The URL for people: without a user and password, which are not sent either."""
+        """The URL for people: without user and password, which are not sent either.
+
+        Nor does it show what its query says, for that may be a key.
+        """
         parts = urlsplit(str(self.url))
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        host = parts.netloc.rpartition("@")[2]
+        return urlunsplit(parts._replace(netloc=host, query=hidden_query(parts.query)))
+
+
+def hidden_query(query: str) -> str:
+    """The query of a URL with the names that it has, and no values."""
+    parts = query.split("&") if query else []
+    return "&".join(
+        f"{name}={HIDDEN}" if is_named else HIDDEN
+        for name, is_named, _ in (part.partition("=") for part in parts)
+    )
 
 
 class Secret(Settings):

@@ -211,9 +211,12 @@ class S3(HttpRequestSink):
             return TooLarge(answer.fault)
         if answer.status == 409 or code == "RequestTimeout":
             return Busy(answer.fault.reason, answer.after_s)
-        if code in ("BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch"):
-            return Failed(answer.fault)  # damaged on its way
         verdict = super().judge(answer, request)
+        damaged = code in ("BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch")
+        if damaged or isinstance(
+            verdict, Failed
+        ):  # a store looks into no object: no record's fault
+            return Busy(answer.fault.reason, answer.after_s)
         if isinstance(verdict, Taken):
             self.context.meter.count("files")
         return Paused(answer.fault.reason) if isinstance(verdict, Unfit) else verdict
@@ -221,7 +224,8 @@ class S3(HttpRequestSink):
     @override
     def show(self, request: Request) -> Preview:
         key = self._key_of(request)
-        target = f"PUT {self.address}{self.path('/' + quote(key, safe='/-_.~='))}"
+        path = self.path("/" + quote(key, safe="/-_.~="))
+        target = f"PUT {self.address}{self.shown_path(path)}"
         headers = tuple(sorted(self._headers().items()))
         return Preview(target, len(request.items), as_json_lines(self._part_of(request)), headers)
 

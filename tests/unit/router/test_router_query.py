@@ -1,0 +1,108 @@
+"""What a sink's query makes of its failures and of its end, without Spark."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError
+from typing_extensions import override
+
+from penstock.router.core.offsets import Offsets
+from penstock.router.core.restarts import FIRST_PAUSE_S
+from penstock.router.query import SinkQuery
+from penstock.router.sinks import SinkContext
+from tests.unit.router.sink_rows import TestClock, context
+from tests.unit.router.test_router_config import load
+from tests.unit.router.test_router_sinks import Pigeon, PigeonConfig
+
+BETWEEN = {"isTriggerActive": False, "message": "Waiting for data to arrive"}
+BEGINNING = {"isTriggerActive": False, "message": "Initializing sources"}
+IN_WORK = {"isTriggerActive": True, "message": "Processing new data"}
+SPARK: Any = None
+
+
+class Closable(Pigeon):
+    """Counts how often it is closed."""
+
+    def __init__(self, sink_context: SinkContext) -> None:
+        super().__init__(PigeonConfig(type="pigeon"), sink_context)
+        self.closed = 0
+
+    @override
+    def close(self) -> None:
+        self.closed += 1
+
+
+class SparkQuery:
+    """A streaming query as Spark shows it."""
+
+    def __init__(self) -> None:
+        self.isActive = True
+        self.status: dict[str, Any] = BEGINNING
+        self.hangs = False
+
+    def exception(self) -> None:
+        """Nothing is known of why it ended."""
+
+    def stop(self) -> None:
+        """End it."""
+        if self.hangs:
+            raise Py4JError("it does not")
+        self.isActive = False
+
+
+class Started(SinkQuery):
+    """Whose queries are no Spark's."""
+
+    @override
+    def _start(self, spark: Any) -> None:
+        self._query = SparkQuery()
+
+
+def made(directory: Path) -> tuple[Started, Closable, TestClock]:
+    within = context(directory)
+    sink = Closable(within)
+    assert isinstance(within.clock, TestClock)
+    return Started(load(directory), sink, within, Offsets({})), sink, within.clock
+
+
+def failed(query: Started) -> None:
+    query._query.isActive = False
+    query.poll(SPARK)
+    assert query.failure
+
+
+def test_a_query_that_finds_nothing_new_after_a_failure_is_well(tmp_path: Path) -> None:
+    query, _, clock = made(tmp_path)
+    query.poll(SPARK)
+    failed(query)
+    clock.sleep(FIRST_PAUSE_S)
+    query.poll(SPARK)
+    for status in (BEGINNING, IN_WORK):
+        query._query.status = status
+        query.poll(SPARK)
+        assert query.problem, "it has shown nothing yet"
+    query._query.status = BETWEEN
+    query.poll(SPARK)
+    assert query.problem is None
+    assert query.circuit.state == "closed"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_the_end_closes_the_sink_once_in_whatever_state(tmp_path: Path, waits: bool) -> None:
+    query, sink, _ = made(tmp_path)
+    query.poll(SPARK)
+    if waits:
+        failed(query)
+    query.stop()
+    query.stop()
+    assert sink.closed == 1
+
+
+def test_a_sink_whose_query_does_not_end_is_left_alone(tmp_path: Path) -> None:
+    """Its thread is still in it."""
+    query, sink, _ = made(tmp_path)
+    query.poll(SPARK)
+    query._query.hangs = True
+    query.stop()
+    assert sink.closed == 0
