@@ -76,7 +76,7 @@ class HostedNode(Node):
         self.pending: list[Ack] = []
         self.pending_here: list[Ack] = []
         self.lease_told_ns = 0
-        self.resigned_epoch = 0
+        self.resigned_epoch = self.gave_back()
         self.unfit: Unfit = ""
         self.isr: frozenset[NodeId] = frozenset()
         self.epoch = 0
@@ -102,6 +102,10 @@ class HostedNode(Node):
         """After a failure of the disk the machine goes on; the log is opened anew."""
         self.die(power=True)
         self.server.reopen(self)
+
+    @override
+    def gave_back(self) -> int:
+        return self.server.resignations.get((self.world.place, self.incarnation), 0)
 
     @override
     def remember(self, ids: dict[Message, int]) -> None:
@@ -191,6 +195,7 @@ class HostedNode(Node):
         if epoch > self.resigned_epoch:
             self.world.mark("resigned")
             self.resigned_epoch = epoch
+            self.server.resignations[self.world.place, self.incarnation] = epoch
             self.server.beat(BeatNow())
 
     @override

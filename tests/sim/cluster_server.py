@@ -32,6 +32,7 @@ class Server(Office):
     Attributes:
         places: The replicas that are open.
         ready: The state is as it was when the process started, or later.
+        resignations: Of each partition the last epoch that the process has resigned from.
     """
 
     def __init__(self, world: ClusterWorld, name: NodeId, storage: ModelStorage) -> None:
@@ -39,6 +40,7 @@ class Server(Office):
         self.places: dict[PartitionKey, HostedNode] = {}
         self.settling: set[PartitionKey] = set()
         self.ready = False
+        self.resignations: dict[tuple[PartitionKey, str], int] = {}
 
     # Its life.
 
@@ -48,6 +50,7 @@ class Server(Office):
         self.life += 1
         self.running, self.paused, self.inbox = True, False, []
         self.places, self.settling, self.ready = {}, set(), False
+        self.resignations = {}
         self.begin_office()
         self.begin_group()
         self.register()

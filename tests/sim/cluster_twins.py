@@ -151,6 +151,17 @@ def _replica_that_is_back_is_nothing_new(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(liveness, "_matters", only_what_is_known)
 
 
+def _opened_again_it_leads_on(patch: pytest.MonkeyPatch) -> None:
+    """A log that failed and was opened again leads in the epoch that it gave back."""
+    why = Replica._why_not_lead
+
+    def forgets(self: Replica, view: View) -> str:
+        self._resigned_epoch = 0
+        return why(self, view)
+
+    patch.setattr(Replica, "_why_not_lead", forgets)
+
+
 class Twin(NamedTuple):
     """A way to be wrong, and a seed that has shown it."""
 
@@ -164,6 +175,7 @@ TWINS: Final = {
     ),
     "the word of a removed replica counts": Twin(_word_of_a_removed_replica_counts, seed=8133),
     "a replica that is back is nothing new": Twin(_replica_that_is_back_is_nothing_new, seed=11844),
+    "an epoch that was given back is led again": Twin(_opened_again_it_leads_on, seed=40384),
     "additions do not count": Twin(_additions_do_not_count, seed=18),
     "the old replica goes before the new one is in sync": Twin(_old_replica_goes_first, seed=0),
     "a leader is removed": Twin(_leader_is_removed, seed=21),

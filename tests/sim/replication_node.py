@@ -82,9 +82,16 @@ class Node:
         self.remember(stored | disk.ids)
         self.high_watermark, self.checked = log.high_watermark, 0
         boot = f"{self.name}{self.life}"
-        self.replica = Replica(self.name, self.incarnation, log, boot=boot, settings=SETTINGS)
+        self.replica = Replica(
+            self.name, self.incarnation, log,
+            boot=boot, settings=SETTINGS, resigned_epoch=self.gave_back(),
+        )  # fmt: skip
         for offset in disk.holes():
             self.will_notice(offset)
+
+    def gave_back(self) -> int:
+        """The last epoch that this process has resigned from before it opened this log."""
+        return 0
 
     def remember(self, ids: dict[Message, int]) -> None:
         """What it knows to be stored, and where."""

@@ -35,6 +35,10 @@ class Host(Protocol):
     def replication(self) -> Replication:
         """The way to other replicas."""
 
+    @property
+    def resignations(self) -> dict[PartitionKey, int]:
+        """Of each partition the last epoch whose leadership this process gave back."""
+
     def lease_until_ns(self) -> int:
         """Until when the node may lead; of the past: it may not."""
 

@@ -96,20 +96,21 @@ class HostedReplica:
             agreed_epoch=agreed_epoch,
         )
         # Numbers of fetches begin anew with each opening, so that is told apart like a process.
-        boot, incarnation = secrets.token_hex(8), self.key.incarnation
-        self._replica = Replica(host.node, incarnation, state, boot=boot, settings=host.settings)
+        resigned = host.resignations.get(self.key, 0)
+        self._replica = Replica(
+            host.node, self.key.incarnation, state,
+            boot=secrets.token_hex(8), settings=host.settings, resigned_epoch=resigned,
+        )  # fmt: skip
         self.epoch = 0
         self.high_watermark = self._replica.high_watermark
         self._partition: Partition | None = None
         self._fetched: list[Frame] = []
         self._patching: list[Frame] = []
         self._follows: NodeId | None = None
-        self._resigned_epoch = 0
         self._unfit: Unfit = ""
         self._isr: frozenset[NodeId] = frozenset()
-        self._lease_told_ns = 0
+        self._lease_told_ns = self._armed_ns = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._armed_ns = 0
 
     @property
     def partition(self) -> Partition:
@@ -165,7 +166,7 @@ class HostedReplica:
             last_epoch=log.last_epoch,
             end_offset=log.written,
             unfit=self._unfit,
-            resigned=self._resigned_epoch >= epoch > 0,
+            resigned=self._host.resignations.get(self.key, 0) >= epoch > 0,
         )
 
     def look(self) -> None:
@@ -343,8 +344,8 @@ class HostedReplica:
         where = {"stream": self.place.stream, "partition": self.place.partition}
         match effect:
             case do.Resign(epoch, reason):
-                if epoch > self._resigned_epoch:  # the core says so again and again
-                    self._resigned_epoch = epoch
+                if epoch > self._host.resignations.get(self.key, 0):  # it says so again and again
+                    self._host.resignations[self.key] = epoch
                     _log.warning("resigns", **where, epoch=epoch, reason=reason)
                     self._host.look()
             case do.Electable(electable, reason):

@@ -89,6 +89,7 @@ class NodeReplicas:
         self.rules_adoption = AccessAdoption(data_dir)
         self._cluster: ClusterNode | None = None
         self.ready, self.revived = False, 0
+        self.resignations: dict[PartitionKey, int] = {}
         self._hosted: dict[PartitionKey, HostedReplica] = {}
         self._places: dict[Place, HostedReplica] = {}
         self._subscribing = Subscribing(self, self._record, around.standby)

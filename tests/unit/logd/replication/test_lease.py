@@ -1,9 +1,12 @@
 """A leader whose lease is renewed without an event of its own, as its node does."""
 
+from dataclasses import replace
+
 from penstock.logd.core.replication import effects as fx
 from penstock.logd.core.replication import events as ev
+from penstock.logd.core.replication.replica import Replica
 from penstock.logd.core.replication.view import View
-from tests.support.replicas import LEASE_NS, VIEW, cluster
+from tests.support.replicas import LEASE_NS, VIEW, A, Node, cluster
 
 HALF_NS = LEASE_NS // 2
 
@@ -65,3 +68,14 @@ def test_without_the_lease_an_idle_leader_has_nothing_to_wake_for() -> None:
     leader, *_ = cluster("one")
     assert leader.replica.next_deadline_ns(1) == LEASE_NS
     assert leader.replica.next_deadline_ns(1, lease=False) is None
+
+
+def test_an_epoch_that_was_given_back_is_not_led_by_a_log_that_was_opened_again() -> None:
+    """Another node may lead by now, while this one's lease still holds."""
+    node = Node(A)
+    node.replica = Replica(A, "i", node.replica.log, boot="a2", resigned_epoch=1)
+    node.lead(VIEW)
+    assert not node.has(fx.Lead)
+    assert [effect.epoch for effect in node.has(fx.Resign) if isinstance(effect, fx.Resign)] == [1]
+    node.lead(replace(VIEW, version=2, leader_epoch=2))
+    assert node.has(fx.Lead) == [fx.Lead(2, 0)]

@@ -76,6 +76,7 @@ class Replica:
         log: As it was opened.
         boot: Different with each start of the process.
         settings: Of the cluster.
+        resigned_epoch: The last leadership that this process gave back before it opened this log.
 
     Attributes:
         state: Its role; changed by `_become` only.
@@ -90,12 +91,14 @@ class Replica:
         *,
         boot: str,
         settings: ReplicationSettings | None = None,
+        resigned_epoch: int = 0,
     ) -> None:
         self.state: State = Idle()
         self.view: View | None = None
         self.log = log
         self._node = node
         self._incarnation = incarnation
+        self._resigned_epoch = resigned_epoch
         self._settings = settings or ReplicationSettings()
         self._numbers = Numbers(boot)
         self._holes = Holes(self._settings)
@@ -270,6 +273,8 @@ class Replica:
         """Why this node must not lead; empty if it may."""
         if self._node not in view.isr:
             return "it is not in the ISR"
+        if self._resigned_epoch >= view.leader_epoch:  # another node may lead by now
+            return "it gave this epoch back before its log was opened again"
         if self.log.epochs.latest >= view.leader_epoch:
             # What that process had appended and not synced is lost here, and may be elsewhere: the
             # same epoch must not give the same offsets to other records.
