@@ -1,15 +1,19 @@
 """`penstock up --detach` and `penstock down`, with a launcher that starts nothing."""
 
+import json
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from penstock.deploy import background
 from penstock.deploy.layout import Layout, read_running
-from penstock.service import UnavailableError
+from penstock.service import AdminServer, Health, Status, UnavailableError
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -82,3 +86,34 @@ def test_another_process_of_that_number_is_not_stopped(tmp_path: Path) -> None:
         background.stop(directory=tmp_path, timeout_s=1)
         assert stranger.poll() is None
         stranger.send_signal(signal.SIGKILL)
+
+
+def test_what_another_launch_has_left_is_not_taken_for_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its launcher was killed, its number is another's, and its parts still answer."""
+    ready = Status("logd", "logd-1", "1", Health.READY)
+    part = AdminServer(lambda: ready, CollectorRegistry())
+    url = f"http://{part.start('127.0.0.1:0')}"
+    document = json.dumps({"pid": os.getpid(), "parts": {"logd": url}})
+    begin = LAUNCHER.index("write_running(layout, ")
+    leave = f"layout.running.write_text({document!r})\n    ended.wait()\n"
+    entry = LAUNCHER[:begin].format(on_signal="ended.set()") + leave
+    monkeypatch.setattr(background, "_ENTRY", entry)
+    monkeypatch.setattr(background, "_READY_S", 3)
+    begun: list[int] = []
+    spawn = os.posix_spawn
+
+    def noted(*given: Any, **more: Any) -> int:
+        begun.append(spawn(*given, **more))
+        return begun[-1]
+
+    monkeypatch.setattr(os, "posix_spawn", noted)
+    try:
+        with pytest.raises(UnavailableError, match="not all parts were ready"):
+            background.start(directory=tmp_path, arguments=())
+    finally:
+        for pid in begun:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        part.close()

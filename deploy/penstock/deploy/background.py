@@ -85,8 +85,10 @@ def _await_ready(layout: Layout, launcher: int, clock: Clock) -> None:
             )
             error.exit_code = ExitCode(code) if code in list(ExitCode) else ExitCode.FAILURE
             raise error
-        running = read_running(layout)
-        if running is not None and asyncio.run(_all_serve(list(running["parts"].values()))):
+        running = read_running(layout)  # a launcher that was killed may have left it
+        mine = running is not None and running["pid"] == launcher
+        parts = list(running["parts"].values()) if running is not None and mine else []
+        if len(parts) > 0 and asyncio.run(_all_serve(parts)):
             return
         if clock.monotonic_ns() > until_ns:
             raise UnavailableError(

@@ -1,8 +1,10 @@
-"""The admin endpoint of a process: `/healthz`, `/metrics` and `/status` over HTTP.
+"""The admin endpoint of a process: `/livez`, `/healthz`, `/metrics` and `/status` over HTTP.
 
 It runs in its own thread, so it answers while the process's main loop is busy; the health it
 reports is what the process last said of itself. `/healthz` is 200 when the process is ready or
-degraded, 503 otherwise; its body is the same JSON as `/status`, without the stages.
+degraded, 503 otherwise; its body is the same JSON as `/status`, without the stages. `/livez` is 200
+whenever the process can say how it is, whatever it says: to start it again would not help. It is
+for probes that kill what fails them.
 
 Where callers must be known, `/healthz` says to others no more than the health, for a probe has no
 secrets; the rest is 401, or 403 to whom it is not for. Connections are bounded in number and in
@@ -30,7 +32,7 @@ from prometheus_client.exposition import make_wsgi_app
 from typing_extensions import override
 
 from penstock.service.clock import SystemClock
-from penstock.service.config import split_host_port
+from penstock.service.config import join_host_port, split_host_port
 from penstock.service.errors import UnavailableError
 
 FINAL_STATUS = "final status"
@@ -50,6 +52,8 @@ _SILENCE_S: Final = 10.0
 """Seconds of them without a byte."""
 
 _VISITOR: Final = "penstock.visitor"
+_PROBED: Final = ("/livez", "/healthz")
+"""A probe has no secrets: these answer everybody."""
 
 
 class Health(StrEnum):
@@ -293,7 +297,7 @@ class AdminServer:
                 fix="stop what uses the port, or set another with the key `admin`",
             ) from None
         threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True).start()
-        return f"{host}:{self._server.server_port}"
+        return join_host_port(host, self._server.server_port)
 
     def close(self) -> None:
         """Stop listening, and log the last status: what this process did in its life."""
@@ -306,30 +310,32 @@ class AdminServer:
     def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
         admission = self._admission(environ[_VISITOR], path)
-        if path != "/healthz" and admission is Admission.UNKNOWN:
+        probed = path in _PROBED
+        if not probed and admission is Admission.UNKNOWN:
             words = {"error": "say who you are: a client certificate, or Authorization: Bearer ..."}
             return _json(start, "401 Unauthorized", words, ("WWW-Authenticate", "Bearer"))
-        if path != "/healthz" and admission is Admission.FORBIDDEN:
+        if not probed and admission is Admission.FORBIDDEN:
             return _json(start, "403 Forbidden", {"error": "it is known who you are: not for you"})
         if path == "/metrics":
             body: Iterable[bytes] = self._metrics(environ, start)
             return body
-        if path not in ("/healthz", "/status"):
-            return _json(start, "404 Not Found", {"paths": ["/healthz", "/metrics", "/status"]})
+        if path not in (*_PROBED, "/status"):
+            known = [*_PROBED, "/metrics", "/status"]
+            return _json(start, "404 Not Found", {"paths": known})
         status = asdict(self._status())
         if path == "/status":
             return _json(start, "200 OK", status)
         del status["stages"], status["info"]
         if admission is not Admission.ALL:
             status = {key: status[key] for key in ("component", "health")}
-        serving = status["health"] in (Health.READY, Health.DEGRADED)
+        serving = path == "/livez" or status["health"] in (Health.READY, Health.DEGRADED)
         return _json(start, "200 OK" if serving else "503 Service Unavailable", status)
 
     def _admission(self, visitor: Visitor, path: str) -> Admission:
         """What whoever asks may see; a probe that shows nothing is not known."""
         if self._admit is None:
             return Admission.ALL
-        if path == "/healthz" and not visitor.shows_something:
+        if path in _PROBED and not visitor.shows_something:
             return Admission.UNKNOWN
         return self._admit(visitor)
 

@@ -55,6 +55,11 @@ def split_host_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def join_host_port(host: str, port: int) -> str:
+    """HOST:PORT as `split_host_port` reads it, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def load_config(
     model: type[Model],
     path: Path,

@@ -5,8 +5,10 @@ import errno
 import gzip
 import json
 import os
+import socket
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from pydantic import ValidationError
 
 from penstock.deploy.console.asking import ask_json
 from penstock.deploy.console.config import AccessSection, ConsoleConfig
-from penstock.deploy.console.daemon import Console
+from penstock.deploy.console.daemon import CONNECTIONS_MAX, Console
 from penstock.deploy.console.door import Door, token_of
 from penstock.deploy.console.records import BEHIND_MAX, RECORDS_MAX, Wish, newest
 from penstock.deploy.console.web import page_files
@@ -118,6 +120,20 @@ def test_a_page_of_another_site_is_refused_by_the_name_it_calls(
 def test_a_request_that_comes_from_elsewhere_is_refused(console: Console) -> None:
     assert ask(console, "/api/snapshot", Origin="http://evil.example")[0].status == 421
     assert ask(console, "/api/snapshot", Origin=f"http://{console.address}")[0].status == 200
+
+
+def test_connections_that_ask_for_nothing_make_room(tmp_path: Path, log: FakeConsoleLog) -> None:
+    with running_console(tmp_path, {}, log) as console:
+        host, _, port = console.address.rpartition(":")
+        silent = [
+            socket.create_connection((host, int(port)), timeout=60)
+            for _ in range(CONNECTIONS_MAX + 5)
+        ]
+        assert ask(console, "/")[0].status == 200
+        with suppress(ConnectionResetError):
+            assert silent[0].recv(1) == b""
+        for connection in silent:
+            connection.close()
 
 
 def test_only_the_pages_own_files_are_served(console: Console) -> None:

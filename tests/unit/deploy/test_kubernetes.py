@@ -125,6 +125,29 @@ def test_there_are_never_two_drivers_of_a_job() -> None:
     assert (found["replicas"], found["strategy"]["type"]) == (1, "Recreate")
 
 
+def test_there_are_never_two_nats_that_know_nothing_of_each_other() -> None:
+    found = one("Deployment", "nats")["spec"]
+    assert (found["replicas"], found["strategy"]["type"]) == (1, "Recreate")
+
+
+@pytest.mark.parametrize("name", ["logd", "collector", "router"])
+def test_a_probe_that_kills_asks_whether_it_answers_and_not_how_it_is(name: str) -> None:
+    """Degraded is ready, and a node that waits for others is alive."""
+    [document] = [document for document in PODS if document["metadata"]["name"] == name]
+    [container] = pod(document)["containers"]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    ready = container["readinessProbe"]["httpGet"]
+    assert ready["path"] == "/healthz"
+    assert ready.get("scheme") == container["livenessProbe"]["httpGet"].get("scheme")
+
+
+def test_the_spool_on_the_host_is_for_the_collector_alone() -> None:
+    [container] = pod(one("DaemonSet", "collector"))["initContainers"]
+    command = container["command"]
+    assert command[:4] == ["install", "-d", "-m", "0700"]
+    assert set(container["securityContext"]["capabilities"]["add"]) == {"CHOWN", "FOWNER"}
+
+
 def test_secrets_are_the_files_that_init_makes(tmp_path: Path) -> None:
     replicas = one("StatefulSet", "logd")["spec"]["replicas"]
     init(tmp_path / "secrets", site_of("kubernetes", replicas), SystemClock())

@@ -65,6 +65,16 @@ def test_healthz_says_whether_it_serves(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("health", list(Health))
+def test_livez_says_that_it_answers_however_it_is(
+    process: _Process, url: str, health: Health
+) -> None:
+    """A probe that kills on it leaves alone whom a new start would not help."""
+    process.health = health
+    found, body = _get(f"{url}/livez")
+    assert (found, json.loads(body)["health"]) == (200, health.value)
+
+
 def test_status_holds_the_stages(url: str) -> None:
     code, body = _get(f"{url}/status")
     status = json.loads(body)
@@ -77,7 +87,10 @@ def test_metrics_are_for_prometheus(url: str) -> None:
 
 def test_other_paths_name_the_known_ones(url: str) -> None:
     code, body = _get(f"{url}/nothing")
-    assert (code, json.loads(body)["paths"]) == (404, ["/healthz", "/metrics", "/status"])
+    assert (code, json.loads(body)["paths"]) == (
+        404,
+        ["/livez", "/healthz", "/metrics", "/status"],
+    )
 
 
 def test_a_taken_address_is_refused(process: _Process, url: str) -> None:

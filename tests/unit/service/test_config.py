@@ -15,7 +15,7 @@ from penstock.service import (
     load_config,
     show_config,
 )
-from penstock.service.config import split_host_port
+from penstock.service.config import join_host_port, split_host_port
 
 
 class _Section(BaseModel):
@@ -131,3 +131,9 @@ def test_addresses_are_host_and_port(tmp_path: Path, address: str) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1", ":80", "a:65536", "a b:1", "::1:9"])
 def test_other_addresses_are_refused(tmp_path: Path, address: str) -> None:
     assert "HOST:PORT" in _mistake(tmp_path, f"name: a\nadmin: '{address}'\n").reason
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:80", "[::1]:80", "localhost:0"])
+def test_an_address_is_joined_as_it_was_split(address: str) -> None:
+    """An IPv6 address keeps its brackets."""
+    assert address == join_host_port(*split_host_port(address))

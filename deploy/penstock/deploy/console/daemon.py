@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from penstock.collector.budget import Budget
 from penstock.collector.errors import RemoteProtocolError
-from penstock.collector.sources.http_server import serve_http
+from penstock.collector.sources.http_server import Request, Response, serve_http
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.door import Door
 from penstock.deploy.console.polling import Polling
@@ -27,10 +27,14 @@ from penstock.deploy.core.rates import SECOND_NS, Rates
 from penstock.logd.client import AsyncLogClient
 from penstock.service import AdminServer, ConfigError, Health, Status, UnavailableError, notify
 from penstock.service.clock import SystemClock
-from penstock.service.config import split_host_port
+from penstock.service.config import join_host_port, split_host_port
 
 CONNECTIONS_MAX: Final = 128
-"""At a time, each for one request; a further one is closed."""
+"""At a time, each for one request. Beyond that the first goes that has asked for nothing yet; when
+all have asked, the new one is closed."""
+
+HANDSHAKE_S: Final = 5.0
+"""Seconds for TLS to begin."""
 
 WHOLE_S: Final = 30.0
 """Seconds that a connection may take."""
@@ -77,6 +81,7 @@ class Console:
             self._streams.problem = "the console knows no logd; see its key `logd`"
         self._polling = Polling(config, self._rates, self._clock, self._note)
         self._connections = 0
+        self._silent: dict[asyncio.StreamWriter, None] = {}  # in the order in which they came
         self._turned_away = 0
         bodies = CONNECTIONS_MAX * BODY_BYTES_MAX  # each connection's, so there is always room
         self._bodies = Budget(bytes_max=bodies, share_bytes_max=bodies).share("console")
@@ -103,14 +108,17 @@ class Console:
         if config.admin is not None:
             self._admin.start(config.admin)
         try:
-            server = await asyncio.start_server(self._serve, host, port, ssl=self._tls)
+            handshake_s = None if self._tls is None else HANDSHAKE_S
+            server = await asyncio.start_server(
+                self._serve, host, port, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            )
         except OSError as error:
             self._admin.close()
             raise UnavailableError(
                 f"console: cannot listen on {config.listen}: {error.strerror}",
                 fix="stop what uses the port, or name another with --listen",
             ) from None
-        self.address = f"{host}:{server.sockets[0].getsockname()[1]}"
+        self.address = join_host_port(host, server.sockets[0].getsockname()[1])
         self._web.door = Door(config, self.address)
         scheme = "http" if self._tls is None else "https"
         structlog.get_logger().info("console serves", url=f"{scheme}://{self.address}/")
@@ -165,11 +173,16 @@ class Console:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._connections >= CONNECTIONS_MAX:
             self._turned_away += 1
-            writer.close()
-            return
+            if not self._silent:
+                writer.close()
+                return
+            first = next(iter(self._silent))
+            del self._silent[first]
+            first.transport.abort()
         self._connections += 1
+        self._silent[writer] = None
         peer = str(writer.get_extra_info("peername"))
-        answer = partial(self._web.answer, peer=peer)
+        answer = partial(self._answer, writer, peer)
         try:
             async with asyncio.timeout(WHOLE_S):
                 await serve_http(
@@ -179,9 +192,15 @@ class Console:
             structlog.get_logger().debug("a connection broke", peer=peer)
         finally:
             self._connections -= 1
+            self._silent.pop(writer, None)
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
+
+    async def _answer(self, writer: asyncio.StreamWriter, peer: str, request: Request) -> Response:
+        """Answer; whoever has asked is not sent away for another."""
+        self._silent.pop(writer, None)
+        return await self._web.answer(request, peer)
 
 
 class ConsoleMetrics(Collector):
