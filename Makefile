@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-containers check sim fuzz soak nemesis crash bench failover proto metrics reference constraints clean
+.PHONY: help demo test test-containers check sim fuzz soak appliance-soak nemesis crash bench failover proto metrics reference constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -28,6 +28,9 @@ test-containers: .venv/.installed ## Build the images and run deploy/compose.yam
 
 soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SEED=n repeats one
 	@$(BIN)/python -m tests.soak $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+appliance-soak: .venv/.installed ## Run the whole appliance with a fault every minute, judge memory, counts, logs; MINUTES=n
+	@$(BIN)/python -m tests.appliance_soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 nemesis: .venv/.installed ## Faults at random on a real cluster under load; SECONDS=n, SEED=n draws the same
 	@$(BIN)/python -m tests.nemesis $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -1,0 +1,160 @@
+"""What a run is judged by: memory that does not grow, records each once, errors that are explained.
+
+Pure: samples and lines in, verdicts out.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+SECOND_NS: Final = 1_000_000_000
+WARM_UP_S: Final = 180
+"""Of a process, before its memory counts: caches fill, a JVM's heap grows to its size."""
+
+WATCHED_S: Final = 240
+"""A process is judged by its memory if it lived so long after that."""
+
+GROWTH_MIB_PER_HOUR_MAX: Final[Mapping[str, float]] = {"router": 240.0}
+GROWTH_MIB_PER_HOUR_DEFAULT: Final = 60.0
+"""A leak of 1 KiB a record at 200 records a second is 700 MiB an hour. A JVM's heap goes up and
+down by more than a leak of another process would be in half an hour."""
+
+EXPLAINED_S: Final = 60.0
+"""An error is explained by a fault that lasted until so many seconds before it."""
+
+_LEVELS: Final = ("error", "critical")
+
+
+class Sample(NamedTuple):
+    """How much memory a process had at a time."""
+
+    at_ns: int
+    bytes: int
+
+
+class FaultSpan(NamedTuple):
+    """What was done to a part, from when to when it was back."""
+
+    part: str
+    kind: str
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Of one process.
+
+    Attributes:
+        mib_per_hour: The slope of the line that fits best; None: it did not live long enough.
+    """
+
+    part: str
+    pid: int
+    lived_s: float
+    last_mib: float
+    mib_per_hour: float | None
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it is within its bound, or cannot be judged."""
+        bound = GROWTH_MIB_PER_HOUR_MAX.get(self.part, GROWTH_MIB_PER_HOUR_DEFAULT)
+        return self.mib_per_hour is None or self.mib_per_hour <= bound
+
+
+def growth(part: str, pid: int, samples: Sequence[Sample]) -> Growth:
+    """How the memory of a process grew after its warm-up."""
+    first, last = samples[0], samples[-1]
+    counted = [one for one in samples if one.at_ns - first.at_ns >= WARM_UP_S * SECOND_NS]
+    watched_s = (counted[-1].at_ns - counted[0].at_ns) / SECOND_NS if counted else 0.0
+    slope = _slope(counted) * 3600 / 2**20 if watched_s >= WATCHED_S else None
+    lived_s = (last.at_ns - first.at_ns) / SECOND_NS
+    return Growth(part, pid, lived_s, last.bytes / 2**20, slope)
+
+
+def _slope(samples: Sequence[Sample]) -> float:
+    """Bytes a second, by least squares."""
+    begin = samples[0].at_ns
+    xs = [(one.at_ns - begin) / SECOND_NS for one in samples]
+    ys = [float(one.bytes) for one in samples]
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    over = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    return over / sum((x - mean_x) ** 2 for x in xs)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Records of the soak's publisher: acknowledged, and what landed in the Parquet files."""
+
+    acked: int
+    landed: int
+    missing: int
+    repeated: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether each acknowledged record landed, and none twice."""
+        return self.acked > 0 and self.missing == self.repeated == 0
+
+
+def count_landed(acked: int, landed: Iterable[int]) -> Count:
+    """Compare records 0 to acked - 1 with the numbers that landed.
+
+    What was sent and not acknowledged may have landed, too: once.
+    """
+    found = Counter(landed)
+    missing = sum(number not in found for number in range(acked))
+    repeated = sum(times - 1 for times in found.values())
+    return Count(acked, len(found), missing, repeated)
+
+
+@dataclass(slots=True)
+class Complaints:
+    """Errors in the logs of all parts.
+
+    Attributes:
+        explained: How many came with a fault, by part and event.
+        unexplained: Lines that did not.
+    """
+
+    explained: Counter[str] = field(default_factory=Counter)
+    unexplained: list[str] = field(default_factory=list)
+
+
+def read_complaints(
+    part: str, lines: Iterable[str], faults: Sequence[FaultSpan], complaints: Complaints
+) -> None:
+    """Take the errors of one part's log."""
+    for line in lines:
+        document = _error(line)
+        if document is None:
+            continue
+        name = f"{part}: {document.get('event', line)[:80]}"
+        at_ns = _time_ns(document)
+        if at_ns is not None and any(
+            fault.begin_ns <= at_ns <= fault.end_ns + EXPLAINED_S * SECOND_NS for fault in faults
+        ):
+            complaints.explained[name] += 1
+        else:
+            complaints.unexplained.append(f"{part}: {line[:400]}")
+
+
+def _error(line: str) -> dict[str, Any] | None:
+    """A line of a log that complains; text that is not JSON is one if it begins a traceback."""
+    try:
+        document = json.loads(line)
+    except json.JSONDecodeError:
+        return {"event": line} if line.startswith(("Traceback", "error:")) else None
+    if not isinstance(document, dict) or document.get("level") not in _LEVELS:
+        return None
+    return document
+
+
+def _time_ns(document: Mapping[str, Any]) -> int | None:
+    try:
+        return round(datetime.fromisoformat(str(document["timestamp"])).timestamp() * SECOND_NS)
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,96 @@
+"""How the soak of the appliance judges: what it must not miss."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.appliance_soak.figures import (
+    SECOND_NS,
+    Complaints,
+    Count,
+    FaultSpan,
+    Sample,
+    count_landed,
+    growth,
+    read_complaints,
+)
+
+MIB = 2**20
+AT_S = 1_800_000_000
+
+
+def samples(minutes: int, mib_per_hour: float) -> list[Sample]:
+    """Every ten seconds, with a wobble; in the warm-up it grows by much."""
+    found = []
+    for n in range(minutes * 6):
+        warm = min(n / 18, 1.0) * 300
+        wobble = 3 if n % 2 else 0
+        size = (50 + warm + wobble + mib_per_hour * n / 360) * MIB
+        found.append(Sample(n * 10 * SECOND_NS, round(size)))
+    return found
+
+
+@pytest.mark.parametrize(("slope", "flat"), [(0, True), (20, True), (90, False), (-50, True)])
+def test_growth_after_the_warm_up_counts(slope: float, flat: bool) -> None:
+    found = growth("collector", 1, samples(20, slope))
+    assert found.mib_per_hour == pytest.approx(slope, abs=5)
+    assert found.is_flat is flat
+
+
+def test_a_java_process_has_a_bound_of_its_own() -> None:
+    assert growth("router", 1, samples(20, 150)).is_flat
+    assert not growth("router", 1, samples(20, 400)).is_flat
+
+
+def test_a_process_that_lived_too_short_is_not_judged() -> None:
+    found = growth("logd", 1, samples(6, 5000))
+    assert found.mib_per_hour is None
+    assert found.is_flat
+
+
+@pytest.mark.parametrize(
+    ("landed", "expected", "holds"),
+    [
+        ([0, 1, 2], Count(3, 3, 0, 0), True),
+        ([2, 1, 0, 3], Count(3, 4, 0, 0), True),
+        ([0, 2], Count(3, 2, 1, 0), False),
+        ([0, 1, 1, 2], Count(3, 3, 0, 1), False),
+        ([], Count(3, 0, 3, 0), False),
+    ],
+)
+def test_records_are_counted_once(landed: list[int], expected: Count, holds: bool) -> None:
+    assert count_landed(3, landed) == expected
+    assert expected.holds is holds
+
+
+def test_a_run_without_records_proves_nothing() -> None:
+    assert not count_landed(0, []).holds
+
+
+def line(after_s: float, level: str = "error") -> str:
+    at = datetime.fromtimestamp(AT_S + after_s, UTC).isoformat()
+    return json.dumps({"event": "it failed", "level": level, "timestamp": at})
+
+
+def complaints(*lines: str) -> Complaints:
+    begin = AT_S * SECOND_NS
+    found = Complaints()
+    fault = FaultSpan("nats", "killed", begin, begin + 5 * SECOND_NS)
+    read_complaints("logd-1", lines, [fault], found)
+    return found
+
+
+def test_an_error_is_explained_by_a_fault_at_that_time_only() -> None:
+    found = complaints(line(1), line(60), line(-1), line(70))
+    assert found.explained == {"logd-1: it failed": 2}
+    assert len(found.unexplained) == 2
+
+
+def test_what_is_no_error_is_not_counted() -> None:
+    found = complaints(line(-1, "warning"), line(-1, "info"), "plain words", "[1]")
+    assert found == Complaints()
+
+
+def test_a_traceback_has_no_time_and_is_never_explained() -> None:
+    assert len(complaints("Traceback (most recent call last):").unexplained) == 1
