@@ -28,6 +28,11 @@ _CONFIGURATIONS: Final = {
         "collector/README.md#configuration",
     ),
     "router": ("penstock.router.config", "JobConfig", "router/README.md#the-job-file"),
+    "console": (
+        "penstock.deploy.console.config",
+        "ConsoleConfig",
+        "deploy/README.md#the-console",
+    ),
 }
 _BOUNDS: Final = {
     "minimum": "≥ {}",

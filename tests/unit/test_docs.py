@@ -14,6 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from penstock.deploy.commands import PARTS, cli
+from penstock.logd.config import LogdConfig
+from penstock.service import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -157,3 +159,10 @@ def test_the_changelog_has_unreleased_lines() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text()
     unreleased = changelog.partition("## [Unreleased]")[2].partition("\n## ")[0]
     assert re.search(r"^- ", unreleased, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "cluster").glob("*.yaml")), ids=str)
+def test_the_nodes_of_the_example_are_configurations(path: Path) -> None:
+    config = load_config(LogdConfig, path, env_prefix="PENSTOCK_EXAMPLE")
+    assert config.cluster is not None
+    assert path.stem in config.cluster.founders
