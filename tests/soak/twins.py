@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from penstock.logd import cleaner, frame_builder, memory, partition, rebuild
+from penstock.logd import cleaner, frame_builder, memory, opened, rebuild
 from penstock.logd.batch import encode_body
 from penstock.logd.cli import cli
 from penstock.logd.core.compaction import CleanState, KeyMap
@@ -137,7 +137,7 @@ def _keys_lost() -> Patches:
 
 def _offsets_skipped() -> Patches:
     """A new epoch begins one offset later than the last one ended."""
-    recover = partition._recover
+    recover = opened.recover
 
     def skip(*args: Any) -> Any:
         opened = recover(*args)
@@ -147,7 +147,7 @@ def _offsets_skipped() -> Patches:
             opened.intake.next_offset += 1
         return opened
 
-    return [patch.object(partition, "_recover", skip)]
+    return [patch("penstock.logd.partition.recover", skip)]
 
 
 def _newest_dropped() -> Patches:

@@ -1,5 +1,6 @@
 """logd's configuration: the YAML file's keys, their defaults and what is refused."""
 
+import operator
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -29,7 +30,7 @@ from penstock.logd.encryption import EncryptionSection, MasterKeys
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.connection import FetchLimits
 from penstock.logd.liftbridge.config import GrpcSection
-from penstock.logd.limits import STRANGERS_BESIDES, STREAMS_MAX
+from penstock.logd.limits import PARTITIONS_PER_STREAM_MAX, STRANGERS_BESIDES, STREAMS_MAX
 from penstock.logd.nats.config import NatsSettings
 from penstock.logd.replication_settings import ReplicationSettings
 from penstock.logd.security.config import AuthSection, Door, TlsSection, check_encrypted
@@ -52,6 +53,9 @@ class RetentionSettings(_Settings):
     age_s: Annotated[int, Field(ge=1, le=100 * 365 * 86_400)] | None = None
     bytes: Annotated[int, Field(ge=_MIB, le=1 << 50)] | None = None
     messages: Annotated[int, Field(ge=1, le=1 << 50)] | None = None
+
+
+_Offset = Annotated[int, Field(ge=0, lt=1 << 62)]
 
 
 class StreamSettings(_Settings):
@@ -81,6 +85,8 @@ class StreamSettings(_Settings):
     tombstone_retention_s: Annotated[int, Field(ge=0, le=10 * 365 * 86_400)] = 86_400
     expected_offset: bool = False
     encryption: Encryption = "none"
+    restore_from: Annotated[tuple[_Offset, ...], Field(max_length=PARTITIONS_PER_STREAM_MAX)] = ()
+    restore_upto: Annotated[tuple[_Offset, ...], Field(max_length=PARTITIONS_PER_STREAM_MAX)] = ()
 
     @field_validator("name")
     @classmethod
@@ -115,6 +121,14 @@ class StreamSettings(_Settings):
         limits = (self.retention.bytes, self.retention.messages)
         if self.discard == "new" and limits == (None, None):
             msg = "discard: new needs retention.bytes or retention.messages"
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _check_restore(self) -> Self:
+        begun, ends = self.restore_from, self.restore_upto
+        if len(begun) != len(ends) or any(map(operator.gt, begun, ends)):
+            msg = "restore_from and restore_upto: as many offsets, none after its partition's end"
             raise ValueError(msg)
         return self
 

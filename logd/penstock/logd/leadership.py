@@ -23,11 +23,13 @@ from penstock.logd.core.turn import (
     Message,
     PendingAck,
     Refuse,
+    Whole,
     ack_count,
 )
 from penstock.logd.errors import UnavailableError
 from penstock.logd.log_orders import Frame
 from penstock.logd.rebuild import recall_frames
+from penstock.logd.restoring import BEING_RESTORED, check_wanted
 from penstock.logd.standby import Standby
 from penstock.logd.store import CommitLog
 from penstock.logd.surroundings import Surroundings
@@ -129,6 +131,7 @@ class Leadership:
             self._open = True
         self.leads = True
         self.intake.handle(Led(epoch, next_offset), self._clock.unix_ns())
+        self._tell_declined()
 
     @property
     def stands_by(self) -> bool:
@@ -151,7 +154,32 @@ class Leadership:
     def decline(self, refusal: Refusal | None) -> None:
         """Refuse everything with this, or (None) refuse nothing any more."""
         self.declined = refusal
-        self.intake.handle(Declined(refusal), self._clock.unix_ns())
+        self._tell_declined()
+
+    def restore(self, frames: list[Frame]) -> int:
+        """Take frames of a backup, at the offsets they have; the offset after them.
+
+        Raises:
+            RefusedError: `NOT_RESTORING`, `WRONG_OFFSET`.
+            UnavailableError: They are not taken now.
+        """
+        self.check_takes()
+        check_wanted(self.stream.config, self.number, frames, self.intake.next_offset)
+        size = sum(header.frame_length + FRAME_OVERHEAD for header, _ in frames)
+        if size > self.budget.room:
+            raise UnavailableError(f"stream {self.name}: too many bytes wait for the disk")
+        epoch = self.intake.epoch
+        placed = [(one.at(base_offset=one.base_offset, leader_epoch=epoch), b) for one, b in frames]
+        recall_frames(self.intake, placed, self._clock.unix_ns())
+        self._execute([Append([Whole(header, body) for header, body in placed], size)])
+        self._tell_declined()
+        return self.intake.next_offset
+
+    def _tell_declined(self) -> None:
+        """What publishers are refused with: a stream that is being restored takes no others."""
+        _, upto = self.stream.config.restored_range(self.number)
+        restoring = BEING_RESTORED if self.intake.next_offset < upto else None
+        self.intake.handle(Declined(self.declined or restoring), self._clock.unix_ns())
 
     def pause(self) -> None:
         """Take no messages; what waits for an ack goes on to wait, for it may yet be committed."""

@@ -30,6 +30,10 @@ MESSAGE_ID_LENGTH_MAX: Final = 256
 REQUEST_SIZE_MAX: Final = 64 * 1024
 """Bytes of one fetch or control request; the largest, a stream's creation, is below 4 KiB."""
 
+UPLOADS_MAX: Final = 2
+"""Requests with frames after them that a server reads or works on at a time: each holds one frame
+of up to 64 MiB in memory."""
+
 RESPONSE_HEADER_SIZE_MAX: Final = 16 * 1024 * 1024
 """Bytes of a response's JSON header; a listing of 10,000 streams is about 4 MiB."""
 

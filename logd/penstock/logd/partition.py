@@ -1,11 +1,9 @@
 """One partition at work: its log, its role, its committer, its publishers and its readers."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Final
 
 import structlog
 
@@ -18,46 +16,19 @@ from penstock.logd.errors import UnavailableError
 from penstock.logd.leadership import Leadership
 from penstock.logd.log_orders import CommitFailed, MemorySynced, MemoryWanted, Outcome
 from penstock.logd.lone_replica import LoneReplica
-from penstock.logd.purging import PurgePoint, Purging
-from penstock.logd.rebuild import rebuild_intake, remember_anew
+from penstock.logd.opened import MakeRole, Opened, recover
+from penstock.logd.purging import Purging
+from penstock.logd.rebuild import remember_anew
 from penstock.logd.remembering import Remembering
+from penstock.logd.restoring import read_frames
 from penstock.logd.retainer import Retainer
-from penstock.logd.store import CommitLog, EpochFile, LogConfig
 from penstock.logd.surroundings import Surroundings
 from penstock.logd.upkeep import CompactionSettings, Upkeep, Wants
 
-_Place = tuple[Path, int]
+_RESTORE_S: Final = 15.0
+"""For what is restored to be committed; whoever sent it asks again."""
+
 _log = structlog.get_logger()
-
-
-class Role(Protocol):
-    """What decides who commits: a replica of its own, or one among others.
-
-    Attributes:
-        epoch: The leader epoch; 0 before the first.
-        high_watermark: Offset of the last committed record; -1 when there is none. It is looked at
-            several times a turn.
-        leads: Whether it leads as soon as the partition is open.
-        epochs: Of the log; from the start of its writer on only that changes them.
-    """
-
-    epoch: int
-    high_watermark: int
-    leads: bool
-    epochs: EpochFile
-
-    def settle(self, outcome: Outcome, now_ns: int) -> bool:
-        """Take what the log's writer says; whether more is committed that nobody was told of."""
-
-    def submitted(self, upto: int) -> None:
-        """What was taken has been handed to the log's writer; not told to one that `leads`."""
-
-    def failed(self, reason: str, now_ns: int) -> None:
-        """The log takes no writes any more."""
-
-
-MakeRole = Callable[[CommitLog, EpochFile], Role]
-"""Given the recovered log. Raises CorruptError, OSError."""
 
 
 class Partition:
@@ -78,9 +49,7 @@ class Partition:
         finished: Whether everything accepted has been dealt with and its log is closed.
     """
 
-    def __init__(
-        self, stream: Stream, number: int, opened: "_Opened", around: Surroundings
-    ) -> None:
+    def __init__(self, stream: Stream, number: int, opened: "Opened", around: Surroundings) -> None:
         self.stream = stream
         self.number = number
         log, self.role, intake = opened.log, opened.role, opened.intake
@@ -141,7 +110,7 @@ class Partition:
         """
         if make_role is None:
             make_role = partial(LoneReplica, around.node, stream.incarnation)
-        opened = await asyncio.to_thread(_recover, stream, (directory, number), around, make_role)
+        opened = await asyncio.to_thread(recover, stream, (directory, number), around, make_role)
         return cls(stream, number, opened, around)
 
     @property
@@ -214,6 +183,23 @@ class Partition:
         self.take(messages)
         assert self.intake.next_offset == last + 1, (self.name, self.intake.counts)
         return last
+
+    async def restore(self, data: bytes) -> int:
+        """Store frames of a backup; once they are committed, the offset that is wanted next.
+
+        Raises:
+            RefusedError: `BAD_BACKUP`, `NOT_RESTORING`, `WRONG_OFFSET`.
+            UnavailableError: They are not stored, or nobody knows.
+        """
+        self._check_serving()
+        frames = await asyncio.to_thread(read_frames, data, self.stream.config)
+        reached = self.leadership.restore(frames)
+        try:
+            async with asyncio.timeout(_RESTORE_S):
+                await self.wait_committed(reached - 1)
+        except TimeoutError:
+            raise UnavailableError(f"stream {self.name}: not committed in time") from None
+        return reached
 
     async def wait_committed(self, offset: int) -> None:
         """Wait until the high watermark is at or above an offset.
@@ -374,27 +360,3 @@ class Partition:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    log: CommitLog
-    role: Role
-    intake: Intake
-    purged: PurgePoint
-
-
-def _recover(stream: Stream, place: _Place, around: Surroundings, make_role: MakeRole) -> _Opened:
-    config, directory = stream.config, place[0]
-    log_config = LogConfig(
-        segment_bytes_max=config.deleting.segment_bytes_max(config.segment_bytes_max),
-        segment_age_s_max=config.deleting.segment_age_s_max(),
-    )
-    log = CommitLog.open(directory, log_config, vault=around.masters.vault_of(stream, *place))
-    role = make_role(log, EpochFile(directory / "epochs"))
-    end, epoch = log.end_offset, role.epoch
-    intake = Intake(config, next_offset=end, epoch=epoch, streams_for=around.streams_for)
-    rebuild_intake(intake, log, around.clock.unix_ns(), save=role.leads)
-    for finding in log.recovery.findings:
-        _log.warning("log recovered", stream=config.name, finding=str(finding))
-    return _Opened(log, role, intake, PurgePoint.load(directory))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.logd import partition as partition_module
+from penstock.logd import opened as opened_module
 from penstock.logd import reviver
 from penstock.logd.core.turn import Message
 from penstock.logd.cursors import CURSORS_STREAM
@@ -170,14 +170,14 @@ async def test_closing_waits_for_a_log_that_is_being_opened_again(
 ) -> None:
     failed = await publish_and_fail(streams, monkeypatch, "write", errno.ENOSPC)
     recovering, go_on = threading.Event(), threading.Event()
-    recover = partition_module._recover
+    recover = opened_module.recover
 
     def slowly(*given: Any) -> Any:
         recovering.set()
         assert go_on.wait(60)
         return recover(*given)
 
-    monkeypatch.setattr(partition_module, "_recover", slowly)
+    monkeypatch.setattr("penstock.logd.partition.recover", slowly)
     reopening = asyncio.create_task(streams.reopen(failed))
     await wait_until_async(recovering.is_set)
     reopening.cancel()

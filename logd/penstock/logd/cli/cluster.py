@@ -1,5 +1,6 @@
 """`penstock logd cluster ...`: the nodes of a cluster, and which of them decides."""
 
+import time
 from collections import Counter
 from dataclasses import asdict
 from typing import Any, Final
@@ -10,8 +11,15 @@ from penstock.logd.cli.server import asking, server_option
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json
 from penstock.logd.client import ClusterInfo, StreamInfo
+from penstock.service import UnavailableError
+from penstock.service.clock import SystemClock
 
 _TITLES: Final = ("NODE", "STATE", "LIVE", "LEADS", "REPLICAS", "ROLE", "RACK", "FETCH")
+
+
+_UNFIT: Final = ("failed", "leaderless", "degraded")
+_LOOK_S: Final = 0.5
+_SAID_MAX: Final = 5
 
 
 @click.group(epilog="Example: penstock logd cluster info")
@@ -83,6 +91,47 @@ def rebalance(server: str, as_json: bool) -> None:
         echo_json({"moves": moves})
     else:
         click.echo(f"{moves} moves have begun")
+
+
+@cluster.command(epilog="Example: penstock logd cluster wait --seconds 300")
+@click.option("--seconds", type=click.FloatRange(min=0), default=300.0, show_default=True)
+@server_option
+def wait(seconds: float, server: str) -> None:
+    """Wait until every node lives and every replica is in sync: then the next may be stopped.
+
+    For rolling restarts: stop one node with SIGTERM, which hands on what it leads; start it; wait.
+    Exit code 69: it is not so in time; what is missing is said.
+    """
+    clock = SystemClock()
+    deadline_ns = clock.monotonic_ns() + round(seconds * 1e9)
+    while missing := _missing(server):
+        if clock.monotonic_ns() > deadline_ns:
+            raise UnavailableError(
+                f"after {seconds:g} s: {missing}",
+                fix="stop no other node; see the logs of that one",
+            )
+        time.sleep(_LOOK_S)
+    click.echo("every node lives, every replica is in sync: one node may be stopped")
+
+
+def _missing(server: str) -> str:
+    """Why no node should be stopped now; empty: nothing."""
+    try:
+        with asking(server) as log:
+            found, streams = log.cluster(), log.streams(internal=True)
+    except UnavailableError as error:
+        return error.reason
+    if found.name is None:
+        raise click.UsageError("this is a lone logd: it has no other nodes to wait for")
+    away = [node.node for node in found.nodes if node.is_member and not node.live]
+    states = {
+        (stream.name, stream.state_of(part)) for stream in streams for part in stream.partitions
+    }
+    reasons = [f"node {name} is away" for name in away]
+    reasons += [] if found.controller else ["no node is the controller"]
+    reasons += sorted(f"{name} is {state}" for name, state in states if state in _UNFIT)
+    reasons += [f"{stream.name} is failed" for stream in streams if stream.problem]
+    return ", ".join(list(dict.fromkeys(reasons))[:_SAID_MAX])
 
 
 @cluster.command("step-down", epilog="Example: penstock logd cluster step-down --to logd-2")

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from penstock.logd.cli.acl import acl, quotas, who_can
+from penstock.logd.cli.backup import backup, restore
 from penstock.logd.cli.cluster import cluster
 from penstock.logd.cli.cursors import cursors
 from penstock.logd.cli.export import export
@@ -57,6 +58,7 @@ def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
 
 
 _ASKING = (streams, cluster, publish, tail, fetch, query, export, cursors, groups, match, gaps)
+_KEEPING = (backup, restore)
 _PERMITTING = (keys, acl, who_can, quotas)
-for _command in (*_ASKING, *_PERMITTING, check_offline, repair, dump):
+for _command in (*_ASKING, *_PERMITTING, *_KEEPING, check_offline, repair, dump):
     cli.add_command(_command)

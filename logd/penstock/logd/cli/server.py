@@ -62,6 +62,9 @@ FIXES: Final[Mapping[str, str]] = {
     "UNKNOWN_RULE": "list the rules: penstock logd acl ls",
     "UNKNOWN_QUOTA": "list the quotas: penstock logd quotas ls",
     "BAD_RULE": "see what a rule may say: penstock logd acl --help",
+    "NOT_RESTORING": "restore into a stream that is not there yet: --as NAME",
+    "WRONG_OFFSET": "somebody else restores it, too; begin again, it goes on where it is",
+    "BAD_BACKUP": "make another backup: these are not the frames of one",
     "BUSY": "publish more slowly, or give it more time with --retry-s",
 }
 """What to do about a refusal, by its code."""

@@ -52,6 +52,7 @@ class Call(Generic[Answer_co]):
         repeatable: Whether it may be sent again when it is not known whether it was done.
         to: Who answers it; None: any node.
         spread: Whether another replica than the leader may answer it, where that is preferred.
+        upload: What follows the request.
     """
 
     request: Document
@@ -60,6 +61,7 @@ class Call(Generic[Answer_co]):
     repeatable: bool = True
     to: ToPartition | ToNode | None = None
     spread: bool = False
+    upload: bytes = b""
 
 
 _CHANGE_S: Final = 20.0
@@ -255,6 +257,19 @@ def fetch(  # noqa: PLR0913 - a request of many optional parts
     asked = {name: value for name, value in request.items() if value is not None}
     to = ToPartition(stream, partition)
     return Call(asked, read, wait_s=wait_ms / 1000, to=to, spread=True)
+
+
+def restore(stream: str, partition: int, frames: bytes) -> Call[int]:
+    """Store frames of a backup; the offset that is wanted next."""
+    request = {"api": "restore", "stream": stream, "partition": partition}
+    to = ToPartition(stream, partition)
+    return Call(
+        request,
+        lambda header, _: int(header["next_offset"]),
+        wait_s=_CHANGE_S,
+        to=to,
+        upload=frames,
+    )
 
 
 def cursors(

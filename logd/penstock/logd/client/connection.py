@@ -56,7 +56,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise
         return connection
 
-    def request(self, request: Document) -> asyncio.Future[Response]:
+    def request(self, request: Document, upload: bytes = b"") -> asyncio.Future[Response]:
         """Send a request; the future gets its answer. When it is cancelled the server is told.
 
         The future fails with OSError when the connection breaks, and with CorruptError when what
@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed or self._transport is None:
             raise ConnectionResetError(_CLOSED)
         self._last_id += 1
-        data = encode_request(request | {"id": self._last_id})
+        data = encode_request(request | {"id": self._last_id}, upload)
         future = self._waiting[self._last_id] = self._loop.create_future()
         future.add_done_callback(partial(self._settled, self._last_id))
         self._transport.write(data)

@@ -95,7 +95,7 @@ class Connections:
         """An answer, as long as the server is not silent for longer than it may be."""
         loop = asyncio.get_running_loop()
         due = loop.time() + call.wait_s
-        answer = connection.request(request)
+        answer = connection.request(request, call.upload)
         try:
             while not answer.done():
                 silent_until = max(due, connection.received_at) + self._timeout_s

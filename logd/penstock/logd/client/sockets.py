@@ -88,7 +88,7 @@ class Sockets:
             connection = self._connect(step)
             self._open[step.address] = connection
         connection.settimeout(self._timeout_s + step.call.wait_s)
-        return self._ask(connection, step.request, step.address)
+        return self._ask(connection, step.request, step.address, step.call.upload)
 
     def _connect(self, step: Step) -> socket.socket:
         """A connection on which whoever this client is has been let in."""
@@ -106,10 +106,12 @@ class Sockets:
             raise
         return connection
 
-    def _ask(self, connection: socket.socket, request: Document, where: str) -> Response:
+    def _ask(
+        self, connection: socket.socket, request: Document, where: str, upload: bytes = b""
+    ) -> Response:
         """Send a request, and wait for what it is answered."""
         self._last_id += 1
-        connection.sendall(encode_request(request | {"id": self._last_id}))
+        connection.sendall(encode_request(request | {"id": self._last_id}, upload))
         decoder = ResponseDecoder(where)
         while True:
             count = connection.recv_into(decoder.room())

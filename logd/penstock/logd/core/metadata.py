@@ -22,6 +22,7 @@ Encryption = Literal["none", "aes-256-gcm"]
 INTERNAL_PREFIX: Final = "__"
 """Names that begin so are logd's own streams: they store no subject."""
 
+_RESTORE: Final = ("restore_from", "restore_upto")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -56,6 +57,8 @@ class StreamConfig:
         tombstone_retention_s: Seconds a tombstone is kept after what it deletes is gone.
         expected_offset: Whether Liftbridge's publishers get the offset they expect, or a refusal.
         encryption: How its records are encrypted on disk. It cannot be changed.
+        restore_from: Of a stream that is made from a backup: by partition, the first offset it has.
+        restore_upto: By partition, the offset up to which only its backup writes.
     """
 
     name: str
@@ -82,6 +85,14 @@ class StreamConfig:
     tombstone_retention_s: int = 86_400
     expected_offset: bool = False
     encryption: Encryption = "none"
+    restore_from: tuple[int, ...] = ()
+    restore_upto: tuple[int, ...] = ()
+
+    def restored_range(self, partition: int) -> tuple[int, int]:
+        """The offsets of a partition that come from a backup; (0, 0): none do."""
+        if partition >= len(self.restore_from):
+            return 0, 0
+        return self.restore_from[partition], self.restore_upto[partition]
 
     @property
     def deleting(self) -> Retention:
@@ -146,6 +157,7 @@ class Metadata:
         try:
             for item in document["streams"]:
                 config = {key: value for key, value in item["config"].items() if key in known}
+                config |= {key: tuple(config.get(key, ())) for key in _RESTORE}
                 retention = Retention(**config.pop("retention", {}))
                 stream = Stream(
                     config=StreamConfig(**config, retention=retention),
@@ -234,6 +246,7 @@ class Metadata:
         if not is_internal(config.name):
             check_stream_subject(config.subject, ack_on_reply=config.ack_on_reply)
         present = self.get(config.name)
+        config = replace(config, **{key: getattr(present.config, key) for key in _RESTORE})
         for key in ("subject", "encryption"):
             old, new = getattr(present.config, key), getattr(config, key)
             if old != new:

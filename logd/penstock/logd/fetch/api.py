@@ -86,6 +86,10 @@ class _Purge(_OnPartition):
     before: Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
+class _Restore(_OnPartition):
+    upload: int
+
+
 class _StepDown(_Request):
     heir: str | None = None
 
@@ -191,6 +195,7 @@ class FetchApi:
             "rebalance": self._rebalance,
             "purge": self._purge,
             "step_down": self._step_down,
+            "restore": self._restore,
             "gaps": self._gaps,
             "group_beat": self._group_beat,
             "group_leave": self._group_leave,
@@ -308,6 +313,11 @@ class FetchApi:
         request = parse(_Purge, document)
         start = await self._streams.purge(request.stream, request.partition, request.before)
         return Response({"start_offset": start})
+
+    async def _restore(self, document: Document, turn: SendingTurn) -> Response:
+        request = parse(_Restore, document)
+        partition = self._streams.partition(request.stream, request.partition)
+        return Response({"next_offset": await partition.restore(turn.upload)})
 
     async def _step_down(self, document: Document, _: SendingTurn) -> Response:
         heir = parse(_StepDown, document).heir

@@ -21,8 +21,9 @@ from penstock.logd.fetch.wire import (
     decode_request,
     encode_response,
     error_document,
+    upload_size,
 )
-from penstock.logd.limits import AUTHENTICATE_S
+from penstock.logd.limits import AUTHENTICATE_S, UPLOADS_MAX
 from penstock.logd.security.identity import Identity
 from penstock.logd.security.principal import ANONYMOUS, Principal
 from penstock.logd.store import FileRange
@@ -74,11 +75,13 @@ class SendingTurn:
     Attributes:
         waiting: For what comes before that.
         caller: Who asks.
+        upload: What followed the request.
     """
 
     def __init__(self, connection: asyncio.Lock, caller: Principal = ANONYMOUS) -> None:
         self.waiting = Waiting()
         self.caller = caller
+        self.upload = b""
         self._connection = connection
         self._held = False
 
@@ -106,6 +109,7 @@ class FetchCounts:
         refused: Requests refused, by code.
         outstanding: Requests under way now.
         stalled: Connections given up because the reader took or sent nothing for too long.
+        uploads: Of the requests under way, those that something followed.
     """
 
     requests: int = 0
@@ -113,6 +117,7 @@ class FetchCounts:
     bytes_sent: int = 0
     outstanding: int = 0
     stalled: int = 0
+    uploads: int = 0
 
     def count_refusal(self, code: str) -> None:
         """One more request was refused."""
@@ -204,7 +209,7 @@ class FetchConnection:
         until = asyncio.get_running_loop().time() + self._limits.stall_s
         async with asyncio.timeout_at(min(until, say_by)):
             body = await self._channel.receive(size)
-        number = 0
+        number, request = 0, Document()
         try:
             request = decode_request(body)
             number = request.get("id", 0)
@@ -217,16 +222,21 @@ class FetchConnection:
             identity = self._entrance.identity
             caller = self._entrance.caller(identity)
             self._check_room()
+            upload = self._check_upload(request)
         except RefusedError as error:
             await self.refuse(number, error)
-            if self._entrance.tried_enough:
+            if self._entrance.tried_enough or "upload" in request:  # what follows is no request
                 raise _GoneError from None
             return
         turn = SendingTurn(self._sending, caller)
+        if upload:
+            turn.upload = await self._receive_upload(upload, until)
         task = group.create_task(self._exchange(request, number, turn, identity))
         self._under_way[task] = number, turn.waiting
         self._counts.outstanding += 1
         task.add_done_callback(self._ended)
+        if upload:
+            task.add_done_callback(self._upload_ended)
 
     async def _authenticate(self, request: Document, number: int) -> None:
         """Before anything that comes behind it: that is for whom the answer names."""
@@ -259,6 +269,26 @@ class FetchConnection:
             if present >= limit:
                 message = f"{limit} requests are under way on {where}; ask again when some are done"
                 raise RefusedError("TOO_MANY_REQUESTS", message, limit=limit)
+
+    def _check_upload(self, request: Document) -> int:
+        """How many bytes follow a request, if there is room for them."""
+        size = upload_size(request)
+        if size and self._counts.uploads >= UPLOADS_MAX:
+            message = f"{UPLOADS_MAX} uploads are under way; ask again when one is done"
+            raise RefusedError("TOO_MANY_REQUESTS", message, limit=UPLOADS_MAX)
+        return size
+
+    async def _receive_upload(self, size: int, until: float) -> bytes:
+        self._counts.uploads += 1
+        try:
+            async with asyncio.timeout_at(until):
+                return bytes(await self._channel.receive(size))
+        except BaseException:
+            self._counts.uploads -= 1
+            raise
+
+    def _upload_ended(self, _: asyncio.Task[None]) -> None:
+        self._counts.uploads -= 1
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._under_way[task]

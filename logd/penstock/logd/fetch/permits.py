@@ -29,6 +29,7 @@ _ON_STREAM: Final = {
     "move": Action.ADMIN,
     "observe": Action.ADMIN,
     "elect": Action.ADMIN,
+    "restore": Action.ADMIN,
 }
 _FILTERED: Final = ("cluster", "match", "groups", "gaps")
 """Requests that everybody may make; the answers have what the caller may see."""

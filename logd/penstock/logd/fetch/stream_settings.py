@@ -14,7 +14,7 @@ from penstock.logd.replication_settings import ReplicationSettings
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_FIXED: Final = ("name", "subject", "partitions", "encryption")
+_FIXED: Final = ("name", "subject", "partitions", "encryption", "restore_from", "restore_upto")
 
 
 def parse(model: type[Model], document: Mapping[str, Any]) -> Model:

@@ -58,6 +58,14 @@ class Readable(Protocol):
     def closed(self) -> bool:
         """Whether it serves nobody any more."""
 
+    async def restore(self, data: bytes) -> int:
+        """Store a frame of a backup; the offset of the one that is wanted next.
+
+        Raises:
+            RefusedError: `NOT_RESTORING`, `WRONG_OFFSET`, `BAD_BACKUP`.
+            UnavailableError: It is not stored, or nobody knows.
+        """
+
     async def wait_until(self, offset: int) -> None:
         """Wait until the high watermark is at or above an offset, or the partition is closed."""
 

@@ -8,6 +8,7 @@ has asked for.
 
     request    u32 length         of the JSON, at most `limits.REQUEST_SIZE_MAX`
                JSON               {"api": "fetch", "id": 1, ...}
+               frame              only of `restore`: as many bytes as its `upload` says
     response   u32 header length  of the JSON
                u64 payload length
                JSON               {"id": 1, ...} or {"id": 1, "error": {"code", "message", ...}}
@@ -36,6 +37,7 @@ has asked for.
 | elect | stream, partition, lose_records: true | leader; end_offset: where its log ends; known_end: where those in sync ended when last heard; both null where not known; unclean_elections: how many there were |
 | rebalance | | moves: how many have begun |
 | purge | stream, partition, before: an offset | start_offset: the first that is left to readers |
+| restore | stream, partition, upload: bytes of the frame that follows | next_offset: of the frame that is wanted next; committed up to there |
 | step_down | heir: a node, or null for any | controller: who is by now |
 | gaps | | node; lasting, ended: ingest gaps with streams, stream_count, reason, detail, start, end, seconds, messages; damaged: ranges with stream, partition, first, upto |
 | group_beat | group, member, streams, session_ms, sequence, joining, epoch, held: a list of stream, incarnation, partitions | answer: group, member, sequence, epoch, granted: a list of stream, incarnation, partition, epoch; error, message |
@@ -90,6 +92,13 @@ A fetch with `replica` is answered by any replica, up to the high watermark it k
 refuse as `OUT_OF_RANGE` what the leader has. So may a new leader, of an offset up to `end_offset`:
 the one before showed it to readers, and this one does not know yet that it is committed.
 
+A stream that is made with `restore_from` and `restore_upto`, offsets by partition, begins at the first and
+refuses publishers as `READ_ONLY` until `restore` has brought every frame below the second: whole frames as
+they were fetched elsewhere, one after the other, each at the offset it was at. Its producers' sequences and
+message ids count, its epochs do not. A frame that is not wanted next is refused as `WRONG_OFFSET` with the
+`next_offset` that is, one at or beyond the end as `NOT_RESTORING`. Two uploads at a time are read; another
+connection is refused and closed.
+
 A cursor's `offset` is that of the next record its consumer wants. It goes back only with `rewind`.
 `current` is false when the stream it was committed for is no more.
 
@@ -117,6 +126,7 @@ from typing import Any, Final
 import orjson
 
 from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.frame import BODY_SIZE_MAX, HEADER_SIZE
 from penstock.logd.limits import REQUEST_SIZE_MAX, RESPONSE_HEADER_SIZE_MAX
 
 REQUEST_HEAD: Final = struct.Struct("<I")
@@ -125,15 +135,15 @@ RESPONSE_HEAD: Final = struct.Struct("<IQ")
 Document = dict[str, Any]
 
 
-def encode_request(request: Document) -> bytes:
-    """Encode a request, its length included.
+def encode_request(request: Document, upload: bytes = b"") -> bytes:
+    """Encode a request, its length included, and what follows it.
 
     Raises:
         RefusedError: `BAD_REQUEST`: longer than a server takes.
     """
-    body = orjson.dumps(request)
+    body = orjson.dumps(request | {"upload": len(upload)} if upload else request)
     check_request_size(len(body))
-    return REQUEST_HEAD.pack(len(body)) + body
+    return REQUEST_HEAD.pack(len(body)) + body + upload
 
 
 def decode_request(body: bytes) -> Document:
@@ -151,6 +161,21 @@ def decode_request(body: bytes) -> Document:
     if not isinstance(request.get("id", 0), int):
         raise RefusedError("BAD_REQUEST", "`id` is not an integer")
     return request
+
+
+def upload_size(request: Document) -> int:
+    """Bytes that follow a request.
+
+    Raises:
+        RefusedError: `BAD_REQUEST`: it may have none, or not so many.
+    """
+    size = request.get("upload", 0)
+    if size == 0:
+        return 0
+    most = HEADER_SIZE + BODY_SIZE_MAX
+    if request["api"] != "restore" or type(size) is not int or not 0 < size <= most:
+        raise RefusedError("BAD_REQUEST", f"upload: 1 to {most} bytes, of `restore`", key="upload")
+    return size
 
 
 def check_request_size(size: int) -> None:

@@ -1,0 +1,361 @@
+"""`penstock logd backup` and `restore`: a stream in a directory, and back."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+
+from penstock.logd.backup import (
+    FILE_BYTES,
+    MANIFEST,
+    PARTIAL,
+    BackupPartition,
+    FileWriter,
+    Manifest,
+    check_chain,
+    cut,
+    frames_of,
+    sync_directory,
+)
+from penstock.logd.cli.export import OutputError
+from penstock.logd.cli.progress import Progress
+from penstock.logd.cli.server import AskRefusedError, asking, server_option, stream_argument
+from penstock.logd.cli.text import echo_json, human_bytes
+from penstock.logd.client import LogClient, StreamInfo, calls
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.frame import encode_header
+from penstock.logd.replication_settings import ReplicationSettings
+from penstock.service import ExitCode, ServiceError
+from penstock.service.clock import SystemClock
+
+_FETCH_BYTES: Final = 4 * 1024 * 1024
+_SEND_BYTES: Final = 4 * 1024 * 1024
+_WAIT_MS: Final = 1000
+_PAUSE_S: Final = 0.5
+_MODES: Final = ("paused", "held", "read_only")
+_LIMITS: Final = ("retention", "discard")
+
+
+class DamagedBackupError(ServiceError):
+    """A backup is not what was written (exit code 65)."""
+
+    exit_code = ExitCode.DATA
+
+
+@click.command(
+    epilog="Example: penstock logd backup logs --to /backups/logs-2026-01-31",
+)
+@stream_argument()
+@click.option(
+    "--to",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="A directory that is not there yet, or what an earlier run was cut short in.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Say what was written as JSON.")
+@server_option
+def backup(stream: str, directory: Path, as_json: bool, server: str) -> None:
+    """Copy STREAM, as it is committed now, into a directory.
+
+    The stream goes on meanwhile. Offsets, timestamps, keys, headers and batches stay as they are;
+    of an encrypted stream what is written is not encrypted. Cut short, the same command goes on.
+    """
+    with asking(server) as log, _disk(directory):
+        manifest = _begin(log, stream, directory)
+        total = sum(part.end - part.reached for part in manifest.partitions)
+        with Progress("backing up", total) as progress:
+            for number in range(len(manifest.partitions)):
+                _copy(log, manifest, number, directory, progress)
+        manifest.save(directory / MANIFEST)
+        (directory / PARTIAL).unlink()
+        sync_directory(directory)
+    _tell(manifest, directory, "in", as_json=as_json)
+
+
+@click.command(epilog="Example: penstock logd restore /backups/logs-2026-01-31 --as logs-old")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.option("--as", "name", metavar="STREAM", help="Its name. Default: as it was.")
+@click.option("--subject", help="What it is to store from then on. Default: as it was.")
+@click.option("--replication-factor", type=click.IntRange(min=1), help="Default: as it was.")
+@click.option("--keep-retention", is_flag=True, help="With its limits: what is older goes at once.")
+@click.option("--check", "only_check", is_flag=True, help="Only verify the backup.")
+@click.option("--retry-s", default=60.0, show_default=True, help="For as long as logd is away.")
+@click.option("--json", "as_json", is_flag=True, help="Say what was restored as JSON.")
+@server_option
+def restore(  # noqa: PLR0913 - what is to come of it, and how
+    *,
+    directory: Path,
+    name: str | None,
+    subject: str | None,
+    replication_factor: int | None,
+    keep_retention: bool,
+    only_check: bool,
+    retry_s: float,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Make a new stream of the backup in DIRECTORY, each record at the offset it had.
+
+    Everything is verified first. The stream refuses publishers until all of it is there; cut
+    short, the same command goes on. A stream that is there is never touched. Exit code 65: the
+    backup is damaged.
+    """
+    manifest = _verified(directory)
+    if only_check:
+        _tell(manifest, directory, "sound in", as_json=as_json)
+        return
+    with asking(server) as log:
+        options = _options(log, manifest, keep_retention=keep_retention)
+        options |= {} if replication_factor is None else {"replication_factor": replication_factor}
+        wanted = name or manifest.stream
+        made = _make(log, wanted, subject or manifest.subject, options, retry_s)
+        with Progress("restoring", _records(manifest)) as progress:
+            for part in made.partitions:
+                sending = _Sending(log, wanted, part.partition, retry_s)
+                _send(sending, manifest, max(part.end_offset, 0), directory, progress)
+        _check_restored(log, wanted, manifest)
+    _tell(manifest, directory, f"restored as {wanted} from", as_json=as_json)
+
+
+# Backing up.
+
+
+def _begin(log: LogClient, stream: str, directory: Path) -> Manifest:
+    """What is to be written: what an earlier run began with, or what there is now."""
+    found = log.stream(stream)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if (directory / MANIFEST).exists():
+        raise click.UsageError(f"{directory} holds a backup: name another directory")
+    try:
+        begun = Manifest.load(directory / PARTIAL)
+    except CorruptError as error:
+        raise DamagedBackupError(str(error), fix="remove the directory, and begin again") from None
+    if begun is None:
+        if any(directory.iterdir()):
+            raise click.UsageError(f"{directory} is not empty: name another directory")
+        begun = _manifest(log, found)
+        begun.save(directory / PARTIAL)
+    if (begun.stream, begun.incarnation) != (stream, found.incarnation):
+        was = f"a backup of {begun.stream} ({begun.incarnation}) was begun in {directory}"
+        raise click.UsageError(f"{was}, which is not this stream: name another directory")
+    return begun
+
+
+def _manifest(log: LogClient, found: StreamInfo) -> Manifest:
+    ranges = [log.offsets(found.name, part.partition) for part in found.partitions]
+    return Manifest(
+        release=version("penstock"),
+        taken=datetime.fromtimestamp(SystemClock().unix_ns() / 1e9, UTC).isoformat(),
+        stream=found.name,
+        subject=found.subject,
+        incarnation=found.incarnation,
+        options=found.options,
+        partitions=[BackupPartition(start, end) for start, end in ranges],
+    )
+
+
+def _copy(
+    log: LogClient, manifest: Manifest, number: int, directory: Path, progress: Progress
+) -> None:
+    part = manifest.partitions[number]
+    while part.reached < part.end:
+        writer = FileWriter(directory, number, part.reached)
+        try:
+            _fill(log, manifest, number, writer, progress)
+        except BaseException:
+            writer.abandon()
+            raise
+        part.files.append(writer.close())
+        manifest.save(directory / PARTIAL)
+
+
+def _fill(
+    log: LogClient, manifest: Manifest, number: int, writer: FileWriter, progress: Progress
+) -> None:
+    """Write frames until the file is large enough, or the partition's end is there."""
+    end = manifest.partitions[number].end
+    while writer.end < end and writer.bytes < FILE_BYTES:
+        fetched = log.fetch(
+            manifest.stream,
+            writer.end,
+            partition=number,
+            bytes_max=_FETCH_BYTES,
+            wait_ms=_WAIT_MS,
+            incarnation=manifest.incarnation,
+        )
+        for frame in fetched.frames:
+            if writer.end >= end or writer.bytes >= FILE_BYTES:
+                break
+            if frame[0].base_offset > writer.end:
+                message = f"offsets {writer.end} to {frame[0].base_offset - 1} are missing"
+                raise CorruptError(message, where=f"{manifest.stream}/{number}")
+            header, body = cut(frame, writer.end, end)
+            writer.write(header, body)
+            progress.advance(header.last_offset_delta + 1, header.frame_length)
+
+
+@contextmanager
+def _disk(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        fix = "see to the disk; the same command goes on where it stopped"
+        raise OutputError(f"{directory} cannot be written: {reason}", fix=fix) from None
+
+
+# Restoring.
+
+
+def _verified(directory: Path) -> Manifest:
+    """The manifest of a backup of which every byte was read."""
+    fix = "take another backup; this one cannot be restored"
+    try:
+        manifest = Manifest.load(directory / MANIFEST) or _refuse_absent(directory)
+        check_chain(manifest)
+        with Progress("verifying", _records(manifest)) as progress:
+            for part in manifest.partitions:
+                for file in part.files:
+                    for header, _ in frames_of(directory, file):
+                        progress.advance(header.last_offset_delta + 1, header.frame_length)
+    except (CorruptError, OSError) as error:
+        raise DamagedBackupError(str(error), fix=fix) from None
+    except RefusedError as error:
+        fix = "restore it with the release of Penstock that made it"
+        raise AskRefusedError(f"{error} ({error.code})", fix=fix) from None
+    return manifest
+
+
+def _refuse_absent(directory: Path) -> NoReturn:
+    if (directory / PARTIAL).exists():
+        fix = "run penstock logd backup again, it goes on where it stopped"
+        raise DamagedBackupError(f"{directory}: the backup was cut short", fix=fix)
+    raise DamagedBackupError(f"{directory}: there is no backup", fix="name its directory")
+
+
+def _options(log: LogClient, manifest: Manifest, *, keep_retention: bool) -> dict[str, Any]:
+    """What the stream is made with: as it was, but for what would lose records or cannot be."""
+    alone = log.cluster().name is None
+    left_out = {*_MODES, "partitions"} | (set() if keep_retention else {*_LIMITS})
+    left_out |= set(ReplicationSettings.model_fields) if alone else set()
+    options = {key: value for key, value in manifest.options.items() if key not in left_out}
+    if len(manifest.partitions) > 1:
+        options["partitions"] = len(manifest.partitions)
+    return options | {
+        "restore_from": [part.start for part in manifest.partitions],
+        "restore_upto": [part.end for part in manifest.partitions],
+    }
+
+
+def _make(
+    log: LogClient, name: str, subject: str, options: dict[str, Any], retry_s: float
+) -> StreamInfo:
+    """Make the stream, or find it as an earlier run has left it.
+
+    Raises:
+        RefusedError: `STREAM_DIFFERS`: another one is there.
+    """
+    deadline_ns = SystemClock().monotonic_ns() + round(retry_s * 1e9)
+    made = False
+    while not made:
+        try:
+            made = bool(log.create_stream(name, subject, **options))
+        except UnavailableError:
+            if SystemClock().monotonic_ns() > deadline_ns:
+                raise
+            time.sleep(_PAUSE_S)
+    (current,) = [one for one in log.streams() if one.name == name]
+    ends = options["restore_upto"]
+    if any(ends) and all(part.end_offset >= ends[part.partition] for part in current.partitions):
+        message = f"stream {name!r} is there, and all of the backup is in it"
+        raise RefusedError("NOT_RESTORING", message)
+    return current
+
+
+class _Sending:
+    """Sends frames to one partition, for as long as it takes.
+
+    Args:
+        log: Where to.
+        stream: The new one.
+        partition: Of it.
+        retry_s: How long logd may be away.
+    """
+
+    def __init__(self, log: LogClient, stream: str, partition: int, retry_s: float) -> None:
+        self.partition = partition
+        self._log, self._stream = log, stream
+        self._retry_ns = round(retry_s * 1e9)
+
+    def send(self, frames: bytes, upto: int) -> None:
+        """Send frames that end at an offset; on return they are committed."""
+        clock = SystemClock()
+        deadline_ns = clock.monotonic_ns() + self._retry_ns
+        while True:
+            try:
+                self._log.ask(calls.restore(self._stream, self.partition, frames))
+            except RefusedError as error:
+                if error.detail.get("next_offset") == upto:  # the answer was lost, not the frames
+                    return
+                late = clock.monotonic_ns() > deadline_ns
+                if late or error.code not in ("UNAVAILABLE", "TOO_MANY_REQUESTS"):
+                    raise
+            except UnavailableError:
+                if clock.monotonic_ns() > deadline_ns:
+                    raise
+            else:
+                return
+            time.sleep(_PAUSE_S)
+
+
+def _send(
+    sending: _Sending, manifest: Manifest, begun: int, directory: Path, progress: Progress
+) -> None:
+    """Send what is not there yet, some frames at a time."""
+    frames, upto = bytearray(), 0
+    for file in manifest.partitions[sending.partition].files:
+        for header, body in frames_of(directory, file):
+            progress.advance(header.last_offset_delta + 1, header.frame_length)
+            if header.base_offset < begun:
+                continue
+            if frames and len(frames) + header.frame_length > _SEND_BYTES:
+                sending.send(bytes(frames), upto)
+                frames.clear()
+            frames += encode_header(header) + body
+            upto = header.next_offset
+    if frames:
+        sending.send(bytes(frames), upto)
+
+
+def _check_restored(log: LogClient, stream: str, manifest: Manifest) -> None:
+    """Look that what can be read now is what the backup has."""
+    for number, part in enumerate(manifest.partitions):
+        start, end = log.offsets(stream, number)
+        if start != part.start or end < part.end:
+            message = f"{stream}/{number} has {start} to {end}, not {part.start} to {part.end}"
+            raise CorruptError(message)
+
+
+def _records(manifest: Manifest) -> int:
+    return sum(part.end - part.start for part in manifest.partitions)
+
+
+def _tell(manifest: Manifest, directory: Path, how: str, *, as_json: bool) -> None:
+    files = [file for part in manifest.partitions for file in part.files]
+    records, size = sum(file.records for file in files), sum(file.bytes for file in files)
+    ranges = [[part.start, part.end] for part in manifest.partitions]
+    if as_json:
+        facts = {"stream": manifest.stream, "directory": str(directory), "partitions": ranges}
+        echo_json(facts | {"records": records, "bytes": size})
+        return
+    where = ", ".join(
+        f"{manifest.stream}/{number} from offset {start} to {end}"
+        for number, (start, end) in enumerate(ranges)
+    )
+    click.echo(f"{records:,} records of {where}: {how} {directory} ({human_bytes(size)})")

@@ -1,0 +1,186 @@
+"""A stream is copied into a directory while it is written to, and made anew from that."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from click.testing import CliRunner
+from nats.aio.client import Client
+
+from penstock.logd.backup import MANIFEST, PARTIAL, Manifest, frames_of
+from penstock.logd.batch import Record
+from penstock.logd.cli import backup as command
+from penstock.logd.cli import cli
+from penstock.logd.client import LogClient, calls
+from penstock.logd.errors import RefusedError
+from penstock.logd.frame import encode_header
+from penstock.service.errors import ExitCode
+from tests.support.logd import Logd
+from tests.support.logd_cluster import LogdCluster
+from tests.support.nats_server import nats_server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+STREAM = {"name": "logs", "subject": "t.logs.>", "segment_bytes_max": 64 * 1024}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    with nats_server(tmp_path / "nats") as server:
+        yield server.url
+
+
+def run(*arguments: object) -> tuple[int, Any]:
+    """A command, and what it printed as JSON, or else as text."""
+    done = CliRunner().invoke(cli, [*map(str, arguments)])
+    try:
+        return done.exit_code, json.loads(done.stdout)
+    except json.JSONDecodeError:
+        return done.exit_code, done.output
+
+
+async def publish(client: Client, first: int, count: int, subject: str = "t.logs.a") -> None:
+    stream = client.jetstream()
+    for number in range(first, first + count):
+        headers = {"Nats-Msg-Id": f"m{number}", "x": f"h{number}"}
+        await stream.publish(subject, b"%d" % number + b"." * 1000, headers=headers, timeout=30)
+
+
+async def refusal(client: Client, subject: str) -> int:
+    answer = await client.request(subject, b"not now", timeout=30)
+    return int(json.loads(answer.data)["error"]["err_code"])
+
+
+def records(log: LogClient, stream: str) -> list[tuple[int, Record]]:
+    start, end = log.offsets(stream)
+    return list(log.records(stream, start, end))
+
+
+def frames(directory: Path) -> list[tuple[bytes, int]]:
+    """Each frame of a backup of one partition, and where it ends."""
+    manifest = Manifest.load(directory / MANIFEST)
+    assert manifest is not None
+    files = manifest.partitions[0].files
+    found = [one for file in files for one in frames_of(directory, file)]
+    return [(encode_header(header) + body, header.next_offset) for header, body in found]
+
+
+async def test_a_stream_is_restored_as_it_was(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets, times, headers; from where a purge left it; another stream of that name stays."""
+    monkeypatch.setattr(command, "FILE_BYTES", 30_000)
+    with Logd(tmp_path / "logd", url, [STREAM]) as logd, logd.client() as log:
+        client = await nats.connect(url)
+        await publish(client, 0, 120)
+        assert log.purge("logs", 70) == 70
+        server = ("--server", logd.fetch)
+        to = tmp_path / "backup"
+        code, told = run("backup", "logs", "--to", to, "--json", *server)
+        assert (code, told["partitions"], told["records"]) == (0, [[70, 120]], 50)
+        assert len(list(to.glob("*.frames"))) > 1
+        await publish(client, 120, 5)
+        assert run("backup", "logs", "--to", to, *server)[0] == ExitCode.USAGE
+        assert run("restore", to, *server)[0] == 1, "the stream is there, and is another one"
+        again = ("restore", to, "--as", "old", "--subject", "t.old.>", *server)
+        assert run(*again)[0] == 0
+        assert records(log, "old") == records(log, "logs")[:50]
+        assert run(*again)[0] == 1, "it is restored already"
+        await publish(client, 119, 2, "t.old.a")
+        assert log.offsets("old") == (70, 121), "an id from before is known, the next one is new"
+        logd.restart(kill=True)
+        assert records(log, "old")[:50] == records(log, "logs")[:50]
+        await client.close()
+
+
+async def test_a_restore_that_was_cut_short_goes_on_and_lets_nobody_in_before_it_is_done(
+    tmp_path: Path, url: str
+) -> None:
+    with Logd(tmp_path / "logd", url, [STREAM]) as logd, logd.client() as log:
+        client = await nats.connect(url)
+        await publish(client, 0, 12)
+        server, to = ("--server", logd.fetch), tmp_path / "backup"
+        assert run("backup", "logs", "--to", to, *server)[0] == 0
+        parts = frames(to)
+        options = {"segment_bytes_max": 64 * 1024, "restore_from": [0], "restore_upto": [12]}
+        log.create_stream("old", "t.old.>", **options)
+        (first, reached), (later, _) = parts[0], parts[2]
+        with pytest.raises(RefusedError, match="wanted is 0"):
+            log.ask(calls.restore("old", 0, later))
+        with pytest.raises(RefusedError, match="no frames of a backup"):
+            log.ask(calls.restore("old", 0, first[:-8]))
+        with pytest.raises(RefusedError, match="is not being restored"):
+            log.ask(calls.restore("logs", 0, first))
+        assert reached == log.ask(calls.restore("old", 0, first))
+        assert await refusal(client, "t.old.a") == 20007
+        logd.restart(kill=True)
+        assert await refusal(client, "t.old.a") == 20007
+        assert log.offsets("old") == (0, reached)
+        assert run("restore", to, "--as", "old", "--subject", "t.old.>", *server)[0] == 0
+        assert records(log, "old") == records(log, "logs")
+        await publish(client, 12, 1, "t.old.a")
+        assert log.offsets("old") == (0, 13)
+        await client.close()
+
+
+async def test_a_backup_that_was_cut_short_goes_on_with_the_range_it_began_with(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "FILE_BYTES", 5_000)
+    with Logd(tmp_path / "logd", url, [STREAM]) as logd, logd.client() as log:
+        client = await nats.connect(url)
+        await publish(client, 0, 20)
+        arguments = ("backup", "logs", "--to", tmp_path / "backup", "--server", logd.fetch)
+        full = OSError(28, "No space left on device")
+        save, left = Manifest.save, [2]
+
+        def save_twice(manifest: Manifest, path: Path) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise full
+            save(manifest, path)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Manifest, "save", save_twice)
+            assert run(*arguments)[0] == ExitCode.IO
+        begun = Manifest.load(tmp_path / "backup" / PARTIAL)
+        assert begun is not None
+        assert len(begun.partitions[0].files) == 1
+        await publish(client, 20, 5)
+        assert run(*arguments)[0] == 0
+        assert [upto for _, upto in frames(tmp_path / "backup")][-1] == 20
+        log.delete_stream("logs")
+        assert run("restore", tmp_path / "backup", "--server", logd.fetch)[0] == 0
+        assert [offset for offset, _ in records(log, "logs")] == list(range(20))
+        await client.close()
+
+
+async def test_a_stream_of_a_cluster_is_restored_while_leaders_are_lost(
+    tmp_path: Path, url: str
+) -> None:
+    with LogdCluster(tmp_path, url) as cluster, cluster.client() as log:
+        cluster.create("logs", "t.logs", partitions=2)
+        client = await nats.connect(url)
+        await publish(client, 0, 10, "t.logs")
+        await publish(client, 10, 5, "t.logs.1")
+        server, to = ",".join(node.fetch for node in cluster.nodes.values()), tmp_path / "backup"
+        assert run("backup", "logs", "--to", to, "--server", server)[0] == 0
+        before = [list(log.records("logs", 0, partition=number)) for number in (0, 1)]
+        log.create_stream("old", "t.old", partitions=2, restore_from=[0, 0], restore_upto=[10, 5])
+        part, reached = frames(to)[0]
+        assert log.ask(calls.restore("old", 0, part)) == reached
+        leader = cluster.leader("old")
+        cluster.nodes[leader].daemon.kill()
+        wait_until(lambda: cluster.leader("old") != leader, within_s=60, what="another leads")
+        done = run("restore", to, "--as", "old", "--subject", "t.old", "--server", server)
+        assert done[0] == 0, done[1]
+        assert [list(log.records("old", 0, partition=number)) for number in (0, 1)] == before
+        cluster.start(leader)
+        cluster.wait_in_sync("old")
+        await publish(client, 15, 1, "t.old")
+        assert log.offsets("old").end == 11
+        await client.close()
