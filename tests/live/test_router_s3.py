@@ -89,6 +89,19 @@ def test_a_batch_that_comes_again_with_other_rows_leaves_none_twice(
     assert offsets(door) == [0, 3, 4, 9, 10, 11]
 
 
+def test_a_batch_that_comes_again_without_any_row_leaves_none(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    CASE.sink(door, tmp_path)[0].write(batch([log_record(0), log_record(1)]))
+    sink, context = CASE.sink(door, tmp_path)
+    context.starts["logs.5f2c19aa-0"] = 2
+    sink.write_nothing()
+    assert offsets(door) == [0, 1]
+    context.starts["logs.5f2c19aa-0"] = 0
+    sink.write_nothing()
+    assert backend(door).objects() == {}
+
+
 def test_what_cannot_be_deleted_brings_the_batch_again(door: FaultDoor, tmp_path: Path) -> None:
     rows = batch([log_record(number) for number in range(4)])
     CASE.sink(door, tmp_path)[0].write(rows)

@@ -29,11 +29,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One answer."""
+    """One answer; `size` is what HEAD tells of a body that it does not send."""
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+    size: int = 0
 
 
 class Backend(Protocol):
@@ -53,14 +54,20 @@ class Proxy(Backend):
     @override
     def handle(self, asked: Asked) -> Answered:
         connection = http.client.HTTPConnection(self._host, timeout=20)
-        left_out = ("host", "content-length", "connection")
+        left_out = ("host", "content-length", "connection", "transfer-encoding")
         headers = {name: value for name, value in asked.headers.items() if name not in left_out}
         connection.request(asked.method, asked.path, body=asked.body, headers=headers)
         answer = connection.getresponse()
-        found = Answered(answer.status, answer.read())
+        headers = {
+            name: value for name, value in answer.getheaders() if name.lower() in _TOLD_BY_PROXY
+        }
+        body = answer.read()
         connection.close()
-        return found
+        size = answer.getheader("Content-Length") if asked.method == "HEAD" else None
+        return Answered(answer.status, body, headers, int(size or 0))
 
+
+_TOLD_BY_PROXY: Final = ("content-range", "etag", "last-modified")
 
 RESET: Final = Answered(0)
 """A rule's answer: the connection is reset."""
@@ -107,7 +114,7 @@ class FaultDoor:
             def do_POST(self) -> None:
                 door.answer(self)
 
-            do_PUT = do_GET = do_DELETE = do_POST  # noqa: N815 - as the library names them
+            do_PUT = do_GET = do_HEAD = do_DELETE = do_POST  # noqa: N815 - as the library names them
 
             @override
             def log_message(self, format: str, *args: object) -> None:
@@ -143,7 +150,7 @@ class FaultDoor:
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         """Handle one request."""
-        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        body = _body_of(handler)
         headers = {name.lower(): value for name, value in handler.headers.items()}
         asked = Asked(handler.path, headers, body, handler.command)
         with self._lock:
@@ -160,7 +167,7 @@ class FaultDoor:
         handler.send_response(found.status)
         for name, value in found.headers.items():
             handler.send_header(name, value)
-        handler.send_header("Content-Length", str(len(found.body)))
+        handler.send_header("Content-Length", str(found.size or len(found.body)))
         handler.end_headers()
         handler.wfile.write(found.body)
 
@@ -168,3 +175,16 @@ class FaultDoor:
         linger = struct.pack("ii", 1, 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         connection.close()
+
+
+def _body_of(handler: BaseHTTPRequestHandler) -> bytes:
+    """A request's body, of a length that is told or in chunks."""
+    if handler.headers.get("Transfer-Encoding", "").lower() != "chunked":
+        return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+    body = b""
+    while size := int(handler.rfile.readline().partition(b";")[0], 16):
+        body += handler.rfile.read(size)
+        handler.rfile.readline()
+    while handler.rfile.readline().strip():
+        pass  # trailers
+    return body

@@ -64,7 +64,7 @@ class Feed:
         return [*self._columns, *sorted(more - set(self._columns)), *route]
 
     def give(self, rows: pa.Table, batch: int) -> None:
-        """Bring the rows of one batch, at least one, where they belong.
+        """Bring the rows of one batch, perhaps none, where they belong.
 
         Raises:
             StoppedError: The job ends and the batch is not finished.
@@ -78,6 +78,7 @@ class Feed:
             self._context.originals.table = rows
             rows = self.transform(rows, batch)
         if not rows.num_rows:
+            self._tell("write_nothing")
             return
         clock = self._context.clock
         while (pause_ns := self._pace.wait_ns(clock.monotonic_ns())) > 0:
@@ -88,11 +89,13 @@ class Feed:
 
     def begin_anew(self) -> None:
         """What comes next repeats nothing of the batch before."""
-        anew = getattr(
-            self._sink, "begin_anew", None
-        )  # one that does not derive from `Sink` may lack it
-        if anew is not None:
-            anew()
+        self._tell("begin_anew")
+
+    def _tell(self, what: str) -> None:
+        """Call a method that a sink which does not derive from `Sink` may lack."""
+        method = getattr(self._sink, what, None)
+        if method is not None:
+            method()
 
     def divide(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         """The rows to go on with, and those that are no records, if these are to be laid aside."""

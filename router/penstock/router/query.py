@@ -156,10 +156,14 @@ class SinkQuery:
         planned, before = self._planned(batch), self._planned(batch - 1)
         begun_ns = self._context.clock.monotonic_ns()
         self._context.incarnations.update(planned.incarnations)
+        self._context.starts.clear()
+        self._context.starts.update(
+            (self._context.place_tag(*at), offset) for at, offset in before.next.items()
+        )
         rows = frame.toArrow()
         if rows.num_rows:
             self._journal.note(planned)
-            self._feed.give(rows, batch)
+        self._feed.give(rows, batch)
         # By offsets: of most rows that no route leads here, Spark hears nothing.
         count = count_between(before, planned)
         self._context.meter.count("left_out_routing", count - rows.num_rows)

@@ -211,9 +211,24 @@ def test_a_paced_sink_waits_between_batches(
     assert sum(waited) == pytest.approx(3.0, abs=0.01)
 
 
-def test_a_sink_of_others_need_not_know_how_to_begin_anew(tmp_path: Path) -> None:
+def test_a_sink_of_others_need_not_know_what_came_later(tmp_path: Path) -> None:
     class Plain:
         columns = ("value",)
 
     plain: Any = Plain()
-    Feed(load(tmp_path), plain, context(tmp_path)).begin_anew()
+    feed = Feed(load(tmp_path), plain, context(tmp_path))
+    feed.begin_anew()
+    feed.give(marked(table([]), {}), 0)
+
+
+def test_a_sink_hears_of_a_batch_without_any_row_for_it(tmp_path: Path) -> None:
+    class Listening(Notebook):
+        heard = 0
+
+        @override
+        def write_nothing(self) -> None:
+            self.heard += 1
+
+    sink = Listening(context(tmp_path))
+    Feed(load(tmp_path, routes=ROUTES), sink, context(tmp_path)).give(marked(numbered(), {}), 0)
+    assert (sink.heard, sink.batches) == (1, [])

@@ -72,6 +72,34 @@ def test_a_batch_that_comes_again_with_other_rows_leaves_none_twice(tmp_path: Pa
     assert read(tmp_path)["offset"].to_pylist() == [3, 5, 7, 10, 12, 13]
 
 
+def test_a_batch_that_comes_again_without_any_row_leaves_none(tmp_path: Path) -> None:
+    """What the files do not tell, the batch's beginning does."""
+    lake = open_lake(tmp_path)
+    lake.write(table([row(0)]))
+    lake.write(table([row(5), row(7, partition=1)]))
+    again = open_lake(tmp_path)
+    again.write_nothing()  # nobody knows where it begins
+    assert read(tmp_path)["offset"].to_pylist() == [0, 5, 7]
+    again._context.starts.update({"logs.5f2c19aa-0": 6, "logs.5f2c19aa-1": 8})
+    again.write_nothing()  # it is the batch after it
+    assert read(tmp_path)["offset"].to_pylist() == [0, 5, 7]
+    again._context.starts.update({"logs.5f2c19aa-0": 1, "logs.5f2c19aa-1": 0})
+    again.write_nothing()
+    assert read(tmp_path)["offset"].to_pylist() == [0]
+    again.write_nothing()
+    assert read(tmp_path)["offset"].to_pylist() == [0]
+
+
+def test_a_batch_that_comes_again_with_rows_behind_the_earlier_ones_leaves_none_of_those(
+    tmp_path: Path,
+) -> None:
+    open_lake(tmp_path).write(table([row(0), row(1)]))
+    again = open_lake(tmp_path)
+    again._context.starts["logs.5f2c19aa-0"] = 0
+    again.write(table([row(4)]))
+    assert read(tmp_path)["offset"].to_pylist() == [4]
+
+
 def test_two_sinks_cannot_have_one_directory(tmp_path: Path) -> None:
     open_lake(tmp_path)
     config = ParquetSink(type="parquet", path=tmp_path / "lake")

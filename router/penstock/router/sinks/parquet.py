@@ -10,7 +10,7 @@ never sees half a file; what a killed job left there is removed when the job sta
 
 The names do change when a route's `where` was changed in between. So the sink notes in its state
 directory, before the first rename, which files the batch makes; when the batch comes again, those
-that it does not make any more are removed.
+that it does not make any more are removed, all of them if no row is led here any more.
 
 A row whose service is not known is in `service=__HIVE_DEFAULT_PARTITION__`, hive's name for null.
 """
@@ -19,7 +19,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
@@ -122,6 +122,10 @@ class ParquetLake(Sink):
         self._context.meter.sent(rows.num_rows)
 
     @override
+    def write_nothing(self) -> None:
+        sync_directories(self._remove_earlier([]))
+
+    @override
     def begin_anew(self) -> None:
         """Nothing of what was written is to be removed any more."""
         self._batch.unlink(missing_ok=True)
@@ -133,7 +137,10 @@ class ParquetLake(Sink):
         """
         earlier: list[str] = json.loads(self._batch.read_text()) if self._batch.exists() else []
         names = [str(place.relative_to(self._path)) for place in places]
-        stale = sorted(set(earlier) - set(names)) if is_repeated(names, earlier) else []
+        repeated = is_repeated(names, earlier, self._context.starts)
+        stale = sorted(set(earlier) - set(names)) if repeated else []
+        if not names and not stale:
+            return []
         write_whole(self._batch, json.dumps(names + stale).encode())
         removed = [self._path / name for name in stale if (self._path / name).exists()]
         for path in removed:
@@ -141,11 +148,10 @@ class ParquetLake(Sink):
         return [path.parent for path in removed]
 
     def _file_name(self, part: pa.Table) -> str:
-        stream = self._context.stream_tag(part.column("stream")[0].as_py())
-        partition = part.column("partition")[0].as_py()
+        place = (part.column(name)[0].as_py() for name in _LOG_POSITION)
         offsets = part.column("offset")
         first, last = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
-        return f"{stream}-{partition}-{first:020d}-{last:020d}.parquet"
+        return f"{self._context.place_tag(*place)}-{first:020d}-{last:020d}.parquet"
 
     def _write_file(self, path: Path, part: pa.Table) -> None:
         with path.open("wb") as file:
@@ -189,18 +195,24 @@ def split_by_place(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     assert begin == rows.num_rows, (begin, rows.num_rows)
 
 
-def is_repeated(names: Iterable[str], earlier: Iterable[str]) -> bool:
-    """Whether a batch has records that the batch before it, or its earlier self, had as well.
+def is_repeated(
+    names: Iterable[str], earlier: Iterable[str], starts: Mapping[str, int], prefix: str = ""
+) -> bool:
+    """Whether what was noted is a batch's earlier self, and not the batch before it.
 
     Args:
         names: Of the batch's files; each ends in `-PARTITION-FIRST-LAST.parquet`, or has a
             hexadecimal digest before `.parquet`.
         earlier: Of that other batch.
+        starts: Where the batch begins, if that is known; else its files tell.
+        prefix: Of the names, before what `SinkContext.place_tag` says.
     """
     ends: dict[str, int] = {}
     for partition, _, last in map(_span, earlier):
         ends[partition] = max(ends.get(partition, -1), last)
-    return any(first <= ends.get(partition, -1) for partition, first, _ in map(_span, names))
+    begins = [(prefix + place, start) for place, start in starts.items()]
+    begins += [(place, first) for place, first, _ in map(_span, names)]
+    return any(begin <= ends.get(place, -1) for place, begin in begins)
 
 
 def _span(name: str) -> tuple[str, int, int]:

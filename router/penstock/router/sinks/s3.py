@@ -106,11 +106,16 @@ class S3(HttpRequestSink):
         self._rows = pa.table({})
         self._noted: list[str] = []
         self._note = context.state_dir / "objects.json"
+        self._tag = f"{context.job}.{context.sink}."
 
     @override
     def write(self, rows: pa.Table) -> None:
         super().write(rows)
         self._rows = pa.table({})
+
+    @override
+    def write_nothing(self) -> None:
+        self.prepare([])
 
     @override
     def begin_anew(self) -> None:
@@ -126,7 +131,10 @@ class S3(HttpRequestSink):
         """
         made = [self._key_of(request) for request in requests]
         earlier: list[str] = json.loads(self._note.read_text()) if self._note.exists() else []
-        stale = sorted(set(earlier) - set(made)) if is_repeated(made, earlier) else []
+        repeated = is_repeated(made, earlier, self.context.starts, self._tag)
+        stale = sorted(set(earlier) - set(made)) if repeated else []
+        if not made and not stale:
+            return
         self._noted = made + stale
         self._keep_note()
         for key in stale:
@@ -240,9 +248,9 @@ class S3(HttpRequestSink):
         text = ",".join(map(str, offsets)).encode()
         digest = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
         context = self.context
-        tag = f"{context.job}.{context.sink}.{context.stream_tag(first['stream'])}"
-        span = f"{first['partition']}-{offsets[0]:020d}-{offsets[-1]:020d}"
-        return f"{request.lane}/{tag}-{span}.{digest}.parquet"
+        place = self._tag + context.place_tag(first["stream"], first["partition"])
+        span = f"{offsets[0]:020d}-{offsets[-1]:020d}"
+        return f"{request.lane}/{place}-{span}.{digest}.parquet"
 
     def _keep_note(self) -> None:
         write_whole(self._note, json.dumps(self._noted).encode())

@@ -55,6 +55,8 @@ class SinkContext:
         meter: Where the sink counts.
         stop: Set when the job ends; a sink that waits must give up.
         clock: Time.
+        starts: Where the batch in work begins, of each partition, by what `place_tag` says; empty
+            where nobody knows. The query keeps it up to date.
         letter_stream: Where dead letters go as well; None for nowhere.
         originals: The rows in work before transforms; dead letters hold those.
     """
@@ -67,6 +69,7 @@ class SinkContext:
     meter: Meter
     stop: threading.Event
     clock: Clock
+    starts: dict[str, int] = field(default_factory=dict)
     letter_stream: LetterStream | None = None
     originals: Originals = field(default_factory=Originals)
 
@@ -82,6 +85,10 @@ class SinkContext:
     def stream_tag(self, stream: str) -> str:
         """The stream's name with a mark of its incarnation, for names that must not repeat."""
         return f"{stream}.{self.incarnations.get(stream, '')[:8] or '0'}"
+
+    def place_tag(self, stream: str, partition: int) -> str:
+        """A partition of the log, for names that must not repeat."""
+        return f"{self.stream_tag(stream)}-{partition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,14 @@ class Sink(Protocol):
             StoppedError: The job ends and the batch is not finished.
         """
         ...
+
+    def write_nothing(self) -> None:
+        """No row of the batch is for the sink; an earlier attempt at the batch may have had some.
+
+        Raises:
+            UnavailableError: What that attempt made cannot be removed now.
+        """
+        return
 
     def begin_anew(self) -> None:
         """What comes next repeats nothing of the batch before, whatever its offsets are."""

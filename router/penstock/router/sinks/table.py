@@ -25,6 +25,7 @@ GROUP: Final = "penstock.router.sinks"
 
 _OWN: Final = {
     "console": "penstock.router.sinks.console:Console",
+    "delta": "penstock.router.sinks.delta:Delta",
     "elasticsearch": "penstock.router.sinks.elasticsearch:Elasticsearch",
     "http": "penstock.router.sinks.http:HttpPost",
     "loki": "penstock.router.sinks.loki:Loki",

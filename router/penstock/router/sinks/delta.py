@@ -1,0 +1,251 @@
+"""The Delta sink: rows of one table of Delta Lake, each record exactly once.
+
+A request is one commit to the table's log. With its rows it has a `txn` action for each partition
+of the log: the application is job, sink, stream, incarnation and partition, the version the offset
+behind the last row (`sinks.lake` says what follows of it). Two commits of the same application at
+the same time exclude each other, so a driver that was thought dead writes nothing twice either.
+
+Files of a commit that failed, or that a killed job had begun, are part of no version of the table;
+`VACUUM` removes them.
+
+Delta Lake's own library does the writing, without a JVM, to a directory or an object store. A
+commit there is a conditional put; without one two writers could both believe they wrote it. The
+library tells a store's answer in words only, so words are what `verdict_of` looks for. A store that
+fails is no record's fault.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+from typing_extensions import override
+
+from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, Unfit, Verdict
+from penstock.router.sinks.extras import needed
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, Place
+from penstock.router.sinks.request_settings import Secret
+from penstock.router.sinks.sink import SinkContext
+from penstock.service import ConfigError
+
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_STATUS: Final = re.compile(r"status code:?\W+(\d{3})\b")
+_TRANSIENT: Final = re.compile(
+    r"Generic (S3|GCS|MicrosoftAzure|HTTP|LocalFileSystem) error|error sending request|timed out"
+)
+_REFUSED: Final = re.compile(
+    r"necessary privileges|authentication credentials|Permission denied|Read-only file system"
+    r"|No such file|not found|NotFound|incorrectly configured region",
+    re.IGNORECASE,
+)
+_UNFIT: Final = re.compile(r"(?P<said>.*failed validation check)")
+"""Of a constraint of the table. What follows is a preview of rows, which no log should have."""
+
+_REASON_MAX: Final = 300
+
+
+class DeltaSink(LakeSettings):
+    """Rows in a table of Delta Lake."""
+
+    type: Literal["delta"]
+    table: Annotated[str, Field(pattern=r"^([a-z0-9]{2,10}://[^\s@]+|[^:\s][^:]*)$")]
+    storage: dict[str, Secret] = Field(default_factory=dict)
+
+    @property
+    def uri(self) -> str:
+        """Where the table is."""
+        return self.table if "://" in self.table else str(Path(self.table).absolute())
+
+    @override
+    def about(self) -> str:
+        return f"rows of the Delta table {self.table}; each record exactly once"
+
+
+class Delta(LakeSink):
+    """Appends rows; see the module's docstring."""
+
+    config_class = DeltaSink
+    guarantee = Guarantee(
+        Replay.EXACTLY_ONCE, "a commit has its rows' place in the log as `txn`, or is none"
+    )
+
+    def __init__(self, config: DeltaSink, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._config = config
+        self._library = needed("deltalake", extra="delta")
+        self._exceptions = needed("deltalake.exceptions", extra="delta")
+        self.failures = (self._exceptions.DeltaError, OSError, ValueError, pa.ArrowException)
+        self._lasting = (
+            self._exceptions.DeltaProtocolError,
+            self._exceptions.SchemaMismatchError,
+            self._exceptions.TableNotFoundError,
+            OtherTypeError,
+        )
+        self.address = f"the Delta table {config.table}"
+        self._table: Any = None
+
+    @override
+    def open(self) -> None:
+        """Make the directory of a local table; a store may come later.
+
+        Raises:
+            ConfigError: It cannot be made.
+        """
+        if "://" in self._config.table:
+            return
+        try:
+            Path(self._config.uri).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"sinks.{self.context.sink}.table: cannot write to {self._config.uri}:"
+                f" {error.strerror}",
+                fix="name a directory that this user may write to",
+            ) from None
+
+    @override
+    def close(self) -> None:
+        self._table = None
+
+    @override
+    def newest(self, rows: pa.Table) -> LakeTable:
+        if self._table is None:
+            self._table = self._loaded(rows)
+        else:
+            self._table.update_incremental()
+        return _Table(self._library, self._table, self._config)
+
+    def _loaded(self, rows: pa.Table) -> Any:
+        config = self._config
+        options = self._storage()
+        try:
+            return self._library.DeltaTable(config.uri, storage_options=options)
+        except self._exceptions.TableNotFoundError:
+            if not config.create:
+                raise
+        return self._library.DeltaTable.create(
+            config.uri,
+            schema=_storable(rows).schema,
+            mode="ignore",
+            partition_by=list(config.partition_by),
+            storage_options=options,
+        )
+
+    def _storage(self) -> dict[str, str]:
+        """The store's options; the secrets among them as they are now."""
+        limit = f"{max(round(self._config.timeout_s * 1000), 1)}ms"
+        own = {"timeout": limit, "connect_timeout": limit, "retry_timeout": limit}
+        own["max_retries"] = "0"  # `core.delivery` tries again, with jitter, and says so
+        if self._config.uri.startswith(("s3://", "s3a://")):
+            own["aws_conditional_put"] = "etag"
+        return own | {name: it.read() for name, it in self._config.storage.items()}
+
+    @override
+    def judge(self, error: Exception) -> Verdict:
+        self._table = None  # what it knows may be what is wrong
+        said = _in_one_line(error)
+        if isinstance(error, self._exceptions.CommitFailedError):
+            return Busy(f"another commit came first: {said[:_REASON_MAX]}")
+        if isinstance(error, self._lasting):
+            return Paused(said[:_REASON_MAX])
+        return verdict_of(said)
+
+
+class OtherTypeError(ValueError):
+    """A column of the table is of another type than here."""
+
+
+class _Table(LakeTable):
+    """The table as of its newest commit."""
+
+    def __init__(self, library: Any, table: Any, config: DeltaSink) -> None:
+        self._library = library
+        self._table = table
+        self._config = config
+
+    @override
+    def mark(self, place: Place) -> int | None:
+        found: int | None = self._table.transaction_version(place.key)
+        return found
+
+    @override
+    def offsets(self, place: Place, first: int, last: int) -> pa.Array:
+        conditions = (
+            f"stream = {_quoted(place.stream)}",
+            f"incarnation = {_quoted(place.incarnation)}",
+            f'"partition" = {place.partition}',
+            f"sink = {_quoted(place.sink)}",
+            f'"offset" >= {first}',
+            f'"offset" <= {last}',
+        )
+        found = self._table.scan(columns=["offset"], predicate=" AND ".join(conditions))
+        # Through pyarrow: it lets other threads run while it waits for the store.
+        read = pa.RecordBatchReader.from_stream(found).read_all().column("offset")
+        return pa.array(read.to_pylist(), pa.int64())
+
+    @override
+    def append(self, rows: pa.Table, marks: Mapping[Place, int]) -> None:
+        library = self._library
+        rows = _storable(rows)
+        adds = self._config.new_columns == "add"
+        known = {it.name: it.type for it in self._table.schema().fields}
+        if not adds:
+            rows = rows.select([name for name in rows.column_names if name in known])
+        for field in library.Schema.from_arrow(rows.schema).fields:
+            if field.type != known.get(field.name, field.type):  # it would be made text of
+                raise OtherTypeError(
+                    f"the table's column {field.name} is {known[field.name]}, not {field.type}"
+                )
+        library.write_deltalake(
+            self._table,
+            rows,
+            mode="append",
+            schema_mode="merge" if adds else None,
+            commit_properties=library.CommitProperties(
+                app_transactions=[
+                    library.Transaction(place.key, mark) for place, mark in marks.items()
+                ],
+            ),
+        )
+
+
+def verdict_of(said: str) -> Verdict:
+    """What the library's words mean for the rows of a commit."""
+    found = _STATUS.search(said)
+    status = int(found[1]) if found else 0
+    if unfit := _UNFIT.match(said):
+        return Unfit(Fault("delta_constraint", unfit["said"][-_REASON_MAX:]))
+    reason = said[:_REASON_MAX]
+    fault = Fault(f"http_{status}" if status else "delta", reason, status)
+    if status == 413 or "EntityTooLarge" in said:
+        return TooLarge(fault)
+    if 300 <= status < 500 and status not in (408, 409, 425, 429):
+        return Paused(reason)
+    if status or _TRANSIENT.search(said):
+        return Busy(reason)
+    if _REFUSED.search(said):
+        return Paused(reason)
+    return Failed(fault)
+
+
+def _storable(rows: pa.Table) -> pa.Table:
+    """Times in microseconds, the finest that Delta has."""
+    for number, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
+            kind = pa.timestamp("us", tz=field.type.tz)
+            column = pc.cast(rows.column(number), kind, safe=False)
+            rows = rows.set_column(number, field.name, column)
+    return rows
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _in_one_line(error: Exception) -> str:
+    plain = _COLOUR.sub("", str(error)) or type(error).__name__
+    lines = [line.strip(" ↳") for line in plain.splitlines()]
+    return "; ".join(filter(None, lines))

@@ -1,0 +1,184 @@
+"""What the sinks have in common that append to a table of a lake: Delta's, Iceberg's.
+
+A request is one commit of rows of any partitions of the log. With its rows the commit notes, for
+each partition, the offset behind the last one that this sink has ever written (its *mark*). The
+table's format makes both visible at once or neither, so of a row whose offset is at or behind the
+mark it is certain that it is not in the table, and it is appended without a look. Of a row before
+the mark that is not certain: it came again after a crash, is replayed, was a dead letter, or is
+late because its request had failed and others went first. The table is asked which of those offsets
+it has, and the others are appended.
+
+So each record is there once, in whatever pieces and however late it comes again. What a changed
+`where` of a route does to a batch that was committed: rows that it adds are appended, and those
+that it does not want any more stay.
+
+The columns are those of the view `records`, and beside them `incarnation` (of the stream), `sink`
+(JOB.SINK) and `date`. Several sinks may share a table; each sees its own rows only.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+from typing_extensions import override
+
+from penstock.router.core.verdict import Taken, Verdict
+from penstock.router.sinks.request_settings import RequestBatch, RequestSettings
+from penstock.router.sinks.requests import Faulty, Item, Request, RequestSink, cut
+from penstock.router.sinks.settings import Seconds
+from penstock.router.sinks.sink import Preview, SinkContext, as_json_lines
+
+PLACE_COLUMNS: Final = ("stream", "incarnation", "partition", "offset", "sink")
+"""They come first in a new table: formats keep statistics of the first columns only."""
+
+
+class LakeSettings(RequestSettings):
+    """Of a sink that appends to a table of a lake."""
+
+    create: bool = True
+    partition_by: Annotated[
+        tuple[Literal["date", "kind", "service", "stream"], ...], Field(max_length=4)
+    ] = ("date",)
+    new_columns: Literal["add", "leave_out"] = "add"
+    timeout_s: Seconds = 60.0
+    batch: RequestBatch = RequestBatch(records_max=100_000, bytes_max=64 * 1024 * 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition of the log, as one sink writes it."""
+
+    sink: str
+    stream: str
+    incarnation: str
+    partition: int
+
+    @property
+    def key(self) -> str:
+        """What its mark is known by."""
+        return f"penstock/{self.sink}/{self.stream}/{self.incarnation}/{self.partition}"
+
+
+class LakeTable(Protocol):
+    """A table as of its newest commit."""
+
+    def mark(self, place: Place) -> int | None:
+        """The offset behind the last row; None where the table has none of that place."""
+        ...
+
+    def offsets(self, place: Place, first: int, last: int) -> pa.Array:
+        """Which offsets of that range, both ends included, are there."""
+        ...
+
+    def append(self, rows: pa.Table, marks: Mapping[Place, int]) -> None:
+        """Commit rows and marks, together or not at all."""
+        ...
+
+
+class LakeSink(RequestSink):
+    """Appends rows to a table; a subclass knows its format."""
+
+    columns = ("*",)
+    failures: tuple[type[Exception], ...]
+    """What the format's library raises."""
+
+    def __init__(self, config: LakeSettings, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._limits = config.batch
+        self._rows = pa.table({})
+
+    # What a sink of this kind says.
+
+    def newest(self, rows: pa.Table) -> LakeTable:
+        """The table, made for rows of this schema if there is none, as of its newest commit."""
+        raise NotImplementedError
+
+    def judge(self, error: Exception) -> Verdict:
+        """What one of `failures` means for a request, of which nothing is known to be there."""
+        raise NotImplementedError
+
+    # What is the same for all.
+
+    @override
+    def write(self, rows: pa.Table) -> None:
+        super().write(rows)
+        self._rows = pa.table({})
+
+    @override
+    def _requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
+        """As few as `batch` allows; a request may hold several partitions of the log."""
+        self._rows = self._lake_rows(rows)
+        whole = rows.select(["stream", "partition", "offset"]).to_pylist()
+        sizes = pc.fill_null(pc.binary_length(rows.column("value")), 0).to_pylist()
+        items = list(enumerate(Item(None, size) for size in sizes))
+        pieces = cut(items, self._limits, self.empty_size)
+        return [self._request("", piece, whole) for piece in pieces], []
+
+    @override
+    def exchange(self, request: Request, attempt: int) -> Verdict:
+        rows = self._rows.take(list(request.rows))
+        try:
+            table = self.newest(rows)
+            missing, marks = _missing(table, rows)
+            if missing.num_rows:
+                table.append(missing, marks)
+                self.context.meter.count("commits")
+        except self.failures as error:
+            return self.judge(error)
+        self.context.meter.count("already_there", rows.num_rows - missing.num_rows)
+        return Taken()
+
+    @override
+    def show(self, request: Request) -> Preview:
+        rows = self._rows.take(list(request.rows))
+        return Preview(f"append to {self.address}", rows.num_rows, as_json_lines(rows))
+
+    def _lake_rows(self, rows: pa.Table) -> pa.Table:
+        context = self.context
+        streams = rows.column("stream").to_pylist()
+        made = {
+            "incarnation": pa.array([context.incarnations.get(it, "") for it in streams]),
+            "sink": pa.array([f"{context.job}.{context.sink}"] * rows.num_rows, pa.string()),
+            "date": pc.cast(rows.column("time"), pa.date32()),
+        }
+        for name, values in made.items():
+            rows = rows.append_column(name, values)
+        others = [name for name in rows.column_names if name not in PLACE_COLUMNS]
+        return rows.select([*PLACE_COLUMNS, *others])
+
+
+def _missing(table: LakeTable, rows: pa.Table) -> tuple[pa.Table, dict[Place, int]]:
+    """The rows that the table does not have, and the marks to be noted with them."""
+    wanted = []
+    marks: dict[Place, int] = {}
+    for place, mine in _by_place(rows):
+        offsets = mine.column("offset")
+        first, last = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
+        mark = table.mark(place)
+        if mark is not None and first < mark:
+            there = table.offsets(place, first, min(last, mark - 1))
+            new = mine.filter(pc.invert(pc.is_in(offsets, value_set=there)))
+        else:
+            new = mine
+        if new.num_rows:
+            wanted.append(new)
+            marks[place] = max(last + 1, mark or 0)
+    return pa.concat_tables(wanted) if wanted else rows.slice(0, 0), marks
+
+
+def _by_place(rows: pa.Table) -> Sequence[tuple[Place, pa.Table]]:
+    """Rows in the order of the log, by partition."""
+    names = ["sink", "stream", "incarnation", "partition"]
+    groups = rows.group_by(names, use_threads=False).aggregate([([], "count_all")]).to_pylist()
+    found: list[tuple[Place, pa.Table]] = []
+    begin = 0
+    for group in groups:  # in the order of their first row, and rows come by partition
+        count: int = group.pop("count_all")
+        place: Any = Place(**group)
+        found.append((place, rows.slice(begin, count)))
+        begin += count
+    assert begin == rows.num_rows, (begin, rows.num_rows)
+    return found

@@ -1,0 +1,120 @@
+"""What only the Delta sink does: constraints, directories, what a table of others allows."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from penstock.router.sinks import SinkContext, make_sink
+from penstock.router.sinks.delta import DeltaSink
+from penstock.service import ConfigError
+from tests.support.lake_cases import FAST, DeltaCase
+from tests.support.sink_batches import batch, context, dead_letters, log_record, span_record
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[DeltaCase]:
+    made = DeltaCase(tmp_path)
+    yield made
+    made.close()
+
+
+def local(directory: Path, **keys: Any) -> tuple[Any, SinkContext]:
+    made = context(directory)
+    settings = {"type": "delta", "table": str(directory / "lake"), **FAST, **keys}
+    sink = make_sink(DeltaSink.model_validate(settings), made)
+    sink.open()
+    return sink, made
+
+
+def offsets(directory: Path) -> list[int]:
+    found = DeltaTable(directory / "lake").to_pyarrow_table(columns=["offset"])
+    return sorted(found["offset"].to_pylist())
+
+
+def test_a_local_table_is_partitioned_by_date_and_read_by_duckdb(tmp_path: Path) -> None:
+    sink, _ = local(tmp_path, partition_by=["date", "kind"])
+    rows = batch([log_record(0), span_record(1), log_record(2)])
+    sink.write(rows)
+    sink.write(rows)
+    date = rows["time"][0].as_py().date()
+    files = {str(it.relative_to(tmp_path / "lake").parent) for it in tmp_path.rglob("*.parquet")}
+    assert files == {f"date={date}/kind=log", f"date={date}/kind=span"}
+    lake = DeltaTable(tmp_path / "lake").to_pyarrow_dataset()  # noqa: F841 - DuckDB reads it
+    found = duckdb.sql('select kind, date, "offset" from lake order by "offset"').fetchall()
+    assert found == [("log", date, 0), ("span", date, 1), ("log", date, 2)]
+
+
+def test_a_record_that_a_constraint_refuses_is_found_and_the_others_arrive(
+    tmp_path: Path,
+) -> None:
+    sink, context = local(tmp_path)
+    sink.write(batch([log_record(0)]))
+    DeltaTable(tmp_path / "lake").alter.add_constraint({"known": "service <> 'nobody'"})
+    rows = batch([log_record(number) for number in range(8)])
+    services = ["checkout"] * 5 + ["nobody"] + ["checkout"] * 2
+    sink.write(rows.set_column(rows.column_names.index("service"), "service", [services]))
+    assert offsets(tmp_path) == [0, 1, 2, 3, 4, 6, 7]
+    (letter,) = dead_letters(context)
+    assert (letter["offset"], letter["code"]) == (5, "delta_constraint")
+    assert letter["reason"].endswith("1 rows failed validation check")
+
+
+def test_commits_say_how_far_each_partition_is(tmp_path: Path) -> None:
+    sink, _ = local(tmp_path)
+    sink.write(batch([log_record(0), log_record(1)], first=40))
+    key = "penstock/job.sink/logs/5f2c19aa00000000/0"
+    assert DeltaTable(tmp_path / "lake").transaction_version(key) == 42
+    sink.write(batch([log_record(0)], first=3))  # a replay of what was never here
+    assert DeltaTable(tmp_path / "lake").transaction_version(key) == 42
+    assert offsets(tmp_path) == [3, 40, 41]
+
+
+def test_names_with_quotes_are_looked_for_as_they_are(tmp_path: Path) -> None:
+    sink, context = local(tmp_path)
+    context.incarnations["o'clock"] = "it's"
+    rows = batch([log_record(0), log_record(1)], stream="o'clock")
+    sink.write(rows)
+    sink.write(rows)
+    assert offsets(tmp_path) == [0, 1]
+
+
+def test_files_that_were_compacted_and_removed_are_no_loss(tmp_path: Path) -> None:
+    """Maintenance by others moves rows to other files, and marks stay."""
+    sink, _ = local(tmp_path)
+    for first in range(0, 12, 3):
+        sink.write(batch([log_record(first + it) for it in range(3)], first=first))
+    table = DeltaTable(tmp_path / "lake")
+    table.optimize.compact()
+    table.create_checkpoint()
+    again, context = local(tmp_path)
+    again.write(batch([log_record(it) for it in range(12)]))
+    assert offsets(tmp_path) == list(range(12))
+    assert context.meter.stage("x", received=12, lag=0).detail["already_there"] == 12
+
+
+def test_a_secret_in_a_file_is_read_again_and_never_shown(case: DeltaCase, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    storage = {**case.storage(case.door.url), "aws_secret_access_key": {"file": str(secret)}}
+    sink, context = case.sink(storage=storage)
+    writing = threading.Thread(target=sink.write, args=(batch([log_record(0)]),))
+    writing.start()
+    problem = wait_until(lambda: context.meter.problem) or ""
+    assert "paused until that is corrected" in problem
+    secret.write_text("hush")
+    writing.join(60)
+    assert not writing.is_alive()
+    assert case.rows().num_rows == 1
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("a file")
+    with pytest.raises(ConfigError, match=r"sinks\.sink\.table: cannot write to"):
+        local(tmp_path)
