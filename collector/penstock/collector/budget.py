@@ -7,14 +7,20 @@ holds its source's share at most, and no longer than the source waits for the re
 """
 
 import asyncio
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
+from operator import itemgetter
 from types import TracebackType
 from typing import Self
 
 
 class Budget:
     """The bound of all sources together.
+
+    Who waits is let go on in the order of asking, whichever source it belongs to, so that none
+    starves while others take turns. Who finds its source's share used up stands aside until that
+    changes; who only finds too little left of the whole is overtaken by nobody.
 
     Args:
         bytes_max: Of them all.
@@ -26,6 +32,7 @@ class Budget:
         self.share_bytes_max = min(share_bytes_max, bytes_max)
         self.used = 0
         self.shares: dict[str, Share] = {}
+        self.tickets = itertools.count()
 
     def share(self, source: str) -> "Share":
         """A source's part; the same one for the same name."""
@@ -35,22 +42,27 @@ class Budget:
         """Go on under other bounds; what is held stays, and above them nothing is taken."""
         self.bytes_max = bytes_max
         self.share_bytes_max = min(share_bytes_max, bytes_max)
-        for share in self.shares.values():
-            share.grant()
+        self.grant()
 
     def has_room(self, size: int) -> bool:
         """Whether so much more fits, were it within its share."""
         return self.used + size <= self.bytes_max
 
-    def wake(self, first: "Share") -> None:
-        """Give what is free to who waits, the share that became smaller before the others."""
-        first.grant()
-        for share in self.shares.values():
-            share.grant()
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for nothing but room in the whole."""
+        return any(share.first_ticket() is not None for share in self.shares.values())
+
+    def grant(self) -> None:
+        """Let go on who waited longest, as far as there is room."""
+        while True:
+            first = [(t, s) for s in self.shares.values() if (t := s.first_ticket()) is not None]
+            if not first or not min(first, key=itemgetter(0))[1].let_go():
+                return
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
+    ticket: int
     size: int
     granted: asyncio.Future[None]
 
@@ -78,7 +90,7 @@ class Share:
 
     def take(self, size: int) -> bool:
         """Hold so much more; false, and nothing is held, when there is no room or others wait."""
-        if size and (self._waiters or not self._fits(size)):
+        if size and not self._is_free(size):
             self.refused += 1
             return False
         self._hold(size)
@@ -86,10 +98,11 @@ class Share:
 
     async def wait(self, size: int, timeout_s: float | None = None) -> bool:
         """Hold so much more once there is room, in the order of asking; false after the time."""
-        if not size or (not self._waiters and self._fits(size)):
+        if not size or self._is_free(size):
             self._hold(size)
             return True
-        waiter = _Waiter(size, asyncio.get_running_loop().create_future())
+        granted = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(next(self._budget.tickets), size, granted)
         self._waiters.append(waiter)
         try:
             async with asyncio.timeout(timeout_s):
@@ -108,26 +121,37 @@ class Share:
         if size:
             self.used -= size
             self._budget.used -= size
-            self._budget.wake(self)
+            self._budget.grant()
 
-    def grant(self) -> None:
-        """Let go on who waited longest, as far as there is room."""
-        while self._waiters and self._fits(self._waiters[0].size):
-            waiter = self._waiters.popleft()
-            if not waiter.granted.done():
-                self._hold(waiter.size)
-                waiter.granted.set_result(None)
+    def first_ticket(self) -> int | None:
+        """Of who waits longest; None when nobody does, or this share is what is used up."""
+        while self._waiters and self._waiters[0].granted.done():
+            self._waiters.popleft()  # cancelled in this turn of the loop
+        if not self._waiters or self.used + self._waiters[0].size > self.bytes_max:
+            return None
+        return self._waiters[0].ticket
+
+    def let_go(self) -> bool:
+        """Let go on who waits longest here; false when there is too little left of the whole."""
+        if not self._budget.has_room(self._waiters[0].size):
+            return False
+        waiter = self._waiters.popleft()
+        self._hold(waiter.size)
+        waiter.granted.set_result(None)
+        return True
 
     def _leave(self, waiter: _Waiter) -> None:
         """Wait no more; what was granted in the same turn of the loop is given back."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
-            self.grant()
+            self._budget.grant()
         elif waiter.granted.done() and not waiter.granted.cancelled():
             self.give(waiter.size)
 
-    def _fits(self, size: int) -> bool:
-        return self.used + size <= self.bytes_max and self._budget.has_room(size)
+    def _is_free(self, size: int) -> bool:
+        """Whether there is room, and nobody who asked before is overtaken."""
+        within = not self._waiters and self.used + size <= self.bytes_max
+        return within and self._budget.has_room(size) and not self._budget.is_awaited()
 
     def _hold(self, size: int) -> None:
         self.used += size

@@ -133,22 +133,29 @@ class Intake:
             self.dropped("stopped", payload.count)
             raise
 
-    async def offer_or_drop(self, payloads: Sequence[Payload]) -> None:
+    async def offer_or_drop(
+        self, payloads: Sequence[Payload], charge: Charge | None = None
+    ) -> None:
         """Hand payloads over; what does not become durable is counted as dropped.
 
-        Returns as soon as the source's share has room for all that is not durable yet.
+        Args:
+            payloads: What was received.
+            charge: What holds them already. Without it this returns as soon as the source's share
+                has room for all that is not durable yet.
         """
         for index, payload in enumerate(payloads):
             try:
-                await self._offer_or_drop(payload)
+                await self._offer_or_drop(payload, charge)
             except asyncio.CancelledError:
                 self.dropped("stopped", sum(one.count for one in payloads[index:]))
                 raise
 
-    async def _offer_or_drop(self, payload: Payload) -> None:
-        charge = Charge(self.share)
+    async def _offer_or_drop(self, payload: Payload, held: Charge | None) -> None:
+        size = len(payload.data)
+        charge = Charge(self.share) if held is None else held.split(min(size, held.size))
         try:
-            await charge.wait(min(len(payload.data), self.share.bytes_max))
+            if held is None:
+                await charge.wait(min(size, self.share.bytes_max))
             future = await self.offer(payload)
         except (SpoolFullError, SpoolFailedError) as error:
             charge.close()

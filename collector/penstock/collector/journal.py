@@ -36,7 +36,12 @@ class Entry:
     @property
     def size(self) -> int:
         """Bytes that it will take, roughly; never too few."""
-        return len(self.record.value or b"") + _ENTRY_OVERHEAD_BYTES
+        return entry_size(len(self.record.value or b""))
+
+
+def entry_size(value_bytes: int) -> int:
+    """Bytes that an entry will take, roughly; never too few."""
+    return value_bytes + _ENTRY_OVERHEAD_BYTES
 
 
 class Journal:
@@ -98,6 +103,8 @@ class Journal:
     async def wait_for_room(self, size: int) -> None:
         """Return when an entry of this size fits."""
         while not self.has_room(size):
+            if size > self.bytes_max:
+                raise SpoolFullError(f"{size} bytes never fit", for_ever=True)
             self._room.clear()
             await self._room.wait()
 

@@ -60,6 +60,9 @@ UNFINISHED_WAIT_S: Final = 10.0
 UNFINISHED_TIMEOUT_S: Final = 60.0
 """How long a message that has begun may stand still."""
 
+UNREAD_ANSWER_S: Final = 10.0
+"""How long an ended connection is kept for a peer that has not read its answers."""
+
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 """From a connection's beginning to the end of its TLS or shared-key handshake."""
 

@@ -170,9 +170,7 @@ class Replayer:
             kept = entry_at(self._quarantine.log, mark.replays)
             if not isinstance(kept, Kept):
                 continue
-            unit = _unit_of(kept, mark.offset + 1)
-            await self._spool.find_room(unit)
-            future = await self._spool.put(unit, wait=False)
+            future = await self._spool.put(_unit_of(kept, mark.offset + 1))
             futures.append((mark, kept.count, future))
         for mark, count, future in futures:
             if future is not None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -108,16 +109,14 @@ class SourceSet:
                 fresh.append(  # noqa: PERF401 - those before one that fails must be known
                     await self._started(wanted[name])
                 )
-            for runner in old:
-                stopped.append(runner)
-                await self._end(runner)
+            stopped += old
+            await _all(self._end(runner) for runner in old)
             for name in difference.changed:
                 fresh.append(  # noqa: PERF401 - likewise
                     await self._started(wanted[name], self._runners[name])
                 )
         except BaseException:
-            for runner in fresh:
-                await self._stop(runner)
+            await _all(self._stop(runner) for runner in fresh)
             for runner in stopped:
                 await self._revive(runner)
             raise
@@ -139,12 +138,17 @@ class SourceSet:
         return runner
 
     async def _end(self, runner: Runner) -> None:
-        """Stop a source, and return when its task has ended."""
+        """Stop a source, and return when its task has ended; both share the time for it."""
         task = self._tasks.pop(runner.name)
-        await self._stop(runner)
-        await asyncio.wait([task], timeout=_STOP_WAIT_S if runner.source.endpoint is None else 0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _STOP_WAIT_S
+        try:
+            await self._stop(runner)
+            left = deadline - loop.time() if runner.source.endpoint is None else 0
+            await asyncio.wait([task], timeout=max(0, left))
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _stop(self, runner: Runner) -> None:
         """One that waits for room in a full spool would hold up everything: it gives up then."""
@@ -172,6 +176,13 @@ class SourceSet:
             self._log.error("a source ended for good", exc_info=task.exception())
         if not self._changing and all(one.done() for one in self._tasks.values()):
             self.ended.set()
+
+
+async def _all(steps: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Carry out steps beside one another, each to its end; raises what one of them raised."""
+    for ended in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
 
 
 def difference(before: Iterable[Section], after: Iterable[Section]) -> Difference:

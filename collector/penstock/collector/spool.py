@@ -29,7 +29,7 @@ from penstock.collector.core.kinds import KINDS, Kind
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.senders import SenderTable
 from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
-from penstock.collector.journal import Entry, Journal, undamaged
+from penstock.collector.journal import Entry, Journal, entry_size, undamaged
 from penstock.collector.state import SPOOL_ORIGIN
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.errors import CorruptError
@@ -59,6 +59,11 @@ class Unit:
     sender: str = ""
     sequence: int = 0
     kind: Kind = "logs"
+
+    @property
+    def size(self) -> int:
+        """Bytes that it will take in a spool, roughly; never too few."""
+        return entry_size(len(self.payload))
 
 
 Policy = Callable[[Kind], WhenFull]
@@ -112,10 +117,8 @@ class Spool:
             SpoolFullError: Nothing was taken.
             SpoolFailedError: Likewise; the era has passed.
         """
+        await self.find_room(unit.size, unit.kind, wait=wait)
         entry = _entry(unit)
-        if entry.size > self.journal.bytes_max:
-            raise SpoolFullError(f"{entry.size} bytes never fit", for_ever=True)
-        await self.find_room(unit, wait=wait)
         if era is not None and era != self.era:
             raise SpoolFailedError(self.journal.failure or "the spool failed and was opened again")
         if not unit.sender:
@@ -131,20 +134,24 @@ class Spool:
         future.add_done_callback(lambda done: self._count(unit, done))
         return future
 
-    async def find_room(self, unit: Unit, *, wait: bool = True) -> None:
-        """Where there is none, drop what is oldest or, with `wait`, wait, as is configured."""
-        size = _entry(unit).size
-        if self.journal.has_room(size):
+    async def find_room(self, size: int, kind: Kind, *, wait: bool = True) -> None:
+        """Where there is none, drop what is oldest or, with `wait`, wait, as is configured.
+
+        Raises:
+            SpoolFullError: There is still none.
+        """
+        journal = self.journal
+        if size > journal.bytes_max:
+            raise SpoolFullError(f"{size} bytes never fit", for_ever=True)
+        if journal.has_room(size):
             return
-        policy = self.when_full(unit.kind)
+        policy = self.when_full(kind)
         if policy == "drop_oldest" and self.make_room is not None:
             await self.make_room(size)
         elif policy == "block" and wait:
-            await self.journal.wait_for_room(size)
-
-    def has_room(self, unit: Unit) -> bool:
-        """Whether it would be taken now."""
-        return self.journal.has_room(_entry(unit).size)
+            await journal.wait_for_room(size)
+        if not journal.has_room(size):
+            raise SpoolFullError(f"{journal.directory} holds {journal.used_bytes} bytes")
 
     @property
     def era(self) -> int:

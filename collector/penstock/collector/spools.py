@@ -14,12 +14,11 @@ from typing import Protocol
 import orjson
 
 from penstock.collector.core.inflate import unzstd
-from penstock.collector.core.kinds import URGENT, Sorted, sort_lines
+from penstock.collector.core.kinds import URGENT, Kind, Sorted, sort_lines
 from penstock.collector.core.unix_framing import BATCH_VERSION, decode_batch_header
 from penstock.collector.errors import (
     RemoteProtocolError,
     SpoolFailedError,
-    SpoolFullError,
     UndecodableError,
 )
 from penstock.collector.limits import UNIX_FRAME_BYTES_MAX
@@ -39,6 +38,13 @@ class Spooling(Protocol):
     def era(self) -> int:
         """Changes whenever something that was taken could not be made durable."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Lack:
+    spool: Spool
+    size: int
+    kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +72,24 @@ class Spools:
         What was taken of a unit whose other part failed is a repeat when it comes again from the
         same sender; who has no name may then send it twice.
         """
-        parts = take_apart(unit)
-        for part in parts:
-            await self._of(part).find_room(part, wait=wait)
+        while True:
+            parts = take_apart(unit)
+            full = self._full(parts)
+            if full is None:
+                break
+            del parts  # what a batch expands to is not held while it waits
+            await full.spool.find_room(full.size, full.kind, wait=wait)
         if era is not None and era != self.era:
             raise SpoolFailedError("the spool failed and was opened again")
-        if len(parts) == 1:
-            return await self._of(parts[0]).put(parts[0], wait=False)
-        if not all(self._of(part).has_room(part) for part in parts):
-            raise SpoolFullError("there is no room for both parts of a unit")
         futures = [await self._of(part).put(part, wait=False) for part in parts]
+        if len(parts) == 1:
+            return futures[0]
         return _all_of([future for future in futures if future is not None])
+
+    def _full(self, parts: list[Unit]) -> "_Lack | None":
+        """Where there is no room for a part."""
+        lacks = (_Lack(self._of(part), part.size, part.kind) for part in parts)
+        return next((one for one in lacks if not one.spool.journal.has_room(one.size)), None)
 
     def _of(self, unit: Unit) -> Spool:
         return self.urgent if unit.kind in URGENT else self.bulk
@@ -120,23 +133,28 @@ def _parts(unit: Unit, head: bytes, found: Sorted) -> list[Unit]:
 
 
 def _all_of(futures: list[asyncio.Future[int]]) -> asyncio.Future[int] | None:
-    """Done when all are; fails when one does. None: there are none."""
+    """Done when all are, not before: until then they hold what they were given.
+
+    Fails when one of them did. None: there are none.
+    """
     if not futures:
         return None
     whole: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     waiting = len(futures)
 
-    def settle(done: asyncio.Future[int]) -> None:
+    def settle(_: asyncio.Future[int]) -> None:
         nonlocal waiting
         waiting -= 1
-        if whole.done():
+        if waiting or whole.done():
             return
-        if done.cancelled():
+        errors = [one.exception() for one in futures if not one.cancelled()]
+        failed = next((error for error in errors if error is not None), None)
+        if failed is not None:
+            whole.set_exception(failed)
+        elif len(errors) < len(futures):
             whole.cancel()
-        elif (error := done.exception()) is not None:
-            whole.set_exception(error)
-        elif not waiting:
-            whole.set_result(done.result())
+        else:
+            whole.set_result(futures[-1].result())
 
     for future in futures:
         future.add_done_callback(settle)

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from penstock.collector.core.syslog_framing import pack_messages
+from penstock.collector.decode.syslog import decode_syslog
+from penstock.collector.spool import Unit
 from penstock.collector.transforms.build import TableError
 from penstock.collector.transforms.enrich import container_facts
 from penstock.collector.transforms.event import Ending
@@ -38,6 +41,27 @@ def test_parse_makes_attributes_and_lifts_fields() -> None:
     assert record["time_unix_nano"] == 1_767_225_600 * SECOND
     assert record["trace_id"] == trace
     assert record["attributes"] == {"app.n.x": "7"}
+
+
+@pytest.mark.parametrize("code", range(8))
+def test_parse_gives_a_syslog_message_the_severity_that_the_source_gives_it(code: int) -> None:
+    text = f"<{16 * 8 + code}>1 2026-01-01T00:00:00Z host app - - - hello"
+    record = record_of({"type": "parse", "format": "syslog"}, log(text))
+    unit = Unit("s", "syslog", pack_messages([text.encode()]), 1, 5, meta={"service": "s"})
+    (line,) = decode_syslog(unit, {})
+    expected = json.loads(line)
+    for key in ("severity_number", "severity_text", "body", "time_unix_nano"):
+        assert record[key] == expected[key]
+    assert record["attributes"]["log.syslog.severity.code"] == code
+    assert "log.syslog.severity_number" not in record["attributes"]
+
+
+def test_parse_leaves_the_severity_of_a_syslog_message_without_priority() -> None:
+    record = record_of({"type": "parse", "format": "syslog"}, log("Oct 11 22:14:15 host app: hi"))
+    before = json.loads(log("x"))
+    assert record["body"] == "hi"
+    assert record["severity_number"] == before["severity_number"]
+    assert not [key for key in record["attributes"] if "severity" in key or "facility" in key]
 
 
 def test_parse_converts_types_and_keeps_what_does_not_convert() -> None:

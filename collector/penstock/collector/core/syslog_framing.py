@@ -40,6 +40,11 @@ class SyslogCutter:
         self._skip_bytes = 0
         self._skip_line = False
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Of a message that has begun and not ended."""
+        return len(self._buffer)
+
     def feed(self, data: bytes) -> list[SyslogMessage]:
         """Add bytes; returns the messages that they complete."""
         self._buffer += data

@@ -21,8 +21,14 @@ _LEVELS: Final = {
     "alert": (22, "FATAL2"),
     "emerg": (24, "FATAL4"),
 }
+_SYSLOG: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 
 
 def severity(level: object) -> tuple[int, str] | None:
     """Severity number and text of a level's name; None when the name says nothing."""
     return _LEVELS.get(level.strip().lower()) if isinstance(level, str) else None
+
+
+def severity_of_syslog(code: int) -> tuple[int, str]:
+    """The same of syslog's severity, from 0, emergency, to 7, debug (RFC 5424, section 6.2.1)."""
+    return _LEVELS[_SYSLOG[code]]

@@ -18,7 +18,7 @@ from penstock.collector.core.syslog_framing import messages_in
 from penstock.collector.core.times import iso_time_ns
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.lines import text_of
-from penstock.collector.decode.severity import severity
+from penstock.collector.decode.severity import severity_of_syslog
 from penstock.collector.limits import SERVICE_CHARACTERS_MAX
 from penstock.collector.spool import Unit
 from penstock.specs.limits import STRING_CHARACTERS_MAX
@@ -26,7 +26,6 @@ from penstock.specs.limits import STRING_CHARACTERS_MAX
 _DEFAULT_PRIORITY: Final = 13
 """What RFC 3164 gives a message without one: user.notice."""
 
-_SEVERITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 _FACILITIES: Final = (
     "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv",
     "ftp", "ntp", "audit", "alert", "clock", "local0", "local1", "local2", "local3", "local4",
@@ -62,11 +61,13 @@ class Parsed:
     """A message's parts; empty where it has none.
 
     Attributes:
+        has_priority: Whether it says its own; else `priority` is the one that it is given.
         data: Structured data: element id to names and values.
     """
 
     form: str = "text"
     priority: int = _DEFAULT_PRIORITY
+    has_priority: bool = False
     time_ns: int | None = None
     host: bytes = b""
     app: bytes = b""
@@ -87,7 +88,7 @@ def parse_message(message: bytes, now_ns: int, zone: tzinfo = UTC) -> Parsed:
     parsed = Parsed()
     priority = _PRIORITY.match(message)
     if priority is not None and int(priority[1]) < len(_FACILITIES) * 8:
-        parsed.priority = int(priority[1])
+        parsed.priority, parsed.has_priority = int(priority[1]), True
         message = message[priority.end() :]
     header = _HEADER_5424.match(message)
     if header is not None and priority is not None:
@@ -202,7 +203,7 @@ def _record(
     if len(body) > STRING_CHARACTERS_MAX:
         named["log.record.truncated"] = True
     attributes, left_out = flatten(named)
-    number, text = severity(_SEVERITIES[level]) or (9, "INFO")
+    number, text = severity_of_syslog(level)
     record: dict[str, Any] = {
         "schema": "log/1.0",
         "kind": "log",

@@ -91,9 +91,10 @@ async def serve_http(
                 if request is None:
                     return
                 response = await handle(request)
+                bodiless = request.method == "HEAD"
+                del request  # its body is held no longer than it is charged for
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await _answer(connection, writer, response, bodiless=request.method == "HEAD")
-            del request
+                await _answer(connection, writer, response, bodiless=bodiless)
             if connection.their_state is h11.SEND_BODY:
                 await _linger(reader, writer)
                 return

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from penstock.collector.limits import HANDSHAKE_TIMEOUT_S, READ_BYTES
+from penstock.collector.limits import HANDSHAKE_TIMEOUT_S, READ_BYTES, UNREAD_ANSWER_S
 from penstock.service import ConfigError, UnavailableError
 from penstock.service.config import split_host_port
 
@@ -134,7 +134,7 @@ class Listener:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: writer.close())  # also of one that never ran
+        task.add_done_callback(lambda _: _close(writer))  # also of one that never ran
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # The peer may go away, or we may be closing: both end the connection.
@@ -158,6 +158,13 @@ async def finish(work: Coroutine[Any, Any, None]) -> None:
             task.cancel()
         await task
         raise
+
+
+def _close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, within `UNREAD_ANSWER_S` also if the peer does not read what is left."""
+    writer.close()
+    if writer.transport.get_write_buffer_size():
+        asyncio.get_running_loop().call_later(UNREAD_ANSWER_S, writer.transport.abort)
 
 
 def _set_mode(path: Path, mode: int) -> None:

@@ -8,14 +8,21 @@ durable yet when the process is killed is lost.
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from typing_extensions import override
 
+from penstock.collector.budget import Charge
 from penstock.collector.core.syslog_framing import SyslogCutter, SyslogMessage, pack_messages
 from penstock.collector.intake import Intake, Payload
-from penstock.collector.limits import DATAGRAM_QUEUE_BYTES_MAX, READ_BYTES
+from penstock.collector.limits import (
+    DATAGRAM_QUEUE_BYTES_MAX,
+    READ_BYTES,
+    UNFINISHED_TIMEOUT_S,
+    UNFINISHED_WAIT_S,
+)
 from penstock.collector.source_sections import SyslogSource as Section
 from penstock.collector.sources.datagrams import Datagrams, Peer
 from penstock.collector.sources.listener import Listener, finish
@@ -27,6 +34,20 @@ _DATAGRAM_OVERHEAD_BYTES: Final = 256
 """What holding one costs besides its bytes: there may be millions of short ones."""
 _WATCH_S: Final = 1.0
 """How often the kernel's own losses are looked at."""
+
+
+@dataclass(slots=True)
+class _Connection:
+    """A sender's.
+
+    Attributes:
+        charge: What lies here of a message that has begun.
+    """
+
+    peer: str
+    cutter: SyslogCutter
+    charge: Charge
+    ended: bool = False
 
 
 class SyslogSource(Source):
@@ -114,27 +135,62 @@ class SyslogSource(Source):
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = str((writer.get_extra_info("peername") or ("",))[0])
-        cutter = SyslogCutter(self._section.message_bytes_max)
-        try:
-            while data := await reader.read(READ_BYTES):
-                await finish(self._take(cutter.feed(data), peer))
-        finally:
-            rest = cutter.flush()
-            if rest is not None:
-                await self._take_rest(rest, peer)
+        with Charge(self._intake.share) as charge:
+            connection = _Connection(peer, SyslogCutter(self._section.message_bytes_max), charge)
+            try:
+                while await self._receive(reader, connection):
+                    pass
+            finally:
+                rest = connection.cutter.flush()
+                if rest is not None:
+                    await self._take_rest(rest, connection)
 
-    async def _take_rest(self, rest: SyslogMessage, peer: str) -> None:
+    async def _receive(self, reader: asyncio.StreamReader, connection: "_Connection") -> bool:
+        """Take what one read brings; false when the connection must end.
+
+        A message that has begun holds room, so it may neither stand still nor wait for ever.
+        """
+        begun = connection.cutter.waiting_bytes > 0
+        try:
+            async with asyncio.timeout(UNFINISHED_TIMEOUT_S if begun else None):
+                data = await reader.read(READ_BYTES)
+        except TimeoutError:
+            self._intake.note("messages_unfinished")
+            return False
+        if data:
+            await finish(self._take_read(data, connection, UNFINISHED_WAIT_S if begun else None))
+        return bool(data) and not connection.ended
+
+    async def _take_read(
+        self, data: bytes, connection: "_Connection", timeout_s: float | None
+    ) -> None:
+        cutter, charge = connection.cutter, connection.charge
+        messages = [message for message in cutter.feed(data) if message.text]
+        try:
+            room = await charge.wait(len(data), timeout_s)
+        except asyncio.CancelledError:
+            self._intake.dropped("stopped", len(messages))
+            raise
+        if not room:
+            connection.ended = True
+            self._intake.note("connections_ended_no_room")
+            self._intake.dropped("no_room", len(messages) + (cutter.flush() is not None))
+            return
+        with charge.split(max(0, charge.size - cutter.waiting_bytes)) as whole:
+            await self._take(messages, connection.peer, whole)
+
+    async def _take_rest(self, rest: SyslogMessage, connection: "_Connection") -> None:
         """Take what a connection ended with, unless the time for stopping is over already."""
         task = asyncio.current_task()
         assert task is not None
         if task.cancelling() > 1:
             self._intake.dropped("stopped", 1)
             return
-        await finish(self._take([rest], peer))
+        await finish(self._take([rest], connection.peer, connection.charge))
 
-    async def _take(self, messages: list[SyslogMessage], peer: str) -> None:
-        parts = _parts([message for message in messages if message.text])
-        await self._intake.offer_or_drop([self._payload(part, peer) for part in parts])
+    async def _take(self, messages: list[SyslogMessage], peer: str, charge: Charge) -> None:
+        payloads = [self._payload(part, peer) for part in _parts(messages)]
+        await self._intake.offer_or_drop(payloads, charge)
 
     def _payload(self, messages: list[SyslogMessage], peer: str) -> Payload:
         truncated = [index for index, message in enumerate(messages) if message.truncated]

@@ -104,7 +104,10 @@ class UnixSource(Source):
             connection = Connection(writer, self._spool.era, charge)
             try:
                 while await self._receive(frames, reader, connection):
-                    await writer.drain()
+                    async with asyncio.timeout(UNFINISHED_TIMEOUT_S):
+                        await writer.drain()
+            except TimeoutError:  # who reads no answers must not hold room or a place for ever
+                self._note("answers_unread", 1)
             except RemoteProtocolError as error:
                 self._note("protocol_errors", 1)
                 self._log.warning("a sender broke the protocol", error=str(error))

@@ -165,7 +165,11 @@ def _parse(section: sections.ParseSection) -> Parse:
     prefix = section.prefix or {"syslog": "log.syslog."}.get(section.format, "")
     lift = Lift(**section.lift.model_dump())
     if section.format == "syslog":
-        lift = Lift(body=lift.body or "body", time=lift.time or "time_unix_nano")
+        lift = Lift(
+            body=lift.body or "body",
+            time=lift.time or "time_unix_nano",
+            severity="severity_number",
+        )
     return Parse(
         _reader(section),
         parse_path(section.field),

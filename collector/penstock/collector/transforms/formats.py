@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from penstock.collector.core.times import iso_time_ns
+from penstock.collector.decode.severity import severity_of_syslog
 from penstock.collector.decode.syslog import parse_message
 from penstock.collector.transforms.functions import compile_pattern
 from penstock.specs.limits import ATTRIBUTES_MAX
@@ -207,10 +208,11 @@ def syslog_reader(text: str, now_ns: int) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = {
         "format": parsed.form,
-        "facility.code": parsed.priority // 8,
-        "severity.code": parsed.priority % 8,
         "body": parsed.body.decode("utf-8", "replace"),
     }
+    if parsed.has_priority:
+        found["facility.code"], found["severity.code"] = divmod(parsed.priority, 8)
+        found["severity_number"], _ = severity_of_syslog(parsed.priority % 8)
     named = {
         "host": parsed.host,
         "appname": parsed.app,
