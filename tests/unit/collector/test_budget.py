@@ -68,6 +68,40 @@ async def test_who_waits_goes_on_in_the_order_of_asking_and_nobody_overtakes() -
     assert (a.used, b.used, budget.used) == (60, 40, 100)
 
 
+async def test_no_source_starves_while_others_take_turns() -> None:
+    """Two that always have somebody waiting take nothing that a third waited for longer."""
+    budget = Budget(bytes_max=100, share_bytes_max=60)
+    a, b, c = (budget.share(name) for name in "abc")
+    assert a.take(50)
+    assert b.take(50)
+    starving = asyncio.ensure_future(c.wait(60))
+    await until_waiting()
+    turns = [asyncio.ensure_future(share.wait(50)) for share in (a, b)]
+    await until_waiting()
+    a.give(50)
+    await until_waiting()
+    assert not any(turn.done() for turn in turns), "nobody overtakes"
+    assert not b.take(10), "not in passing either"
+    b.give(50)
+    await until_waiting()
+    assert starving.done()
+    c.give(60)
+    await asyncio.wait_for(asyncio.gather(*turns), 5)
+    assert (a.used, b.used, c.used, budget.used) == (50, 50, 0, 100)
+
+
+async def test_who_waits_for_its_own_share_holds_up_nobody_else() -> None:
+    budget = Budget(bytes_max=100, share_bytes_max=40)
+    a, b = budget.share("a"), budget.share("b")
+    assert a.take(40)
+    waiting = asyncio.ensure_future(a.wait(10))
+    await until_waiting()
+    assert b.take(30)
+    assert await b.wait(10, timeout_s=0)
+    a.give(40)
+    assert await waiting
+
+
 async def test_who_wants_nothing_more_gets_it_though_there_is_no_room() -> None:
     share = Budget(bytes_max=10, share_bytes_max=10).share("a")
     assert share.take(10)

@@ -5,8 +5,6 @@ import contextlib
 import gzip
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,51 +21,13 @@ from penstock.collector.core.forward import MessageReader
 from penstock.collector.intake import Payload
 from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S
 from penstock.collector.sources import forward, otlp_grpc
-from penstock.collector.sources.forward import ForwardSource
-from penstock.collector.sources.otlp import OtlpSource
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.statsd import StatsdSource
-from penstock.collector.sources.syslog import SyslogSource
 from tests.support.intake import SpoolingIntake, spooling
+from tests.support.receiving import connect, forwarding, listening, otlp, syslog
 from tests.support.waiting import wait_until_async
 
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
-Make = Callable[[SpoolingIntake], Source]
-
-
-@asynccontextmanager
-async def listening(
-    directory: Path, make: Make, **options: Any
-) -> AsyncIterator[tuple[Any, SpoolingIntake]]:
-    async with spooling(directory, "net", **options) as intake:
-        source = make(intake)
-        await source.start()
-        try:
-            yield source, intake
-        finally:
-            await source.stop()
-
-
-def otlp(**options: Any) -> Make:
-    section = sections.OtlpSource(
-        type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", **{"message_bytes_max": MIB, **options}
-    )
-    return lambda intake: OtlpSource(section, {}, intake=intake)
-
-
-def forwarding(**options: Any) -> Make:
-    section = sections.ForwardSource(type="forward", listen="127.0.0.1:0", **options)
-    return lambda intake: ForwardSource(section, intake=intake)
-
-
-def syslog(**options: Any) -> Make:
-    section = sections.SyslogSource(type="syslog", udp=None, tcp="127.0.0.1:0", **options)
-    return lambda intake: SyslogSource(section, intake=intake)
-
-
-async def connect(endpoint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, port = endpoint.split(":")
-    return await asyncio.open_connection(host, int(port))
 
 
 def a_request(records: int = 1) -> bytes:

@@ -125,6 +125,23 @@ async def test_a_source_that_does_not_stop_holds_up_no_exchange(
     await sources.cancel()
 
 
+async def test_sources_that_do_not_stop_are_waited_for_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_set, "_STOP_WAIT_S", 0.3)
+    world = World()
+    names = [f"s{number}" for number in range(20)]
+    sources = await running(world, *(section(name) for name in names))
+    world.hangs.update(names)
+    began = asyncio.get_running_loop().time()
+    await sources.change([], Difference((), (), (), tuple(names)))
+    assert asyncio.get_running_loop().time() - began < 20 * 0.3
+    assert world.story == [
+        *(f"stop {name}/app" for name in names),
+        *(f"gave up {name}/app" for name in names),
+    ]
+
+
 async def test_one_that_began_in_vain_and_does_not_stop_holds_up_no_exchange(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

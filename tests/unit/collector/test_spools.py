@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,13 +16,14 @@ from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.kinds import Kind, sort_lines
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
-from penstock.collector.errors import SpoolFullError
+from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.journal import Journal
 from penstock.collector.reader import Reader
 from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.collector.spools import Spools, take_apart
 from penstock.collector.state import URGENT_ORIGIN
 from penstock.service.clock import SystemClock
+from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
     from penstock.collector.pipeline import Pipeline
@@ -133,6 +135,88 @@ async def test_a_flood_of_logs_leaves_room_for_audit(tmp_path: Path) -> None:
         with pytest.raises(SpoolFullError):
             await both.put(mixed)
         assert len(units(both.urgent)) == 1, "nothing is taken of what is refused"
+
+
+@pytest.mark.parametrize("lines", [["log"], ["audit", "log"]])
+async def test_what_never_fits_is_refused_for_good_and_waits_for_nothing(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    async with spools(tmp_path) as (both, ledger):
+        POLICIES["logs"] = "block"
+        try:
+            large = batch(1, [record(kind, filler="x" * BYTES) for kind in lines])
+            with pytest.raises(SpoolFullError) as caught:
+                await asyncio.wait_for(both.put(large), 5)
+        finally:
+            POLICIES["logs"] = "drop_newest"
+        assert caught.value.for_ever
+        assert not units(both.urgent)
+        assert ledger["app"].received == 0
+
+
+async def test_nothing_is_dropped_to_make_room_for_what_never_fits(tmp_path: Path) -> None:
+    async with spools(tmp_path) as (both, ledger):
+        reader_of(both.bulk, ledger, Nowhere())
+        await flood(both, "span", count=3)
+        with pytest.raises(SpoolFullError):
+            await both.put(batch(4, [record("span", filler="x" * BYTES)]))
+        assert not ledger["app"].dropped
+
+
+async def test_a_mixed_batch_that_waits_goes_on_when_both_have_room_at_once(
+    tmp_path: Path,
+) -> None:
+    """Room found in one spool may be gone when the other has some."""
+    async with spools(tmp_path) as (both, _):
+        POLICIES["logs"] = "block"
+        try:
+            sizes = (both.urgent.journal.bytes_max, both.bulk.journal.bytes_max)
+            both.urgent.journal.resize(10_000)
+            both.bulk.journal.resize(sizes[1])
+            mixed = batch(1, [record("audit", filler="x" * 5000), record("log")])
+            await_room = batch(1, [record("audit", filler="x" * 5000)])
+            first = await both.put(dataclasses.replace(await_room, sender="other"))
+            assert first is not None
+            await first
+            waiting = asyncio.ensure_future(both.put(mixed))
+            await asyncio.sleep(0)
+            large = batch(1, [record("log", filler="x" * 2000)])
+            both.bulk.journal.resize(large.size)
+            other = await both.put(dataclasses.replace(large, sender="third"))
+            assert other is not None
+            await other
+            both.urgent.journal.resize(sizes[0])
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not waiting.done(), "there is no room for its second part"
+            both.bulk.journal.resize(sizes[1])
+            future = await asyncio.wait_for(waiting, 5)
+            assert future is not None
+            await asyncio.wait_for(future, 5)
+            assert [unit.count for unit in units(both.urgent)] == [1, 1]
+        finally:
+            POLICIES["logs"] = "drop_newest"
+
+
+async def test_a_mixed_batch_is_answered_when_both_parts_are_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender is told no, and what it held is given back, when nothing of it is on its way."""
+    async with spools(tmp_path) as (both, _):
+
+        def fail(_: object) -> int:
+            raise OSError(5, "input/output error")
+
+        async with both.bulk.journal._committing:
+            monkeypatch.setattr(both.urgent.journal, "_write", fail)
+            future = await both.put(batch(1, [record("log"), record("audit")]))
+            assert future is not None
+            await wait_until_async(lambda: both.urgent.journal.failures == 1)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not future.done()
+        with pytest.raises(SpoolFailedError):
+            await asyncio.wait_for(future, 5)
 
 
 class Nowhere:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import struct
 import threading
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from penstock.collector.core.ledger import Ledger
 from penstock.collector.journal import Entry, Journal
 from penstock.collector.limits import MIB
 from penstock.collector.source_sections import UnixSource as Section
+from penstock.collector.sources import listener, unix
 from penstock.collector.sources.unix import UnixSource
 from penstock.collector.spool import Spool
 from penstock.service.clock import SystemClock
@@ -128,3 +130,29 @@ async def test_what_the_sender_dropped_itself_is_noted_once(source: UnixSource) 
     second = encode_batch("s", 2, SMALL, dropped={"log": {"queue_full": 5}})
     await talk(source, first, second)
     assert source._ledger["app"].notes["sender_dropped_queue_full"] == 5
+
+
+async def test_a_sender_that_reads_no_answers_is_cut_off_and_holds_nothing(
+    source: UnixSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unix, "UNFINISHED_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(listener, "UNREAD_ANSWER_S", 0.05)
+    ended = asyncio.Event()
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(peer, str(source.endpoint))
+        frame = encode_batch("s", 1, SMALL, codec="lz4")  # refused at once, again and again
+
+        async def flood() -> None:
+            try:
+                while True:
+                    await loop.sock_sendall(peer, frame * 1000)
+            except ConnectionError:
+                ended.set()
+
+        sending = asyncio.ensure_future(flood())
+        await wait_until_async(lambda: source._ledger["app"].notes["answers_unread"] == 1)
+        await asyncio.wait_for(ended.wait(), 30)  # the socket is gone, not only the task
+        await sending
+    await wait_until_async(lambda: source._share.used == 0)

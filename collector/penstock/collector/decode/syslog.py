@@ -61,13 +61,12 @@ class Parsed:
     """A message's parts; empty where it has none.
 
     Attributes:
-        has_priority: Whether it says its own; else `priority` is the one that it is given.
         data: Structured data: element id to names and values.
+        has_priority: Whether it says its own; else `priority` is the one that it is given.
     """
 
     form: str = "text"
     priority: int = _DEFAULT_PRIORITY
-    has_priority: bool = False
     time_ns: int | None = None
     host: bytes = b""
     app: bytes = b""
@@ -75,6 +74,7 @@ class Parsed:
     message_id: bytes = b""
     data: dict[str, dict[str, str]] = field(default_factory=dict)
     body: bytes = b""
+    has_priority: bool = False
 
 
 def parse_message(message: bytes, now_ns: int, zone: tzinfo = UTC) -> Parsed:

@@ -1,0 +1,52 @@
+"""Network sources on real sockets, with a spool that can be looked into."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock.collector import source_sections as sections
+from penstock.collector.limits import MIB
+from penstock.collector.sources.forward import ForwardSource
+from penstock.collector.sources.otlp import OtlpSource
+from penstock.collector.sources.source import Source
+from penstock.collector.sources.syslog import SyslogSource
+from tests.support.intake import SpoolingIntake, spooling
+
+Make = Callable[[SpoolingIntake], Source]
+
+
+@asynccontextmanager
+async def listening(
+    directory: Path, make: Make, **options: Any
+) -> AsyncIterator[tuple[Any, SpoolingIntake]]:
+    async with spooling(directory, "net", **options) as intake:
+        source = make(intake)
+        await source.start()
+        try:
+            yield source, intake
+        finally:
+            await source.stop()
+
+
+def otlp(**options: Any) -> Make:
+    section = sections.OtlpSource(
+        type="otlp", grpc="127.0.0.1:0", http="127.0.0.1:0", **{"message_bytes_max": MIB, **options}
+    )
+    return lambda intake: OtlpSource(section, {}, intake=intake)
+
+
+def forwarding(**options: Any) -> Make:
+    section = sections.ForwardSource(type="forward", listen="127.0.0.1:0", **options)
+    return lambda intake: ForwardSource(section, intake=intake)
+
+
+def syslog(**options: Any) -> Make:
+    section = sections.SyslogSource(type="syslog", udp=None, tcp="127.0.0.1:0", **options)
+    return lambda intake: SyslogSource(section, intake=intake)
+
+
+async def connect(endpoint: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = endpoint.split(":")
+    return await asyncio.open_connection(host, int(port))

@@ -1,0 +1,88 @@
+"""What connections hold in the middle of a message, and requests while they are answered."""
+
+import asyncio
+import contextlib
+import gc
+from pathlib import Path
+
+import pytest
+
+from penstock.collector.budget import Budget
+from penstock.collector.limits import MIB
+from penstock.collector.sources import syslog as source_syslog
+from penstock.collector.sources.http_server import Request, Response, serve_http
+from penstock.collector.sources.listener import Listener
+from tests.support.receiving import connect, listening, syslog
+from tests.support.waiting import wait_until_async
+
+
+async def test_a_syslog_message_that_has_begun_counts_and_may_not_stand_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_syslog, "UNFINISHED_TIMEOUT_S", 0.3)
+    async with listening(tmp_path, syslog(message_bytes_max=65_536)) as (source, intake):
+        reader, writer = await connect(source.endpoint)
+        writer.write(b"<13>whole\n<13>" + b"x" * 50_000)
+        await wait_until_async(lambda: intake.share.used >= 50_000)
+        assert await reader.read() == b"", "it ends, and leaves what it brought"
+        writer.close()
+        await wait_until_async(lambda: sum(unit.count for unit in intake.units()) == 2)
+        await wait_until_async(lambda: intake.share.used == 0)
+        assert intake.account.notes["messages_unfinished"] == 1
+        assert (intake.account.received, intake.account.difference) == (2, 0)
+
+
+async def test_a_syslog_message_in_the_middle_ends_for_want_of_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that holds room already must not wait; the one that holds none does."""
+    monkeypatch.setattr(source_syslog, "UNFINISHED_WAIT_S", 0.05)
+    async with listening(tmp_path, syslog(), share_bytes=MIB) as (source, intake):
+        reader, writer = await connect(source.endpoint)
+        writer.write(b"<13>begun")
+        await wait_until_async(lambda: intake.share.used == 9)
+        assert intake.share.take(MIB - 10)
+        writer.write(b" and ended\n<13>next")
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        assert intake.account.dropped == {"no_room": 2}
+        assert intake.account.notes["connections_ended_no_room"] == 1
+
+        reader, writer = await connect(source.endpoint)
+        writer.write(b"<13>waits for room\n")
+        await wait_until_async(lambda: bool(intake.share._waiters))
+        intake.share.give(MIB - 10)
+        await wait_until_async(lambda: len(intake.units()) == 1)
+        writer.close()
+        await wait_until_async(lambda: intake.share.used == 0)
+        assert (intake.account.received, intake.account.difference) == (3, 0)
+
+
+async def test_a_body_is_let_go_when_its_charge_is(tmp_path: Path) -> None:
+    """Who does not read the answer keeps nothing of the request in memory."""
+    budget = Budget(bytes_max=MIB, share_bytes_max=MIB)
+    answering = asyncio.Event()
+
+    async def drain() -> None:
+        answering.set()
+        await asyncio.Event().wait()
+
+    async def handle(request: Request) -> Response:
+        assert isinstance(request.body, bytes)
+        assert budget.used == len(request.body)
+        return Response(200, b"thanks")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.drain = drain  # type: ignore[method-assign]
+        await serve_http(reader, writer, handle, body_bytes_max=MIB, share=budget.share("net"))
+
+    listener = Listener("net", serve, connections_max=1, note=lambda _, __: None)
+    await listener.listen_unix(tmp_path / "s", 0o600)
+    _, writer = await asyncio.open_unix_connection(tmp_path / "s")
+    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n123456789")
+    await asyncio.wait_for(answering.wait(), 20)
+    assert budget.used == 0
+    assert not [one for one in gc.get_objects() if type(one) is Request]
+    writer.close()
+    await listener.close()
