@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-containers check sim fuzz soak appliance-soak nemesis crash bench failover proto metrics reference constraints clean
+.PHONY: help demo test test-containers test-extended check sim fuzz soak appliance-soak nemesis crash bench failover proto metrics reference constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -25,6 +25,9 @@ fuzz: .venv/.installed ## Send hostile bytes to every port and decoder; CASES=n 
 
 test-containers: .venv/.installed ## Build the images and run deploy/compose.yaml for real, with faults; needs root or docker
 	@$(BIN)/python -m tests.run containers $(ARGS)
+
+test-extended: .venv/.installed ## Test sinks against real products that CI has no room for (OpenSearch; needs mvn and Java 21)
+	@$(BIN)/python -m tests.extended $(ARGS)
 
 soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SEED=n repeats one
 	@$(BIN)/python -m tests.soak $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -135,6 +135,12 @@ def test_a_document_that_does_not_fit_the_mapping_is_refused_alone(elasticsearch
     assert said["items"][1]["create"]["error"]["type"]
 
 
+def test_a_text_takes_a_number_and_a_number_no_word(elasticsearch: Ask) -> None:
+    first = {"@timestamp": "2026-11-21T08:00:00.000000001Z", "a": 1, "b": "x"}
+    said = elasticsearch(("1", first), ("2", first | {"b": 7}), ("3", first | {"a": "word"}))[1]
+    assert statuses(said) == [201, 201, 400]
+
+
 def test_a_bulk_request_ends_with_a_newline(elasticsearch: Ask) -> None:
     time = {"@timestamp": "2026-11-21T08:00:00.000000001Z"}
     assert elasticsearch(("1", time), end=b"")[0] == 400

@@ -72,11 +72,24 @@ class FakeElasticsearch(Backend):
         mapping = self._mappings.setdefault(name, {})
         for field, value in document.items():
             known = mapping.setdefault(field, type(value))
-            if known is not type(value) and {known, type(value)} != {int, float}:
+            if not _fits(known, value):
                 reason = f"failed to parse field [{field}] of type [{known.__name__}]"
                 return _refusal(400, "document_parsing_exception", reason)
         held[identity] = document
         return {"_index": name, "_id": identity, "result": "created", "status": 201}
+
+
+def _fits(known: type, value: Any) -> bool:
+    """Whether a field of a type takes a value; a text takes all but objects ("coerce")."""
+    if known in (dict, list) or isinstance(value, dict | list):
+        return isinstance(value, known)
+    if known not in (int, float):
+        return known is str or isinstance(value, known)
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _refusal(status: int, kind: str, reason: str) -> dict[str, Any]:

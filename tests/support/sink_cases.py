@@ -29,6 +29,7 @@ from tests.support.fake_splunk import TOKEN, FakeSplunk
 from tests.support.fault_door import Answered, Asked, Backend, FaultDoor
 from tests.support.metric_servers import MetricRun, MetricServer, prometheus
 from tests.support.moto_server import S3_KEYS, MotoRun
+from tests.support.real_products import ELASTICSEARCH_URL, RealElasticsearch
 from tests.support.sink_batches import NOW_NS, batch, context, gauge_record, log_record
 
 FAST: Final = {"retry": {"first_s": 0.005, "max_s": 0.02}, "timeout_s": 10}
@@ -110,9 +111,9 @@ def _padded(number: int) -> Record:
 
 
 def _ill_typed(number: int) -> Record:
-    """`http.route` is a text in every other record."""
+    """`number` is a number in every other record."""
     record = log_record(number)
-    return record | {"attributes": {**record["attributes"], "http.route": 7}}
+    return record | {"attributes": {**record["attributes"], "number": "seven"}}
 
 
 def _ten_hours_old(number: int) -> Record:
@@ -143,7 +144,9 @@ def _unsnapped(body: bytes) -> bytes:
     return found
 
 
-def _elastic_documents(backend: FakeElasticsearch) -> Counter[int]:
+def _elastic_documents(backend: FakeElasticsearch | RealElasticsearch) -> Counter[int]:
+    if isinstance(backend, RealElasticsearch):
+        return _numbers(backend.messages())
     return _numbers(
         document["message"]
         for documents in backend.indices.values()
@@ -168,7 +171,8 @@ CASES: Final = {
         keys={"token": TOKEN}, poison=_poison,
     ),
     "elasticsearch": Case(
-        "elasticsearch", FakeElasticsearch, _elastic_documents,
+        "elasticsearch", RealElasticsearch if ELASTICSEARCH_URL else FakeElasticsearch,
+        _elastic_documents,
         keys={"api_key": API_KEY}, poison=_ill_typed, effectively_once=True,
     ),
     "loki": Case(
