@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     for wanted in (signal.SIGINT, signal.SIGTERM):
         signal.signal(wanted, _interrupt)
-    root = Path(tempfile.mkdtemp(dir=options.dir, prefix="penstock-soak-"))
+    root = Path(tempfile.mkdtemp(dir=options.dir, prefix="penstock-soak-")).absolute()
     clock = SystemClock()
     begun_ns = clock.monotonic_ns()
 
@@ -89,7 +89,7 @@ def _show(report: dict[str, Any]) -> None:
         if one["mib_per_hour"] is not None:
             mark = "flat" if one["flat"] else "GROWS"
             click.echo(
-                f"{one['part']:>10} {one['pid']}: {one['last_mib']:.0f} MiB after"
+                f"{one['part']:>13} {one['pid']}: {one['last_mib']:.0f} MiB after"
                 f" {one['lived_s'] / 60:.0f} min, {one['mib_per_hour']:+.1f} MiB/h, {mark}"
             )
     for name, times in sorted(report["errors_explained"].items()):

@@ -218,12 +218,37 @@ class Course:
 
     def _sample_until_idle(self) -> None:
         while not self._idle.wait(SAMPLE_S):
+            begun = _children()
             for part, pids in self._appliance.pids().items():
-                for pid in pids:
+                for name, pid in _with_descendants(part, pids, begun):
                     size = _resident(pid)
                     if size:
                         sample = Sample(self._clock.monotonic_ns(), size)
-                        self.seen.samples.setdefault((part, pid), []).append(sample)
+                        self.seen.samples.setdefault((name, pid), []).append(sample)
+
+
+def _children() -> dict[int, list[tuple[str, int]]]:
+    """Programs and numbers of the processes that each process has begun."""
+    found: dict[int, list[tuple[str, int]]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                program, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
+            except OSError:
+                continue
+            found.setdefault(int(rest.split()[1]), []).append((program, int(entry.name)))
+    return found
+
+
+def _with_descendants(
+    part: str, pids: list[int], begun: dict[int, list[tuple[str, int]]]
+) -> Iterator[tuple[str, int]]:
+    """A part's processes, and what they have begun under the part's name with the program's."""
+    waiting = [(part, pid) for pid in pids]
+    while waiting:
+        name, pid = waiting.pop()
+        yield name, pid
+        waiting += [(f"{part} {program}", child) for program, child in begun.get(pid, [])]
 
 
 def _resident(pid: int) -> int:

@@ -17,7 +17,7 @@ WARM_UP_S: Final = 180
 WATCHED_S: Final = 240
 """A process is judged by its memory if it lived so long after that."""
 
-GROWTH_MIB_PER_HOUR_MAX: Final[Mapping[str, float]] = {"router": 240.0}
+GROWTH_MIB_PER_HOUR_MAX: Final[Mapping[str, float]] = {"router java": 240.0}
 GROWTH_MIB_PER_HOUR_DEFAULT: Final = 60.0
 """A leak of 1 KiB a record at 200 records a second is 700 MiB an hour. A JVM's heap goes up and
 down by more than a leak of another process would be in half an hour."""

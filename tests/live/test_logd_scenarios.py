@@ -6,9 +6,12 @@ Numbers are those of the failure scenarios in `tests/nemesis/README.md`. All sha
 from collections.abc import Callable, Iterator
 
 import pytest
+from click.testing import CliRunner
 
+from penstock.logd.cli import cli
 from penstock.logd.client import LogClient, StreamInfo
 from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.service.errors import ExitCode
 from tests.nemesis.cluster import Arena, arena
 from tests.nemesis.load import Load, few, mixed
 from tests.support.waiting import wait_until
@@ -45,6 +48,29 @@ def test_leader_is_killed_under_load(ring: Arena) -> None:
             load.goes_on()
             ring.start(leader)
         judge(ring, load, "killed")
+
+
+def test_each_node_in_turn_is_stopped_and_started_as_for_an_upgrade(ring: Arena) -> None:
+    """What is acked meanwhile is stored once; `cluster wait` says when the next one may go."""
+    server = ",".join(ring.cluster.nodes[name].fetch for name in ring.names)
+
+    def wait(seconds: int) -> tuple[int, str]:
+        asked = ["cluster", "wait", "--seconds", str(seconds), "--server", server]
+        told = CliRunner().invoke(cli, asked)
+        return told.exit_code, told.output
+
+    with ring.load("upgraded") as load:
+        for node in ring.names:
+            load.goes_on()
+            ring.stop(node)
+            wait_until(lambda: f"node {node} is away" in wait(0)[1], what="it is told")  # noqa: B023
+            assert wait(0)[0] == ExitCode.UNAVAILABLE
+            load.goes_on()
+            ring.start(node)
+            code, told = wait(100)
+            assert code == 0, told
+            assert set(ring.cluster.partition("upgraded").isr) == set(ring.names)
+        judge(ring, load, "upgraded")
 
 
 def test_what_only_a_killed_leader_had_is_gone(ring: Arena) -> None:

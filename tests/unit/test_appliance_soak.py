@@ -39,8 +39,8 @@ def test_growth_after_the_warm_up_counts(slope: float, flat: bool) -> None:
 
 
 def test_a_java_process_has_a_bound_of_its_own() -> None:
-    assert growth("router", 1, samples(20, 150)).is_flat
-    assert not growth("router", 1, samples(20, 400)).is_flat
+    assert growth("router java", 1, samples(20, 150)).is_flat
+    assert not growth("router java", 1, samples(20, 400)).is_flat
 
 
 def test_a_process_that_lived_too_short_is_not_judged() -> None:
