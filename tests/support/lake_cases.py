@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import orjson
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
 from typing_extensions import override
 
 from penstock.router.sinks import SinkContext, make_sink
@@ -117,7 +118,52 @@ class DeltaCase(LakeCase):
         write_deltalake(self.table(), rows, mode="append", schema_mode="merge")
 
 
-CASES = {case.type: case for case in (DeltaCase,)}
+class IcebergCase(LakeCase):
+    """A table of Iceberg; its catalog is a file of SQLite."""
+
+    type = "iceberg"
+
+    @override
+    def keys(self, url: str) -> dict[str, Any]:
+        return {"table": "telemetry.records", "catalog": self.catalog(url)}
+
+    def catalog(self, url: str) -> dict[str, str]:
+        """Properties of its library."""
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self.directory}/catalog.db",
+            "warehouse": f"s3://{BUCKET}/warehouse",
+            "s3.endpoint": url,
+            "s3.region": "us-east-1",
+            "s3.access-key-id": S3_KEYS["access_key_id"],
+            "s3.secret-access-key": S3_KEYS["secret_access_key"],
+        }
+
+    def table(self) -> Any:
+        """For a look at it."""
+        assert isinstance(self.door.backend, MotoRun)
+        catalog = load_catalog("default", **self.catalog(self.door.backend.url))
+        return catalog.load_table("telemetry.records")
+
+    @override
+    def rows(self) -> pa.Table:
+        found: pa.Table = self.table().scan().to_arrow()
+        return found
+
+    @override
+    def commits(self) -> int:
+        return len(self.table().snapshots())
+
+    @override
+    def is_commit(self, asked: Asked) -> bool:
+        return asked.method in ("PUT", "POST") and ".metadata.json" in asked.path
+
+    @override
+    def append(self, rows: pa.Table) -> None:
+        self.table().append(rows)
+
+
+CASES = {case.type: case for case in (DeltaCase, IcebergCase)}
 
 
 def write_to(kind: str, directory: Path, url: str, rows: pa.Table) -> None:

@@ -28,6 +28,7 @@ _OWN: Final = {
     "delta": "penstock.router.sinks.delta:Delta",
     "elasticsearch": "penstock.router.sinks.elasticsearch:Elasticsearch",
     "http": "penstock.router.sinks.http:HttpPost",
+    "iceberg": "penstock.router.sinks.iceberg:Iceberg",
     "loki": "penstock.router.sinks.loki:Loki",
     "nats": "penstock.router.sinks.nats:NatsSubject",
     "otlp": "penstock.router.sinks.otlp:Otlp",
