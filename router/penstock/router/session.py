@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.router.config import Spark
 from penstock.router.frames import register
 from penstock.router.java import find_java
+from penstock.router.worker_python import worker_python
 from penstock.service import ExitCode, ServiceError, UnavailableError
 
 _JVM_EXIT_TIMEOUT_S: Final = 15.0
@@ -56,6 +57,10 @@ _SETTINGS: Final = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.stopTimeout": "3000",
     "spark.scheduler.mode": "FAIR",
@@ -101,7 +106,7 @@ class Session:
         java = find_java(work_dir)
         os.environ |= {
             "JAVA_HOME": str(java.home),
-            "PYSPARK_PYTHON": config.conf.get("spark.pyspark.python", sys.executable),
+            "PYSPARK_PYTHON": _worker_python(config, work_dir),
             "SPARK_LOCAL_DIRS": str(temporary),
         }
         if config.is_on_this_machine:
@@ -158,6 +163,13 @@ class Session:
             process.kill()
             process.wait()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else reused though dead
+
+
+def _worker_python(config: Spark, work_dir: Path) -> str:
+    """What the job says; else this Python, of which executors elsewhere have one at its path."""
+    if chosen := config.conf.get("spark.pyspark.python"):
+        return chosen
+    return worker_python(work_dir) if config.is_on_this_machine else sys.executable
 
 
 def _conf(name: str, config: Spark, work_dir: Path) -> SparkConf:
