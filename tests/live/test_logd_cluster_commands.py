@@ -50,8 +50,13 @@ def test_a_stream_with_partitions_is_filled_by_key_read_moved_and_changed(
     rows = command(cluster, "streams ls").splitlines()[1:]
     assert [row.split()[1] for row in rows] == ["ok"] * 3
 
-    command(cluster, "streams move s --partition 1 --to a,c")
-    wait_until(lambda: cluster.partition("s", 1).replicas == ("a", "c"))
+    said = command(cluster, "streams move s --partition 1 --to a,c")
+    assert said.splitlines() == ["s/1 moves to a, c", "s/1 is on a, c"]
+    assert cluster.partition("s", 1).replicas == ("a", "c")
+    said = command(cluster, "streams move s --partition 1 --to a,b --json")
+    assert orjson.loads(said) == {
+        "stream": "s", "partition": 1, "replicas": ["a", "b"], "done": True,
+    }  # fmt: skip
     command(cluster, "streams alter s --replication-factor 3 --min-isr 1")
     wait_until(lambda: all(len(cluster.partition("s", part).isr) == 3 for part in range(3)))
     command(cluster, "streams readonly s")
@@ -60,8 +65,9 @@ def test_a_stream_with_partitions_is_filled_by_key_read_moved_and_changed(
     }
     command(cluster, "streams writable s")
     command(cluster, "streams alter s --replication-factor 2")
-    command(cluster, "cluster drain b")
-    wait_until(lambda: nodes(cluster)["b"] == ("draining", 0, 0), what="b has nothing")
+    said = command(cluster, "cluster drain b")
+    assert said.startswith("node b is draining\nnode b has nothing: ")
+    assert nodes(cluster)["b"] == ("draining", 0, 0)
     command(cluster, "cluster undrain b")
-    command(cluster, "cluster rebalance")
+    assert command(cluster, "cluster rebalance").endswith("nothing is under way any more\n")
     assert nodes(cluster)["b"][0] == "active"

@@ -49,7 +49,7 @@ async def test_nodes_are_listed_with_what_they_lead_and_have(cluster: StandIn) -
 async def test_names_that_commands_had_before_still_work(cluster: StandIn) -> None:
     assert (await command(cluster, "nodes"))[1] == (await command(cluster, "cluster", "info"))[1]
     assert (await command(cluster, "streams", "list"))[0] == 0
-    assert (await command(cluster, "nodes", "drain", "b"))[0] == 0
+    assert (await command(cluster, "nodes", "drain", "b", "--no-wait"))[0] == 0
     assert cluster.changes.pop() == ("drain", "b", False)
 
 
@@ -71,7 +71,7 @@ async def test_streams_are_listed_with_leader_and_isr(cluster: StandIn) -> None:
 
 
 CHANGES: list[tuple[str, Any]] = [
-    ("cluster drain b", ("drain", "b", False)),
+    ("cluster drain b --no-wait", ("drain", "b", False)),
     ("cluster undrain b", ("drain", "b", True)),
     ("cluster remove b --yes", ("remove_node", "b")),
     ("cluster step-down", ("step_down", None)),
@@ -81,7 +81,7 @@ CHANGES: list[tuple[str, Any]] = [
     ("streams resume logs", ("set_mode", "logs", False, None, None)),
     ("streams readonly logs", ("set_mode", "logs", None, True, None)),
     ("streams writable logs", ("set_mode", "logs", None, False, None)),
-    ("streams move logs --to b,c", ("move", "logs", 0, ("b", "c"))),
+    ("streams move logs --to b,c --no-wait", ("move", "logs", 0, ("b", "c"))),
     ("streams move logs --cancel", ("move", "logs", 0, None)),
     ("streams observers logs --on b,c", ("observe", "logs", 0, ("b", "c"))),
     ("streams observers logs --partition 1 --none", ("observe", "logs", 1, ())),
@@ -110,10 +110,11 @@ async def test_changes_reach_the_cluster(cluster: StandIn) -> None:
     verb, name, asked = cluster.changes.pop()
     assert (verb, name) == ("create", "new")
     assert (asked["partitions"], asked["replication_factor"], asked["min_isr"]) == (4, 3, 2)
-    assert (await command(cluster, "cluster", "rebalance"))[1] == "7 moves have begun\n"
-    assert orjson.loads((await command(cluster, "cluster", "rebalance", "--json"))[1]) == {
-        "moves": 7
-    }
+    begun = await command(cluster, "cluster", "rebalance", "--no-wait")
+    assert begun == (0, "7 moves have begun\n", "")
+    for options in ("--json", "--json --no-wait"):
+        done = await command(cluster, "cluster", "rebalance", *options.split())
+        assert (done[0], orjson.loads(done[1]), done[2]) == (0, {"moves": 7}, "")
 
 
 async def test_an_election_that_loses_records_is_confirmed_and_says_what_is_lost(

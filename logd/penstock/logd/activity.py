@@ -16,7 +16,6 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, Protocol
@@ -24,6 +23,7 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
+from penstock.logd.activity_journal import ActivityJournal, Event
 from penstock.logd.core.activity import ACTIVITY
 from penstock.logd.core.quotas import Buckets, Flow
 from penstock.logd.core.turn import FRAME_OVERHEAD, Message
@@ -64,15 +64,6 @@ class Record(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What is to be written."""
-
-    id: str
-    kind: str
-    value: bytes
-
-
 class Sink(Protocol):
     """Where events are written."""
 
@@ -92,20 +83,30 @@ class ActivityLog:
         boot: Of this process, so that its ids are its own.
         clock: For time.
         sink: None: they are only logged.
+        journal: Where what waits is kept; what an earlier process left there is written first.
 
     Attributes:
         counts: Events by what became of them: `recorded` is the sum of `written`, `waiting`,
-            `suppressed` and `lost`.
+            `suppressed` and `lost`. `recovered` ones were left by an earlier process,
+            `unprotected` ones wait in memory only, as the journal could not be written.
         problem: Why what waits is not written; empty: it is.
     """
 
-    def __init__(self, node: str, boot: str, clock: Clock, sink: Sink | None) -> None:
+    def __init__(
+        self,
+        node: str,
+        boot: str,
+        clock: Clock,
+        sink: Sink | None,
+        journal: ActivityJournal | None = None,
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.problem = ""
         self._me = Principal(node, Method.NODE)
         self._boot = boot
         self._clock = clock
         self._sink = sink
+        self._journal = journal
         self._number = 0
         self._line: deque[Event] = deque()
         self._came, self._empty = asyncio.Event(), asyncio.Event()
@@ -113,6 +114,14 @@ class ActivityLog:
         self._buckets = Buckets()
         self._suppressed: Counter[str] = Counter()
         self._lost = 0
+        if journal is not None and journal.found:
+            self.counts["recorded"] = self.counts["recovered"] = len(journal.found)
+            self._put(*journal.found)
+
+    @property
+    def unprotected(self) -> str:
+        """Why what waits would not outlast this process; empty: it would."""
+        return "" if self._journal is None else self._journal.problem
 
     @property
     def waiting(self) -> int:
@@ -141,9 +150,10 @@ class ActivityLog:
             facts["suppressed_before"] = self._suppressed.pop(kind)
         if self._lost:
             facts["lost_before"], self._lost = self._lost, 0
-        self._line.append(self._event(kind, by, event_id, facts))
-        self._came.set()
-        self._empty.clear()
+        event = self._event(kind, by, event_id, facts)
+        if self._journal is not None and not self._journal.append(event):
+            self.counts["unprotected"] += 1
+        self._put(event)
 
     async def run(self) -> None:
         """Write what stands in line, for ever."""
@@ -155,6 +165,7 @@ class ActivityLog:
                 await self._sink.store(part)
             except (LogdError, OSError) as error:
                 self.problem = str(error)
+                await self._sync()
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_S_MAX)
                 continue
@@ -162,6 +173,8 @@ class ActivityLog:
             for _ in part:
                 self._line.popleft()
             self.counts["written"] += len(part)
+            if self._journal is not None:
+                self._journal.settle(self._line, len(self._line))
             if not self._line:
                 self._came.clear()
                 self._empty.set()
@@ -171,6 +184,17 @@ class ActivityLog:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._empty.wait()
+
+    def _put(self, *events: Event) -> None:
+        self._line.extend(events)
+        self._came.set()
+        self._empty.clear()
+
+    async def _sync(self) -> None:
+        """Have what waits outlast the machine, as it may have to wait for long."""
+        if self._journal is not None:
+            with suppress(OSError):  # the next event to be appended tells
+                await asyncio.to_thread(self._journal.sync)
 
     def _floods(self, kind: str) -> bool:
         if kind not in _FLOODS:

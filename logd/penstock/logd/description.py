@@ -49,12 +49,14 @@ def describe_roles(
     replicas: Sequence[str],
     isr: Sequence[str],
     observers: Sequence[str] = (),
+    target: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Who has a partition."""
+    """Who has a partition, and who is to."""
     return {
         "leader": leader,
         "leader_epoch": leader_epoch,
         "replicas": list(replicas),
         "isr": list(isr),
         "observers": list(observers),
+        "target": None if target is None else list(target),
     }

@@ -13,6 +13,7 @@ from penstock.logd.access.guard import STATUS, Guard
 from penstock.logd.access.throttle import Throttle
 from penstock.logd.ack_sender import AckSender
 from penstock.logd.activity import ActivityLog
+from penstock.logd.activity_journal import ActivityJournal
 from penstock.logd.config import LogdConfig
 from penstock.logd.core.acl import Action, OnStream
 from penstock.logd.core.gaps import Gap
@@ -27,6 +28,7 @@ from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.security.principal import Principal
 from penstock.service.clock import Clock, SystemClock
 
+_JOURNAL = "activity.journal"
 _STREAMS_SHOWN = 100
 _DRAIN_S = 1.0
 
@@ -50,7 +52,9 @@ class Doors:
         clock = clock or SystemClock()
         self._engine = engine
         sink = engine.activity if config.takes_down else None
-        self.activity = ActivityLog(config.node, secrets.token_hex(4), clock, sink)
+        journal = ActivityJournal(config.data_dir / _JOURNAL) if config.takes_down else None
+        boot = secrets.token_hex(4)
+        self.activity = ActivityLog(config.node, boot, clock, sink, journal)
         engine.watch(self.activity.record)
         engine.listening.on_gap = self._on_gap
         self.guard = Guard(
@@ -95,6 +99,8 @@ class Doors:
         if self.activity.problem:
             waiting = self.activity.waiting
             yield f"{waiting} events are not written down yet: {self.activity.problem}"
+        if self.activity.unprotected:
+            yield f"events are not written down before they are stored: {self.activity.unprotected}"
 
     def info(self) -> dict[str, Any]:
         """For `/status`."""

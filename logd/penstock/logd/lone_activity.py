@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from penstock.logd.activity import Event, store_events
+from penstock.logd.activity import store_events
+from penstock.logd.activity_journal import Event
 from penstock.logd.core.metadata import StreamConfig
 from penstock.logd.errors import RefusedError
 from penstock.logd.streams import StreamSet

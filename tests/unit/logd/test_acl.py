@@ -1,12 +1,13 @@
 """Rules against a dumb version that knows every subject there could be."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.logd.core import acl as acl_module
 from penstock.logd.core.acl import (
     Acl,
     AclRule,
@@ -187,6 +188,37 @@ def test_filters_cover_and_overlap_as_their_subjects_do(one: str, other: str) ->
     trie.insert(one, "it")
     assert bool(trie.covering(other)) == (subjects_of(other) <= subjects_of(one))
     assert overlaps(one, other) == bool(subjects_of(one) & subjects_of(other))
+
+
+@given(st.lists(FILTERS, max_size=12), FILTERS | SUBJECTS)
+def test_filters_in_common_are_found_in_the_trie_as_by_looking_at_each(
+    filters: list[str], wanted: str
+) -> None:
+    trie: SubjectTrie[tuple[int, str]] = SubjectTrie()
+    for number, one in enumerate(filters):
+        trie.insert(one, (number, one))
+    found = trie.touching(wanted)
+    dumb_found = [(n, one) for n, one in enumerate(filters) if overlaps(one, wanted)]
+    assert sorted(found) == dumb_found
+
+
+def test_a_decision_looks_at_few_of_many_rules_that_deny(monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = [rule("deny", "bob", "read", f"subject:team.{n}.orders.>") for n in range(2000)]
+    acl = Acl([*denied, rule("allow", "*", "read", "*")])
+    looked: list[str] = []
+    first = acl_module._first
+
+    def noting(rules: Iterable[AclRule], meant: frozenset[str]) -> AclRule | None:
+        found = list(rules)
+        looked.extend(one.resource for one in found)
+        return first(found, meant)
+
+    monkeypatch.setattr(acl_module, "_first", noting)
+    target = OnStream("s", ("team.7.orders.eu",))
+    assert acl.decide("alice", NONE, Action.READ, target).allowed
+    assert looked.count("subject:team.7.orders.>") == 1
+    assert len(looked) <= 3
+    assert not acl.decide("bob", NONE, Action.READ, target).allowed
 
 
 def rule(effect: str, principal: str, action: str, resource: str) -> AclRule:

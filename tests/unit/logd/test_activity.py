@@ -2,9 +2,16 @@
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from penstock.logd.activity import ActivityLog, Event
+import pytest
+
+from penstock.logd.activity import ActivityLog
+from penstock.logd.activity_journal import ActivityJournal, Event
 from penstock.logd.errors import UnavailableError
 from penstock.logd.limits import ACTIVITY_EVENT_BYTES_MAX, ACTIVITY_WAITING_MAX
 from penstock.logd.security.principal import Method, Principal
@@ -99,3 +106,94 @@ async def test_without_a_stream_nothing_waits() -> None:
     log.record("stream.create", ALICE)
     await log.drain(0)
     assert (log.waiting, log.counts) == (0, {"recorded": 1, "written": 1})
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from penstock.logd.activity import ActivityLog
+from penstock.logd.activity_journal import ActivityJournal
+from penstock.service.clock import SystemClock
+
+class Away:
+    async def store(self, events): ...
+
+log = ActivityLog("me", "one", SystemClock(), Away(), ActivityJournal(Path(sys.argv[1])))
+for number in range(200):
+    log.record("stream.create", None, number=number)
+print("answered", flush=True)
+sys.stdin.read()
+"""
+
+
+def record_and_be_killed(path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        while b"answered" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+
+
+async def test_a_kill_loses_nothing_that_stood_in_line(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    record_and_be_killed(path)
+    sink = Sink(failures=2)
+    log = ActivityLog("me", "two", HandClock(), sink, ActivityJournal(path))
+    assert log.counts == {"recorded": 200, "recovered": 200}
+    log.record("stream.create", ALICE, number=200)
+    await written(log)
+    numbers = [json.loads(event.value)["facts"]["number"] for event in sink.stored]
+    assert numbers == list(range(201))
+    assert len({event.id for event in sink.stored}) == 201
+    assert (log.counts["written"], path.stat().st_size) == (201, 0)
+
+
+async def test_what_is_stored_leaves_the_journal_and_what_waits_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = ActivityJournal(path)
+    events = [Event(f"{number}", "stream.create", b"x" * 4096) for number in range(600)]
+    for event in events:
+        assert journal.append(event)
+    before = path.stat().st_size
+    journal.settle(events[100:], 500)
+    assert path.stat().st_size == before  # too little to be worth while
+    journal.settle(events[500:], 100)
+    assert path.stat().st_size < before / 4
+    assert journal.append(events[0])
+    assert ActivityJournal(path).found == (*events[500:], events[0])
+    journal.settle((), 0)
+    assert ActivityJournal(path).found == ()
+
+
+def test_a_line_that_was_cut_or_changed_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = ActivityJournal(path)
+    events = [Event(f"{number}", "stream.create", b"{}") for number in range(4)]
+    for event in events:
+        journal.append(event)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + lines[1].replace(b"stream", b"strean") + lines[2] + lines[3][:-9])
+    found = ActivityJournal(path)
+    assert (found.found, found.passed_over) == ((events[0], events[2]), 2)
+    found.append(events[3])  # behind what was whole
+    assert ActivityJournal(path).found == (events[0], events[2], events[3])
+
+
+def test_a_disk_that_is_full_stops_nothing_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = ActivityJournal(tmp_path / "journal")
+    log = ActivityLog("me", "boot", HandClock(), Sink(), journal)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("penstock.logd.store.disk._write_all", full)
+        log.record("stream.create", ALICE)
+    assert (log.waiting, log.counts["unprotected"]) == (1, 1)
+    assert "No space left" in log.unprotected
+    log.record("stream.create", ALICE)
+    assert (log.waiting, log.unprotected) == (2, "")

@@ -74,6 +74,7 @@ async def test_a_partition_is_described_with_who_has_it(tmp_path: Path) -> None:
                 "replicas": ["me"],
                 "isr": ["me"],
                 "observers": [],
+                "target": None,
             }
         ]
 

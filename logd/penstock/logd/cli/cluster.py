@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import click
 
+from penstock.logd.cli.moving import left_of_drain, left_of_rebalance
 from penstock.logd.cli.server import asking, server_option
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json
+from penstock.logd.cli.watching import Work, wait_option, watch
 from penstock.logd.client import ClusterInfo, StreamInfo
 from penstock.service import UnavailableError
 from penstock.service.clock import SystemClock
@@ -49,12 +51,29 @@ def info(server: str, as_json: bool) -> None:
 
 @cluster.command(epilog="Example: penstock logd cluster drain logd-2")
 @click.argument("node")
+@wait_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, when it is done.")
 @server_option
-def drain(node: str, server: str) -> None:
-    """Begin to move every replica and leadership off NODE; `cluster info` shows how far that is."""
+def drain(node: str, wait: bool, server: str, as_json: bool) -> None:
+    """Move every replica and leadership off NODE.
+
+    It is shown how far that is, until the node has nothing. Ctrl-C leaves the work going.
+    """
     with asking(server) as log:
         log.drain_node(node)
-    click.echo(f"node {node} is draining")
+        if not as_json:
+            click.echo(f"node {node} is draining")
+        if wait:
+            label, hint = (
+                f"drain of {node}",
+                "start nodes to move to; see: penstock logd streams ls",
+            )
+            work = Work(label=label, is_left=left_of_drain(node), hint=hint)
+            done = watch(log, work, as_json=as_json)
+            if not as_json:
+                click.echo(f"node {node} has nothing: {done.total} partitions were moved off it")
+    if as_json:
+        echo_json({"node": node, "done": wait})
 
 
 @cluster.command(epilog="Example: penstock logd cluster undrain logd-2")
@@ -81,16 +100,26 @@ def remove(node: str, yes: bool, server: str) -> None:
 
 
 @cluster.command(epilog="Example: penstock logd cluster rebalance --json")
+@wait_option
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def rebalance(server: str, as_json: bool) -> None:
-    """Spread replicas and leaderships evenly over the nodes; data moves in the background."""
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, when it is done.")
+def rebalance(wait: bool, server: str, as_json: bool) -> None:
+    """Spread replicas and leaderships evenly over the nodes; data moves in the background.
+
+    It is shown how far that is, until nothing is under way. Ctrl-C leaves the work going.
+    """
     with asking(server) as log:
         moves = log.rebalance()
+        if not as_json:
+            click.echo(f"{moves} moves have begun")
+        if wait:
+            hint = "see which nodes are live: penstock logd cluster info"
+            work = Work(label="rebalance", is_left=left_of_rebalance, hint=hint, lasting=True)
+            watch(log, work, as_json=as_json)
+            if not as_json:
+                click.echo("nothing is under way any more")
     if as_json:
         echo_json({"moves": moves})
-    else:
-        click.echo(f"{moves} moves have begun")
 
 
 @cluster.command(epilog="Example: penstock logd cluster wait --seconds 300")

@@ -1,11 +1,16 @@
 """What `penstock logd streams` changes: options, modes, replicas, observers, leaders."""
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from penstock.logd.cli.moving import Parts, Place, left_of_move
 from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.stream_options import chosen_options, stream_options, unset_options
+from penstock.logd.cli.text import echo_json
+from penstock.logd.cli.watching import Work, wait_option, watch
+from penstock.logd.client import LogClient
+from penstock.service import ServiceError
 
 
 @click.command(
@@ -82,16 +87,73 @@ def writable(name: str, server: str) -> None:
 @click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--to", "nodes", metavar="NODE,...", help="Its replicas from now on, leader first.")
 @click.option("--cancel", is_flag=True, help="Give up a move that is under way.")
+@wait_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, when it is done.")
 @server_option
-def move(name: str, partition: int, nodes: str | None, cancel: bool, server: str) -> None:
-    """Move a partition of the stream NAME to other nodes; data is copied in the background."""
+def move(  # noqa: PLR0913 - what is to go where, and how it is told
+    *,
+    name: str,
+    partition: int,
+    nodes: str | None,
+    cancel: bool,
+    wait: bool,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Move a partition of the stream NAME to other nodes; data is copied in the background.
+
+    It is shown how far that is, until it is done. Ctrl-C leaves the move going.
+    """
     if cancel == (nodes is not None):
         raise click.UsageError("give either --to or --cancel")
     replicas = None if nodes is None else [node.strip() for node in nodes.split(",")]
     with asking(server) as log:
         log.move_partition(name, partition, replicas)
-    where = f"moves to {', '.join(replicas)}" if replicas else "stays where it is"
-    click.echo(f"{name}/{partition} {where}")
+        if not as_json:
+            where = f"moves to {', '.join(replicas)}" if replicas else "stays where it is"
+            click.echo(f"{name}/{partition} {where}")
+        if wait and replicas:
+            _stay(log, Place(name, partition), replicas, as_json=as_json)
+    if as_json:
+        done = wait or not replicas
+        echo_json({"stream": name, "partition": partition, "replicas": replicas, "done": done})
+
+
+_LOOKS_WITHOUT: Final = 4
+"""Looks that show nothing of a move before it is taken for given up: nodes learn of it one by one,
+and another one may answer than before."""
+
+
+def _stay(log: LogClient, place: Place, replicas: list[str], *, as_json: bool) -> None:
+    """Watch a move until it is done.
+
+    Raises:
+        MovedElsewhereError: Somebody gave it up, or moves the partition to other nodes.
+    """
+    seen, without = False, 0
+
+    def looked(parts: Parts) -> None:
+        nonlocal seen, without
+        part = parts.get(place)
+        target = None if part is None else part.target
+        there = part is not None and part.replicas == tuple(replicas)
+        seen = seen or target == tuple(replicas)
+        without = 0 if there or target == tuple(replicas) else without + 1
+        if seen and without >= _LOOKS_WITHOUT:
+            raise MovedElsewhereError(
+                f"{place} is not moved to {', '.join(replicas)} any more",
+                fix="somebody gave the move up, or wants another; see: penstock logd streams info",
+            )
+
+    hint = "see which nodes are live: penstock logd cluster info; give it up with --cancel"
+    is_left = left_of_move(place, replicas)
+    watch(log, Work(label=str(place), is_left=is_left, hint=hint, looked=looked), as_json=as_json)
+    if not as_json:
+        click.echo(f"{place} is on {', '.join(replicas)}")
+
+
+class MovedElsewhereError(ServiceError):
+    """A move that was watched is not wanted any more (exit code 1)."""
 
 
 @click.command(epilog="Example: penstock logd streams observers logs --on logd-4,logd-5")

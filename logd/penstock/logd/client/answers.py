@@ -33,6 +33,7 @@ class PartitionInfo:
         replicas: The nodes that have it; the first one leads if it can.
         isr: Those of them that have every record that can be read.
         observers: Further nodes with a copy.
+        target: The nodes that a move under way ends with; None: there is none.
         unclean_elections: How often a replica was elected that lacked acked records.
     """
 
@@ -47,6 +48,7 @@ class PartitionInfo:
     replicas: tuple[str, ...] = ()
     isr: tuple[str, ...] = ()
     observers: tuple[str, ...] = ()
+    target: tuple[str, ...] | None = None
     unclean_elections: int = 0
 
     @property
@@ -333,7 +335,9 @@ def stream_info(document: dict[str, Any]) -> StreamInfo:
 def _partition_info(document: dict[str, Any]) -> PartitionInfo:
     names = {name: tuple(document.get(name, ())) for name in ("replicas", "isr", "observers")}
     standing = {name: -1 if document[name] is None else document[name] for name in _STANDING}
-    return _known(PartitionInfo, document | names | standing)
+    target = document.get("target")
+    target = None if target is None else tuple(target)
+    return _known(PartitionInfo, document | names | standing | {"target": target})
 
 
 def _known(kind: type[Info], document: dict[str, Any]) -> Info:

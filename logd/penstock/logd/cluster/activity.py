@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.logd.activity import Event, Record, store_events
+from penstock.logd.activity import Record, store_events
+from penstock.logd.activity_journal import Event
 from penstock.logd.cluster.decisions import Decisions
 from penstock.logd.cluster.making import make_internal
 from penstock.logd.cluster.node import ClusterNode

@@ -338,6 +338,7 @@ class ClusterStreams:
                     partition.replicas,
                     partition.isr,
                     partition.observers,
+                    partition.target,
                 )
                 | {"unclean_elections": partition.unclean_elections}
             )

@@ -156,7 +156,6 @@ class _Book:
     everything: list[AclRule] = field(default_factory=list)
     names: dict[str, list[AclRule]] = field(default_factory=dict)
     prefixes: list[tuple[str, AclRule]] = field(default_factory=list)
-    subjects: list[tuple[str, AclRule]] = field(default_factory=list)
     trie: SubjectTrie[AclRule] = field(default_factory=SubjectTrie)
 
     def add(self, rule: AclRule) -> None:
@@ -164,9 +163,7 @@ class _Book:
         if resource == EVERYTHING:
             self.everything.append(rule)
         elif resource.startswith(SUBJECT):
-            subject = resource.removeprefix(SUBJECT)
-            self.subjects.append((subject, rule))
-            self.trie.insert(subject, rule)
+            self.trie.insert(resource.removeprefix(SUBJECT), rule)
         elif resource.endswith("*"):
             self.prefixes.append((resource[:-1], rule))
         else:
@@ -187,9 +184,7 @@ class _Book:
 
     def touching(self, subject_filter: str) -> Iterator[AclRule]:
         """Those on a filter that has a subject in common with another one."""
-        for subject, rule in self.subjects:
-            if overlaps(subject, subject_filter):
-                yield rule
+        yield from sorted(self.trie.touching(subject_filter))
 
 
 class Acl:

@@ -13,7 +13,7 @@ on what is published.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final, Generic, TypeVar
 
@@ -185,6 +185,26 @@ class SubjectTrie(Generic[Value]):
         longer = self.match(f"{stem}*.*")
         return tuple(value for value in self.match(f"{stem}*") if value in longer)
 
+    def touching(self, subject_filter: str) -> tuple[Value, ...]:
+        """The values whose filters match some subject that a filter matches, too.
+
+        Both may have wildcards, so that each step follows every child that one of the two allows:
+        what is looked at are the filters with a beginning in common, not all of them. Nothing is
+        remembered of it.
+        """
+        *tokens, last = subject_filter.split(".")
+        nodes = [self._root]
+        found: list[Value] = []
+        for token in tokens:
+            nodes = list(_step(nodes, token, found))
+        if last == ">":
+            for node in nodes:
+                found += _below(node)
+        else:
+            for node in _step(nodes, last, found):
+                found += node.values
+        return tuple(found)
+
     def _follow(self, state: "_State[Value]", token: str) -> "_State[Value]":
         """Find where a token leads that `state` does not remember, and remember it."""
         nodes = []
@@ -244,6 +264,36 @@ class _State(Generic[Value]):
         self.values = (*rest, *chain.from_iterable(star.values for star in self.stars))
         self.edges: dict[str, _State[Value]] = {}
         self.others: _State[Value] | None = None
+
+
+def _step(nodes: Sequence[_Node[Value]], token: str, found: list[Value]) -> Iterator[_Node[Value]]:
+    """The nodes that a token of a filter, or anything where it is `*`, leads to from others.
+
+    The values of filters that end there in `>` are added to `found`.
+    """
+    for node in nodes:
+        children = node.children
+        if not children:
+            continue
+        tail = children.get(">")
+        if tail is not None:
+            found += tail.values
+        if token == "*":  # noqa: S105 - of a subject
+            yield from (child for word, child in children.items() if word != ">")
+            continue
+        for word in (token, "*"):
+            child = children.get(word)
+            if child is not None:
+                yield child
+
+
+def _below(node: _Node[Value]) -> Iterator[Value]:
+    """The values of all filters that have a node's tokens and more."""
+    waiting = [*node.children.values()]
+    while waiting:
+        one = waiting.pop()
+        yield from one.values
+        waiting += one.children.values()
 
 
 def _refuse(subject: str, reason: str) -> None:

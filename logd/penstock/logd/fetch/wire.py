@@ -72,8 +72,8 @@ connection that says nothing for 10 seconds, or is wrong three times, is closed.
 
 A stream's description has `problem`, why it takes no writes, empty while it does; it has no
 `partitions` while its log cannot be opened. Each of those has `leader` (null: none), `leader_epoch`,
-`replicas` (the first one leads if it can), `isr`, `observers`, `unclean_elections`, and where it stands at the node that
-answers: start_offset, high_watermark, end_offset, epoch, size_bytes, all null where that node has no
+`replicas` (the first one leads if it can), `isr`, `observers`, `target` (the replicas that a move
+ends with; null: none is under way), `unclean_elections`, and where it stands at the node that answers: start_offset, high_watermark, end_offset, epoch, size_bytes, all null where that node has no
 replica. In a lone logd all of these names are its own.
 
 Of a cluster's `nodes` each has `node`, `fetch` and `admin` (addresses), `rack`, `state` ("active",
