@@ -1,8 +1,11 @@
 """Who makes a gRPC call: on real sockets, without a daemon."""
 
 import asyncio
+import selectors
+import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,16 @@ import pytest
 
 from penstock.logd.liftbridge.calls import CallGuard
 from penstock.logd.liftbridge.config import GrpcSection
+from penstock.logd.liftbridge.crowd import Doorman
 from penstock.logd.liftbridge.edge import Edge, GrpcDoor
-from penstock.logd.liftbridge.server import server_options
+from penstock.logd.liftbridge.server import doorman, server_options
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.principal import current_caller
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.server_tls import load_server_tls
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
+from penstock.logd.tcp.listener import HANDSHAKE_S
+from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority, Certificate
 from tests.support.identities import HOST, Callers
 from tests.support.waiting import wait_until
@@ -48,11 +54,14 @@ async def stream(_: bytes, context: Any) -> None:
 
 
 @asynccontextmanager
-async def serving(door: GrpcDoor) -> AsyncIterator[int]:
+async def serving(
+    door: GrpcDoor, *, keeper: Callable[[Doorman], Awaitable[None]] = Doorman.run
+) -> AsyncIterator[int]:
     section = GrpcSection(connections_max=CONNECTIONS_MAX)
     guard = CallGuard(section.calls_max)
+    keeping = doorman(section, SystemClock(), required=door.authenticator.required)
     server = grpc.aio.server(
-        interceptors=(guard, Edge(door.authenticator, guard)),
+        interceptors=(guard, Edge(door.authenticator, guard, keeping.vouch)),
         options=server_options(section),
     )
     asked: dict[str, Any] = {
@@ -69,9 +78,12 @@ async def serving(door: GrpcDoor) -> AsyncIterator[int]:
     else:
         port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
+    keeping.port = port
+    running = asyncio.ensure_future(keeper(keeping))
     try:
         yield port
     finally:
+        running.cancel()
         await server.stop(0)
 
 
@@ -222,18 +234,107 @@ async def test_nothing_is_read_of_what_strangers_send(callers: Callers) -> None:
         assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_connections_are_bounded(callers: Callers) -> None:
+OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+SILENT = 200
+"""More than gRPC accepts at all, with so few connections."""
+
+
+def be_strangers(port: int, taken: threading.Event, over: threading.Event) -> None:
+    """Hold connections that say nothing, from several addresses, and make those anew that end."""
+    there: list[socket.socket | None] = [None] * SILENT
+    with selectors.DefaultSelector() as ended:
+        while not over.is_set():
+            for number, one in enumerate(there):
+                if one is None:
+                    found = socket.create_connection(
+                        ("127.0.0.1", port), source_address=(f"127.0.0.{2 + number % 3}", 0)
+                    )
+                    found.setblocking(False)
+                    ended.register(found, selectors.EVENT_READ, number)
+                    there[number] = found
+            taken.set()
+            for key, _ in ended.select(0.05):
+                gone = there[key.data]
+                assert gone is not None
+                with suppress(BlockingIOError, ConnectionError):
+                    if gone.recv(4096):
+                        continue
+                ended.unregister(gone)
+                gone.close()
+                there[key.data] = None
+    for one in there:
+        if one is not None:
+            one.close()
+
+
+@asynccontextmanager
+async def crowd_of_strangers(port: int) -> AsyncIterator[None]:
+    taken, over = threading.Event(), threading.Event()
+    holding = asyncio.ensure_future(asyncio.to_thread(be_strangers, port, taken, over))
+    try:
+        await asyncio.to_thread(taken.wait, 60)
+        yield
+    finally:
+        over.set()
+        await holding
+
+
+async def test_strangers_that_take_every_connection_leave_room_for_who_is_known(
+    callers: Callers,
+) -> None:
+    door = GrpcDoor(authenticator=callers.authenticator(), permits=ANYTHING)
+    shown = [("authorization", f"Bearer {callers.key}")]
+    async with serving(door) as port, channel_to(port) as before:
+        stream: Any = before.unary_stream("/proto.API/Stream")
+        lasting = stream(b"", metadata=shown, timeout=300)
+        assert await lasting.read() == b"key:batch"
+        async with crowd_of_strangers(port):
+            for _ in range(3):
+                async with channel_to(port) as channel:
+                    who: Any = channel.unary_unary("/proto.API/Who")
+                    call = who(b"", metadata=shown, timeout=60, wait_for_ready=True)
+                    assert await call == b"key:batch"
+        assert not lasting.done()  # whoever was in is still there
+        lasting.cancel()
+
+
+async def test_who_makes_no_call_is_shown_out_in_time(callers: Callers) -> None:
     async with serving(GrpcDoor(authenticator=callers.authenticator(), permits=ANYTHING)) as port:
-        there = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
-        for reader, _ in there:
-            assert await reader.readexactly(9)  # HTTP/2's SETTINGS: it is let in
-        late, closing = await asyncio.open_connection("127.0.0.1", port)
-        async with asyncio.timeout(20):
-            assert await late.read() == b""
-        for _, writer in there:
-            writer.close()
-        closing.close()
-        async with channel_to(port) as channel:
-            who: Any = channel.unary_unary("/proto.API/Who")
-            shown = [("authorization", f"Bearer {callers.key}")]
-            assert await who(b"", metadata=shown, timeout=20, wait_for_ready=True) == b"key:batch"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        begun = asyncio.get_running_loop().time()
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        async with asyncio.timeout(120):
+            await reader.read()
+        assert asyncio.get_running_loop().time() - begun > HANDSHAKE_S
+        writer.close()
+
+
+async def test_more_connections_than_callers_may_have_are_closed(callers: Callers) -> None:
+    shown = [("authorization", f"Bearer {callers.key}")]
+    ended = 0
+    async with serving(GrpcDoor(authenticator=callers.authenticator(), permits=ANYTHING)) as port:
+        channels = [
+            grpc.aio.insecure_channel(
+                f"127.0.0.1:{port}", options=(("grpc.use_local_subchannel_pool", 1),)
+            )
+            for _ in range(CONNECTIONS_MAX + 2)
+        ]
+        streams: list[Any] = []
+        for channel in channels:
+            call: Any = channel.unary_stream("/proto.API/Stream")
+            streams.append(call(b"", metadata=shown, timeout=300))
+            assert await streams[-1].read() == b"key:batch"
+        lasting = {asyncio.ensure_future(stream.read()) for stream in streams}
+        while ended < 2:
+            done, lasting = await asyncio.wait(lasting, timeout=60, return_when="FIRST_COMPLETED")
+            assert done
+            for one in done:
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    one.result()
+                assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+            ended += len(done)
+        assert len(lasting) == CONNECTIONS_MAX
+        for one in lasting:
+            one.cancel()
+        for channel in channels:
+            await channel.close()

@@ -170,8 +170,8 @@ class _Daemon:
             write_endpoints(path, endpoints)
         except OSError as error:
             await self._engine.close()
-            message = f"{path}: {error}"
-            raise UnavailableError(message, fix="see to the disk, then start again") from None
+            fix = "see to the disk, then start again"
+            raise UnavailableError(f"{path}: {error}", fix=fix) from None
         stack.callback(path.unlink, missing_ok=True)
         self._telemetry.health = Health.READY
         _log.info(
@@ -213,7 +213,7 @@ class _Daemon:
                 tasks.create_task(self._keeper.run()),
             ]
             if self._grpc is not None:
-                background.append(tasks.create_task(self._grpc.relay.link.run()))
+                background.append(tasks.create_task(self._grpc.run()))
             await stop.wait()
             try:
                 await self._doors.close()
@@ -281,14 +281,13 @@ class _Daemon:
         return replace(access, source=held.current)
 
     def _make_grpc(self, access: NatsAccess) -> GrpcServer | None:
-        section, node = self._config.grpc, self._config.node
-        if section is None:
+        if (section := self._config.grpc) is None:
             return None
-        return GrpcServer(
+        found = GrpcServer(
             section,
             self._engine,
             access,
-            node=node,
+            node=self._config.node,
             clock=SystemClock(),
             door=GrpcDoor(
                 authenticator=self._keeper.authenticator,
@@ -297,6 +296,8 @@ class _Daemon:
                 permits=self._doors.call_permits(),
             ),
         )
+        self._keeper.count_door("grpc", found.doorman)
+        return found
 
     def _is_connected(self) -> bool:
         return self._data_link.connected and self._ack_link.connected

@@ -212,8 +212,11 @@ SEARCHES_WAITING_MAX: Final = 128
 then is told to come again."""
 
 STRANGERS_BESIDES: Final = 64
-"""Connections of `fetch` that have not said whose they are, beside as many as there may be of those
-that have: so all of them may come at once, after a restart."""
+"""Connections of `fetch`, and of `grpc`, that have not said whose they are, beside as many as there
+may be of those that have: so all of them may come at once, after a restart."""
+
+GRPC_CONNECTIONS_BETWEEN: Final = 64
+"""Connections that gRPC accepts beyond those, until it is looked at again which of them go."""
 
 SECRET_LENGTH_MAX: Final = 16 * 1024
 """Characters of a token or an API key; HTTP servers take about as much in a header."""

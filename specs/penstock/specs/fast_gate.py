@@ -36,6 +36,7 @@ else:
 _MEMOS_MAX: Final = 1024
 _MEMO_BYTES_MAX: Final = 4096
 """What is remembered of lines, beginnings and resources, takes 4 MiB each at most."""
+_HEAD_BYTES: Final = 24
 _LOGGER: Final = logging.getLogger("penstock.specs")
 
 
@@ -65,8 +66,17 @@ Judge = Callable[[bytes], Accepted | None]
 
 def accept(line: bytes) -> Accepted | None:
     """The verdict on a line that is right beyond doubt; None when pydantic must judge it."""
+    known = _heads.get(line[:_HEAD_BYTES])
+    if known is not None and line.startswith(known[0]):
+        return known[1](line)
     end = line.find(b",", line.find(b",") + 1)
-    return _judge_of(line[:end])(line) if 0 < end <= _MEMO_BYTES_MAX else None
+    if not 0 < end <= _MEMO_BYTES_MAX:
+        return None
+    judge = _judge_of(line[:end])
+    if len(_heads) >= _MEMOS_MAX:
+        _heads.clear()
+    _heads[line[:_HEAD_BYTES]] = (line[: end + 1], judge)
+    return judge(line)
 
 
 def _judge(  # noqa: C901 - what is in its closure is one path, and every call on it costs
@@ -156,7 +166,18 @@ def _judge_of(prefix: bytes) -> Judge:
     return _never if decoder is None else _judge(decoder, kind, schema, exact=resolution.exact)
 
 
-on_register(_judge_of.cache_clear)
+_heads: Final[dict[bytes, tuple[bytes, Judge]]] = {}
+"""By a line's first bytes how the last such line began, up to its second comma, and its judge: to
+compare the beginning is quicker than to look for the comma. Where several specs begin alike, as
+long names do, the comma is looked for."""
+
+
+def _forget() -> None:
+    _heads.clear()
+    _judge_of.cache_clear()
+
+
+on_register(_forget)
 
 
 def _has_odd_blank(line: bytes) -> bool:

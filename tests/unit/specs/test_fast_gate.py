@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.specs import Accepted, Event, Rejected, attach, check_line, encode, slow_specs
 from penstock.specs.envelope import Rule
-from penstock.specs.fast_gate import accept
+from penstock.specs.fast_gate import _HEAD_BYTES, accept
 from penstock.specs.gate import check_slowly
 from penstock.specs.scalars import Text, no_integer
 from tests.unit.specs import records
@@ -190,6 +190,21 @@ def test_line_that_begins_otherwise_is_not_remembered() -> None:
     assert accept(long) is None
     for line in (b"", b"{", b",,", b'{"kind":"log","schema":"log/1.0",', b"[" * 50_000):
         assert accept(line) is None
+
+
+def test_lines_of_several_specs_that_begin_alike_are_judged_by_their_own() -> None:
+    log, order = records.log(), ordered()
+    good = [json.dumps(one, separators=(",", ":")).encode() for one in (log, order)]
+    bad = [
+        good[0].replace(b'"kind":"log"', b'"kind":"event"', 1),
+        good[0].replace(b'"log/1.0","kind"', b'"log/1.0" ,"kind"', 1),
+        good[0].replace(b'"kind":"log",', b'"kind":"log" ,', 1),
+    ]
+    assert len({line[:_HEAD_BYTES] for line in (good[0], bad[0], bad[2])}) == 1
+    for line in [*good, *bad] * 3:  # each takes the place of the one before
+        found = accept(line)
+        assert found is None or found == check_slowly(line)
+        assert (found is not None) == (line not in bad[:1])
 
 
 def test_limits_hold_on_the_fast_path() -> None:

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from penstock.logd.limits import GRPC_CONNECTIONS_BETWEEN, STRANGERS_BESIDES
 from penstock.service import HostPort
 
 _MIB: Final = 1024 * 1024
@@ -14,7 +15,8 @@ class GrpcSection(BaseModel):
 
     Attributes:
         listen: Where its clients connect.
-        connections_max: Connections; further ones are closed at once.
+        connections_max: Connections of callers; as many and 64 more that have not said whose they
+            are have places besides.
         message_bytes_max: Of one request; what NATS takes (`max_payload`) bounds publishes, too.
         request_bytes_max: Bytes of requests that are read or worked on; further ones are read when
             there is room for the largest that they may be.
@@ -22,8 +24,7 @@ class GrpcSection(BaseModel):
         calls_per_connection_max: Of them on one connection; HTTP/2 holds further ones up.
         subscriptions_max: Subscriptions at a time.
         publish_streams_max: PublishAsync calls at a time; each may hold one message besides.
-        publish_streams_max: Annotated[int, Field(ge=1, le=65_536)] = 128
-    publish_bytes_max: Bytes of publishes that wait for their ack; further ones wait.
+        publish_bytes_max: Bytes of publishes that wait for their ack; further ones wait.
         publish_timeout_s: How long a publish may wait where its client sets no deadline.
         consumer_timeout_s: How long a member of a consumer group that does not ask for its
             assignments stays one.
@@ -44,3 +45,13 @@ class GrpcSection(BaseModel):
     publish_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
     consumer_timeout_s: Annotated[float, Field(ge=1, le=300)] = 15.0
     keepalive_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
+
+    @property
+    def strangers_max(self) -> int:
+        """Connections whose callers are not known yet."""
+        return self.connections_max + STRANGERS_BESIDES
+
+    @property
+    def accepted_max(self) -> int:
+        """Connections that gRPC accepts; those beyond it closes at once."""
+        return self.connections_max + self.strangers_max + GRPC_CONNECTIONS_BETWEEN

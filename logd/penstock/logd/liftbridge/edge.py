@@ -76,11 +76,15 @@ class Edge(grpc.aio.ServerInterceptor):
     Args:
         authenticator: Finds out.
         guard: Has room for a call, or not.
+        vouch: Takes the connection of a call, by the other side's address, for its caller's.
     """
 
-    def __init__(self, authenticator: Authenticator, guard: CallGuard) -> None:
+    def __init__(
+        self, authenticator: Authenticator, guard: CallGuard, vouch: Callable[[str], None]
+    ) -> None:
         self._authenticator = authenticator
         self._guard = guard
+        self._vouch = vouch
         self._certificates: dict[bytes, bytes] = {}
 
     @override
@@ -110,6 +114,7 @@ class Edge(grpc.aio.ServerInterceptor):
         """
         identity = await self._identify(context)
         before = set_caller(self._authenticator.principal(identity))
+        self._vouch(context.peer())
         self._authenticator.note_success(_DOOR)
         try:
             with self._guard.under_way():

@@ -1,5 +1,6 @@
 """The gRPC endpoint: which calls there are, who may make how many, and what is counted."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -8,9 +9,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from penstock.logd.core.strangers import Crowd
 from penstock.logd.engine import Engine
 from penstock.logd.liftbridge.calls import SERVICE, Call, CallGuard, Requests
 from penstock.logd.liftbridge.config import GrpcSection
+from penstock.logd.liftbridge.crowd import Doorman
 from penstock.logd.liftbridge.cursors import Positions
 from penstock.logd.liftbridge.edge import Edge, GrpcDoor
 from penstock.logd.liftbridge.gate import Gate
@@ -20,6 +23,7 @@ from penstock.logd.liftbridge.metadata import Describing
 from penstock.logd.liftbridge.publishing import Publishing
 from penstock.logd.liftbridge.relay import Relay
 from penstock.logd.liftbridge.subscribing import Subscribing
+from penstock.logd.limits import AUTHENTICATE_S
 from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.tcp.listener import HANDSHAKE_S
 from penstock.service import UnavailableError
@@ -49,6 +53,7 @@ class GrpcServer:
 
     Attributes:
         relay: For its connection to NATS.
+        doorman: Keeps room for callers.
     """
 
     def __init__(
@@ -66,7 +71,8 @@ class GrpcServer:
         self._section = section
         self._door = door
         self._guard = CallGuard(section.calls_max)
-        self._edge = Edge(door.authenticator, self._guard)
+        self.doorman = doorman(section, clock, required=door.authenticator.required)
+        self._edge = Edge(door.authenticator, self._guard, self.doorman.vouch)
         self._requests = Requests(
             Gate(section.request_bytes_max),
             bytes_max=section.message_bytes_max,
@@ -95,6 +101,7 @@ class GrpcServer:
             message = f"grpc.listen: {address} cannot be listened on: {error}"
             fix = "stop whoever listens there, or choose another address"
             raise UnavailableError(message, fix=fix) from None
+        self.doorman.port = port
         host, _ = split_host_port(address)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -103,6 +110,12 @@ class GrpcServer:
         await self._server.start()
         for service in ("", SERVICE):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    async def run(self) -> None:
+        """Keep the connection to NATS, and room for callers, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.relay.link.run())
+            tasks.create_task(self.doorman.run())
 
     async def stop(self) -> None:
         """Take no more calls, and end those under way after a while."""
@@ -113,6 +126,8 @@ class GrpcServer:
     def info(self) -> dict[str, Any]:
         """For `/status`."""
         return {
+            "connections": self.doorman.crowd.known,
+            "strangers": self.doorman.crowd.strangers,
             "calls": self._guard.calls,
             "subscriptions": self._subscribing.open,
             "publish_streams": self._requests.streams,
@@ -139,6 +154,8 @@ class GrpcServer:
         sent.add_metric([], self._subscribing.sent)
         yield sent
         for name, text, value in (
+            ("grpc_connections", "Connections of callers", self.doorman.crowd.known),
+            ("grpc_strangers", "Connections of nobody yet", self.doorman.crowd.strangers),
             ("grpc_calls_open", "Calls under way", self._guard.calls),
             ("grpc_subscriptions", "Subscriptions", self._subscribing.open),
             ("grpc_publish_streams", "Streams of publishes", self._requests.streams),
@@ -194,13 +211,30 @@ class GrpcServer:
         return server
 
 
+def doorman(section: GrpcSection, clock: Clock, *, required: bool) -> Doorman:
+    """Who keeps room at the endpoint.
+
+    Args:
+        section: Says how much there is.
+        clock: For how long connections have been there.
+        required: Whether callers must be known; then nobody else may stay.
+    """
+    patience_ns = int((HANDSHAKE_S + AUTHENTICATE_S) * 1e9) if required else None
+    crowd = Crowd(
+        known_max=section.connections_max,
+        strangers_max=section.strangers_max,
+        patience_ns=patience_ns,
+    )
+    return Doorman(crowd, clock)
+
+
 def server_options(section: GrpcSection) -> tuple[tuple[str, int], ...]:
     """What gRPC itself holds clients to."""
     return (
         ("grpc.max_receive_message_length", section.message_bytes_max),
         ("grpc.max_send_message_length", -1),  # what is stored is to be had
         ("grpc.max_concurrent_streams", section.calls_per_connection_max),
-        ("grpc.max_allowed_incoming_connections", section.connections_max),
+        ("grpc.max_allowed_incoming_connections", section.accepted_max),
         ("grpc.max_connection_idle_ms", int(_IDLE_S * 1000)),
         ("grpc.http2.bdp_probe", 0),  # else a window grows to MiB, for whoever sends quickly
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
