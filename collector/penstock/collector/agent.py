@@ -31,11 +31,11 @@ from penstock.collector.source_set import Difference, SourceSet, difference
 from penstock.collector.sources.source import Source
 from penstock.collector.telemetry import VERSION, Metrics, describe, troubles
 from penstock.service import (
-    AdminServer,
     ExitCode,
     Health,
     ServiceError,
     Status,
+    admin_server,
     notify,
     notify_reloading,
 )
@@ -115,7 +115,7 @@ class Agent:
         engine, registry = self._engine, CollectorRegistry()
         loop = asyncio.get_running_loop()
         Metrics(lambda: self._reporter.ask(loop), registry)
-        admin = AdminServer(lambda: self._reporter.ask(loop), registry)
+        admin = admin_server(lambda: self._reporter.ask(loop), registry, self._config.admin_access)
         control = ControlServer(
             self._config.admin_socket or self._config.data_dir / SOCKET_NAME,
             Operating(

@@ -73,11 +73,13 @@ def config_of(config: CollectorConfig, share: Share) -> CollectorConfig:
             for name in ("bytes_max", "urgent_bytes_max")
         }
     )
+    access = config.admin_access
     return config.model_copy(
         update={
             "receive": _part_of(config.receive, sources, share.count),
             "data_dir": directory_of(config.data_dir, share.index),
             "admin": "127.0.0.1:0",
+            "admin_access": access and access.model_copy(update={"cert_file": None}),
             "admin_socket": None,
             "sources": sources,
             "spool": spool,

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import urllib.request
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
@@ -25,12 +24,13 @@ from penstock.collector.config import CollectorConfig
 from penstock.collector.core.restarts import Restarts
 from penstock.collector.worker_plan import Share, config_of, directory_of, left_behind
 from penstock.service import (
-    AdminServer,
     ExitCode,
     Health,
     ServiceError,
     Stage,
     Status,
+    admin_server,
+    ask_admin,
     notify,
 )
 from penstock.service.clock import SystemClock
@@ -68,6 +68,8 @@ class Worker:
 
     def __init__(self, share: Share, config: CollectorConfig, arguments: list[str]) -> None:
         self.share = share
+        access = config.admin_access
+        self._access = access and access.model_copy(update={"cert_file": None})
         self._endpoints = directory_of(config.data_dir, share.index) / "endpoints.json"
         self._command = [
             *(sys.executable, "-m", "penstock.collector", "run"),
@@ -125,10 +127,8 @@ class Worker:
         """What it answers; None while it does not. Call it in a thread."""
         if self.endpoint is None:
             return None
-        url = f"http://{self.endpoint}{path}"
-        with suppress(OSError), urllib.request.urlopen(url, timeout=_ASK_S) as answer:
-            body: bytes = answer.read()
-            return body
+        with suppress(OSError):
+            return ask_admin(self.endpoint, path, self._access, timeout_s=_ASK_S)
         return None
 
 
@@ -151,7 +151,7 @@ class Workers(PrometheusCollector):
         """
         registry = CollectorRegistry()
         registry.register(self)
-        admin = AdminServer(self.status, registry)
+        admin = admin_server(self.status, registry, self._config.admin_access)
         admin.start(self._config.admin)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)

@@ -5,6 +5,7 @@ does not use it, so that applications install pydantic alone (docs/decisions/000
 """
 
 from penstock.service.admin import AdminServer, Admission, Health, Stage, Status, Visitor
+from penstock.service.admin_access import AdminAccess, admin_server, ask_admin
 from penstock.service.config import HostPort, HostPorts, check_only, load_config, show_config
 from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.logs import configure_logs
@@ -12,6 +13,7 @@ from penstock.service.notify import notify, notify_reloading
 from penstock.service.run import exit_on_error, run_until_stopped
 
 __all__ = [
+    "AdminAccess",
     "AdminServer",
     "Admission",
     "ConfigError",
@@ -24,6 +26,8 @@ __all__ = [
     "Status",
     "UnavailableError",
     "Visitor",
+    "admin_server",
+    "ask_admin",
     "check_only",
     "configure_logs",
     "exit_on_error",

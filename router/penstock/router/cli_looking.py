@@ -1,15 +1,14 @@
 """Commands that look and change nothing: plan, preview, status, sinks."""
 
 import json
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from penstock.router.cli_job import job_argument, load_job
-from penstock.service import UnavailableError
+from penstock.router.config import JobConfig
+from penstock.service import UnavailableError, ask_admin
 from penstock.service.options import option_lines
 
 _TIMEOUT_S: Final = 10.0
@@ -54,7 +53,7 @@ def preview(path: Path, *, records: int, only: tuple[str, ...], whole: bool, as_
 def status(path: Path, *, as_json: bool) -> None:
     """Show offsets, lag, rates and errors of a running job's sinks; exit 69 when none runs."""
     job = load_job(path)
-    found = _status_of(job.admin)
+    found = _status_of(job)
     click.echo(json.dumps(found) if as_json else status_table(found))
 
 
@@ -105,13 +104,12 @@ def _circuit(sink: dict[str, Any]) -> str:
     return f"{state} {circuit['retry_in_s']:g}s" if circuit["retry_in_s"] else state
 
 
-def _status_of(admin: str) -> dict[str, Any]:
-    url = f"http://{admin}/status"
+def _status_of(job: JobConfig) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
-            found: dict[str, Any] = json.load(answer)
-    except (OSError, urllib.error.URLError, ValueError) as error:
+        answer = ask_admin(job.admin, "/status", job.admin_access, timeout_s=_TIMEOUT_S)
+        found: dict[str, Any] = json.loads(answer)
+    except (OSError, ValueError) as error:
         raise UnavailableError(
-            f"no job answers at {url}: {error}", fix="start it; or correct its key `admin`"
+            f"no job answers at {job.admin}: {error}", fix="start it; or correct its key `admin`"
         ) from None
     return found

@@ -34,7 +34,6 @@ from penstock.router.session import Session
 from penstock.router.sinks import SinkContext, open_sink
 from penstock.router.telemetry import Meter, StatusCollector
 from penstock.service import (
-    AdminServer,
     ConfigError,
     ExitCode,
     Health,
@@ -42,6 +41,7 @@ from penstock.service import (
     Stage,
     Status,
     UnavailableError,
+    admin_server,
 )
 
 _DRAIN_POLL_S = 0.05
@@ -92,7 +92,7 @@ class Job:
         self._health = Health.STARTING
         registry = CollectorRegistry()
         registry.register(StatusCollector(self.status))
-        self._admin = AdminServer(self.status, registry)
+        self._admin = admin_server(self.status, registry, config.admin_access)
         self._admin_address = ""
         self._status = self._describe()
 

@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.logd.client import Access
+from penstock.service.admin_access import AdminAccess
 from penstock.service.config import HostPort, HostPorts
 
 PREFIX = "PENSTOCK_CONSOLE"
@@ -61,6 +62,7 @@ class ConsoleConfig(_Section):
     Attributes:
         listen: Where the page is served.
         admin: Where `/healthz`, `/metrics` and `/status` are served; none: nowhere.
+        admin_access: Who sees more there than the health; none: everybody.
         parts: Admin endpoints by name, as in `logd-1: http://10.0.0.1:9294`; that of nats-server
             is its monitoring.
         logd: Addresses of logd's fetch; none: no streams and no records are shown.
@@ -78,6 +80,7 @@ class ConsoleConfig(_Section):
 
     listen: HostPort = "127.0.0.1:9299"
     admin: HostPort | None = None
+    admin_access: AdminAccess | None = None
     parts: dict[Annotated[str, Field(min_length=1, max_length=64)], str] = {}
     logd: HostPorts | None = None
     hosts: tuple[str, ...] = ()

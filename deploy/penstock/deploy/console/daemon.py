@@ -25,7 +25,14 @@ from penstock.deploy.console.view import View
 from penstock.deploy.console.web import BODY_BYTES_MAX, LogAccess, Web
 from penstock.deploy.core.rates import SECOND_NS, Rates
 from penstock.logd.client import AsyncLogClient
-from penstock.service import AdminServer, ConfigError, Health, Status, UnavailableError, notify
+from penstock.service import (
+    ConfigError,
+    Health,
+    Status,
+    UnavailableError,
+    admin_server,
+    notify,
+)
 from penstock.service.clock import SystemClock
 from penstock.service.config import join_host_port, split_host_port
 
@@ -95,7 +102,7 @@ class Console:
         self._health = Health.STARTING
         registry = CollectorRegistry()
         registry.register(ConsoleMetrics(self))
-        self._admin = AdminServer(self.status, registry)
+        self._admin = admin_server(self.status, registry, config.admin_access)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`.

@@ -1,0 +1,151 @@
+"""Who may see more of a process than its health, where it is not logd, which has callers.
+
+One token in a file: whoever shows it sees everything, others the health alone. The file is read
+again when it has changed, and so are certificate and key; while they cannot be used, it stays as it
+was.
+"""
+
+import hmac
+import ssl
+import threading
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import structlog
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel, ConfigDict
+
+from penstock.service.admin import AdminServer, Admission, Status, Visitor
+from penstock.service.errors import ConfigError
+
+Value = TypeVar("Value")
+
+TOKEN_LENGTH_MIN: Final = 16
+"""Characters, so that nobody guesses it; 32 random hexadecimal digits are enough."""
+
+_TOKEN_LENGTH_MAX: Final = 4096
+_log = structlog.get_logger()
+
+
+class AdminAccess(BaseModel):
+    """The section `admin_access` of a part's configuration.
+
+    Attributes:
+        token_file: Holds, in its only line, what `Authorization: Bearer …` must say.
+        cert_file: PEM, with the intermediate certificates; with it only TLS is served.
+        key_file: PEM; none: it is in `cert_file`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    token_file: Path
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    def server(self, status: Callable[[], Status], registry: CollectorRegistry) -> AdminServer:
+        """An admin endpoint that nobody else sees more of than the health.
+
+        Raises:
+            ConfigError: A file cannot be used.
+        """
+        token = _Watched((self.token_file,), self._token)
+
+        def admit(visitor: Visitor) -> Admission:
+            shown = visitor.authorization.encode("utf-8", "replace")
+            known = hmac.compare_digest(shown, b"Bearer " + token.current())
+            return Admission.ALL if known else Admission.UNKNOWN
+
+        if self.cert_file is None:
+            return AdminServer(status, registry, admit=admit)
+        paths = (self.cert_file, self.key_file or self.cert_file)
+        context = _Watched(paths, self._context)
+        return AdminServer(status, registry, tls=context.current, admit=admit)
+
+    def _token(self) -> bytes:
+        found = self.token_file.read_text().strip()
+        if not TOKEN_LENGTH_MIN <= len(found) <= _TOKEN_LENGTH_MAX or "\n" in found:
+            message = f"{self.token_file}: one line of at least {TOKEN_LENGTH_MIN} characters is"
+            raise ValueError(f"{message} expected")
+        return found.encode()
+
+    def _context(self) -> ssl.SSLContext:
+        assert self.cert_file is not None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.cert_file, self.key_file)
+        return context
+
+
+def admin_server(
+    status: Callable[[], Status], registry: CollectorRegistry, access: AdminAccess | None
+) -> AdminServer:
+    """The admin endpoint of a part; without a section everybody sees everything.
+
+    Raises:
+        ConfigError: A file of the section cannot be used.
+    """
+    if access is None:
+        return AdminServer(status, registry)
+    return access.server(status, registry)
+
+
+def ask_admin(address: str, path: str, access: AdminAccess | None, *, timeout_s: float) -> bytes:
+    """What a part's own endpoint answers, which whoever asks has the configuration of.
+
+    With TLS no other certificate is taken than the one that is configured.
+
+    Raises:
+        OSError: It does not answer, or not with 200.
+    """
+    request = urllib.request.Request(f"http://{address}{path}")
+    context = None
+    if access is not None:
+        if access.cert_file is not None:
+            context = ssl.create_default_context(cafile=str(access.cert_file))
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            context.check_hostname = False  # its addresses are not what it is known by here
+            request = urllib.request.Request(f"https://{address}{path}")
+        request.add_unredirected_header(
+            "Authorization", f"Bearer {access.token_file.read_text().strip()}"
+        )
+    with urllib.request.urlopen(request, timeout=timeout_s, context=context) as answer:  # noqa: S310
+        body: bytes = answer.read()
+    return body
+
+
+class _Watched(Generic[Value]):
+    """What is made of files, anew when they have changed. Used on any thread.
+
+    Raises:
+        ConfigError: They cannot be used at first.
+    """
+
+    def __init__(self, paths: tuple[Path, ...], make: Callable[[], Value]) -> None:
+        self._paths = paths
+        self._make = make
+        self._lock = threading.Lock()
+        try:
+            self._stamp = self._stamps()
+            self._value = make()
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"admin_access: {error}", fix="name files that are there and can be read"
+            ) from None
+
+    def current(self) -> Value:
+        """As the files are now; as they were while they cannot be used."""
+        with self._lock:
+            try:
+                stamp = self._stamps()
+                if stamp != self._stamp:
+                    self._value = self._make()
+                    self._stamp = stamp
+            except (OSError, ValueError) as error:
+                _log.warning("admin_access", problem=str(error))
+            return self._value
+
+    def _stamps(self) -> tuple[tuple[int, int, int], ...]:
+        found = [path.stat() for path in self._paths]
+        return tuple((one.st_ino, one.st_size, one.st_mtime_ns) for one in found)

@@ -1,0 +1,103 @@
+"""Who sees more of a part than its health."""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from penstock.service import ConfigError, Health, Status
+from penstock.service.admin_access import AdminAccess, admin_server, ask_admin
+from tests.support.certificates import Authority
+
+TOKEN = "0123456789abcdef"
+
+
+def status() -> Status:
+    return Status("collector", "host-1", "1.0", Health.DEGRADED, reasons=("the disk",))
+
+
+def code_of(url: str, token: str = "", tls: ssl.SSLContext | None = None) -> int:
+    headers = {"Authorization": token} if token else {}
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20, context=tls) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> AdminAccess:
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    return AdminAccess(token_file=path)
+
+
+@pytest.fixture
+def address(access: AdminAccess) -> Iterator[str]:
+    server = admin_server(status, CollectorRegistry(), access)
+    yield server.start("127.0.0.1:0")
+    server.close()
+
+
+def test_strangers_see_the_health_and_nothing_more(address: str, access: AdminAccess) -> None:
+    for path in ("/status", "/metrics", "/", "/other"):
+        for token in ("", TOKEN, "Bearer", "Bearer ", f"Bearer {TOKEN}x", f"bearer {TOKEN}"):
+            assert code_of(f"http://{address}{path}", token) == 401, (path, token)
+    with urllib.request.urlopen(f"http://{address}/healthz", timeout=20) as answer:
+        assert json.load(answer) == {"component": "collector", "health": "degraded"}
+    for path in ("/status", "/metrics", "/healthz"):
+        assert code_of(f"http://{address}{path}", f"Bearer {TOKEN}") == 200
+    assert json.loads(ask_admin(address, "/status", access, timeout_s=20))["name"] == "host-1"
+    with pytest.raises(OSError, match="401"):
+        ask_admin(address, "/status", None, timeout_s=20)
+
+
+def test_a_token_that_changes_is_followed_and_one_that_goes_is_kept(
+    address: str, access: AdminAccess
+) -> None:
+    url = f"http://{address}/status"
+    access.token_file.write_text("another one that is long\n")
+    assert code_of(url, f"Bearer {TOKEN}") == 401
+    assert code_of(url, "Bearer another one that is long") == 200
+    for text in ("", "short"):
+        access.token_file.write_text(text)
+        assert code_of(url, f"Bearer {text}") == 401
+    access.token_file.unlink()
+    assert code_of(url, "Bearer another one that is long") == 200
+
+
+def test_with_a_certificate_only_tls_is_served(tmp_path: Path, access: AdminAccess) -> None:
+    authority = Authority(tmp_path / "authority")
+    own = authority.sign("collector", "DNS:collector")
+    secured = access.model_copy(update={"cert_file": own.cert, "key_file": own.key})
+    server = admin_server(status, CollectorRegistry(), secured)
+    address = server.start("127.0.0.1:0")
+    try:
+        with pytest.raises(OSError):  # noqa: PT011 - however it is cut off
+            code_of(f"http://{address}/healthz")
+        assert json.loads(ask_admin(address, "/status", secured, timeout_s=20))["name"] == "host-1"
+        other = authority.sign("other", "DNS:collector")
+        posing = secured.model_copy(update={"cert_file": other.cert})
+        with pytest.raises(OSError, match="certificate"):
+            ask_admin(address, "/status", posing, timeout_s=20)
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("text", [None, "", "short", "two lines that are\nlong enough"])
+def test_a_token_that_is_none_is_refused_at_the_start(
+    text: str | None, access: AdminAccess
+) -> None:
+    if text is None:
+        access.token_file.unlink()
+    else:
+        access.token_file.write_text(text)
+    with pytest.raises(ConfigError, match="admin_access") as error:
+        admin_server(status, CollectorRegistry(), access)
+    assert "short" not in str(error.value)
