@@ -8,6 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 from deltalake import DeltaTable
+from pydantic import ValidationError
 
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.sinks.delta import DeltaSink
@@ -112,6 +113,13 @@ def test_a_secret_in_a_file_is_read_again_and_never_shown(case: DeltaCase, tmp_p
     writing.join(60)
     assert not writing.is_alive()
     assert case.rows().num_rows == 1
+
+
+@pytest.mark.parametrize("table", ["az://lake/t?sig=hush", "s3://id:hush@lake/t", "", "x y://z"])
+def test_a_table_with_a_secret_in_its_name_is_refused(tmp_path: Path, table: str) -> None:
+    """Names are shown; `storage` is for secrets."""
+    with pytest.raises(ValidationError, match="table"):
+        local(tmp_path, table=table)
 
 
 def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What every sink does that appends to a table of a lake, when its store or others misbehave."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -13,10 +14,19 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.router.errors import StoppedError
+from penstock.router.letters import as_rows
 from penstock.router.sinks import SinkContext
+from penstock.router.views import MARKS
 from tests.support.fault_door import RESET, Answered, Asked
 from tests.support.lake_cases import CASES, LakeCase
-from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record
+from tests.support.sink_batches import (
+    NOW_NS,
+    batch,
+    dead_letters,
+    gauge_record,
+    log_record,
+    span_record,
+)
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -358,3 +368,23 @@ def test_a_preview_asks_nobody(case: LakeCase) -> None:
     assert shown.records == 2
     assert '"incarnation": "5f2c19aa00000000"' in shown.body
     assert case.door.asked == []
+
+
+def test_every_column_of_the_view_is_taken(case: LakeCase) -> None:
+    letters: list[Any] = [
+        {
+            "stream": "logs", "partition": 0, "offset": number, "subject": "telemetry.logs.x",
+            "timestamp_ns": NOW_NS, "time": "2026-11-22T00:00:00+00:00", "key": "k",
+            "value": json.dumps(record),
+        }
+        for number, record in enumerate([log_record(0), span_record(1), gauge_record(2)])
+    ]  # fmt: skip
+    typed = as_rows(letters).drop_columns(list(MARKS))
+    for _ in range(2):
+        case.sink()[0].write(typed)
+    found = case.rows().sort_by("offset")
+    assert set(typed.column_names) < set(found.column_names)
+    assert found["kind"].to_pylist() == ["log", "span", "metric"]
+    assert found["severity_number"].to_pylist() == [9, None, None]
+    assert found["metric_value"].to_pylist() == [None, None, 2.5]
+    assert dict(found["resource"][0].as_py())["host.name"] == "web-1"

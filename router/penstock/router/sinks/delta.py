@@ -52,7 +52,7 @@ class DeltaSink(LakeSettings):
     """Rows in a table of Delta Lake."""
 
     type: Literal["delta"]
-    table: Annotated[str, Field(pattern=r"^([a-z0-9]{2,10}://[^\s@]+|[^:\s][^:]*)$")]
+    table: Annotated[str, Field(pattern=r"^([a-z0-9]{2,10}://[^\s@?]+|[^:\s][^:]*)$")]
     storage: dict[str, Secret] = Field(default_factory=dict)
 
     @property
