@@ -12,16 +12,20 @@ from typing import Any
 import pytest
 
 from penstock.router.errors import StoppedError
-from tests.support.server_cases import CASES, ServerCase
+from tests.support import server_cases
+from tests.support.kafka_case import KafkaCase
+from tests.support.server_cases import ServerCase
 from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record
 from tests.support.tcp_door import Break
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
+CASES = {**server_cases.CASES, "kafka": KafkaCase}
 COUNT = 12
 EACH_ONCE = Counter(range(COUNT))
 TROUBLES = [
+    *(("kafka", name) for name in ("no answer", "no right", "few replicas", "unknown error")),
     ("nats", "no stream"), ("nats", "stream is full"),
     *(("postgres", code) for code in ("40001", "53300", "57P01", "57014", "XX000", "42501")),
 ]  # fmt: skip
@@ -68,7 +72,9 @@ def test_a_connection_that_breaks_costs_nothing_and_doubles_nothing(
     assert case.stored() == EACH_ONCE
     assert dead_letters(context) == []
     assert context.meter.problem is None
-    assert context.meter.stage("x", received=COUNT, lag=0).detail["retries"] == 2
+    assert context.meter.stage("x", received=COUNT, lag=0).errors == 2 * (
+        not case.asks_again_itself
+    )
 
 
 def test_a_server_that_hangs_is_asked_again(case: ServerCase) -> None:

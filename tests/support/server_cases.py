@@ -41,11 +41,13 @@ class ServerCase(ABC):
         door: In front of the server.
         passing: What makes the server refuse requests in a way that passes.
         code: Of the dead letter of a record that the server refuses.
+        asks_again_itself: Whether the client makes up for a broken connection, unseen by the sink.
     """
 
     type: ClassVar[str]
     mark: ClassVar[bytes]
     code: ClassVar[str]
+    asks_again_itself: ClassVar[bool] = False
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

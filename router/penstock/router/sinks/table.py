@@ -29,6 +29,7 @@ _OWN: Final = {
     "elasticsearch": "penstock.router.sinks.elasticsearch:Elasticsearch",
     "http": "penstock.router.sinks.http:HttpPost",
     "iceberg": "penstock.router.sinks.iceberg:Iceberg",
+    "kafka": "penstock.router.sinks.kafka:Kafka",
     "loki": "penstock.router.sinks.loki:Loki",
     "nats": "penstock.router.sinks.nats:NatsSubject",
     "otlp": "penstock.router.sinks.otlp:Otlp",

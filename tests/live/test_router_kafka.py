@@ -1,0 +1,231 @@
+"""What only the Kafka sink does: positions, what a broker refuses, who else produces."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.router.errors import StoppedError
+from penstock.router.sinks import SinkContext
+from tests.support.certificates import Authority
+from tests.support.kafka_case import KafkaCase
+from tests.support.mock_kafka import ADD_PARTITIONS, PRODUCE
+from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record
+from tests.support.tls_door import TlsDoor
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+INVALID_RECORD = 87
+TOO_LARGE = 10
+UNKNOWN = -1
+FENCED = 90
+FINE = 0
+DELIVERED = [FINE, FINE]
+"""A transaction asks for the partition of the records, and for that of the position."""
+COUNT = 12
+EACH_ONCE = Counter(range(COUNT))
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[KafkaCase]:
+    made = KafkaCase(tmp_path)
+    yield made
+    made.mock.heal(PRODUCE)
+    made.mock.heal(ADD_PARTITIONS)
+    made.close()
+
+
+def rows(count: int = COUNT, **more: Any) -> Any:
+    return batch([log_record(number) for number in range(count)], **more)
+
+
+@contextmanager
+def waiting(sink: Any, context: SinkContext, written: Any) -> Iterator[str]:
+    """While it waits, what it says; it goes on after the block."""
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(sink.write, written)
+        try:
+            yield wait_until(lambda: context.meter.problem) or ""
+            writing.result(60)
+        finally:
+            context.stop.set()
+
+
+def stopped_at(sink: Any, context: SinkContext, written: Any) -> str:
+    """What it says before it is ended while it waits."""
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(sink.write, written)
+        problem = wait_until(lambda: context.meter.problem) or ""
+        context.stop.set()
+        with pytest.raises(StoppedError):
+            writing.result(60)
+    return problem
+
+
+def died_after(case: KafkaCase, requests: int, written: Any) -> None:
+    """A sink that delivers so many requests of four records, and then ends."""
+    sink, context = case.sink(batch={"records_max": 4})
+    case.mock.refuse(ADD_PARTITIONS, *DELIVERED * requests, *[UNKNOWN] * 1000)
+    stopped_at(sink, context, written)
+    sink.close()
+    case.mock.heal(ADD_PARTITIONS)
+
+
+def test_a_message_has_its_place_its_time_and_its_record(case: KafkaCase) -> None:
+    sink, _ = case.sink()
+    sink.write(batch([log_record(3), b"\xff"], first=41, key=b"k"))
+    first, second = case.messages()
+    assert json.loads(first.value() or b"") == log_record(3)
+    assert first.key() == b"k"
+    assert first.timestamp()[1] == NOW_NS // 1_000_000
+    assert first.headers() == [
+        ("penstock_id", b"logs.5f2c19aa/0/41"),
+        ("penstock_kind", b"log"),
+        ("penstock_subject", b"telemetry.logs.checkout"),
+    ]
+    assert second.value() == b"\xff"
+
+
+def test_a_sink_that_died_within_a_batch_goes_on_where_it_was(case: KafkaCase) -> None:
+    died_after(case, 2, rows())
+    assert case.stored() == Counter(range(8))
+    sink, context = case.sink(batch={"records_max": 5})
+    sink.write(rows())
+    assert case.stored() == EACH_ONCE
+    assert context.meter.stage("x", received=COUNT, lag=0).detail["already_there"] == 8
+
+
+def test_a_batch_of_other_records_is_another_batch(case: KafkaCase) -> None:
+    """A `where` that was changed meanwhile lets a record in that was not in the batch before."""
+    every = rows()
+    died_after(case, 2, every.filter([number != 2 for number in range(COUNT)]))
+    sink, context = case.sink()
+    sink.write(every)
+    assert set(case.stored()) == set(EACH_ONCE)
+    assert context.meter.stage("x", received=COUNT, lag=0).detail["already_there"] == 0
+
+
+def test_what_is_delivered_again_on_purpose_is_there_again(case: KafkaCase) -> None:
+    sink, _ = case.sink()
+    sink.write(rows(4))
+    sink.write(rows(8).slice(4))
+    sink.write(rows(4).slice(1, 1))  # a letter, or a range of the log that is replayed
+    assert case.stored() == Counter(range(8)) + Counter([1])
+
+
+def test_partitions_of_the_log_have_positions_of_their_own(case: KafkaCase) -> None:
+    sink, _ = case.sink()
+    sink.write(rows(3))
+    other, context = case.sink()
+    other.write(batch([log_record(number) for number in range(3, 6)], partition=1))
+    other.write(rows(3))
+    assert case.stored() == Counter(range(6))
+    assert context.meter.stage("x", received=6, lag=0).detail["already_there"] == 3
+
+
+def test_a_record_that_the_broker_refuses_is_a_dead_letter(case: KafkaCase) -> None:
+    sink, context = case.sink(batch={"records_max": 1})
+    case.mock.refuse(PRODUCE, *DELIVERED, INVALID_RECORD)
+    sink.write(rows(3))
+    assert case.stored() == Counter([0, 2])
+    (letter,) = dead_letters(context)
+    assert (letter["offset"], letter["code"]) == (1, "kafka_INVALID_RECORD")
+    again, context = case.sink()
+    again.write(rows(3))
+    assert case.stored() == Counter([0, 2])
+    assert dead_letters(context) == [letter]
+
+
+def test_a_record_that_spoils_its_request_is_found_in_halves(case: KafkaCase) -> None:
+    """The mock looks into no record: it is told which request of the bisection to refuse."""
+    sink, context = case.sink()
+    refused = [INVALID_RECORD]
+    of_bisection = [
+        refused,  # all
+        DELIVERED,  # 0-5
+        refused,  # 6-11
+        refused,  # 6-8
+        DELIVERED,  # 6
+        refused,  # 7-8
+        refused,  # 7
+    ]
+    case.mock.refuse(ADD_PARTITIONS, *(error for errors in of_bisection for error in errors))
+    sink.write(rows())
+    assert case.stored() == EACH_ONCE - Counter([7])
+    letters = [(it["offset"], it["code"]) for it in dead_letters(context)]
+    assert letters == [(7, "kafka_INVALID_RECORD")]
+
+
+def test_a_request_that_is_too_large_for_the_broker_goes_in_halves(case: KafkaCase) -> None:
+    sink, context = case.sink()
+    case.mock.refuse(ADD_PARTITIONS, TOO_LARGE, TOO_LARGE)
+    sink.write(rows())
+    assert case.stored() == EACH_ONCE
+    assert dead_letters(context) == []
+    assert context.meter.stage("x", received=COUNT, lag=0).detail["requests"] == 5
+
+
+def test_who_is_fenced_says_so_and_goes_on(case: KafkaCase) -> None:
+    sink, context = case.sink()
+    sink.write(rows(4))
+    case.mock.refuse(ADD_PARTITIONS, FENCED, *[UNKNOWN] * 1000)
+    with waiting(sink, context, rows(8).slice(4)) as problem:
+        assert "fenced" in problem
+        assert "paused" in problem
+        case.mock.heal(ADD_PARTITIONS)
+    assert case.stored() == Counter(range(8))
+
+
+def test_a_topic_of_positions_that_may_not_be_made_is_waited_for(case: KafkaCase) -> None:
+    other = f"{case.run}.other"
+    sink, context = case.sink(positions_topic=other, create=False)
+    with waiting(sink, context, rows(2)) as problem:
+        assert "UNKNOWN_TOPIC_OR_PART" in problem
+        assert "paused" in problem
+        case.mock.make_topic(other)
+    assert case.stored() == Counter(range(2))
+
+
+def test_a_topic_of_positions_is_for_one_sink(case: KafkaCase) -> None:
+    sink, context = case.sink(positions_topic=case.run, key="place")
+    sink.write(rows(1))
+    again, context = case.sink(positions_topic=case.run)
+    assert "is not this sink's alone" in stopped_at(again, context, rows(1))
+
+
+def test_a_queue_that_is_full_is_waited_for(case: KafkaCase, monkeypatch: Any) -> None:
+    sink, context = case.sink()
+    own = sink._connection._transactional
+    small = {"queue.buffering.max.messages": 2}
+    monkeypatch.setattr(sink._connection, "_transactional", lambda: own() | small)
+    sink.write(rows())
+    assert case.stored() == EACH_ONCE
+    assert dead_letters(context) == []
+
+
+def test_a_connection_is_encrypted_with_an_authority_of_its_own(
+    case: KafkaCase, tmp_path: Path
+) -> None:
+    ours, theirs = (Authority(tmp_path / name) for name in ("ours", "theirs"))
+    with TlsDoor(case.door.port, theirs.sign("kafka", "IP:127.0.0.1")) as door:
+        case.mock.stand_behind(door.port)
+        keys = {
+            "servers": f"127.0.0.1:{door.port}", "security_protocol": "ssl", "timeout_s": 2,
+            "tls": {"ca_file": str(tmp_path / "authority.pem")},
+        }  # fmt: skip
+        trusted = tmp_path / "authority.pem"
+        trusted.write_bytes(ours.cert.read_bytes())
+        sink, context = case.sink(**keys)
+        with waiting(sink, context, rows()) as problem:
+            assert "_SSL" in problem
+            assert "paused" in problem
+            trusted.write_bytes(theirs.cert.read_bytes())
+        sink.close()
+    case.mock.stand_behind(case.door.port)
+    assert case.stored() == EACH_ONCE

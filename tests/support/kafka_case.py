@@ -1,0 +1,112 @@
+"""A topic in librdkafka's mock cluster, for the suite of sinks that speak no HTTP."""
+
+import atexit
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
+from typing_extensions import override
+
+from tests.support import mock_kafka
+from tests.support.mock_kafka import MockKafka
+from tests.support.server_cases import ServerCase, Trouble
+
+TRANSACTIONAL_ID_DENIED = 53
+_FEW_REPLICAS = 19
+_TOPIC_DENIED = 29
+_UNKNOWN = -1
+_COORDINATOR_LOADS = 14
+_MANY = 1000
+
+
+@cache
+def running_kafka() -> MockKafka:
+    """One for all tests of this process."""
+    made = MockKafka()
+    atexit.register(made.close)
+    return made
+
+
+class KafkaCase(ServerCase):
+    """A topic, and one for the positions, which the mock makes for no administrator."""
+
+    type = "kafka"
+    mark = b"\x00\x1a\x00\x01"
+    """Number and version of the request that ends a transaction."""
+    code = "kafka_MSG_SIZE_TOO_LARGE"
+    asks_again_itself = True
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.mock = running_kafka()
+        self.mock.stand_behind(self.door.port)
+        self.mock.make_topic(self.run)
+        self.mock.make_topic(f"{self.run}.positions")
+
+    @override
+    def port(self) -> int:
+        return running_kafka().port
+
+    @override
+    def keys(self) -> dict[str, Any]:
+        return {
+            "servers": f"127.0.0.1:{self.door.port}",
+            "topic": self.run,
+            "positions_topic": f"{self.run}.positions",
+            "message_bytes_max": 1500,
+        }
+
+    @override
+    def stored(self) -> Counter[int]:
+        bodies = (json.loads(it.value() or b"")["body"] for it in self.messages())
+        return Counter(int(body.split()[1]) for body in bodies)
+
+    def messages(self) -> Iterator[Message]:
+        """Everything in the topic that a reader of committed messages sees."""
+        yield from messages(f"127.0.0.1:{self.door.port}", self.run)
+
+    @override
+    def troubles(self) -> Mapping[str, Trouble]:
+        return {
+            "no answer": partial(self._refuses, mock_kafka.INIT_PRODUCER_ID, _COORDINATOR_LOADS),
+            "no right": partial(self._refuses, mock_kafka.PRODUCE, _TOPIC_DENIED),
+            "few replicas": partial(self._refuses, mock_kafka.PRODUCE, _FEW_REPLICAS),
+            "unknown error": partial(self._refuses, mock_kafka.PRODUCE, _UNKNOWN),
+        }
+
+    def _refuses(self, request: int, error: int) -> Callable[[], None]:
+        self.mock.refuse(request, *[error] * _MANY)
+        return partial(self.mock.heal, request)
+
+    @override
+    def locked_out(self) -> tuple[dict[str, Any], Callable[[], None]]:
+        """The mock knows no login: it has no right for our transactions instead."""
+        return {}, self._refuses(mock_kafka.INIT_PRODUCER_ID, TRANSACTIONAL_ID_DENIED)
+
+
+def messages(servers: str, topic: str) -> Iterator[Message]:
+    """Everything in partition 0 of a topic that a reader of committed messages sees."""
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": "tests",
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "fetch.wait.max.ms": 10,
+    }
+    consumer = Consumer(settings)
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        while (found := consumer.poll(30)) is not None:
+            error = found.error()
+            if error is not None and error.name() == "_PARTITION_EOF":
+                return
+            if error is not None:
+                raise KafkaException(error)
+            yield found
+        raise AssertionError(f"{topic} has no end")
+    finally:
+        consumer.close()
