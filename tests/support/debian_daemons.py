@@ -42,12 +42,18 @@ class Program:
         return ":".join(sorted(map(str, found)))
 
 
-def daemon(name: str, *, package: str) -> Program:
-    """A program and what it needs; where it cannot be had: skipped, red in CI."""
+def daemon(name: str, *, package: str, deep: bool = False) -> Program:
+    """A program and what it needs; where it cannot be had: skipped, red in CI.
+
+    Args:
+        name: Of the program.
+        package: That brings it.
+        deep: Whether libraries are needed that only its libraries name.
+    """
     on_path = _installed(name)
     if on_path:
         return Program(on_path, None, dict(os.environ))
-    path = _unpacked(name, package)
+    path = _unpacked(name, package, deep=deep)
     root = _CACHE / package
     shared = {str(file.parent) for file in root.rglob("lib*.so*")}
     environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(sorted(shared))}
@@ -62,10 +68,11 @@ def _installed(name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def _unpacked(name: str, package: str) -> Path:
+def _unpacked(name: str, package: str, *, deep: bool) -> Path:
     root = _CACHE / package
     places = [root / "usr" / directory / name for directory in ("bin", "sbin")]
-    reason = "" if any(map(Path.exists, places)) else _unpack((package, *_libraries(package)), root)
+    there = any(map(Path.exists, places))
+    reason = "" if there else _unpack((package, *_libraries(package, deep=deep)), root)
     found = [place for place in places if place.exists()]
     if not found:
         _skip(f"no {name} here, and the package {package} cannot be had: {reason}")
@@ -77,14 +84,17 @@ def _skip(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-def _libraries(package: str) -> list[str]:
-    """Libraries that a package says it needs."""
+def _libraries(package: str, *, deep: bool) -> list[str]:
+    """Libraries that a package says it needs, and its part that other packages share."""
     if shutil.which("apt-cache") is None:
         return []
+    further = ["--recurse"] if deep else []
     told = subprocess.run(
-        ["apt-cache", "depends", package], capture_output=True, text=True, check=False
-    ).stdout
-    return sorted(set(re.findall(r"Depends: (lib\S+)", told)) - _NEVER)
+        ["apt-cache", "depends", "--important", *further, package],
+        capture_output=True, text=True, check=False,
+    ).stdout  # fmt: skip
+    wanted = r"Depends: (lib\S+|\S+-common)$" if deep else r"Depends: (lib\S+)"
+    return sorted(set(re.findall(wanted, told, re.MULTILINE)) - _NEVER)
 
 
 def _missing(path: Path, environment: dict[str, str]) -> list[str]:

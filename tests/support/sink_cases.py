@@ -19,9 +19,11 @@ from typing import Any, Final
 import pyarrow as pa
 from typing_extensions import override
 
+from penstock.router.core.verdict import Busy
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.sinks.requests import RequestSink
 from penstock.router.sinks.table import sink_kind
+from tests.support.clickhouse_server import ClickHouseRun
 from tests.support.fake_elasticsearch import API_KEY, FakeElasticsearch
 from tests.support.fake_loki import TENANT, FakeLoki
 from tests.support.fake_otlp import FakeOtlp
@@ -31,6 +33,7 @@ from tests.support.metric_servers import MetricRun, MetricServer, prometheus
 from tests.support.moto_server import S3_KEYS, MotoRun
 from tests.support.real_products import ELASTICSEARCH_URL, RealElasticsearch
 from tests.support.sink_batches import NOW_NS, batch, context, gauge_record, log_record
+from tests.support.waiting import wait_until
 
 FAST: Final = {"retry": {"first_s": 0.005, "max_s": 0.02}, "timeout_s": 10}
 
@@ -51,6 +54,7 @@ class Case:
         takes_future: Whether a time two hours ahead is taken.
         plain: A request's body as the sink's records lie in it.
         path: Of the destination's URL.
+        ready: What there is to do before the first record; it counts as nothing asked.
     """
 
     type: str
@@ -63,6 +67,7 @@ class Case:
     takes_future: bool = True
     plain: Callable[[bytes], bytes] = bytes
     path: str = ""
+    ready: Callable[[Any, Any], None] | None = None
 
     def sink(self, door: FaultDoor, directory: Path, **keys: Any) -> tuple[Any, SinkContext]:
         """The sink, open, and its context."""
@@ -73,6 +78,9 @@ class Case:
         assert isinstance(sink, RequestSink)
         sink.open()
         door.closing.append(sink.close)
+        if self.ready is not None:
+            self.ready(sink, door.backend)
+            door.asked.clear()
         return sink, made
 
 
@@ -154,7 +162,16 @@ def _elastic_documents(backend: FakeElasticsearch | RealElasticsearch) -> Counte
     )
 
 
+def _with_a_table(sink: Any, run: ClickHouseRun) -> None:
+    run.make(sink._creation())
+    wait_until(lambda: not isinstance(sink.see_to_table(), Busy))
+
+
 CASES: Final = {
+    "clickhouse": Case(
+        "clickhouse", ClickHouseRun, lambda it: it.stored(),
+        keys={"tokens": False}, poison=_poison, effectively_once=True, ready=_with_a_table,
+    ),
     "http": Case(
         "http", Webhook,
         lambda it: _numbers(record["body"] for record in it.records),

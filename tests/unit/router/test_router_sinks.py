@@ -80,7 +80,10 @@ def test_a_third_partys_sink_is_found_by_its_entry_point(
         ([("pigeon", "no_such_module:Pigeon")], "cannot be loaded: No module named"),
         ([("pigeon", f"{__name__}:README")], "is not a sink: it needs config_class"),
         ([("pigeon", f"{__name__}:Pigeon"), ("pigeon", "other:Pigeon")], "uninstall all but one"),
-        ([("crow", f"{__name__}:Pigeon")], "no sink of type 'pigeon', only console, crow"),
+        (
+            [("crow", f"{__name__}:Pigeon")],
+            "no sink of type 'pigeon', only clickhouse, console, crow",
+        ),
     ],
 )
 def test_a_sink_that_cannot_be_used_is_refused_with_its_package(

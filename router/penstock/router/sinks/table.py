@@ -24,6 +24,7 @@ from penstock.router.sinks.sink import Sink, SinkContext
 GROUP: Final = "penstock.router.sinks"
 
 _OWN: Final = {
+    "clickhouse": "penstock.router.sinks.clickhouse:ClickHouse",
     "console": "penstock.router.sinks.console:Console",
     "delta": "penstock.router.sinks.delta:Delta",
     "elasticsearch": "penstock.router.sinks.elasticsearch:Elasticsearch",

@@ -1,0 +1,282 @@
+"""The ClickHouse sink: rows of one table over HTTP, each record once for queries with FINAL.
+
+    CREATE TABLE penstock (stream String, incarnation String, partition Int32, offset Int64, …)
+    ENGINE = ReplacingMergeTree ORDER BY (stream, incarnation, partition, offset)
+
+    POST URL/?query=INSERT INTO penstock (…) FORMAT JSONEachRow&insert_deduplication_token=…
+
+ClickHouse has no unique key. The sorting key is the record's place in the log, so of rows that came
+twice a merge leaves one, and `SELECT … FINAL` shows one before that. Besides, each request has a
+token made of job, sink, stream, offsets and a digest of its rows: a server that has it among the
+table's last ones (`non_replicated_deduplication_window`, or the window of replicated tables) stores
+nothing. Tokens need ClickHouse 22.2; with `tokens: false` older ones do.
+
+The table is made where there is none, unless `create: false`. One of yours needs these columns and
+a ReplacingMergeTree (replicated or not) whose sorting key has the four among what it is made of;
+further columns need defaults. A Distributed table is taken as it is.
+
+ClickHouse takes a request's rows or none. What it cannot read, and what a constraint of yours
+refuses, is bisected and goes to the dead letters.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote, urlencode
+
+import orjson
+from pydantic import Field
+from typing_extensions import override
+
+from penstock.router.core.http_codes import Answer, Meaning
+from penstock.router.core.http_codes import verdict_of as usual_verdict
+from penstock.router.core.verdict import Busy, Fault, Paused, Taken, TooLarge, Unfit, Verdict
+from penstock.router.sinks.documents import Json, record_of, section, time_ns
+from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.http_requests import HttpRequestSink
+from penstock.router.sinks.request_settings import HttpSettings, RequestBatch, Secret
+from penstock.router.sinks.requests import Item, Request, Row
+from penstock.router.sinks.sink import SinkContext
+from penstock.router.sinks.transport import HttpRequest
+
+KEY: Final = ("stream", "incarnation", "partition", "offset")
+COLUMNS: Final[Mapping[str, str]] = {
+    "stream": "String",
+    "incarnation": "String",
+    "partition": "Int32",
+    "offset": "Int64",
+    "time_unix_nano": "Int64",
+    "kind": "String",
+    "service": "String",
+    "severity_number": "Int16",
+    "trace_id": "String",
+    "record": "String",
+    "raw_base64": "String",
+}
+_TIME: Final = "`time` DateTime DEFAULT toDateTime(intDiv(time_unix_nano, 1000000000))"
+_WINDOW: Final = 1000
+"""Tokens that a table of ours knows."""
+
+_INT64_MAX: Final = 2**63 - 1
+_INT16_MAX: Final = 2**15 - 1
+_CODE: Final = re.compile(rb"Code: (\d+)")
+_TOO_MANY_PARTS: Final = 252
+_OF_ONE_BLOCK: Final = b"single INSERT block"
+_NAME: Final = r"[a-zA-Z_][a-zA-Z0-9_]{0,62}"
+
+MEANINGS: Final[Mapping[int, Meaning]] = {
+    **dict.fromkeys(
+        (6, 26, 27, 33, 38, 41, 72, 117, 131, 321, 349, 395, 469, 691), Meaning.UNFIT
+    ),
+    307: Meaning.TOO_LARGE,
+    **dict.fromkeys(
+        (16, 46, 47, 48, 53, 60, 62, 81, 115, 164, 192, 193, 194, 195, 291, 392, 452, 497, 516),
+        Meaning.PAUSED,
+    ),
+    **dict.fromkeys(
+        (
+            159, 160, 201, 202, 203, 209, 210, 241, 242, 243, 252, 285, 286, 319, 394, 425, 439,
+            473, 999,
+        ),
+        Meaning.BUSY,
+    ),
+}  # fmt: skip
+"""By the numbers of ClickHouse's errors; others by HTTP's status.
+
+Unfit: values that cannot be parsed or do not fit, throwIf, a constraint (469). Paused: no such
+column, function, table, database or setting; syntax; read only; users and rights. Busy: time,
+quota, memory, disk, parts to be merged, replicas, the connection between them.
+"""
+
+
+class ClickHouseSink(HttpSettings):
+    """Rows in a table of ClickHouse."""
+
+    type: Literal["clickhouse"]
+    table: Annotated[str, Field(pattern=rf"^{_NAME}(\.{_NAME})?$")] = "penstock"
+    create: bool = True
+    tokens: bool = True
+    user: str = "default"
+    password: Secret | None = None
+    batch: RequestBatch = RequestBatch(records_max=50_000, bytes_max=16 * 1024 * 1024)
+
+    @override
+    def about(self) -> str:
+        return f"rows of {self.table} in ClickHouse at {self.shown_url}; once for FINAL"
+
+
+class ClickHouse(HttpRequestSink):
+    """Inserts rows; see the module's docstring."""
+
+    config_class = ClickHouseSink
+    guarantee = Guarantee(
+        Replay.EFFECTIVELY_ONCE,
+        "a ReplacingMergeTree is sorted by the record's place in the log; requests have tokens",
+        within="queries with `FINAL`",
+    )
+
+    def __init__(self, config: ClickHouseSink, context: SinkContext) -> None:
+        super().__init__(config, context)
+        self._config = config
+        self._table = ".".join(f"`{name}`" for name in config.table.split("."))
+        self._seen = False
+
+    @override
+    def encode(self, row: Row) -> Item | Fault:
+        value: bytes = row["value"] or b""
+        record = record_of(row) or {}
+        text = _utf8(value)
+        content = {
+            "stream": row["stream"],
+            "incarnation": self.context.incarnations.get(row["stream"], ""),
+            "partition": row["partition"],
+            "offset": row["offset"],
+            "time_unix_nano": _moment_ns(row, record),
+            "kind": row["kind"],
+            "service": _text(section(record, "resource").get("service.name")),
+            "severity_number": _small(record.get("severity_number")),
+            "trace_id": _text(record.get("trace_id")),
+            "record": text or "",
+            "raw_base64": "" if text is not None else base64.b64encode(value).decode(),
+        }
+        line = orjson.dumps(content) + b"\n"
+        return Item(line, len(line))
+
+    @override
+    def request_of(self, request: Request, attempt: int) -> HttpRequest:
+        body = b"".join(item.content for item in request.items)
+        names = ", ".join(f"`{name}`" for name in COLUMNS)
+        asked = {"query": f"INSERT INTO {self._table} ({names}) FORMAT JSONEachRow"}
+        if self._config.tokens:
+            digest = hashlib.blake2b(body, digest_size=8).hexdigest()
+            asked |= {
+                "async_insert": "0",
+                "insert_deduplicate": "1",
+                "insert_deduplication_token": f"{request.key}-{digest}",
+            }
+        return self._made(asked, body, self._config.compression)
+
+    def _made(
+        self, asked: Mapping[str, str], body: bytes = b"", compression: Any = "none"
+    ) -> HttpRequest:
+        secrets = self.own_headers() | {"X-ClickHouse-User": self._config.user}
+        if self._config.password is not None:
+            secrets["X-ClickHouse-Key"] = self._config.password.read()
+        path = self.query(self.path(), urlencode(asked, quote_via=quote))
+        headers = {"Content-Type": "application/octet-stream"}
+        return HttpRequest(path, headers, body, compression, secrets=secrets)
+
+    @override
+    def exchange(self, request: Request, attempt: int) -> Verdict:
+        if not self._seen:
+            try:
+                refusal = self.see_to_table()
+            except OSError as error:
+                return Paused(f"a secret cannot be read: {error}")
+            if refusal is not None:
+                return refusal
+        return super().exchange(request, attempt)
+
+    def see_to_table(self) -> Verdict | None:
+        """Make the table where there is none, and look at it; returns why it cannot be used."""
+        if self._config.create:
+            answer = self.fetch(self._made({}, self._creation().encode()))
+            if answer is None or answer.status != 200:
+                return self._refusal(answer)
+        answer = self.fetch(self._made({}, self._question().encode()))
+        if answer is None or answer.status != 200:
+            return self._refusal(answer)
+        found = answer.body.decode(errors="replace").splitlines()
+        if not found:
+            return Paused(f"there is no table {self._config.table}")
+        engine, _, key = found[0].partition("\t")
+        names = set(re.findall(r"\w+", key))
+        replaces = "ReplacingMergeTree" in engine and names >= {*KEY}
+        if not replaces and engine != "Distributed":
+            return Paused(
+                f"{self._config.table} must be a ReplacingMergeTree ORDER BY ({', '.join(KEY)}),"
+                f" not {engine} ORDER BY ({key})"
+            )
+        self._seen = True
+        return None
+
+    def _refusal(self, answer: Answer | None) -> Verdict:
+        return Busy("no answer") if answer is None else verdict_of(answer)
+
+    def _creation(self) -> str:
+        columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
+        window = f" SETTINGS non_replicated_deduplication_window = {_WINDOW}"
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self._table} ({columns}, {_TIME})"
+            f" ENGINE = ReplacingMergeTree ORDER BY ({', '.join(f'`{name}`' for name in KEY)})"
+            f"{window if self._config.tokens else ''}"
+        )
+
+    def _question(self) -> str:
+        database, _, table = self._config.table.rpartition(".")
+        place = f"'{database}'" if database else "currentDatabase()"
+        return (
+            "SELECT engine, sorting_key FROM system.tables"  # noqa: S608 - names are checked
+            f" WHERE database = {place} AND name = '{table}' FORMAT TSVRaw"
+        )
+
+    @override
+    def judge(self, answer: Answer, request: Request) -> Verdict:
+        verdict = verdict_of(answer)
+        if isinstance(verdict, Paused):
+            self._seen = False  # somebody may have changed the table
+        return verdict
+
+
+def code_of(answer: Answer) -> int:
+    """The number of ClickHouse's error; 0 where there is none."""
+    named = answer.headers.get("x-clickhouse-exception-code", "")
+    if named.isdecimal():
+        return int(named)
+    found = _CODE.match(answer.body)
+    return int(found[1]) if found and answer.status != 200 else 0
+
+
+def verdict_of(answer: Answer) -> Verdict:
+    """What an answer means for a request's rows, of which all are there or none."""
+    code = code_of(answer)
+    if not code and answer.status == 200:
+        return Taken()
+    meaning = MEANINGS.get(code)
+    if code == _TOO_MANY_PARTS and _OF_ONE_BLOCK in answer.body:
+        meaning = Meaning.TOO_LARGE  # it is for too many partitions of the table
+    fault = Fault(f"clickhouse_{code}", answer.fault.reason, answer.status)
+    match meaning:
+        case None:
+            return usual_verdict(answer)
+        case Meaning.UNFIT:
+            return Unfit(fault)
+        case Meaning.TOO_LARGE:
+            return TooLarge(fault)
+        case Meaning.PAUSED:
+            return Paused(fault.reason, answer.after_s)
+        case _:
+            return Busy(fault.reason, answer.after_s)
+
+
+def _moment_ns(row: Row, record: Json) -> int:
+    found = time_ns(row, record)
+    own: int = row["timestamp_ns"]
+    return found if found <= _INT64_MAX else own
+
+
+def _small(value: Any) -> int:
+    return value if type(value) is int and abs(value) <= _INT16_MAX else 0
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _utf8(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None

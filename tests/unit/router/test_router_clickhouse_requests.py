@@ -1,0 +1,83 @@
+"""What the ClickHouse sink says to the server, and what the server's errors mean."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from pydantic import ValidationError
+
+from penstock.router.core.http_codes import Answer
+from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, TooLarge, Unfit
+from penstock.router.sinks.clickhouse import ClickHouse, ClickHouseSink, verdict_of
+from tests.support.sink_batches import batch, context, log_record
+
+
+def sink(directory: Path, **keys: Any) -> ClickHouse:
+    settings = {"type": "clickhouse", "url": "http://127.0.0.1:1/?database=telemetry", **keys}
+    return ClickHouse(ClickHouseSink.model_validate(settings), context(directory))
+
+
+def asked(made: ClickHouse, rows: Any) -> dict[str, list[str]]:
+    (request,), _ = made._requests(rows)
+    return parse_qs(urlsplit(made.request_of(request, 1).path).query)
+
+
+def test_the_same_rows_have_the_same_token_and_others_another(tmp_path: Path) -> None:
+    made = sink(tmp_path)
+    rows = batch([log_record(number) for number in range(3)])
+    first = asked(made, rows)
+    assert first["database"] == ["telemetry"]
+    (token,) = first["insert_deduplication_token"]
+    assert token.startswith("job/sink/logs.5f2c19aa/0/0-2-")
+    assert first["async_insert"] == ["0"]
+    assert asked(made, rows) == first
+    holed = asked(made, rows.take([0, 2]))  # the same ends, and not the same rows
+    assert holed["insert_deduplication_token"] != [token]
+
+
+def test_a_server_without_tokens_hears_of_none(tmp_path: Path) -> None:
+    made = sink(tmp_path, tokens=False)
+    assert set(asked(made, batch([log_record(0)]))) == {"database", "query"}
+    assert "deduplication" not in made._creation()
+    assert "non_replicated_deduplication_window = 1000" in sink(tmp_path)._creation()
+
+
+def test_names_are_quoted_and_nothing_else_is_a_name(tmp_path: Path) -> None:
+    (query,) = asked(sink(tmp_path, table="order.table"), batch([b"x"]))["query"]
+    assert query.startswith("INSERT INTO `order`.`table` (`stream`, ")
+    with pytest.raises(ValidationError, match="table"):
+        sink(tmp_path, table="a; DROP TABLE b")
+
+
+def test_a_password_is_a_header_that_nobody_sees(tmp_path: Path) -> None:
+    made = sink(tmp_path, user="penstock", password="hush")
+    (shown,) = made.preview(batch([log_record(0)]))
+    assert "hush" not in repr(shown)
+    assert ("X-ClickHouse-Key", "***") in shown.headers
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (200, b"", Taken),
+        (500, b"Code: 27, e.displayText() = DB::Exception: Cannot parse input", Unfit),
+        (500, b"Code: 469. DB::Exception: Constraint `c` is violated at row 3", Unfit),
+        (500, b"Code: 252. DB::Exception: Too many parts (300)", Busy),
+        (500, b"Code: 252. DB::Exception: Too many partitions for single INSERT block", TooLarge),
+        (500, b"Code: 241. DB::Exception: Memory limit (total) exceeded", Busy),
+        (404, b"Code: 60. DB::Exception: Table default.t does not exist", Paused),
+        (403, b"Code: 516. DB::Exception: default: Authentication failed", Paused),
+        (500, b"Code: 49. DB::Exception: Logical error", Failed),
+        (502, b"Bad Gateway", Failed),
+        (503, b"", Busy),
+        (413, b"", TooLarge),
+    ],
+)
+def test_clickhouses_numbers_say_more_than_https(status: int, body: bytes, expected: type) -> None:
+    assert type(verdict_of(Answer(status, {}, body))) is expected
+
+
+def test_an_error_may_be_said_in_a_header_only() -> None:
+    answer = Answer(200, {"x-clickhouse-exception-code": "27"}, b"")
+    assert verdict_of(answer) == Unfit(Fault("clickhouse_27", "HTTP 200", 200))
