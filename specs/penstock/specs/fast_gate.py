@@ -118,7 +118,7 @@ def _judge(  # noqa: C901 - what is in its closure is one path, and every call o
         # What is zero or empty is a key, too, and missing from the first count, which is quicker.
         if keys + len([*filter(None, values)]) != colons:
             keys += len(values) - values.count(None) - values.count(unset)
-            if keys != colons and (keys != line.count(b'":') or _has_odd_blank(line)):
+            if keys != colons and (keys != key_ends(line) or _has_odd_blank(line)):
                 return None
         found = (kind, schema, service, record.time_unix_nano, severity(record), 0, exact)
         return new(Accepted, found)
@@ -178,6 +178,17 @@ def _forget() -> None:
 
 
 on_register(_forget)
+
+
+def key_ends(line: bytes) -> int:
+    """How many keys a JSON text has, or more; of such that have no blank before their colon.
+
+    A quote that ends a key stands as ``":``. So does one within a string, but behind a backslash,
+    as in a body that is JSON itself; only where backslashes are doubled that is not looked into.
+    """
+    ends = line.count(b'":')
+    escaped = line.count(b'\\":')
+    return ends - escaped if escaped and b'\\\\":' not in line else ends
 
 
 def _has_odd_blank(line: bytes) -> bool:

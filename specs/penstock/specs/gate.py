@@ -18,7 +18,7 @@ from penstock.specs.codec import explain, lift
 from penstock.specs.discovery import discover
 from penstock.specs.envelope import AT_EDGE, Record
 from penstock.specs.errors import RefusedRecordError, RefusedSpecError
-from penstock.specs.fast_gate import Accepted, accept
+from penstock.specs.fast_gate import Accepted, accept, key_ends
 from penstock.specs.kinds import BASE_MODELS, WIRE_REQUIRED
 from penstock.specs.limits import DEPTH_MAX, RECORD_BYTES_MAX
 from penstock.specs.log_record import DEFAULT_SEVERITY, FAILED_SEVERITY
@@ -105,7 +105,7 @@ def _parse(line: bytes, bytes_max: int) -> dict[str, Any]:
         raise RefusedRecordError("not_an_object")
     if keys < 0:
         raise RefusedRecordError("too_deep")
-    if (line.count(b'":') != keys or _SPACED_COLON.search(line)) and _has_duplicate_key(line):
+    if (key_ends(line) != keys or _SPACED_COLON.search(line)) and _has_duplicate_key(line):
         raise RefusedRecordError("duplicate_key")
     return fields
 

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.specs import Accepted, Event, Rejected, attach, check_line, encode, slow_specs
 from penstock.specs.envelope import Rule
-from penstock.specs.fast_gate import _HEAD_BYTES, accept
+from penstock.specs.fast_gate import _HEAD_BYTES, accept, key_ends
 from penstock.specs.gate import check_slowly
 from penstock.specs.scalars import Text, no_integer
 from tests.unit.specs import records
@@ -150,9 +150,33 @@ def test_colons_in_text_are_no_keys() -> None:
     assert accept(line.encode()) is not None
 
 
+def test_a_body_that_is_json_takes_the_fast_path() -> None:
+    body = json.dumps({"a": 1, "b": {"c": 'say "hi": or not'}})
+    line = json.dumps(records.log(body=body.replace("\\", "")), separators=(",", ":")).encode()
+    found = accept(line)
+    assert found is not None
+    assert found == check_slowly(line)
+
+
+def test_a_key_more_than_the_text_shows_is_never_overlooked() -> None:
+    """Against a dumb count, with quotes, colons and backslashes wherever they can stand."""
+    dice = random.Random(SEED)
+    pieces = ("a", "\\", '"', '":', ":", '\\"', "\\\\")
+    exact = 0
+    for _ in range(20_000):
+        texts = ["".join(dice.choices(pieces, k=dice.randrange(4))) for _ in range(6)]
+        pairs = [f"{json.dumps(texts[i])}:{json.dumps(texts[i + 1])}" for i in (0, 2, 4)]
+        ends = key_ends(("{" + ",".join(pairs) + "}").encode())
+        assert ends >= 3
+        exact += ends == 3
+    assert exact > 1000
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
+        (b'"body":"', b'"a\\\\":1,"a\\\\":1,"body":"\\":', "duplicate_key"),
+        (b'"body":"', b'"kind":"log","body":"\\":', "duplicate_key"),
         (b'"body":', b'"kind":"log","body":', "duplicate_key"),
         (b'"body":', b'"kind" :"log","body":', "duplicate_key"),
         (b'"user.id":"u-17"', b'"user.id":"u-17","user.id":"u-17"', "duplicate_key"),
