@@ -5,7 +5,7 @@
 """
 
 import sys
-import time
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.collector.cli import main
@@ -28,7 +28,7 @@ def _acks_early() -> None:
         return future
 
     def write_late(self: Any, entries: Any) -> int:
-        time.sleep(_LATE_S)
+        threading.Event().wait(_LATE_S)  # so that a kill comes in between
         return write(self, entries)
 
     Journal.offer = promise  # type: ignore[method-assign]
