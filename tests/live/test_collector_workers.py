@@ -12,6 +12,8 @@ import msgpack
 import psutil
 import pytest
 
+from penstock.collector.control import ask_once
+from penstock.service import UnavailableError
 from tests.support.collector import Collector, bodies
 from tests.support.logd import Logd
 from tests.support.processes import free_port
@@ -56,6 +58,40 @@ def pid_of(data_dir: Path) -> int:
     return int((data_dir / "lock").read_text())
 
 
+def reload_all(collector: Collector, port: int) -> None:
+    """What both can run by is applied by both; what only one can, by none."""
+    wait_until(lambda: collector.daemon.status()["health"] == "ready", what="both are there")
+    config, socket_path = collector.config, collector.data_dir / "admin.sock"
+    forward = config["sources"][0]
+    config["batch"] = {"age_ms": 30}
+    collector.daemon.write_config()
+    report = ask_once(socket_path, {"do": "reload"})["report"]
+    assert [report["workers"][i]["result"] for i in "01"] == ["applied", "applied"]
+
+    new = free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        config["sources"] = [  # the second is the first worker's alone
+            {**forward, "listen": f"127.0.0.1:{new}"},
+            {"type": "statsd", "udp": None, "tcp": f"127.0.0.1:{taken.getsockname()[1]}"},
+        ]
+        collector.daemon.write_config()
+        with pytest.raises(UnavailableError, match=r"worker 0: .*cannot listen"):
+            ask_once(socket_path, {"do": "reload"})
+    workers = collector.daemon.status()["info"]["workers"]
+    assert [workers[i]["reloads"]["generation"] for i in "01"] == [2, 4], "one went back"
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", new), timeout=5)
+    config["sources"] = [forward]
+    collector.daemon.write_config()
+    os.kill(collector.daemon.pid, signal.SIGHUP)
+    wait_until(lambda: "unchanged" in collector.daemon.log(), what="told to all")
+    replayed = ask_once(socket_path, {"do": "replay"})
+    assert set(replayed["workers"]) == {"0", "1"}
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+
+
 def test_workers_share_ports_and_one_that_is_killed_loses_nothing(
     tmp_path: Path, nats_url: str
 ) -> None:
@@ -79,6 +115,7 @@ def test_workers_share_ports_and_one_that_is_killed_loses_nothing(
         wait_until(lambda: len(sender.kept) > kept + 20, what="the other goes on")
         wait_until(lambda: received(1) > 20, within_s=60, what="it is back")
         assert pid_of(second) != before
+        reload_all(collector, port)
         sender.stop()
         wait_until(collector.is_idle, what="idle")
         with collector.daemon.get("/metrics") as answer:

@@ -95,6 +95,7 @@ class Agent:
             lambda: self._sources.file_sources,
         )
         self._reloads = Reloads()
+        self._before: CollectorConfig | None = None
         self._reloading = asyncio.Lock()
         self._asked: set[asyncio.Task[Report]] = set()
         self._admin_address = ""
@@ -269,13 +270,18 @@ class Agent:
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
 
-    async def reload(self) -> Report:
-        """Read the configuration again and run by it, or go on as before; never raises."""
+    async def reload(self, undo: int | None = None) -> Report:
+        """Read the configuration again and run by it, or go on as before; never raises.
+
+        Args:
+            undo: The generation that runs: go back to the one before it instead.
+        """
         async with self._reloading:
             notify_reloading()
             generation, now_ns = self._reloads.generation, self._clock.unix_ns()
             try:
-                report = await self._exchange(generation, now_ns)
+                after = await self._next(generation, undo)
+                report = await self._exchange(after, generation, now_ns)
             except ServiceError as error:
                 report = Report("refused", generation, now_ns, error=str(error))
             except Exception as error:  # noqa: BLE001 - it goes on as it ran
@@ -286,11 +292,17 @@ class Agent:
             self._log.info("reloaded", **asdict(report))
             return report
 
-    async def _exchange(self, generation: int, now_ns: int) -> Report:
-        before = self._config
+    async def _next(self, generation: int, undo: int | None) -> CollectorConfig:
         if self._load is None or self._health is not Health.READY:
             raise ServiceError("nothing can be reloaded now", fix="restart the collector")
-        after = await asyncio.to_thread(self._load)
+        if undo is None:
+            return await asyncio.to_thread(self._load)
+        if undo != generation or self._before is None:
+            raise ServiceError(f"generation {undo} cannot be undone", fix="reload what shall run")
+        return self._before
+
+    async def _exchange(self, after: CollectorConfig, generation: int, now_ns: int) -> Report:
+        before = self._config
         keys = changed_keys(before, after)
         sources = difference(self._own(before), self._own(after))
         if "resource" in keys:  # every source has it
@@ -317,7 +329,7 @@ class Agent:
             raise
         failpoints.passed("reload_before_exchange")
         # Nothing else runs until all is exchanged.
-        self._config = after
+        self._config, self._before = after, before
         self._engine.exchange(after, graph, publisher)
         failpoints.passed("reload_after_exchange")
         old, self._publisher = self._publisher, publisher

@@ -100,7 +100,7 @@ def start(
         from penstock.collector.workers import Workers
 
         arguments = [part for path in config_paths for part in ("--config", str(path))]
-        run_until_stopped(Workers(config, count, arguments).run)
+        run_until_stopped(Workers(config, count, arguments, load=load).run)
         return
     _run_one(config, config_path, worker, load)
 

@@ -101,10 +101,13 @@ def quarantine_replay(
         }
         answer = ask_once(socket_path or socket_of(data_dir), request)
         answer.pop("ok")
+        workers = answer.pop("workers", None)
         outcome = Outcome(**answer)
     else:
+        workers = None
         outcome = asyncio.run(_replay(data_dir, Wanted(source, reason, frozenset(offsets))))
-    click.echo(json.dumps(asdict(outcome)))
+    more = {} if workers is None else {"workers": workers}
+    click.echo(json.dumps({**asdict(outcome), **more}))
     if outcome.stopped:
         raise ReplayStoppedError(
             f"not everything was put back: {outcome.stopped}",

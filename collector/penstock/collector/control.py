@@ -17,14 +17,18 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-from penstock.collector.limits import CONTROL_CONNECTIONS_MAX, CONTROL_LINE_BYTES_MAX
+from penstock.collector.limits import (
+    CONTROL_ANSWER_BYTES_MAX,
+    CONTROL_CONNECTIONS_MAX,
+    CONTROL_LINE_BYTES_MAX,
+)
 from penstock.service import ConfigError, ServiceError, UnavailableError
 
 SOCKET_NAME: Final = "admin.sock"
@@ -197,6 +201,30 @@ def ask(path: Path, request: Mapping[str, Any]) -> Generator[dict[str, Any], Non
         with connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):
             for line in lines:
                 yield json.loads(line)
+
+
+async def asking(path: Path, request: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    """`ask`, on the running event loop; what goes on ends with whoever asks.
+
+    Raises:
+        UnavailableError: No collector listens there, or it is another user's.
+    """
+    try:
+        with _address(path) as address:
+            reader, writer = await asyncio.open_unix_connection(
+                address, limit=CONTROL_ANSWER_BYTES_MAX
+            )
+    except OSError as error:
+        raise UnavailableError(
+            f"no collector answers on {path}: {error.strerror}", fix="try again when it runs"
+        ) from None
+    try:
+        with contextlib.suppress(ConnectionError):
+            writer.write(json.dumps(request).encode() + b"\n")
+            while line := await reader.readline():
+                yield json.loads(line)
+    finally:
+        writer.close()
 
 
 def ask_once(path: Path, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,6 +91,9 @@ REPLAY_RECORDS_MAX: Final = 100
 CONTROL_LINE_BYTES_MAX: Final = 64 * KIB
 """One request on the admin socket."""
 
+CONTROL_ANSWER_BYTES_MAX: Final = 32 * MIB
+"""One line of an answer there: a forward message in quarantine, as text."""
+
 CONTROL_CONNECTIONS_MAX: Final = 16
 """Open connections of the admin socket."""
 

@@ -22,7 +22,7 @@ class Operating:
 
     def __init__(
         self,
-        reload: Callable[[], Awaitable[Report]],
+        reload: Callable[[int | None], Awaitable[Report]],
         replayer: Replayer,
         taps: Taps,
         status: Callable[[], Status],
@@ -43,9 +43,13 @@ class Operating:
             "tap": self.tap,
         }
 
-    async def reload(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """Read the configuration again; what was refused is an error."""
-        report = await self._reload()
+    async def reload(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Read the configuration again, or `undo` that generation; what was refused is an error."""
+        undo = request.get("undo")
+        if undo is not None and type(undo) is not int:
+            msg = "undo must be a generation"
+            raise ValueError(msg)
+        report = await self._reload(undo)
         if report.result == "refused":
             yield {"ok": False, "error": report.error, "report": asdict(report)}
         else:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.collector.config import CollectorConfig, ReceiveSection
+from penstock.collector.control import SOCKET_NAME
 from penstock.collector.limits import RECEIVE_BYTES_MIN
 from penstock.collector.source_sections import ForwardSource, OtlpSource, Source, SyslogSource
 from penstock.service import ConfigError, HostPort
@@ -41,6 +42,11 @@ class Share:
 def directory_of(data_dir: Path, index: int) -> Path:
     """A worker's data directory."""
     return data_dir / WORKERS / str(index) if index else data_dir
+
+
+def control_of(data_dir: Path, index: int) -> Path:
+    """A worker's own admin socket; that of them all is where that of one process would be."""
+    return directory_of(data_dir, index) / (SOCKET_NAME if index else "worker-0.sock")
 
 
 def left_behind(data_dir: Path, count: int) -> list[int]:
@@ -80,7 +86,7 @@ def config_of(config: CollectorConfig, share: Share) -> CollectorConfig:
             "data_dir": directory_of(config.data_dir, share.index),
             "admin": "127.0.0.1:0",
             "admin_access": access and access.model_copy(update={"cert_file": None}),
-            "admin_socket": None,
+            "admin_socket": control_of(config.data_dir, share.index),
             "sources": sources,
             "spool": spool,
         }

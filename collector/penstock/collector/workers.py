@@ -2,7 +2,8 @@
 
 A worker that ends is started again after a wait that doubles; its spool stays its own. One whose
 configuration or surroundings are wrong at the start ends all. `/status` has the workers' stages
-under ``worker-<n>/``, `/metrics` their metrics with the label `worker`.
+under ``worker-<n>/``, `/metrics` their metrics with the label `worker`. What is asked on the admin
+socket, and SIGHUP, go to all: see `penstock.collector.worker_control`.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -21,14 +22,21 @@ from prometheus_client.registry import Collector as PrometheusCollector
 from typing_extensions import override
 
 from penstock.collector.config import CollectorConfig
+from penstock.collector.control import SOCKET_NAME, ControlServer
 from penstock.collector.core.restarts import Restarts
-from penstock.collector.worker_plan import Share, config_of, directory_of, left_behind
+from penstock.collector.reloading import changed_keys
+from penstock.collector.worker_control import WorkerControl
+from penstock.collector.worker_plan import Share, config_of, control_of, directory_of, left_behind
+from penstock.logd.errors import RefusedError
+from penstock.logd.store import DirectoryLock
 from penstock.service import (
+    ConfigError,
     ExitCode,
     Health,
     ServiceError,
     Stage,
     Status,
+    UnavailableError,
     admin_server,
     ask_admin,
     notify,
@@ -135,13 +143,24 @@ class Worker:
 class Workers(PrometheusCollector):
     """All workers of one configuration."""
 
-    def __init__(self, config: CollectorConfig, count: int, arguments: list[str]) -> None:
+    def __init__(
+        self,
+        config: CollectorConfig,
+        count: int,
+        arguments: list[str],
+        *,
+        load: Callable[[], CollectorConfig],
+    ) -> None:
         self._config = config
+        self._load = load
+        self._asked: set[asyncio.Task[dict[str, Any]]] = set()
         shares = [Share(index, count) for index in range(count)]
         shares += [Share(index, count) for index in left_behind(config.data_dir, count)]
         for share in shares:
             config_of(config, share)  # what cannot be shared is said before anything runs
         self._workers = [Worker(share, config, arguments) for share in shares]
+        sockets = {s.index: control_of(config.data_dir, s.index) for s in shares if s.receives}
+        self._control = WorkerControl(sockets, check=self._check, status=self.status)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`, then drain.
@@ -149,12 +168,17 @@ class Workers(PrometheusCollector):
         Raises:
             WorkerEndedError: One could not start, or holds what it could not deliver.
         """
+        self._expect_nobody()
         registry = CollectorRegistry()
         registry.register(self)
         admin = admin_server(self.status, registry, self._config.admin_access)
         admin.start(self._config.admin)
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
+        control = ControlServer(
+            self._config.admin_socket or self._config.data_dir / SOCKET_NAME, self._control.actions
+        )
+        await control.start()
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         tasks = {asyncio.create_task(worker.run()): worker for worker in self._workers}
         ready = asyncio.create_task(self._tell_when_ready())
         stopped = asyncio.create_task(stop.wait())
@@ -174,10 +198,40 @@ class Workers(PrometheusCollector):
             ready.cancel()
             stopped.cancel()
             loop.remove_signal_handler(signal.SIGHUP)
+            await control.close()
             await asyncio.to_thread(admin.close)
         for task, worker in tasks.items():
             if task.result() != 0:
                 raise WorkerEndedError(worker.share.index, task.result())
+
+    def _expect_nobody(self) -> None:
+        """The admin socket of a collector that runs must not be taken from it."""
+        directory = self._config.data_dir
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            DirectoryLock(directory).release()
+        except RefusedError as error:
+            raise UnavailableError(
+                f"data_dir: {error}",
+                fix="stop the other collector, or give this one a data_dir of its own",
+            ) from None
+        except OSError as error:
+            raise ConfigError(
+                f"data_dir: {directory} cannot be written: {error.strerror}",
+                fix="create the directory and let this process's user write to it",
+            ) from None
+
+    def _on_hangup(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._control.reload_all())
+        self._asked.add(task)
+        task.add_done_callback(self._asked.discard)
+
+    def _check(self) -> None:
+        """Whether the workers can run by the configuration as it is now; called on a thread."""
+        config = self._load()
+        changed_keys(self._config, config)
+        for worker in self._workers:
+            config_of(config, worker.share)
 
     def _signal(self, number: signal.Signals) -> None:
         for worker in self._workers:

@@ -1,0 +1,175 @@
+"""The admin socket of several collectors as one: each request goes to all workers.
+
+Their answers come as one, with each worker's own under ``workers``. A configuration that one of
+them refuses is taken back by those that run by it already, so that they go on alike.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.collector.control import Action, asking
+from penstock.service import ServiceError, Status, UnavailableError, notify, notify_reloading
+
+Answer = dict[str, Any]
+
+
+class WorkerControl:
+    """The actions.
+
+    Args:
+        sockets: The workers' own, by their numbers.
+        check: Reads the configuration again; raises `ServiceError` when no worker can run by it.
+        status: The account of all, now.
+    """
+
+    def __init__(
+        self,
+        sockets: Mapping[int, Path],
+        *,
+        check: Callable[[], object],
+        status: Callable[[], Status],
+    ) -> None:
+        self._sockets = sockets
+        self._check = check
+        self._status = status
+        self._reloading = asyncio.Lock()
+        self._log = structlog.get_logger()
+
+    @property
+    def actions(self) -> dict[str, Action]:
+        """By name."""
+        return {
+            "quarantine": self.quarantine,
+            "reload": self.reload,
+            "replay": self.replay,
+            "status": self.status,
+            "tap": self.tap,
+        }
+
+    async def reload(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Let all read the configuration again, or none."""
+        report = await self.reload_all()
+        if report["result"] == "refused":
+            yield {"ok": False, "error": report["error"], "report": report}
+        else:
+            yield {"ok": True, "report": report}
+
+    async def reload_all(self) -> Answer:
+        """The same; returns what came of it."""
+        async with self._reloading:
+            notify_reloading()
+            try:
+                await asyncio.to_thread(self._check)
+            except ServiceError as error:
+                report: Answer = {"result": "refused", "error": str(error), "workers": {}}
+            else:
+                report = await self._reload_workers()
+            notify(READY=1)
+            self._log.info("reloaded", **report)
+            return report
+
+    async def _reload_workers(self) -> Answer:
+        answers = await self._ask_all({"do": "reload"})
+        reports = {str(index): answer.get("report") for index, answer in answers.items()}
+        errors = [f"worker {i}: {one['error']}" for i, one in answers.items() if not one["ok"]]
+        results = {one["report"]["result"] for one in answers.values() if one["ok"]}
+        if not errors:
+            result = "applied" if "applied" in results else "unchanged"
+            return {"result": result, "error": "", "workers": reports}
+        changed = {
+            index: one["report"]["generation"]
+            for index, one in answers.items()
+            if one["ok"] and one["report"]["result"] == "applied"
+        }
+        undone = await asyncio.gather(
+            *(self._ask(i, {"do": "reload", "undo": number}) for i, number in changed.items())
+        )
+        for index, answer in zip(changed, undone, strict=True):
+            reports[str(index)] = answer.get("report")
+            if not answer["ok"]:
+                errors.append(f"worker {index} could not go back: {answer['error']}")
+        return {"result": "refused", "error": "; ".join(errors), "workers": reports}
+
+    async def replay(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Put back what is in the quarantines of all."""
+        if request.get("offsets"):
+            raise ValueError("offsets are those of one worker: name its own admin socket")
+        answers = await self._ask_all(request)
+        counts: Counter[str] = Counter()
+        stopped = []
+        for index, answer in answers.items():
+            if not answer["ok"]:
+                stopped.append(f"worker {index}: {answer['error']}")
+                continue
+            if answer["stopped"]:
+                stopped.append(f"worker {index}: {answer['stopped']}")
+            counts.update({name: answer[name] for name in ("replayed", "before", "unknown")})
+        whole = {name: counts[name] for name in ("replayed", "before", "unknown")}
+        each = {str(index): answer for index, answer in answers.items()}
+        yield {"ok": True, **whole, "stopped": "; ".join(stopped), "workers": each}
+
+    async def quarantine(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Everything in quarantine, one worker after the other, each with its worker."""
+        for index, path in self._sockets.items():
+            async for line in asking(path, request):
+                if "kept" in line:
+                    yield {"kept": {**line["kept"], "worker": index}}
+                elif not line.get("ok"):
+                    raise UnavailableError(
+                        f"worker {index}: {line.get('error')}", fix="look at its log"
+                    )
+        yield {"ok": True}
+
+    async def status(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """What is in `/status`."""
+        status = await asyncio.to_thread(self._status)
+        yield {"ok": True, "status": asdict(status)}
+
+    async def tap(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Records as they pass in any worker, each with its worker."""
+        lines: asyncio.Queue[Answer | None] = asyncio.Queue(maxsize=len(self._sockets))
+
+        async def read(index: int, path: Path) -> None:
+            try:
+                async with aclosing(asking(path, request)) as answers:
+                    async for line in answers:
+                        await lines.put({**line, "worker": index})
+            except ServiceError as error:
+                self._log.warning("a worker cannot be looked into", worker=index, error=str(error))
+            finally:
+                await lines.put(None)
+
+        readers = [asyncio.create_task(read(i, path)) for i, path in self._sockets.items()]
+        try:
+            left = len(readers)
+            while left:
+                line = await lines.get()
+                if line is None:
+                    left -= 1
+                else:
+                    yield line
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+
+    async def _ask_all(self, request: Mapping[str, Any]) -> dict[int, Answer]:
+        answers = await asyncio.gather(*(self._ask(index, request) for index in self._sockets))
+        return dict(zip(self._sockets, answers, strict=True))
+
+    async def _ask(self, index: int, request: Mapping[str, Any]) -> Answer:
+        """One worker's only answer; that it does not answer is an error like another."""
+        try:
+            async with aclosing(asking(self._sockets[index], request)) as answers:
+                async for answer in answers:
+                    return answer
+        except ServiceError as error:
+            return {"ok": False, "error": str(error)}
+        return {"ok": False, "error": "it ended the connection"}
