@@ -3,6 +3,7 @@ BIN := .venv/bin
 export PYTHON
 
 .PHONY: help demo test test-containers test-extended check sim fuzz soak appliance-soak nemesis crash bench failover proto metrics reference constraints clean
+.PHONY: help demo test test-containers check sim fuzz soak nemesis crash router-kills bench failover proto metrics reference constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -40,6 +41,9 @@ nemesis: .venv/.installed ## Faults at random on a real cluster under load; SECO
 
 crash: .venv/.installed ## Kill the collector again and again under load; RUNS=n, SEED=n draws the same
 	@$(BIN)/python -m tests.collector_crash $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+router-kills: .venv/.installed ## Kill a router job's processes under load, three sinks; RUNS=n, SEED=n, ARGS=--cluster
+	@$(BIN)/python -m tests.router_kills $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: .venv/.installed ## Measure logd beside NATS JetStream, in one run; ARGS="--quick --only a,b"
 	@$(BIN)/python -m tests.bench $(ARGS)

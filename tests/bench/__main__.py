@@ -39,6 +39,7 @@ from tests.bench import (
     subjects,
     throughput,
     typed,
+    whole_job,
 )
 from tests.bench.figures import Case
 from tests.bench.harness import Bench, Effort
@@ -73,6 +74,7 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "r": ((collecting.FORWARD_TITLE, collecting.run_forward),),
     "s": ((source.TITLE, source.run),),
     "t": ((typed.TITLE, typed.run),),
+    "u": ((whole_job.TITLE, whole_job.run),),
 }
 
 

@@ -77,8 +77,8 @@ class Place:
 
 
 @contextmanager
-def filled(bench: Bench, name: str, count: int) -> Iterator[Place]:
-    """A log of `count` records of 300 bytes, and a Spark on two cores."""
+def filled_log(bench: Bench, name: str, count: int) -> Iterator[tuple[str, Logd]]:
+    """A log of `count` records of 300 bytes, and the NATS server's URL."""
     directory = bench.directory / name
     streams = [
         {"name": STREAM, "subject": "telemetry.logs.>"},
@@ -93,6 +93,14 @@ def filled(bench: Bench, name: str, count: int) -> Iterator[Place]:
             size = min(_CHUNK, count - start)
             for number, subject in enumerate(SUBJECTS):
                 publish(url, subject, [_line(start + n) for n in range(number, size, 5)])
+        yield url, logd
+
+
+@contextmanager
+def filled(bench: Bench, name: str, count: int) -> Iterator[Place]:
+    """That, and a Spark on two cores."""
+    directory = bench.directory / name
+    with filled_log(bench, name, count) as (url, logd):
         bench.progress.step(f"{name}: starting Spark")
         with running_spark(directory / "spark") as session:
             yield Place(session.spark, logd, url, count, directory)
@@ -118,8 +126,13 @@ def _core_seconds(process: psutil.Process) -> float:
     total = 0.0
     for child in process.children():
         if "java" in child.name():
-            total += sum(map(_own_seconds, [child, *child.children(recursive=True)]))
+            total += tree_seconds(child)
     return total
+
+
+def tree_seconds(process: psutil.Process) -> float:
+    """Processor time of a process and of everything it has started, past ones too."""
+    return sum(map(_own_seconds, [process, *process.children(recursive=True)]))
 
 
 def _own_seconds(process: psutil.Process) -> float:

@@ -1,0 +1,156 @@
+"""u. A whole job: from logd through its routes into three sinks, a second of one core.
+
+`penstock router run` as a process, on `local[2]`, with all that a job does: a query for each sink,
+checkpoints, the sinks' own notes. Records count once they are in every sink. The destinations of
+requests are a server that throws everything away; its processor time, and logd's, count apart.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import psutil
+from typing_extensions import override
+
+from tests.bench.figures import Aim, Case
+from tests.bench.harness import Bench
+from tests.bench.spark_source import RECORD_BYTES, STREAM, filled_log, tree_seconds
+from tests.support.logd import Logd
+from tests.support.router import RouterJob
+from tests.support.waiting import wait_until
+
+TITLE = "300 B records from logd through a job with three sinks"
+FILES = "three of Parquet"
+MIXED = "Parquet, HTTP, Elasticsearch"
+SMALL = "Parquet, HTTP, Elasticsearch; small"
+THROUGH_ALL_MIN = 100_000
+
+_SMALL: dict[str, Any] = {
+    "spark": {"master": "local[1]", "driver_memory": "512m"},
+    "trigger": {"interval_s": 1, "records_max": 10_000},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a job took.
+
+    Attributes:
+        ready_s: From the start of its process until it was ready.
+        memory_mib: Of all its processes, the most that was seen; shared pages count once.
+    """
+
+    records: int
+    wall_s: float
+    core_s: float
+    ready_s: float
+    memory_mib: float
+
+
+def run(bench: Bench) -> Iterator[Case]:
+    """Fill a log and run jobs over it in turns, each with a checkpoint of its own."""
+    records = Case("u", "records through all sinks", "records/s",
+                   aims=(Aim(FILES, None, THROUGH_ALL_MIN),))  # fmt: skip
+    per_core = Case("u", "records through all sinks, of a core", "records/s")
+    volume = Case("u", "bytes through all sinks, of a core", "MB/s")
+    memory = Case("u", "memory of the job", "MiB", better="lower")
+    ready = Case("u", "from start to ready", "s", better="lower")
+    directory = bench.directory / "u"
+    count = bench.pick(1_000_000, 200_000, 2_000)
+    with filled_log(bench, "u", count) as (_, logd), nowhere() as url:
+        ways = {FILES: _files, MIXED: _mixed, SMALL: _mixed}
+        for number, (name, counts) in enumerate(bench.turns("u", tuple(ways), warm_up=False)):
+            at = directory / f"job{number}"
+            more = _SMALL if name is SMALL else {"trigger": {"interval_s": 1}}
+            ran = _ran(_job(at, logd, ways[name](at, url), more), count)
+            if counts:
+                records.add(name, ran.records / ran.wall_s)
+                per_core.add(name, ran.records / ran.core_s)
+                volume.add(name, ran.records * RECORD_BYTES / ran.core_s / 1e6)
+                memory.add(name, ran.memory_mib)
+                ready.add(name, ran.ready_s)
+    yield from (records, per_core, volume, memory, ready)
+
+
+def _files(directory: Path, url: str) -> dict[str, Any]:
+    names = ("first", "second", "third")
+    return {name: {"type": "parquet", "path": str(directory / name)} for name in names}
+
+
+def _mixed(directory: Path, url: str) -> dict[str, Any]:
+    return {
+        "lake": {"type": "parquet", "path": str(directory / "lake")},
+        "hook": {"type": "http", "url": f"{url}/in"},
+        "search": {"type": "elasticsearch", "url": url, "compression": "none"},
+    }
+
+
+def _job(directory: Path, logd: Logd, sinks: dict[str, Any], more: dict[str, Any]) -> RouterJob:
+    routes = [{"name": "everything", "sinks": list(sinks)}]
+    return RouterJob(directory, logd.fetch, streams=[STREAM], routes=routes, sinks=sinks, **more)
+
+
+def _ran(job: RouterJob, count: int) -> Ran:
+    """Run a job until every sink has every record."""
+    most = 0.0
+    began = perf_counter()
+    try:
+        job.daemon.start(within_s=120)
+        ready, process = perf_counter(), psutil.Process(job.daemon.pid)
+        core_s, done = tree_seconds(process), job.committed()[STREAM]
+
+        def caught_up() -> bool:
+            nonlocal most
+            most = max(most, _memory_mib(process))
+            return job.committed()[STREAM] == count
+
+        wait_until(caught_up, within_s=600, what="every sink has every record")
+        wall_s, core_s = perf_counter() - ready, max(tree_seconds(process) - core_s, 0.01)
+        assert job.daemon.stop() == 0, job.daemon.log()[-3000:]
+    finally:
+        job.daemon.close()
+    return Ran(count - done, wall_s, core_s, ready - began, most)
+
+
+def _memory_mib(process: psutil.Process) -> float:
+    total = 0
+    for each in [process, *process.children(recursive=True)]:
+        try:
+            total += each.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+    return total / 2**20
+
+
+class nowhere:  # noqa: N801 - a context manager, used as a function
+    """A server that takes everything and keeps nothing."""
+
+    def __enter__(self) -> str:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Nowhere)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Nowhere(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b'{"errors":false,"items":[]}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody reads it."""
