@@ -2,8 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-containers test-extended check sim fuzz soak appliance-soak nemesis crash bench failover proto metrics reference constraints clean
-.PHONY: help demo test test-containers check sim fuzz soak nemesis crash router-kills bench failover proto metrics reference constraints clean
+.PHONY: help demo test test-containers test-extended check sim fuzz soak appliance-soak nemesis crash router-kills bench failover proto metrics reference constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
