@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from penstock.logd.backup import MANIFEST, BackupPartition, Manifest
 from penstock.logd.cli import cli
 from penstock.logd.cli.positions import POSITION
 from penstock.service import ExitCode
@@ -83,8 +84,12 @@ def _needed(command: click.Command) -> Iterator[str]:
 
 @pytest.mark.parametrize("words", sorted(_asking(cli)), ids=" ".join)
 def test_without_a_logd_every_command_ends_with_69_and_says_what_to_do(
-    words: tuple[str, ...],
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()  # a backup that is sound, for `restore`
+    manifest = Manifest("1", "", "logs", "t.>", "x", {}, [BackupPartition(0, 0)])
+    manifest.save(tmp_path / "logs" / MANIFEST)
     done = CliRunner().invoke(cli, [*words, "--server", f"127.0.0.1:{free_port()}"])
     assert (done.exit_code, done.stdout) == (69, ""), done.output
     assert "cannot be reached" in done.stderr
