@@ -69,6 +69,7 @@ SOUND: Final[tuple[dict[str, Any], ...]] = (
     {"api": "rebalance"},
     {"api": "purge", "stream": "logs", "partition": 0, "before": 1},
     {"api": "step_down", "heir": None},
+    {"api": "restore", "stream": "logs", "partition": 0, "upload": 100},
     {"api": "gaps"},
     {"api": "acls", "after": "1"},
     {"api": "put_acls", "rules": [RULE], "based_on": 0},

@@ -135,21 +135,19 @@ def wait(seconds: float, server: str) -> None:
     deadline_ns = clock.monotonic_ns() + round(seconds * 1e9)
     while missing := _missing(server):
         if clock.monotonic_ns() > deadline_ns:
-            raise UnavailableError(
-                f"after {seconds:g} s: {missing}",
-                fix="stop no other node; see the logs of that one",
-            )
+            what, fix = missing
+            raise UnavailableError(f"after {seconds:g} s: {what}", fix=fix)
         time.sleep(_LOOK_S)
     click.echo("every node lives, every replica is in sync: one node may be stopped")
 
 
-def _missing(server: str) -> str:
-    """Why no node should be stopped now; empty: nothing."""
+def _missing(server: str) -> tuple[str, str] | None:
+    """Why no node should be stopped now, and what to do about it; None: nothing."""
     try:
         with asking(server) as log:
             found, streams = log.cluster(), log.streams(internal=True)
     except UnavailableError as error:
-        return error.reason
+        return error.reason, error.fix or ""
     if found.name is None:
         raise click.UsageError("this is a lone logd: it has no other nodes to wait for")
     away = [node.node for node in found.nodes if node.is_member and not node.live]
@@ -160,7 +158,8 @@ def _missing(server: str) -> str:
     reasons += [] if found.controller else ["no node is the controller"]
     reasons += sorted(f"{name} is {state}" for name, state in states if state in _UNFIT)
     reasons += [f"{stream.name} is failed" for stream in streams if stream.problem]
-    return ", ".join(list(dict.fromkeys(reasons))[:_SAID_MAX])
+    said = ", ".join(list(dict.fromkeys(reasons))[:_SAID_MAX])
+    return (said, "stop no other node; see the logs of that one") if said else None
 
 
 @cluster.command("step-down", epilog="Example: penstock logd cluster step-down --to logd-2")

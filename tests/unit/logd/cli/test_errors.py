@@ -77,6 +77,7 @@ def _needed(command: click.Command) -> Iterator[str]:
         "remove": ("--yes",),
         "observers": ("--none",),
         "purge": ("--all",),
+        "wait": ("--seconds", "0"),
         "set": ("--requests-per-s", "5") if "principal" in asked else (),
     }
     yield from names.get(command.name or "", ())
