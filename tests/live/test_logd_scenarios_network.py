@@ -5,17 +5,24 @@ Numbers are those of the failure scenarios in `tests/nemesis/README.md`. All sha
 
 import contextlib
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from penstock.logd.client import access_calls
+from penstock.logd.core.quotas import Quota
+from penstock.logd.errors import RefusedError, UnavailableError
 from tests.nemesis.cluster import Arena, arena
 from tests.nemesis.load import Load, few, mixed
 from tests.nemesis.network import NATS
 from tests.support.mounts import small_file_system
+from tests.support.processes import Daemon
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
+
+_NUMBERS = count(1000)
 
 
 @pytest.fixture(scope="module")
@@ -195,12 +202,20 @@ def test_a_leader_whose_disk_is_full_is_replaced_until_there_is_space(tmp_path: 
             ring.leader_among(name, ["b", "c"])
             load.goes_on()
             daemon = ring.cluster.nodes["a"].daemon
-            reasons = daemon.status()["reasons"]
-            assert any("metadata" in reason for reason in reasons), reasons
+            # A block that was begun takes some changes yet.
+            wait_until(lambda: _metadata_failed(ring, daemon), what="its metadata fail, too")
             assert daemon.log().count('"resigns"') <= 2 * len(streams), "once for each epoch"
             (disk / "filler").unlink()
             ring.kill("a")  # its part in the metadata ended with its disk, until it starts anew
             judge(ring, load, name)
+
+
+def _metadata_failed(ring: Arena, daemon: Daemon) -> bool:
+    """Whether a node says so, once the metadata have changed again."""
+    refused = contextlib.suppress(RefusedError, UnavailableError)
+    with ring.cluster.nodes["b"].client() as log, refused:
+        log.ask(access_calls.put_quota(Quota(principal="p", requests_per_s=next(_NUMBERS))))
+    return any("metadata" in reason for reason in daemon.status()["reasons"])
 
 
 def _fill(path: Path) -> None:
