@@ -58,8 +58,8 @@ def left_of_drain(node: str) -> IsLeft:
 
 
 def left_of_rebalance(_: Place, part: PartitionInfo) -> bool:
-    """Nothing is to be under way, and who leads is who should."""
-    return part.target is not None or part.leader is None or part.leader != part.replicas[0]
+    """Nothing is to be under way. Who leads is spread evenly, to whichever of the replicas."""
+    return part.target is not None or part.leader is None
 
 
 @dataclass(frozen=True, slots=True)
