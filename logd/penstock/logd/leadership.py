@@ -166,7 +166,7 @@ class Leadership:
         self.check_takes()
         check_wanted(self.stream.config, self.number, frames, self.intake.next_offset)
         size = sum(header.frame_length + FRAME_OVERHEAD for header, _ in frames)
-        if size > self.budget.room:
+        if size > self.budget.room and self.budget.held:  # alone, even the largest frame is taken
             raise UnavailableError(f"stream {self.name}: too many bytes wait for the disk")
         epoch = self.intake.epoch
         placed = [(one.at(base_offset=one.base_offset, leader_epoch=epoch), b) for one, b in frames]

@@ -1,6 +1,7 @@
 """Who sees more of a part than its health."""
 
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -56,6 +57,19 @@ def test_strangers_see_the_health_and_nothing_more(address: str, access: AdminAc
     assert json.loads(ask_admin(address, "/status", access, timeout_s=20))["name"] == "host-1"
     with pytest.raises(OSError, match="401"):
         ask_admin(address, "/status", None, timeout_s=20)
+
+
+def test_the_token_is_not_shown_to_a_proxy_of_the_environment(
+    address: str, access: AdminAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.setblocking(False)
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        assert json.loads(ask_admin(address, "/status", access, timeout_s=5))["name"] == "host-1"
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
 
 
 def test_a_token_that_changes_is_followed_and_one_that_goes_is_kept(

@@ -63,7 +63,11 @@ class Doorman:
 
     def look(self) -> None:
         """End connections that there is no room for."""
-        there = self._connections()
+        try:
+            there = self._connections()
+        except OSError as error:  # no descriptor is left to look with: it is tried again soon
+            _log.warning("connections cannot be seen", door="grpc", error=str(error))
+            return
         peers = {Connection(inode): self._found[inode] for inode in there}
         going = self.crowd.look(peers, self._clock.monotonic_ns())
         for inode in going:
@@ -83,7 +87,9 @@ class Doorman:
         self._found = {inode: peer for inode, peer in self._found.items() if inode in sockets}
         for inode in sockets.keys() - self._others - self._found.keys():
             with _duplicate(sockets[inode], inode) as found:
-                peer = None if found is None else self._peer_of(found)
+                if found is None:  # the next look shows what it is, if it is there by then
+                    continue
+                peer = self._peer_of(found)
             if peer is None:
                 self._others.add(inode)
             else:

@@ -1,5 +1,7 @@
 """Commands and snapshots as bytes: every one comes back, and what is not one is refused."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from hypothesis import given
@@ -102,6 +104,19 @@ def test_a_field_of_a_later_version_deep_inside_is_not_guessed_at() -> None:
 def test_what_is_no_snapshot_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptError, match="snapshot of the cluster"):
         ClusterState.restore(data)
+
+
+def test_what_means_nothing_new_is_written_as_nodes_of_before_understand_it() -> None:
+    """A cluster is upgraded node by node, and streams are made and altered meanwhile."""
+    cluster = Cluster("a", "b", "c")
+    cluster.create("s", ("a", "b", "c"))
+    command = create("s", ("a", "b", "c"))
+    for data in (encode_command(command), cluster.state.snapshot()):
+        assert b"restore_" not in data
+    name = '",\\"restore_from":[],"restore_upto":[]'
+    config = replace(command.config, name=name, restore_from=(0,), restore_upto=(5,))
+    restored = replace(command, config=config)
+    assert decode_command(encode_command(restored)) == restored
 
 
 def test_a_command_that_is_too_large_is_refused() -> None:

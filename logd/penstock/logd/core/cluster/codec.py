@@ -4,7 +4,8 @@ A document is an object with the fields of its class, by their names. It is read
 the class: `str`, `int`, `bool`, `None`, literals, enums, tuples, other such classes, and unions of
 these with `None`. A field that has a default may be missing. What is more than the class has was
 written by a later version, and is not guessed at: a node that skipped what it does not understand
-would apply something else than the others do.
+would apply something else than the others do. So what came later and is not used is not written:
+nodes of before are to understand whatever means nothing new, while a cluster is upgraded.
 """
 
 import types
@@ -12,13 +13,18 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import orjson
 
 from penstock.logd.errors import CorruptError, LogdError
 
 Reader = Callable[[Any, str], Any]
+
+_UNUSED: Final = b',"restore_from":[],"restore_upto":[]'
+"""Of a `StreamConfig` that is restored from no backup. It is cut out of the bytes, as orjson writes
+every field, and Python would take long for all streams of a cluster. Within a string there would be
+backslashes, so that it is nothing else."""
 
 
 class LaterVersionError(LogdError):
@@ -35,7 +41,7 @@ class LaterVersionError(LogdError):
 
 def write_document(document: Any) -> bytes:
     """JSON of dataclasses, lists and plain values; the same bytes for the same values."""
-    return orjson.dumps(document)
+    return orjson.dumps(document).replace(_UNUSED, b"")
 
 
 def read_document(data: bytes, *, where: str) -> dict[str, Any]:
