@@ -336,7 +336,10 @@ class Agent:
         if old is not publisher:
             self._engine.courier.handle(Reconnected())
             await old.leave()
-        self._write_endpoints(self._admin_address)
+        try:
+            self._write_endpoints(self._admin_address)
+        except OSError as error:  # it runs by the new configuration all the same
+            self._log.warning("endpoints not written", error=str(error))
         return Report("applied", generation + 1, now_ns, sources=names, keys=keys)
 
     # What it says of itself.

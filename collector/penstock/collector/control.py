@@ -28,6 +28,7 @@ from penstock.collector.limits import (
     CONTROL_ANSWER_BYTES_MAX,
     CONTROL_CONNECTIONS_MAX,
     CONTROL_LINE_BYTES_MAX,
+    READ_BYTES,
 )
 from penstock.service import ConfigError, ServiceError, UnavailableError
 
@@ -211,9 +212,7 @@ async def asking(path: Path, request: Mapping[str, Any]) -> AsyncGenerator[dict[
     """
     try:
         with _address(path) as address:
-            reader, writer = await asyncio.open_unix_connection(
-                address, limit=CONTROL_ANSWER_BYTES_MAX
-            )
+            reader, writer = await asyncio.open_unix_connection(address, limit=READ_BYTES)
     except OSError as error:
         raise UnavailableError(
             f"no collector answers on {path}: {error.strerror}", fix="try again when it runs"
@@ -221,10 +220,32 @@ async def asking(path: Path, request: Mapping[str, Any]) -> AsyncGenerator[dict[
     try:
         with contextlib.suppress(ConnectionError):
             writer.write(json.dumps(request).encode() + b"\n")
-            while line := await reader.readline():
+            while line := await _read_line(reader):
                 yield json.loads(line)
     finally:
         writer.close()
+
+
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
+    """A whole line, however much longer than what lies ready for who reads slowly; empty: none.
+
+    Raises:
+        UnavailableError: It is longer than any answer.
+    """
+    parts: list[bytes] = []
+    while sum(map(len, parts)) <= CONTROL_ANSWER_BYTES_MAX:
+        try:
+            parts.append(await reader.readuntil(b"\n"))
+        except asyncio.LimitOverrunError as error:
+            parts.append(await reader.readexactly(error.consumed))
+        except asyncio.IncompleteReadError:
+            return b""
+        else:
+            return b"".join(parts)
+    raise UnavailableError(
+        f"an answer has more than {CONTROL_ANSWER_BYTES_MAX} bytes",
+        fix="ask with the collector stopped",
+    )
 
 
 def ask_once(path: Path, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,8 +91,12 @@ REPLAY_RECORDS_MAX: Final = 100
 CONTROL_LINE_BYTES_MAX: Final = 64 * KIB
 """One request on the admin socket."""
 
-CONTROL_ANSWER_BYTES_MAX: Final = 32 * MIB
-"""One line of an answer there: a forward message in quarantine, as text."""
+CONTROL_ANSWER_BYTES_MAX: Final = 6 * FORWARD_MESSAGE_BYTES_MAX + MIB
+"""One line of an answer there: a forward message in quarantine, each byte escaped, as JSON text."""
+
+RELOAD_ANSWER_S: Final = 120.0
+"""How long a worker may take to reload: sources have 10 s to stop, and NATS may
+be connected to anew."""
 
 CONTROL_CONNECTIONS_MAX: Final = 16
 """Open connections of the admin socket."""

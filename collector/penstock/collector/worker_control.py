@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from penstock.collector.control import Action, asking
+from penstock.collector.limits import RELOAD_ANSWER_S
 from penstock.service import ServiceError, Status, UnavailableError, notify, notify_reloading
 
 Answer = dict[str, Any]
@@ -67,16 +68,18 @@ class WorkerControl:
             notify_reloading()
             try:
                 await asyncio.to_thread(self._check)
-            except ServiceError as error:
-                report: Answer = {"result": "refused", "error": str(error), "workers": {}}
-            else:
                 report = await self._reload_workers()
+            except ServiceError as error:
+                report = {"result": "refused", "error": str(error), "workers": {}}
+            except Exception as error:  # noqa: BLE001 - all go on
+                self._log.exception("a reload failed")
+                report = {"result": "refused", "error": repr(error), "workers": {}}
             notify(READY=1)
             self._log.info("reloaded", **report)
             return report
 
     async def _reload_workers(self) -> Answer:
-        answers = await self._ask_all({"do": "reload"})
+        answers = await self._ask_all({"do": "reload"}, RELOAD_ANSWER_S)
         reports = {str(index): answer.get("report") for index, answer in answers.items()}
         errors = [f"worker {i}: {one['error']}" for i, one in answers.items() if not one["ok"]]
         results = {one["report"]["result"] for one in answers.values() if one["ok"]}
@@ -89,7 +92,10 @@ class WorkerControl:
             if one["ok"] and one["report"]["result"] == "applied"
         }
         undone = await asyncio.gather(
-            *(self._ask(i, {"do": "reload", "undo": number}) for i, number in changed.items())
+            *(
+                self._ask(index, {"do": "reload", "undo": number}, RELOAD_ANSWER_S)
+                for index, number in changed.items()
+            )
         )
         for index, answer in zip(changed, undone, strict=True):
             reports[str(index)] = answer.get("report")
@@ -141,10 +147,9 @@ class WorkerControl:
                 async with aclosing(asking(path, request)) as answers:
                     async for line in answers:
                         await lines.put({**line, "worker": index})
-            except ServiceError as error:
+            except (ServiceError, ValueError) as error:
                 self._log.warning("a worker cannot be looked into", worker=index, error=str(error))
-            finally:
-                await lines.put(None)
+            await lines.put(None)  # cancelled there is nobody any more who would make room for it
 
         readers = [asyncio.create_task(read(i, path)) for i, path in self._sockets.items()]
         try:
@@ -160,16 +165,25 @@ class WorkerControl:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
 
-    async def _ask_all(self, request: Mapping[str, Any]) -> dict[int, Answer]:
-        answers = await asyncio.gather(*(self._ask(index, request) for index in self._sockets))
-        return dict(zip(self._sockets, answers, strict=True))
+    async def _ask_all(
+        self, request: Mapping[str, Any], within_s: float | None = None
+    ) -> dict[int, Answer]:
+        asked = (self._ask(index, request, within_s) for index in self._sockets)
+        return dict(zip(self._sockets, await asyncio.gather(*asked), strict=True))
 
-    async def _ask(self, index: int, request: Mapping[str, Any]) -> Answer:
+    async def _ask(
+        self, index: int, request: Mapping[str, Any], within_s: float | None = None
+    ) -> Answer:
         """One worker's only answer; that it does not answer is an error like another."""
         try:
-            async with aclosing(asking(self._sockets[index], request)) as answers:
+            async with (
+                asyncio.timeout(within_s),
+                aclosing(asking(self._sockets[index], request)) as answers,
+            ):
                 async for answer in answers:
                     return answer
-        except ServiceError as error:
+        except TimeoutError:
+            return {"ok": False, "error": f"no answer within {within_s:g} s; it may still do it"}
+        except (ServiceError, ValueError) as error:
             return {"ok": False, "error": str(error)}
         return {"ok": False, "error": "it ended the connection"}

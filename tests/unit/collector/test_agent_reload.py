@@ -1,0 +1,25 @@
+"""A reload whose new configuration runs, and what can no longer refuse it."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.collector.agent import Agent
+from penstock.collector.config import CollectorConfig
+from penstock.service import Health
+
+
+async def test_what_runs_is_not_refused_because_a_file_for_people_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"type": "syslog", "name": "appliance", "udp": "127.0.0.1:0"}
+    document = {"data_dir": tmp_path, "sources": [source]}
+    before = CollectorConfig.model_validate(document)
+    after = CollectorConfig.model_validate({**document, "resource": {"service.name": "other"}})
+    agent = Agent(before, Path("collector.yaml"), load=lambda: after, takes=lambda _: False)
+    monkeypatch.setattr(agent, "_health", Health.READY)
+    (tmp_path / "endpoints.new").mkdir()  # as on a full disk, no file can be written there
+    report = await agent.reload()
+    assert (report.result, report.error, report.generation) == ("applied", "", 2)
+    again = await agent.reload()
+    assert again.result == "unchanged"
