@@ -177,6 +177,7 @@ def backfill(
     _check_readable(run.state, parts)
     context = run.context(sink, home / "replay")
     feed = Feed(config, open_sink(config.sinks[sink], context), context)
+    feed.begin_anew()
     rows = 0
     with closing(feed):
         for batch, part in enumerate(parts):

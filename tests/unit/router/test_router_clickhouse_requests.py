@@ -81,3 +81,32 @@ def test_clickhouses_numbers_say_more_than_https(status: int, body: bytes, expec
 def test_an_error_may_be_said_in_a_header_only() -> None:
     answer = Answer(200, {"x-clickhouse-exception-code": "27"}, b"")
     assert verdict_of(answer) == Unfit(Fault("clickhouse_27", "HTTP 200", 200))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (400, b"Code: 36. DB::Exception: a setting of the table is refused", Paused),
+        (400, b"Code: 27. DB::Exception: Cannot parse the value of a setting", Paused),
+        (400, b"The plain HTTP request was sent to HTTPS port", Paused),
+        (413, b"", Paused),
+        (204, b"", Paused),
+        (500, b"Code: 49. DB::Exception: Logical error", Busy),
+        (503, b"", Busy),
+    ],
+)
+def test_what_is_said_of_the_table_is_no_records_fault(
+    tmp_path: Path, status: int, body: bytes, expected: type
+) -> None:
+    made = sink(tmp_path)
+    assert type(made._refusal(Answer(status, {}, body))) is expected
+
+
+def test_a_replay_has_tokens_of_its_own(tmp_path: Path) -> None:
+    made = sink(tmp_path)
+    rows = batch([log_record(0)])
+    before = asked(made, rows)["insert_deduplication_token"]
+    made.begin_anew()
+    again = asked(made, rows)["insert_deduplication_token"]
+    assert again != before
+    assert asked(made, rows)["insert_deduplication_token"] == again

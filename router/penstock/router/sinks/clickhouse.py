@@ -9,7 +9,8 @@ ClickHouse has no unique key. The sorting key is the record's place in the log, 
 twice a merge leaves one, and `SELECT … FINAL` shows one before that. Besides, each request has a
 token made of job, sink, stream, offsets and a digest of its rows: a server that has it among the
 table's last ones (`non_replicated_deduplication_window`, or the window of replicated tables) stores
-nothing. Tokens need ClickHouse 22.2; with `tokens: false` older ones do.
+nothing; a replay has tokens of its own. Tokens need ClickHouse 22.2; with `tokens: false` older
+servers do.
 
 The table is made where there is none, unless `create: false`. One of yours needs these columns and
 a ReplacingMergeTree (replicated or not) whose sorting key has the four among what it is made of;
@@ -32,7 +33,16 @@ from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer, Meaning
 from penstock.router.core.http_codes import verdict_of as usual_verdict
-from penstock.router.core.verdict import Busy, Fault, Paused, Taken, TooLarge, Unfit, Verdict
+from penstock.router.core.verdict import (
+    Busy,
+    Failed,
+    Fault,
+    Paused,
+    Taken,
+    TooLarge,
+    Unfit,
+    Verdict,
+)
 from penstock.router.sinks.documents import Json, record_of, section, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
@@ -122,6 +132,12 @@ class ClickHouse(HttpRequestSink):
         self._config = config
         self._table = ".".join(f"`{name}`" for name in config.table.split("."))
         self._seen = False
+        self._occasion = ""
+
+    @override
+    def begin_anew(self) -> None:
+        """Of what was there and is no more, the server may still have the token."""
+        self._occasion = f"-{self.context.clock.unix_ns()}"
 
     @override
     def encode(self, row: Row) -> Item | Fault:
@@ -154,7 +170,7 @@ class ClickHouse(HttpRequestSink):
             asked |= {
                 "async_insert": "0",
                 "insert_deduplicate": "1",
-                "insert_deduplication_token": f"{request.key}-{digest}",
+                "insert_deduplication_token": f"{request.key}-{digest}{self._occasion}",
             }
         return self._made(asked, body, self._config.compression)
 
@@ -203,7 +219,14 @@ class ClickHouse(HttpRequestSink):
         return None
 
     def _refusal(self, answer: Answer | None) -> Verdict:
-        return Busy("no answer") if answer is None else verdict_of(answer)
+        """Why the table cannot be used: whatever was said, it was not about records."""
+        if answer is None:
+            return Busy("no answer")
+        verdict = verdict_of(answer)
+        if isinstance(verdict, Busy | Paused):
+            return verdict
+        reason, later = answer.fault.reason, isinstance(verdict, Failed)
+        return Busy(reason, answer.after_s) if later else Paused(reason, answer.after_s)
 
     def _creation(self) -> str:
         columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())

@@ -167,7 +167,7 @@ class _Table(LakeTable):
         self._config = config
 
     @override
-    def mark(self, place: Place) -> int | None:
+    def mark(self, place: Place, first: int) -> int | None:
         found: int | None = self._table.transaction_version(place.key)
         return found
 

@@ -3,7 +3,7 @@
 A request is one snapshot. Its summary has, as `penstock.marks`, the offset behind the last row of
 each partition of the log that it has rows of (`sinks.lake` says what follows of it). A mark is that
 of the newest snapshot, from the current one back, that names the partition. Where maintenance has
-expired the snapshots that would, the table itself is asked how far it is.
+expired the snapshots that would, the table itself is asked for rows behind those in hand.
 
 A snapshot is committed by the table's catalog, which takes it only if the snapshot before it is the
 one that the sink has looked at. If it is not, somebody was faster, perhaps another driver of the
@@ -148,10 +148,10 @@ class _Table(LakeTable):
         self._adds_columns = adds_columns
 
     @override
-    def mark(self, place: Place) -> int | None:
+    def mark(self, place: Place, first: int) -> int | None:
         for marks in self._noted():
             if marks is None:
-                return self._mark_by_rows(place)
+                return self._mark_by_rows(place, first)
             if place.key in marks:
                 return marks[place.key]
         return None
@@ -162,22 +162,33 @@ class _Table(LakeTable):
         Some tools leave the name of a parent that is expired, others remove it; the first snapshot
         of a table has the sequence number 1.
         """
+        known = {it.snapshot_id: it for it in self._table.snapshots()}
         snapshot = self._table.current_snapshot()
         while snapshot is not None:
             text = snapshot.summary.get(MARKS) if snapshot.summary is not None else None
             yield json.loads(text) if text else {}
             parent = snapshot.parent_snapshot_id
             first = parent is None and snapshot.sequence_number == 1
-            snapshot = self._table.snapshot_by_id(parent) if parent is not None else None
+            snapshot = known.get(parent)
             if snapshot is None and not first:
                 yield None
 
-    def _mark_by_rows(self, place: Place) -> int | None:
-        last = pc.max(self.offsets(place, 0, 2**63 - 1)).as_py()
+    def _mark_by_rows(self, place: Place, first: int) -> int | None:
+        """Of files that end before `first`, which are nearly all, their statistics are enough."""
+        lasts = (
+            pc.max(batch.column("offset")).as_py()
+            for batch in self._scan(place, first, 2**63 - 1).to_arrow_batch_reader()
+            if batch.num_rows
+        )
+        last = max(lasts, default=None)
         return None if last is None else int(last) + 1
 
     @override
     def offsets(self, place: Place, first: int, last: int) -> pa.Array:
+        found = self._scan(place, first, last).to_arrow()
+        return found.column("offset").combine_chunks()
+
+    def _scan(self, place: Place, first: int, last: int) -> Any:
         expressions = needed("pyiceberg.expressions", extra="iceberg")
         conditions = (
             expressions.EqualTo("stream", place.stream),
@@ -187,10 +198,9 @@ class _Table(LakeTable):
             expressions.GreaterThanOrEqual("offset", first),
             expressions.LessThanOrEqual("offset", last),
         )
-        found = self._table.scan(
+        return self._table.scan(
             row_filter=expressions.And(*conditions), selected_fields=("offset",)
-        ).to_arrow()
-        return found.column("offset").combine_chunks()
+        )
 
     @override
     def append(self, rows: pa.Table, marks: Mapping[Place, int]) -> None:

@@ -129,7 +129,7 @@ class Position:
     Attributes:
         first: The first offset of the batch.
         end: Behind the last one that is there or among the dead letters.
-        digest: Of all the batch's offsets before `end`.
+        digest: Of all the batch's offsets before `end`, and of what they are delivered again for.
     """
 
     first: int
@@ -163,6 +163,12 @@ class Kafka(RequestSink):
         connection = needed("penstock.router.sinks.kafka_connection", extra="kafka")
         self._connection: Any = connection.Connection(config, f"{context.job}.{context.sink}")
         self._offsets: dict[str, array[int]] = {}
+        self._occasion = ""
+
+    @override
+    def begin_anew(self) -> None:
+        """What is there of an earlier delivery is to be there again."""
+        self._occasion = str(self.context.clock.unix_ns())
 
     @override
     def close(self) -> None:
@@ -200,7 +206,8 @@ class Kafka(RequestSink):
         return found.encode() if isinstance(found, str) and found else None
 
     def _place(self, row: Row) -> str:
-        return f"{self.context.stream_tag(row['stream'])}/{row['partition']}"
+        place = f"{self.context.stream_tag(row['stream'])}/{row['partition']}"
+        return f"again/{place}" if self._occasion else place  # the job's own stays as it is
 
     @override
     def write(self, rows: pa.Table) -> None:
@@ -217,7 +224,8 @@ class Kafka(RequestSink):
     def _position(self, place: str, end: int) -> Position:
         offsets = self._offsets[place]
         before = offsets[: bisect_left(offsets, end)].tobytes()
-        return Position(offsets[0], end, hashlib.blake2b(before, digest_size=8).hexdigest())
+        had = hashlib.blake2b(self._occasion.encode() + before, digest_size=8)
+        return Position(offsets[0], end, had.hexdigest())
 
     @override
     def exchange(self, request: Request, attempt: int) -> Verdict:

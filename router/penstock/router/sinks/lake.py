@@ -34,6 +34,9 @@ from penstock.router.sinks.sink import Preview, SinkContext, as_json_lines
 PLACE_COLUMNS: Final = ("stream", "incarnation", "partition", "offset", "sink")
 """They come first in a new table: formats keep statistics of the first columns only."""
 
+_SPAN_MAX: Final = 1_000_000
+"""Offsets that are looked up at once: dead letters may lie far from each other."""
+
 
 class LakeSettings(RequestSettings):
     """Of a sink that appends to a table of a lake."""
@@ -65,8 +68,8 @@ class Place:
 class LakeTable(Protocol):
     """A table as of its newest commit."""
 
-    def mark(self, place: Place) -> int | None:
-        """The offset behind the last row; None where the table has none of that place."""
+    def mark(self, place: Place, first: int) -> int | None:
+        """The offset behind the last row of the place; may be None if no row is from `first` on."""
         ...
 
     def offsets(self, place: Place, first: int, last: int) -> pa.Array:
@@ -157,9 +160,9 @@ def _missing(table: LakeTable, rows: pa.Table) -> tuple[pa.Table, dict[Place, in
     for place, mine in _by_place(rows):
         offsets = mine.column("offset")
         first, last = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
-        mark = table.mark(place)
+        mark = table.mark(place, first)
         if mark is not None and first < mark:
-            there = table.offsets(place, first, min(last, mark - 1))
+            there = _there(table, place, [it for it in offsets.to_pylist() if it < mark])
             new = mine.filter(pc.invert(pc.is_in(offsets, value_set=there)))
         else:
             new = mine
@@ -167,6 +170,16 @@ def _missing(table: LakeTable, rows: pa.Table) -> tuple[pa.Table, dict[Place, in
             wanted.append(new)
             marks[place] = max(last + 1, mark or 0)
     return pa.concat_tables(wanted) if wanted else rows.slice(0, 0), marks
+
+
+def _there(table: LakeTable, place: Place, offsets: Sequence[int]) -> pa.Array:
+    """Which of the offsets, in their order, the table has; perhaps others between them as well."""
+    found, begin = [], 0
+    for end in range(1, len(offsets) + 1):
+        if end == len(offsets) or offsets[end] - offsets[begin] >= _SPAN_MAX:
+            found.append(table.offsets(place, offsets[begin], offsets[end - 1]))
+            begin = end
+    return pa.concat_arrays(found)
 
 
 def _by_place(rows: pa.Table) -> Sequence[tuple[Place, pa.Table]]:

@@ -156,7 +156,10 @@ class Sink(Protocol):
         return
 
     def begin_anew(self) -> None:
-        """What comes next repeats nothing of the batch before, whatever its offsets are."""
+        """What comes next is delivered on purpose, and repeats nothing of what came before.
+
+        So it is before a replay, and before each file of dead letters, whatever the offsets are.
+        """
         return
 
     def preview(self, rows: pa.Table) -> list[Preview]:

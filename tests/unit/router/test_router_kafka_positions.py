@@ -1,0 +1,76 @@
+"""What the Kafka sink takes for sent already, and what it does not."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.router.core.verdict import Taken
+from penstock.router.sinks.kafka import (
+    Kafka,
+    KafkaSink,
+    Message,
+    Position,
+    TroubleError,
+)
+from tests.support.sink_batches import batch, context, log_record
+
+
+class Broker:
+    """Takes everything, and keeps the positions; outlives the sinks."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.positions: dict[str, Position] = {}
+
+    def position(self, place: str) -> Position | None:
+        return self.positions.get(place)
+
+    def send(
+        self, messages: Sequence[Message], place: str, behind: Position
+    ) -> dict[int, TroubleError]:
+        self.offsets += [it.offset for it in messages]
+        self.positions[place] = behind
+        return {}
+
+
+def sink(directory: Path, broker: Broker) -> Kafka:
+    settings = {"type": "kafka", "servers": "127.0.0.1:1", "topic": "t"}
+    made = Kafka(KafkaSink.model_validate(settings), context(directory))
+    made._connection = broker
+    return made
+
+
+def test_a_batch_that_comes_again_is_known_and_a_replay_of_it_is_sent(tmp_path: Path) -> None:
+    broker = Broker()
+    rows = batch([log_record(number) for number in range(3)])
+    sink(tmp_path, broker).write(rows)
+    sink(tmp_path, broker).write(rows)
+    assert broker.offsets == [0, 1, 2]
+    for _ in range(2):
+        replaying = sink(tmp_path, broker)
+        replaying.begin_anew()
+        replaying.write(rows)
+    assert broker.offsets == [0, 1, 2] * 3
+
+
+def test_a_request_of_a_replay_is_known_when_it_is_tried_again(tmp_path: Path) -> None:
+    broker = Broker()
+    made = sink(tmp_path, broker)
+    made.begin_anew()
+    rows = batch([log_record(number) for number in range(3)])
+    made.write(rows)
+    made._offsets = made._offsets_of(rows)
+    (request,), _ = made._requests(rows)
+    assert made.exchange(request, 2) == Taken()
+    assert broker.offsets == [0, 1, 2]
+
+
+def test_a_replay_leaves_the_position_of_the_batch_in_work(tmp_path: Path) -> None:
+    broker = Broker()
+    rows = batch([log_record(number) for number in range(4)])
+    killed = sink(tmp_path, broker)
+    killed.write(rows.slice(0, 2))  # as far as it came
+    replaying = sink(tmp_path, broker)
+    replaying.begin_anew()
+    replaying.write(batch([log_record(9)], first=9))
+    sink(tmp_path, broker).write(rows)
+    assert broker.offsets == [0, 1, 9, 2, 3]
