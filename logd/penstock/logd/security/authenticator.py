@@ -116,8 +116,8 @@ class Authenticator:
             return self.secret(text)
         except UnknownKeyError:
             searching = self._search()
-            if searching is None:
-                raise
+        if searching is None:  # asked a moment ago, and perhaps answered since
+            return self.secret(text)
         if self._searching >= SEARCHES_WAITING_MAX:
             message = "many tokens with unknown keys wait for the issuer's answer; try again later"
             raise UnauthenticatedError("busy", message)
