@@ -193,11 +193,78 @@ LOGS: Final = {
 }
 
 
+def penstock_span(path: str) -> tuple[Say, Drain]:
+    """Spans of one's own, to a collector."""
+    emitter = specs.setup("bench", socket=path, opentelemetry=False, limits=_ROOMY)
+
+    def say(number: int) -> None:
+        with specs.span("place order", **_fields(number)):
+            pass
+
+    return say, lambda: emitter.flush(60)
+
+
+def sdk_span(path: str) -> tuple[Say, Drain]:
+    """The SDK's spans by Penstock's exporter, to a collector."""
+    from penstock.specs.otel import PenstockSpanExporter
+
+    emitter = specs.setup("bench", socket=path, opentelemetry=False, limits=_ROOMY)
+    say, export = _sdk_spans(PenstockSpanExporter(emitter))
+    return say, lambda: (export(), emitter.flush(60))
+
+
+def otel_span(_: str) -> tuple[Say, Drain]:
+    """OpenTelemetry's SDK, batch processor and OTLP encoder, without a network."""
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+    class Encoder(SpanExporter):
+        @override
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            encode_spans(spans).SerializeToString()
+            return SpanExportResult.SUCCESS
+
+        @override
+        def shutdown(self) -> None:
+            """Nothing is held."""
+
+        @override
+        def force_flush(self, timeout_millis: int = 0) -> bool:
+            return True
+
+    return _sdk_spans(Encoder())
+
+
+def _sdk_spans(exporter: Any) -> tuple[Say, Drain]:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider()
+    provider.add_span_processor(
+        BatchSpanProcessor(exporter, max_queue_size=1_000_000, schedule_delay_millis=100)
+    )
+    tracer = provider.get_tracer("bench")
+
+    def say(number: int) -> None:
+        with tracer.start_as_current_span("place order", attributes=_fields(number)):
+            pass
+
+    return say, provider.force_flush
+
+
+SPANS: Final = {
+    "penstock": penstock_span,
+    "OpenTelemetry": otel_span,
+    "OpenTelemetry's SDK, our exporter": sdk_span,
+}
+
+
 def _fields(number: int) -> dict[str, Any]:
     return {"order_id": f"o-{number}", "total": 24.5, "items": 3, "ok": True}
 
 
-def measure_logs(job: dict[str, Any]) -> Result:
+def measure_calls(job: dict[str, Any]) -> Result:
     """Processor time of a record: of the calling thread, and with all that is done elsewhere.
 
     The caller's is the median of parts of the calls, which other work on the machine disturbs less.
@@ -206,7 +273,8 @@ def measure_logs(job: dict[str, Any]) -> Result:
         collector(job["directory"], "well") as (path, _),
         specs.bind(user_id="u-1", request_id="r-1"),
     ):
-        say, drain = LOGS[job["system"]](path)
+        systems = LOGS if job["kind"] == "log" else SPANS
+        say, drain = systems[job["system"]](path)
         for number in range(_WARM_UP):
             say(number)
         drain()
@@ -227,7 +295,7 @@ def measure_logs(job: dict[str, Any]) -> Result:
         }
 
 
-def measure_spans(job: dict[str, Any]) -> Result:
+def measure_exports(job: dict[str, Any]) -> Result:
     """Processor time of exporting spans that have ended, in batches of 512."""
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -293,7 +361,12 @@ def measure_chaos(job: dict[str, Any]) -> Result:
         }
 
 
-MEASURES: Final = {"log": measure_logs, "span": measure_spans, "chaos": measure_chaos}
+MEASURES: Final = {
+    "log": measure_calls,
+    "span": measure_calls,
+    "export": measure_exports,
+    "chaos": measure_chaos,
+}
 
 
 def prepare(job: dict[str, Any]) -> Callable[[], Result]:

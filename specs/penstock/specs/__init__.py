@@ -29,8 +29,9 @@ from penstock.specs.propagation import extracted, inject
 from penstock.specs.resource import Resource
 from penstock.specs.scrub import Scrubber
 from penstock.specs.sensitive import HashKey, Sensitive
-from penstock.specs.span import Span
+from penstock.specs.span_record import Span
 from penstock.specs.subjects import KINDS, subject_of, subject_token
+from penstock.specs.tracing import RunningSpan, span
 from penstock.specs.upcasts import upcast, upcast_record
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "RefusedSpecError",
     "Rejected",
     "Resource",
+    "RunningSpan",
     "Scrubber",
     "Sensitive",
     "Span",
@@ -78,6 +80,7 @@ __all__ = [
     "process_emitter",
     "setup",
     "slow_specs",
+    "span",
     "subject_of",
     "subject_token",
     "upcast",

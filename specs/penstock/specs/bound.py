@@ -17,14 +17,10 @@ class Bound:
     Attributes:
         context: With the wire's keys (``user.id``).
         attributes: Clean, and encodable.
-        trace: The ids of a trace from elsewhere, as a record has them.
-        trace_state: The vendors' part of it (W3C), to be passed on.
     """
 
     context: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    trace: Mapping[str, Any] = field(default_factory=dict)
-    trace_state: str = ""
 
 
 _BOUND: ContextVar[Bound] = ContextVar("penstock_bound", default=Bound())  # noqa: B039 - frozen
@@ -59,14 +55,7 @@ def bind(**given: Any) -> Iterator[None]:
             context[key] = encodable(clean_text(value, _LENGTHS[key]))
     clean, _ = clean_attributes(attributes)
     merged = {**before.attributes, **encodable(clean)}
-    with use_bound(replace(before, context=context, attributes=merged)):
-        yield
-
-
-@contextmanager
-def use_bound(given: Bound) -> Iterator[None]:
-    """Put a binding in the place of the one that is there, within the block."""
-    token = _BOUND.set(given)
+    token = _BOUND.set(replace(before, context=context, attributes=merged))
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from penstock.specs.log_writer import LogWriter
     from penstock.specs.machine import MachineFacts
+    from penstock.specs.span_line import SpanWriter
 
 
 class Sink(Protocol):
@@ -20,6 +21,11 @@ class Sink(Protocol):
     @property
     def logs(self) -> "LogWriter":
         """Takes what loggers were told."""
+        ...
+
+    @property
+    def spans(self) -> "SpanWriter":
+        """Takes spans that have ended."""
         ...
 
     @property

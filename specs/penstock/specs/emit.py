@@ -38,6 +38,7 @@ from penstock.specs.machine import MachineFacts
 from penstock.specs.resource import DROPPED, fit_and_count
 from penstock.specs.scrub import Scrubber
 from penstock.specs.sensitive import HashKey
+from penstock.specs.span_line import SpanWriter
 from penstock.specs.subjects import KINDS
 from penstock.specs.wire import encode_json
 
@@ -122,6 +123,7 @@ class Emitter:
             Folder(repeats_max) if repeats_max else None,
             encode,
         )
+        self.spans: Final = SpanWriter(self, self.scrubber, self.facts, self.sampler)
         self._spill_dir = spill_dir if socket_path is not None and link is None else None
         self._socket_path = socket_path
         self._make_link = link or _usual_link(socket_path, descriptor)

@@ -7,7 +7,7 @@ from penstock.specs.envelope import Record
 from penstock.specs.event import Event
 from penstock.specs.log_record import LogRecord
 from penstock.specs.metric_point import MetricPoint
-from penstock.specs.span import Span
+from penstock.specs.span_record import Span
 
 BASE_MODELS: Final[dict[str, type[Record]]] = {
     "log": LogRecord,

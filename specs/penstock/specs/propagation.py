@@ -9,19 +9,18 @@ of people are not part of it.
 import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from penstock.specs import clock
-from penstock.specs.bound import bind, bound, use_bound
+from penstock.specs.bound import bind, bound
 from penstock.specs.envelope import ZERO_SPAN, ZERO_TRACE
 from penstock.specs.limits import (
     BAGGAGE_BYTES_MAX,
     BAGGAGE_MEMBERS_MAX,
     TRACE_STATE_CHARACTERS_MAX,
 )
-from penstock.specs.traces import remote_parent, trace_fields, trace_state
+from penstock.specs.traces import remote_parent, trace_fields, trace_state, use_trace
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
@@ -65,7 +64,7 @@ def extracted(headers: Mapping[str, str], *, baggage: bool = False) -> Iterator[
     state = state if len(state) <= TRACE_STATE_CHARACTERS_MAX else ""
     with ExitStack() as stack:
         if trace:
-            stack.enter_context(use_bound(replace(bound(), trace=trace, trace_state=state)))
+            stack.enter_context(use_trace(trace, state))
             stack.enter_context(remote_parent(trace, state))
         if baggage:
             found: dict[str, Any] = parse_baggage(headers.get(BAGGAGE, ""))
@@ -81,8 +80,8 @@ def new_trace() -> Iterator[None]:
     if trace_fields():
         yield
         return
-    trace = {"trace_id": clock.random_hex(16), "span_id": clock.random_hex(8), "trace_flags": 1}
-    with use_bound(replace(bound(), trace=trace, trace_state="")):
+    trace = {"trace_id": clock.trace_id(), "span_id": clock.span_id(), "trace_flags": 1}
+    with use_trace(trace, ""):
         yield
 
 

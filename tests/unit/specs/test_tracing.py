@@ -1,0 +1,259 @@
+"""Spans of one's own: what they say, whose children they are, and that they hurt nobody."""
+
+import asyncio
+import contextvars
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace as otel
+from opentelemetry.sdk.trace import TracerProvider
+from typing_extensions import override
+
+from penstock import specs
+from penstock.specs import clock
+from penstock.specs.app import use_emitter
+from penstock.specs.limits import ATTRIBUTES_MAX, LINKS_MAX, NAME_CHARACTERS_MAX
+from penstock.specs.server_span import server_span
+from penstock.specs.traces import is_tracing, trace_fields
+from tests.unit.specs.output import Output
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+@pytest.fixture(params=["with OpenTelemetry", "without it"])
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether OpenTelemetry's API is installed."""
+    name: str = request.param
+    if name == "without it":
+        monkeypatch.setattr("penstock.specs.traces._current_context", None)
+        monkeypatch.setattr("penstock.specs.server_span._has_api", False)
+    return name
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Iterator[Output]:
+    """The process's emitter; all that it writes the gate accepts."""
+    made = Output(tmp_path / "lines")
+    before = use_emitter(made.emitter)
+    yield made
+    use_emitter(before)
+    made.close()
+
+
+def spans(output: Output) -> dict[str, dict[str, Any]]:
+    return {record["name"]: record for record in output.records() if record["kind"] == "span"}
+
+
+@pytest.mark.usefixtures("world")
+def test_a_span_says_what_was_done_how_long_and_with_what(output: Output) -> None:
+    with (
+        specs.bind(user_id="u-1", tenant="t-1"),
+        specs.span("charge card", kind="CLIENT", scope="shop", order_id=7) as span,
+    ):
+        span.set({"card.brand": "visa"}, amount=42)
+    (record,) = output.records()
+    assert record["schema"] == "span/1.0"
+    assert record["span_kind"] == "CLIENT"
+    assert record["status_code"] == "UNSET"
+    assert record["scope"] == "shop"
+    assert record["end_time_unix_nano"] >= record["time_unix_nano"]
+    assert record["context"] == {"user.id": "u-1"}
+    assert record["attributes"] == {
+        "tenant": "t-1", "order_id": 7, "card.brand": "visa", "amount": 42,
+    }  # fmt: skip
+    assert "parent_span_id" not in record
+
+
+@pytest.mark.usefixtures("world")
+def test_what_runs_within_belongs_to_it(output: Output) -> None:
+    with specs.span("order") as outer:
+        output.emitter.logs.write("said", 9, {})
+        headers: dict[str, str] = {}
+        specs.inject(headers)
+        with specs.span("charge"):
+            pass
+    records = output.records()
+    said = next(record for record in records if record["kind"] == "log")
+    charge, order = spans(output)["charge"], spans(output)["order"]
+    assert said["span_id"] == order["span_id"] == outer.ids["span_id"]
+    assert said["trace_id"] == order["trace_id"] == charge["trace_id"]
+    assert charge["parent_span_id"] == order["span_id"]
+    assert headers["traceparent"] == f"00-{order['trace_id']}-{order['span_id']}-01"
+    assert trace_fields() == {}
+    assert not is_tracing()
+
+
+@pytest.mark.usefixtures("world")
+def test_a_callers_trace_goes_on(output: Output) -> None:
+    headers: dict[str, str] = {}
+    with (
+        specs.extracted({"traceparent": PARENT, "tracestate": "vendor=1"}),
+        specs.span("handle"),
+    ):
+        specs.inject(headers)
+    record = spans(output)["handle"]
+    assert (record["trace_id"], record["parent_span_id"]) == (TRACE, CALLER)
+    assert record["trace_state"] == headers["tracestate"] == "vendor=1"
+
+
+def test_spans_of_opentelemetry_and_ours_are_each_others_children(output: Output) -> None:
+    tracer = TracerProvider().get_tracer("t")
+    with tracer.start_as_current_span("theirs") as theirs, specs.span("ours"):
+        with tracer.start_as_current_span("inner") as inner:
+            assert inner.parent is not None  # type: ignore[attr-defined]
+            parent = inner.parent.span_id  # type: ignore[attr-defined]
+        assert not otel.get_current_span().is_recording()
+    ours = spans(output)["ours"]
+    assert ours["parent_span_id"] == f"{theirs.get_span_context().span_id:016x}"
+    assert ours["span_id"] == f"{parent:016x}"
+
+
+@pytest.mark.usefixtures("world")
+def test_what_is_raised_makes_it_a_failure_and_goes_on(output: Output) -> None:
+    with pytest.raises(ZeroDivisionError), specs.span("divide"):
+        _ = 1 / 0
+    record = spans(output)["divide"]
+    assert (record["status_code"], record["status_message"]) == ("ERROR", "division by zero")
+    assert record["attributes"]["error.type"] == "ZeroDivisionError"
+    with specs.span("ask") as span:
+        span.fail("no answer")
+    assert spans(output)["ask"]["status_message"] == "no answer"
+
+
+@pytest.mark.usefixtures("world")
+async def test_a_task_that_is_cancelled_has_not_failed(output: Output) -> None:
+    begun = asyncio.Event()
+
+    async def work() -> None:
+        with specs.span("wait"):
+            begun.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert spans(output)["wait"]["status_code"] == "UNSET"
+
+
+def test_links_are_bounded_and_malformed_ones_counted(output: Output) -> None:
+    with specs.span("consume", kind="CONSUMER") as span:
+        span.link("nonsense")
+        for _ in range(LINKS_MAX + 2):
+            span.link(PARENT)
+    record = spans(output)["consume"]
+    assert record["links"][0] == {"trace_id": TRACE, "span_id": CALLER}
+    assert (len(record["links"]), record["dropped_links_count"]) == (LINKS_MAX, 3)
+
+
+class Broken:
+    """Says nothing of itself."""
+
+    @override
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_odd_values_are_made_to_fit(output: Output) -> None:
+    many = {f"key.{number}": number for number in range(ATTRIBUTES_MAX + 5)}
+    with specs.span("x" * 2000, kind="NONSENSE") as span:  # type: ignore[arg-type]
+        span.set(many)
+    with specs.span("", broken=Broken(), text="\ud800", big=1 << 70, nan=float("nan")):
+        pass
+    found = spans(output)
+    (long,) = (name for name in found if name.startswith("x"))
+    assert len(long) == NAME_CHARACTERS_MAX
+    assert found[long]["span_kind"] == "INTERNAL"
+    assert len(found[long]["attributes"]) == ATTRIBUTES_MAX
+    assert found[long]["dropped_attributes_count"] == 5
+    assert found["unnamed"]["attributes"] == {
+        "broken": "<Broken>", "text": "?", "big": str(1 << 70), "nan": "nan",
+    }  # fmt: skip
+
+
+def test_secrets_do_not_leave_the_process(output: Output) -> None:
+    for _ in range(2):  # the second time their names are known
+        with specs.span("log in", password="hunter2", attempt=1):
+            pass
+    for record in output.records():
+        assert "hunter2" not in str(record)
+        assert record["attributes"]["attempt"] == 1
+
+
+def test_a_sample_keeps_whole_traces_and_failures(tmp_path: Path) -> None:
+    output = Output(tmp_path / "lines", sampling=0.5)
+    before = use_emitter(output.emitter)
+    try:
+        for number in range(64):
+            with specs.span("fine") as span:
+                pass
+            with specs.span(f"failed {number}") as span:
+                span.fail()
+        records = output.records()
+    finally:
+        use_emitter(before)
+    counters = output.emitter.counters()
+    output.close()
+    fine = [record for record in records if record["name"] == "fine"]
+    assert len(records) - len(fine) == 64
+    assert 0 < len(fine) < 64
+    assert all(record["sample_weight"] == 2 for record in fine)
+    assert counters.dropped == {"span": {"sampled": 64 - len(fine)}}
+
+
+def test_without_setup_the_block_runs_all_the_same() -> None:
+    before = use_emitter(None)
+    try:
+        with specs.span("nobody listens") as span:
+            span.set(a=1)
+    finally:
+        use_emitter(before)
+
+
+@pytest.mark.usefixtures("world")
+def test_a_generator_that_ends_elsewhere_hurts_nobody(output: Output) -> None:
+    def work() -> Generator[int]:
+        with specs.span("generate"):
+            yield 1
+            yield 2
+
+    numbers = work()
+    contextvars.copy_context().run(next, numbers)
+    numbers.close()
+    assert spans(output)["generate"]["status_code"] == "UNSET"
+    assert trace_fields() == {}
+
+
+@pytest.mark.usefixtures("world")
+def test_requests_have_a_span_without_opentelemetrys_sdk(
+    output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.specs.server_span.get_tracer_provider", otel.ProxyTracerProvider)
+    with specs.extracted({"traceparent": PARENT}), server_span("GET", {"url.path": "/o"}) as outer:
+        with server_span("GET", {}) as inner:  # a framework within a framework
+            inner.finish("inner", {}, failed=False)
+        outer.finish("GET /orders/{id}", {"http.response.status_code": 503}, failed=True)
+    (record,) = output.records()
+    assert record["name"] == "GET /orders/{id}"
+    assert (record["span_kind"], record["status_code"]) == ("SERVER", "ERROR")
+    assert record["parent_span_id"] == CALLER
+    assert record["attributes"] == {"url.path": "/o", "http.response.status_code": 503}
+
+
+def test_a_forked_child_draws_ids_of_its_own() -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, clock.trace_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    drawn = os.read(reading, 64).decode()
+    os.close(reading)
+    os.close(writing)
+    assert len(drawn) == 32
+    assert drawn != clock.trace_id()
