@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import duckdb
 import pytest
 from deltalake import DeltaTable
@@ -126,3 +127,23 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file")
     with pytest.raises(ConfigError, match=r"sinks\.sink\.table: cannot write to"):
         local(tmp_path)
+
+
+def test_a_table_that_has_forgotten_how_far_it_is_has_each_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its retention of `txn` is over by the time that the batch comes again."""
+    sink, _ = local(tmp_path)
+    with monkeypatch.context() as long_ago:
+        own, moment_ms = deltalake.Transaction, 1
+        long_ago.setattr(deltalake, "Transaction", lambda key, end: own(key, end, moment_ms))
+        sink.write(batch([log_record(it) for it in range(6)]))
+    retention = {"delta.setTransactionRetentionDuration": "interval 1 days"}
+    DeltaTable(tmp_path / "lake").alter.set_table_properties(retention)
+    key = "penstock/job.sink/logs/5f2c19aa00000000/0"
+    assert DeltaTable(tmp_path / "lake").transaction_version(key) is None
+    again, context = local(tmp_path)
+    again.write(batch([log_record(it) for it in range(4)]))
+    again.write(batch([log_record(it) for it in range(8)]))
+    assert offsets(tmp_path) == list(range(8))
+    assert context.meter.stage("x", received=8, lag=0).detail["already_there"] == 4 + 6

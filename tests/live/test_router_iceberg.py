@@ -121,8 +121,9 @@ def rest(tmp_path: Path) -> Iterator[FaultDoor]:
 
 
 def by_rest(rest: FaultDoor, directory: Path, **keys: Any) -> tuple[Any, SinkContext]:
+    own = {"timeout_s": keys.pop("timeout_s", FAST["timeout_s"])}
     catalog = {"type": "rest", "uri": rest.url, "token": TOKEN, **keys}
-    sink, made = local(directory, catalog=catalog)
+    sink, made = local(directory, catalog=catalog, **own)
     rest.closing.append(sink.close)
     return sink, made
 
@@ -185,3 +186,59 @@ def test_a_wrong_token_pauses_the_sink_until_its_file_is_right(
     assert not writing.is_alive()
     assert "paused until that is corrected" in problem
     assert stored(rest) == [0]
+
+
+@pytest.mark.parametrize("at", ["config", "tables/records", "commit"])
+def test_a_catalog_that_falls_silent_is_given_up_and_asked_again(
+    rest: FaultDoor, tmp_path: Path, at: str
+) -> None:
+    """The library itself would wait for ever, at its first question as well as at a commit."""
+    sink, context = by_rest(rest, tmp_path, timeout_s=1)
+    if at == "commit":
+        sink.write(batch([log_record(0)]))
+    handle, silent = rest.backend.handle, list[Any]()
+
+    def handled(asked: Any) -> Any:
+        is_it = asked.method == "POST" if at == "commit" else asked.path.endswith(at)
+        if is_it and not silent:
+            silent.append(asked)
+            return rest.hangs(asked, rest.backend)
+        return handle(asked)
+
+    rest.backend.handle = handled  # type: ignore[method-assign]
+    writing = threading.Thread(target=sink.write, args=(batch([log_record(0), log_record(1)]),))
+    writing.start()
+    writing.join(30)
+    stuck = writing.is_alive()
+    rest.hung.set()
+    writing.join(30)
+    assert silent
+    assert not stuck
+    assert stored(rest) == [0, 1]
+    assert dead_letters(context) == []
+
+
+@pytest.mark.parametrize(
+    "catalog",
+    [
+        {"type": "rest", "uri": "no url", "token": "hush"},
+        {"type": "hushed", "uri": "x"},
+        {"type": "sql", "uri": "nonsense://hush", "warehouse": "file:///w"},
+        {"type": "sql", "uri": "sqlite://", "warehouse": "file:///w", "py-io-impl": "no.hush"},
+    ],
+    ids=lambda it: f"{it['type']} {it['uri']}",
+)
+def test_a_setting_that_makes_no_sense_pauses_the_sink_and_lays_nothing_aside(
+    tmp_path: Path, catalog: dict[str, str]
+) -> None:
+    hasty = {"first_s": 0.001, "max_s": 0.002, "suspect_after": 2, "poison_after_s": 0.01}
+    sink, context = local(tmp_path, catalog=catalog, retry={**hasty, "paused_max_s": 0.002})
+    writing = threading.Thread(target=_until_stopped, args=(sink, batch([log_record(0)])))
+    writing.start()
+    problem = wait_until(lambda: context.meter.problem) or ""
+    wait_until(lambda: context.meter.stage("x", received=1, lag=0).detail.get("requests", 0) > 9)
+    context.stop.set()
+    writing.join(60)
+    assert "paused until that is corrected" in problem
+    assert "hush" not in problem.replace("hushed", "")
+    assert dead_letters(context) == []

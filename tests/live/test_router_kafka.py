@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from penstock.router.errors import StoppedError
-from penstock.router.sinks import SinkContext
+from penstock.router.sinks import SinkContext, kafka_connection
 from tests.support.certificates import Authority
 from tests.support.kafka_case import KafkaCase
 from tests.support.mock_kafka import ADD_PARTITIONS, PRODUCE
@@ -192,11 +193,30 @@ def test_a_topic_of_positions_that_may_not_be_made_is_waited_for(case: KafkaCase
     assert case.stored() == Counter(range(2))
 
 
-def test_a_topic_of_positions_is_for_one_sink(case: KafkaCase) -> None:
-    sink, context = case.sink(positions_topic=case.run, key="place")
-    sink.write(rows(1))
-    again, context = case.sink(positions_topic=case.run)
-    assert "is not this sink's alone" in stopped_at(again, context, rows(1))
+@pytest.mark.parametrize("value", [b"7", b"\xff", b'{"order": 1}'])
+def test_a_topic_of_positions_is_for_one_sink(case: KafkaCase, value: bytes) -> None:
+    """Whatever others wrote there, under a key of ours as well, it is no position."""
+    own = "penstock.job.sink/logs.5f2c19aa/0" if value != b"7" else "theirs"
+    foreign = Producer({"bootstrap.servers": f"127.0.0.1:{case.door.port}"})
+    foreign.produce(f"{case.run}.positions", value, own)
+    assert foreign.flush(30) == 0
+    sink, context = case.sink()
+    problem = stopped_at(sink, context, rows(1))
+    assert f"is not this sink's alone: {own}" in problem
+    assert "paused" in problem
+    assert dead_letters(context) == []
+
+
+def test_a_producer_without_work_is_listened_to(
+    case: KafkaCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has to say would pile up, and an error that is there for good stay unknown."""
+    monkeypatch.setattr(kafka_connection, "_HEAR_S", 0.01)
+    sink, _ = case.sink()
+    sink.write(rows(2))
+    sink._connection._said = None
+    case.door.close()
+    wait_until(lambda: sink._connection._said, what="the producer tells of its broker")
 
 
 def test_a_queue_that_is_full_is_waited_for(case: KafkaCase, monkeypatch: Any) -> None:

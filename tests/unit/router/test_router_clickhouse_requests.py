@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, TooLarge, Unfit
 from penstock.router.sinks.clickhouse import ClickHouse, ClickHouseSink, verdict_of
+from penstock.router.sinks.transport import HttpRequest
 from tests.support.sink_batches import batch, context, log_record
 
 
@@ -61,6 +62,9 @@ def test_a_password_is_a_header_that_nobody_sees(tmp_path: Path) -> None:
     ("status", "body", "expected"),
     [
         (200, b"", Taken),
+        (202, b"", Paused),
+        (204, b"", Paused),
+        (400, b"Code: 36. DB::Exception: Unknown element 'x' for enum", Failed),
         (500, b"Code: 27, e.displayText() = DB::Exception: Cannot parse input", Unfit),
         (500, b"Code: 469. DB::Exception: Constraint `c` is violated at row 3", Unfit),
         (500, b"Code: 252. DB::Exception: Too many parts (300)", Busy),
@@ -110,3 +114,31 @@ def test_a_replay_has_tokens_of_its_own(tmp_path: Path) -> None:
     again = asked(made, rows)["insert_deduplication_token"]
     assert again != before
     assert asked(made, rows)["insert_deduplication_token"] == again
+
+
+class Tables:
+    """What a server says of one table to somebody without the right to create any."""
+
+    def __init__(self, *tables: bytes) -> None:
+        self.tables = list(tables)
+        self.statements: list[str] = []
+
+    def fetch(self, made: HttpRequest) -> Answer:
+        self.statements.append(made.body.decode().split()[0])
+        if self.statements[-1] == "CREATE":
+            return Answer(403, {}, b"Code: 497. DB::Exception: Not enough privileges")
+        return Answer(200, {}, b"".join(self.tables))
+
+
+def test_who_may_not_create_tables_needs_to_create_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sink(tmp_path)
+    there = Tables(b"ReplacingMergeTree\tstream, incarnation, partition, offset\n")
+    monkeypatch.setattr(made, "fetch", there.fetch)
+    assert made.see_to_table() is None
+    assert there.statements == ["SELECT"]
+    missing = Tables()
+    monkeypatch.setattr(made, "fetch", missing.fetch)
+    assert isinstance(made.see_to_table(), Paused)
+    assert missing.statements == ["SELECT", "CREATE"]

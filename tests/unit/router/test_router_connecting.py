@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.router.core.verdict import Busy, Paused
+from penstock.router.sinks.nats_connection import is_refusal
 from penstock.router.sinks.postgres import refusal_of
 
 _AT = 'connection failed: connection to server at "10.0.0.7", port 5432 failed: '
@@ -34,3 +35,18 @@ def test_a_reason_is_one_line() -> None:
     refused = refusal_of(None, _AT + "Connection refused\n\tIs the server running?")
     assert isinstance(refused, Busy)
     assert refused.reason == f"PostgreSQL: {_AT}Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("said", "refusal"),
+    [
+        ("'Authorization Violation'", True),
+        ("nats: 'User Authentication Expired'", True),
+        ("'Account Authentication Expired'", True),
+        ("'maximum account active connections exceeded'", False),
+        ("'maximum connections exceeded'", False),
+        ("[Errno 111] Connect call failed", False),
+    ],
+)
+def test_a_nats_server_without_room_is_an_outage(said: str, refusal: bool) -> None:
+    assert is_refusal(said) == refusal

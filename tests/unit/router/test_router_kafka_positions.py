@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+from pydantic import ValidationError
+
 from penstock.router.core.verdict import Taken
 from penstock.router.sinks.kafka import (
     Kafka,
@@ -11,6 +14,7 @@ from penstock.router.sinks.kafka import (
     Position,
     TroubleError,
 )
+from penstock.router.sinks.kafka_connection import read_position
 from tests.support.sink_batches import batch, context, log_record
 
 
@@ -74,3 +78,20 @@ def test_a_replay_leaves_the_position_of_the_batch_in_work(tmp_path: Path) -> No
     replaying.write(batch([log_record(9)], first=9))
     sink(tmp_path, broker).write(rows)
     assert broker.offsets == [0, 1, 9, 2, 3]
+
+
+def test_positions_may_not_go_among_the_records(tmp_path: Path) -> None:
+    settings = {"type": "kafka", "servers": "127.0.0.1:1", "topic": "t", "positions_topic": "t"}
+    with pytest.raises(ValidationError, match="positions_topic must be another one than topic"):
+        KafkaSink.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"{", b"[]", b"7", b"{}", b'{"first": 1, "end": 2}', b'{"a": {"b": 1}}',
+     b'{"first": 1, "end": "2", "digest": "x"}',
+     b'{"first": 1, "end": 2, "digest": "x", "more": 1}'],
+)  # fmt: skip
+def test_what_others_wrote_is_no_position(value: bytes) -> None:
+    assert read_position(value) is None
+    assert read_position(b'{"first":1,"end":2,"digest":"x"}') == Position(1, 2, "x")

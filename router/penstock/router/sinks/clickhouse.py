@@ -14,7 +14,14 @@ servers do.
 
 The table is made where there is none, unless `create: false`. One of yours needs these columns and
 a ReplacingMergeTree (replicated or not) whose sorting key has the four among what it is made of;
-further columns need defaults. A Distributed table is taken as it is.
+further columns need defaults. A user who may not create tables needs no `create: false` where the
+table is there.
+
+A Distributed table is taken as it is, and what stands above is for you to see to: the tables below
+it are such ReplacingMergeTrees, its sharding key is made of the four columns and nothing else (a
+record that comes again must come to the same shard, for FINAL looks at each by itself), and the
+user's profile has `distributed_foreground_insert = 1` (`insert_distributed_sync` before 23.11), or
+ClickHouse says that rows are there while they wait on one node for the others.
 
 ClickHouse takes a request's rows or none. What it cannot read, and what a constraint of yours
 refuses, is bisected and goes to the dead letters.
@@ -80,6 +87,7 @@ MEANINGS: Final[Mapping[int, Meaning]] = {
     **dict.fromkeys(
         (6, 26, 27, 33, 38, 41, 72, 117, 131, 321, 349, 395, 469, 691), Meaning.UNFIT
     ),
+    36: Meaning.FAILED,
     307: Meaning.TOO_LARGE,
     **dict.fromkeys(
         (16, 46, 47, 48, 53, 60, 62, 81, 115, 164, 192, 193, 194, 195, 291, 392, 452, 497, 516),
@@ -95,10 +103,18 @@ MEANINGS: Final[Mapping[int, Meaning]] = {
 }  # fmt: skip
 """By the numbers of ClickHouse's errors; others by HTTP's status.
 
-Unfit: values that cannot be parsed or do not fit, throwIf, a constraint (469). Paused: no such
-column, function, table, database or setting; syntax; read only; users and rights. Busy: time,
+Unfit: values that cannot be parsed or do not fit, throwIf, a constraint (469). Failed: bad
+arguments (36), said of a setting, and of a word that an Enum of yours does not have. Paused: no
+such column, function, table, database or setting; syntax; read only; users and rights. Busy: time,
 quota, memory, disk, parts to be merged, replicas, the connection between them.
 """
+
+
+_OF_RECORDS: Final[Mapping[Meaning, type[Unfit | TooLarge | Failed]]] = {
+    Meaning.UNFIT: Unfit,
+    Meaning.TOO_LARGE: TooLarge,
+    Meaning.FAILED: Failed,
+}
 
 
 class ClickHouseSink(HttpSettings):
@@ -197,14 +213,12 @@ class ClickHouse(HttpRequestSink):
 
     def see_to_table(self) -> Verdict | None:
         """Make the table where there is none, and look at it; returns why it cannot be used."""
-        if self._config.create:
-            answer = self.fetch(self._made({}, self._creation().encode()))
-            if answer is None or answer.status != 200:
-                return self._refusal(answer)
-        answer = self.fetch(self._made({}, self._question().encode()))
-        if answer is None or answer.status != 200:
-            return self._refusal(answer)
-        found = answer.body.decode(errors="replace").splitlines()
+        found = self._said(self._question())
+        if found == [] and self._config.create:
+            made = self._said(self._creation())
+            found = self._said(self._question()) if isinstance(made, list) else made
+        if not isinstance(found, list):
+            return found
         if not found:
             return Paused(f"there is no table {self._config.table}")
         engine, _, key = found[0].partition("\t")
@@ -218,14 +232,22 @@ class ClickHouse(HttpRequestSink):
         self._seen = True
         return None
 
+    def _said(self, statement: str) -> list[str] | Verdict:
+        """The lines of an answer; or why there are none: whatever it is, no record's fault."""
+        answer = self.fetch(self._made({}, statement.encode()))
+        if answer is None or not isinstance(verdict_of(answer), Taken):
+            return self._refusal(answer)
+        return answer.body.decode(errors="replace").splitlines()
+
     def _refusal(self, answer: Answer | None) -> Verdict:
-        """Why the table cannot be used: whatever was said, it was not about records."""
+        """Why the table cannot be used."""
         if answer is None:
             return Busy("no answer")
         verdict = verdict_of(answer)
         if isinstance(verdict, Busy | Paused):
             return verdict
-        reason, later = answer.fault.reason, isinstance(verdict, Failed)
+        reason = answer.fault.reason
+        later = isinstance(verdict, Failed) and code_of(answer) not in MEANINGS
         return Busy(reason, answer.after_s) if later else Paused(reason, answer.after_s)
 
     def _creation(self) -> str:
@@ -265,8 +287,10 @@ def code_of(answer: Answer) -> int:
 def verdict_of(answer: Answer) -> Verdict:
     """What an answer means for a request's rows, of which all are there or none."""
     code = code_of(answer)
-    if not code and answer.status == 200:
-        return Taken()
+    if not code and answer.status // 100 == 2:
+        # ClickHouse says 200 and nothing else of rows that are there.
+        other = Paused(f"not an answer of ClickHouse: {answer.fault.reason}")
+        return Taken() if answer.status == 200 else other
     meaning = MEANINGS.get(code)
     if code == _TOO_MANY_PARTS and _OF_ONE_BLOCK in answer.body:
         meaning = Meaning.TOO_LARGE  # it is for too many partitions of the table
@@ -274,10 +298,8 @@ def verdict_of(answer: Answer) -> Verdict:
     match meaning:
         case None:
             return usual_verdict(answer)
-        case Meaning.UNFIT:
-            return Unfit(fault)
-        case Meaning.TOO_LARGE:
-            return TooLarge(fault)
+        case Meaning.UNFIT | Meaning.TOO_LARGE | Meaning.FAILED:
+            return _OF_RECORDS[meaning](fault)
         case Meaning.PAUSED:
             return Paused(fault.reason, answer.after_s)
         case _:

@@ -5,6 +5,9 @@ of the log: the application is job, sink, stream, incarnation and partition, the
 behind the last row (`sinks.lake` says what follows of it). Two commits of the same application at
 the same time exclude each other, so a driver that was thought dead writes nothing twice either.
 
+A table may forget a `txn` after a while (`delta.setTransactionRetentionDuration`; by itself it does
+not). Where it may have, and has none, it is asked for rows behind those in hand.
+
 Files of a commit that failed, or that a killed job had begun, are part of no version of the table;
 `VACUUM` removes them.
 
@@ -46,6 +49,7 @@ _UNFIT: Final = re.compile(r"(?P<said>.*failed validation check)")
 """Of a constraint of the table. What follows is a preview of rows, which no log should have."""
 
 _REASON_MAX: Final = 300
+_RETENTION: Final = "delta.setTransactionRetentionDuration"
 
 
 class DeltaSink(LakeSettings):
@@ -169,10 +173,19 @@ class _Table(LakeTable):
     @override
     def mark(self, place: Place, first: int) -> int | None:
         found: int | None = self._table.transaction_version(place.key)
+        if found is None and _RETENTION in self._table.metadata().configuration:
+            batches = self._scan(place, first, 2**63 - 1)
+            lasts = (pc.max(it.column("offset")).as_py() for it in batches if it.num_rows)
+            last = max(lasts, default=None)
+            found = None if last is None else int(last) + 1
         return found
 
     @override
     def offsets(self, place: Place, first: int, last: int) -> pa.Array:
+        read = self._scan(place, first, last).read_all().column("offset")
+        return pa.array(read.to_pylist(), pa.int64())
+
+    def _scan(self, place: Place, first: int, last: int) -> Any:
         conditions = (
             f"stream = {_quoted(place.stream)}",
             f"incarnation = {_quoted(place.incarnation)}",
@@ -183,8 +196,7 @@ class _Table(LakeTable):
         )
         found = self._table.scan(columns=["offset"], predicate=" AND ".join(conditions))
         # Through pyarrow: it lets other threads run while it waits for the store.
-        read = pa.RecordBatchReader.from_stream(found).read_all().column("offset")
-        return pa.array(read.to_pylist(), pa.int64())
+        return pa.RecordBatchReader.from_stream(found)
 
     @override
     def append(self, rows: pa.Table, marks: Mapping[Place, int]) -> None:

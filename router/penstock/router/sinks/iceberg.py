@@ -12,11 +12,12 @@ the other one unseen, so it is kept from trying again by itself. What a commit t
 written is part of no snapshot; removing orphan files is maintenance.
 
 The catalog is whatever the library knows: REST, SQL, Glue, Hive. A store or catalog that fails is
-no record's fault.
+no record's fault. A REST catalog that falls silent is given up after `timeout_s`
+(`sinks.iceberg_catalog`), one of SQL when its driver does (`connect_timeout` in its URI), and so is
+one of Glue (a minute). Hive's client waits for as long as the connection stands.
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -25,9 +26,17 @@ import pyarrow.compute as pc
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, Verdict
+from penstock.router.core.verdict import Busy, Paused, Verdict
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.iceberg_catalog import (
+    SettingError,
+    blaming_settings,
+    client_errors,
+    client_verdict,
+    connected,
+    store_verdict,
+)
 from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, Place
 from penstock.router.sinks.request_settings import Secret
 from penstock.router.sinks.sink import SinkContext
@@ -35,7 +44,6 @@ from penstock.router.sinks.sink import SinkContext
 MARKS: Final = "penstock.marks"
 
 _RETRIES: Final = "commit.retry.num-retries"
-_STATUS: Final = re.compile(r"HTTP status (\d{3})\b")
 _REASON_MAX: Final = 300
 _AGAIN: Final = (
     "CommitFailedException", "CommitStateUnknownException", "NamespaceAlreadyExistsError",
@@ -70,15 +78,17 @@ class Iceberg(LakeSink):
     def __init__(self, config: IcebergSink, context: SinkContext) -> None:
         super().__init__(config, context)
         self._config = config
-        self._catalogs = needed("pyiceberg.catalog", extra="iceberg")
         exceptions = needed("pyiceberg.exceptions", extra="iceberg")
         self._missing_table = exceptions.NoSuchTableError
         theirs = [it for it in vars(exceptions).values() if isinstance(it, type)]
         self._theirs = tuple(it for it in theirs if issubclass(it, Exception))
-        self._sql_error = needed("sqlalchemy.exc", extra="iceberg").SQLAlchemyError
+        sql = needed("sqlalchemy.exc", extra="iceberg")
+        self._sql_error, self._wrong_uri = sql.SQLAlchemyError, sql.ArgumentError
+        self._clients = client_errors()
         others = (OSError, ValueError, ImportError, pa.ArrowException, self._sql_error)
-        self.failures = (*self._theirs, *others)
+        self.failures = (*self._theirs, *others, *self._clients)
         self.address = f"the Iceberg table {config.table}"
+        self._properties: dict[str, str] = {}
         self._catalog: Any = None
         self._table: Any = None
 
@@ -90,15 +100,20 @@ class Iceberg(LakeSink):
 
     @override
     def newest(self, rows: pa.Table) -> LakeTable:
+        config = self._config
         if self._catalog is None:
-            self._catalog = self._catalogs.load_catalog(self._config.catalog_name, **self._store())
-        if self._table is None:
-            self._table = self._loaded(rows)
-        else:
-            self._table.refresh()
+            self._properties = self._store()
+        with blaming_settings(self._properties):
+            if self._catalog is None:
+                name = config.catalog_name
+                self._catalog = connected(name, self._properties, config.timeout_s)
+            if self._table is None:
+                self._table = self._loaded(rows)
+            else:
+                self._table.refresh()
         # Ours alone, and not committed: see the module's docstring.
         self._table.metadata.properties[_RETRIES] = "0"
-        return _Table(self._table, adds_columns=self._config.new_columns == "add")
+        return _Table(self._table, adds_columns=config.new_columns == "add")
 
     def _loaded(self, rows: pa.Table) -> Any:
         config, catalog = self._config, self._catalog
@@ -129,11 +144,13 @@ class Iceberg(LakeSink):
         if isinstance(error, self._theirs):
             passes = type(error).__name__ in _AGAIN
             return Busy(said) if passes else Paused(f"{type(error).__name__}: {said}")
-        if isinstance(error, OtherTypeError | ImportError):
+        if isinstance(error, OtherTypeError | SettingError | ImportError | self._wrong_uri):
             return Paused(said)
         if isinstance(error, self._sql_error):
             return Busy(said)
-        return verdict_of(error, said)
+        if isinstance(error, self._clients):
+            return client_verdict(error, said)
+        return store_verdict(error, said)
 
 
 class OtherTypeError(ValueError):
@@ -228,17 +245,3 @@ class _Table(LakeTable):
             self._table.transaction().update_schema().union_by_name(schema)
         except (validation, ValueError) as error:
             raise OtherTypeError(f"a column is of another type in the table: {error}") from error
-
-
-def verdict_of(error: Exception, said: str) -> Verdict:
-    """What an error of the store means for the rows of a commit."""
-    found = _STATUS.search(said)
-    status = int(found[1]) if found else 0
-    fault = Fault(f"http_{status}" if status else "iceberg", said, status)
-    if status == 413 or "EntityTooLarge" in said:
-        return TooLarge(fault)
-    if isinstance(error, PermissionError | FileNotFoundError) or "ACCESS_DENIED" in said:
-        return Paused(said)
-    if 300 <= status < 500 and status not in (408, 409, 425, 429):
-        return Paused(said)
-    return Busy(said) if isinstance(error, OSError) else Failed(fault)

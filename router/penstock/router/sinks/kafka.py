@@ -99,6 +99,12 @@ class KafkaSink(RequestSettings):
             raise ValueError("tls is for the security_protocol ssl and sasl_ssl")
         return self
 
+    @model_validator(mode="after")
+    def _positions_have_a_topic_of_their_own(self) -> Self:
+        if self.positions_topic == self.topic:
+            raise ValueError("positions_topic must be another one than topic, and is compacted")
+        return self
+
     @override
     def about(self) -> str:
         return f"messages in {self.topic} at {self.servers}; in transactions"

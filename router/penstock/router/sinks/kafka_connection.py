@@ -1,6 +1,7 @@
 """The Kafka sink's producer, and the topic in which its positions are."""
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ _MS: Final = 1000
 _TRANSACTION_MS_MIN: Final = 10_000
 _SETUP_MS_MIN: Final = 1000
 _FETCH_WAIT_MS: Final = 10
+_HEAR_S: Final = 1.0
+"""How often a producer with nothing to do is asked what it has to say."""
 _LINGER_MS: Final = 100
 """Batches go when they are full, or at the end of the request."""
 _POSITIONS_SEGMENT_BYTES: Final = 16 * 1024 * 1024
@@ -59,6 +62,8 @@ class Connection:
         self._producer: Producer | None = None
         self._positions: dict[str, Position] = {}
         self._said: KafkaError | None = None
+        self._in_use = threading.Lock()
+        self._closed = threading.Event()
 
     def position(self, place: str) -> Position | None:
         """How far the last batch came in a partition of the log, as the topic of positions says.
@@ -67,10 +72,11 @@ class Connection:
             TroubleError: There is no way to know.
             OSError: The password's file cannot be read.
         """
-        self._said = None
-        if self._producer is None:
-            self._open()
-        return self._positions.get(place)
+        with self._in_use:
+            self._said = None
+            if self._producer is None:
+                self._open()
+            return self._positions.get(place)
 
     def send(
         self, messages: Sequence[Message], place: str, behind: Position
@@ -83,19 +89,25 @@ class Connection:
         Raises:
             TroubleError: Nothing is there, or nobody knows; then `position` will.
         """
-        try:
-            refused = self._transact(messages, place, behind)
-        except (KafkaException, SystemError) as error:
-            self._abort(requires=_error(error).txn_requires_abort())
-            raise self._trouble(error) from None
-        if refused:
-            self._abort(requires=True)
-        else:
-            self._positions[place] = behind
-        return refused
+        with self._in_use:
+            try:
+                refused = self._transact(messages, place, behind)
+            except (KafkaException, SystemError) as error:
+                self._abort(requires=_error(error).txn_requires_abort())
+                raise self._trouble(error) from None
+            if refused:
+                self._abort(requires=True)
+            else:
+                self._positions[place] = behind
+            return refused
 
     def close(self) -> None:
         """Forget the producer; a transaction that is open ends when the next one begins."""
+        with self._in_use:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._closed.set()
         if self._producer is not None:
             self._producer.purge()
         self._producer = None
@@ -157,7 +169,7 @@ class Connection:
                 self._said = self._said or _error(error)
             else:
                 return
-        self.close()
+        self._forget()
 
     def _open(self) -> None:
         timeout_s = self._config.timeout_s
@@ -169,11 +181,25 @@ class Connection:
             self._positions = self._read_positions(shared)
         except (KafkaException, SystemError) as error:
             self._listen()
-            self.close()
+            self._forget()
             raise self._trouble(error) from None
         except TroubleError:
-            self.close()
+            self._forget()
             raise
+        self._closed = threading.Event()
+        threading.Thread(
+            target=self._hear, args=(self._closed,), name="penstock-kafka-sink", daemon=True
+        ).start()
+
+    def _hear(self, closed: threading.Event) -> None:
+        """Let the producer say what it has to say: while no batch comes that would pile up."""
+        while not closed.wait(_HEAR_S):
+            if self._in_use.acquire(blocking=False):
+                try:
+                    if not closed.is_set():
+                        self._listen()
+                finally:
+                    self._in_use.release()
 
     def _listen(self) -> None:
         """Hear what librdkafka has to say of the connection meanwhile."""
@@ -209,9 +235,10 @@ class Connection:
                 if error is not None:
                     raise KafkaException(error)
                 key = (message.key() or b"").decode(errors="replace")
-                if not key.startswith(own):
+                position = read_position(message.value() or b"")
+                if not key.startswith(own) or position is None:
                     raise TroubleError("_INVALID_ARG", f"{topic} is not this sink's alone: {key}")
-                found[key.removeprefix(own)] = Position(**orjson.loads(message.value() or b"{}"))
+                found[key.removeprefix(own)] = position
         finally:
             consumer.close()
 
@@ -288,6 +315,18 @@ class Connection:
         if found.name() in _VAGUE and self._said is not None:
             found = self._said
         return TroubleError(found.name(), found.str())
+
+
+def read_position(value: bytes) -> Position | None:
+    """A position as we write it; None for what somebody else wrote."""
+    try:
+        match orjson.loads(value):
+            case {"first": int(first), "end": int(end), "digest": str(digest), **others}:
+                return None if others else Position(first, end, digest)
+            case _:
+                return None
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _error(error: BaseException) -> KafkaError:

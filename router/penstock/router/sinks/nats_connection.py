@@ -22,6 +22,8 @@ Result = TypeVar("Result")
 
 _REFUSED: Final = ("authoriz", "authentic", "permission", "user ", "account")
 """In what a server says to whom it does not let in."""
+_FULL: Final = ("maximum", "exceeded")
+"""In what it says where there is no room: for connections of the account, of anybody."""
 
 _NOBODY: Final = "503"
 """The status that NATS answers with where nobody listens on the subject."""
@@ -86,7 +88,7 @@ class Connection:
             with suppress(AssertionError, Error):  # nats-py's, when it has not begun to connect
                 await client.close()
             said = self._problem or str(error) or type(error).__name__
-            refused = isinstance(error, ValueError) or any(it in said.lower() for it in _REFUSED)
+            refused = isinstance(error, ValueError) or is_refusal(said)
             raise (PermissionError if refused else ConnectionError)(f"NATS: {said}") from None
         self._client = client
 
@@ -178,6 +180,12 @@ class Connection:
                 target=_turn, args=(self._loop,), name="penstock-nats-sink", daemon=True
             ).start()
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def is_refusal(said: str) -> bool:
+    """Whether a server that lets us not in will do so until somebody corrects something."""
+    said = said.lower()
+    return any(it in said for it in _REFUSED) and not all(it in said for it in _FULL)
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,0 +1,124 @@
+"""Iceberg's catalogs by the library that knows them, and what may go wrong on the way there.
+
+The library's sessions with a REST catalog have no time limit: one that takes a request and falls
+silent would hold the sink for ever. So a catalog of that kind is made with sessions whose requests
+have one, for the connection and for each read of an answer.
+"""
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, Verdict
+from penstock.router.sinks.extras import needed
+
+_LIMIT: Final = "penstock.timeout-s"
+_STATUS: Final = re.compile(r"HTTP status (\d{3})\b")
+_OF_CLIENTS: Final = (
+    ("botocore.exceptions", ("BotoCoreError", "ClientError")),  # Glue, DynamoDB
+    ("thrift.Thrift", ("TException",)),  # Hive
+)
+"""What clients of catalogs raise and the library hands on; they come with its extras."""
+_AWS_PASSES: Final = re.compile(
+    r"Throttl|TooManyRequests|RequestLimit|Unavailable|Internal|Timeout|Concurrent"
+    r"|EndpointConnection|ConnectionClosed|ConnectionError|HTTPClientError|ProxyConnection"
+)
+
+
+class SettingError(ValueError):
+    """The settings of the catalog make no sense to the library, or to the catalog."""
+
+
+def connected(name: str, properties: Mapping[str, str], timeout_s: float) -> Any:
+    """A catalog; none of its requests over REST takes longer than `timeout_s` between two reads.
+
+    Raises:
+        ValueError: The library cannot make sense of the properties.
+        OSError: There is no answer.
+    """
+    catalogs = needed("pyiceberg.catalog", extra="iceberg")
+    catalogs.AVAILABLE_CATALOGS[catalogs.CatalogType.REST] = _rest
+    return catalogs.load_catalog(name, **{_LIMIT: str(timeout_s), **properties})
+
+
+@contextmanager
+def blaming_settings(properties: Mapping[str, str]) -> Iterator[None]:
+    """Around what is done before there is a record: a value that is wrong is one of a setting.
+
+    Raises:
+        SettingError: Instead of a ValueError; it repeats no property, for that may be a secret.
+    """
+    try:
+        yield
+    except OSError:  # of the way there; some are ValueErrors as well
+        raise
+    except ValueError as error:
+        said = str(error)
+        for value in sorted(filter(None, properties.values()), key=len, reverse=True):
+            said = said.replace(value, "***")
+        raise SettingError(f"the catalog cannot be used: {said}") from None
+
+
+def _rest(name: str, properties: Mapping[str, str]) -> Any:
+    """A REST catalog with limited sessions; without our property there is no limit, as before."""
+    rest = needed("pyiceberg.catalog.rest", extra="iceberg")
+
+    def with_limit(self: Any, session: Any) -> None:
+        limit = self.properties.get(_LIMIT)
+        if limit is not None:
+            session.request = partial(session.request, timeout=float(limit))
+        rest.RestCatalog._config_headers(self, session)  # noqa: SLF001 - the first to see a session
+
+    made: Callable[..., Any] = type(
+        "LimitedRestCatalog", (rest.RestCatalog,), {"_config_headers": with_limit}
+    )
+    return made(name, **properties)
+
+
+def client_errors() -> tuple[type[Exception], ...]:
+    """Of the clients that are installed."""
+    found: list[type[Exception]] = []
+    for module, names in _OF_CLIENTS:
+        try:
+            loaded = importlib.import_module(module)
+        except ImportError:
+            continue  # so none of its errors can come
+        found += [getattr(loaded, name) for name in names]
+    return tuple(found)
+
+
+def client_verdict(error: Exception, said: str) -> Verdict:
+    """What a client's error means: it is about the catalog, and no record's fault."""
+    told: Any = getattr(error, "response", None)
+    if not isinstance(told, dict):
+        aws = type(error).__module__.startswith("botocore")
+        names = " ".join(it.__name__ for it in type(error).__mro__)
+        return Paused(said) if aws and not _AWS_PASSES.search(names) else Busy(said)
+    status = told.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code = str(told.get("Error", {}).get("Code", ""))
+    passes = _AWS_PASSES.search(code) is not None or status == 429 or status >= 500
+    return Busy(said) if passes else Paused(said)
+
+
+def store_verdict(error: Exception, said: str) -> Verdict:
+    """What an error of the store means for the rows of a commit."""
+    found = _STATUS.search(said)
+    status = int(found[1]) if found else 0
+    fault = Fault(f"http_{status}" if status else "iceberg", said, status)
+    if status == 413 or "EntityTooLarge" in said:
+        return TooLarge(fault)
+    if isinstance(error, PermissionError | FileNotFoundError) or "ACCESS_DENIED" in said:
+        return Paused(said)
+    if 300 <= status < 500 and status not in (408, 409, 425, 429):
+        return Paused(said)
+    if isinstance(error, OSError):
+        wrong = isinstance(error, ValueError) and not isinstance(error, pa.ArrowException)
+        return (
+            Paused(said) if wrong else Busy(said)
+        )  # a URL that is none, an answer that is no JSON
+    return Failed(fault)
