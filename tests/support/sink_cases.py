@@ -24,6 +24,8 @@ from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.sinks.requests import RequestSink
 from penstock.router.sinks.table import sink_kind
 from tests.support.clickhouse_server import ClickHouseRun
+from tests.support.fake_datadog import API_KEY as DATADOG_KEY
+from tests.support.fake_datadog import FakeDatadog
 from tests.support.fake_elasticsearch import API_KEY, FakeElasticsearch
 from tests.support.fake_loki import TENANT, FakeLoki
 from tests.support.fake_otlp import FakeOtlp
@@ -32,7 +34,14 @@ from tests.support.fault_door import Answered, Asked, Backend, FaultDoor
 from tests.support.metric_servers import MetricRun, MetricServer, prometheus
 from tests.support.moto_server import S3_KEYS, MotoRun
 from tests.support.real_products import ELASTICSEARCH_URL, RealElasticsearch
-from tests.support.sink_batches import NOW_NS, batch, context, gauge_record, log_record
+from tests.support.sink_batches import (
+    NOW_NS,
+    batch,
+    context,
+    gauge_record,
+    log_record,
+    span_record,
+)
 from tests.support.waiting import wait_until
 
 FAST: Final = {"retry": {"first_s": 0.005, "max_s": 0.02}, "timeout_s": 10}
@@ -54,6 +63,7 @@ class Case:
         takes_future: Whether a time two hours ahead is taken.
         plain: A request's body as the sink's records lie in it.
         path: Of the destination's URL.
+        urls: Keys for further addresses, which are the destination's as well.
         ready: What there is to do before the first record; it counts as nothing asked.
     """
 
@@ -67,12 +77,14 @@ class Case:
     takes_future: bool = True
     plain: Callable[[bytes], bytes] = bytes
     path: str = ""
+    urls: tuple[str, ...] = ()
     ready: Callable[[Any, Any], None] | None = None
 
     def sink(self, door: FaultDoor, directory: Path, **keys: Any) -> tuple[Any, SinkContext]:
         """The sink, open, and its context."""
         made = context(directory)
         own = {**FAST, **self.keys, **getattr(door.backend, "keys", {})}
+        own |= dict.fromkeys(self.urls, door.url)
         settings = {"type": self.type, "url": door.url + self.path, **own, **keys}
         sink = make_sink(sink_kind(self.type).config.model_validate(settings), made)
         assert isinstance(sink, RequestSink)
@@ -116,6 +128,14 @@ def _padded(number: int) -> Record:
     """Larger than what a Parquet file has beside its rows."""
     dice = random.Random(number)
     return log_record(number, padding=dice.randbytes(4000).hex())
+
+
+def _poison_point(number: int) -> Record:
+    return gauge_record(number, name="queue.POISON")
+
+
+def _poison_span(number: int) -> Record:
+    return span_record(number, name="POISON")
 
 
 def _ill_typed(number: int) -> Record:
@@ -162,6 +182,11 @@ def _elastic_documents(backend: FakeElasticsearch | RealElasticsearch) -> Counte
     )
 
 
+def _of_tag(tags: Any) -> int:
+    (found,) = (tag for tag in tags if tag.startswith("number:"))
+    return int(found.removeprefix("number:n"))
+
+
 def _with_a_table(sink: Any, run: ClickHouseRun) -> None:
     run.make(sink._creation())
     wait_until(lambda: not isinstance(sink.see_to_table(), Busy))
@@ -171,6 +196,20 @@ CASES: Final = {
     "clickhouse": Case(
         "clickhouse", ClickHouseRun, lambda it: it.stored(),
         keys={"tokens": False}, poison=_poison, effectively_once=True, ready=_with_a_table,
+    ),
+    "datadog": Case(
+        "datadog", FakeDatadog, lambda it: _numbers(log["message"] for log in it.logs),
+        keys={"api_key": DATADOG_KEY}, poison=_poison,
+    ),
+    "datadog metrics": Case(
+        "datadog", FakeDatadog, lambda it: Counter(_of_tag(tags) for _, tags, *_ in it.points),
+        keys={"api_key": DATADOG_KEY, "past_s": 86_400}, record=gauge_record,
+        poison=_poison_point, takes_future=False,
+    ),
+    "datadog traces": Case(
+        "datadog", FakeDatadog, lambda it: Counter(span["trace_id"] - 1 for span in it.spans),
+        keys={"api_key": DATADOG_KEY}, record=span_record, poison=_poison_span,
+        urls=("agent_url",),
     ),
     "http": Case(
         "http", Webhook,

@@ -10,6 +10,7 @@ from penstock.router.config import JobConfig
 from penstock.router.plan import picture
 from penstock.router.sinks.http import HttpSink
 from penstock.router.sinks.parquet import ParquetSink
+from penstock.router.sinks.table import known_types
 from penstock.service import ConfigError, load_config, show_config
 
 SAMPLE = Path("router/job.yaml")
@@ -89,3 +90,23 @@ def test_the_example_of_two_backends_changes_only_what_it_says() -> None:
     assert before["sinks"]["lake"] == swapped["sinks"]["lake"]
     assert {key for key in before if before[key] != beside[key]} == {"routes", "sinks"}
     assert before["sinks"] == {k: v for k, v in beside["sinks"].items() if k != "candidate"}
+
+
+EXAMPLES = sorted(Path("examples/sinks").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda it: it.stem)
+def test_the_examples_of_sinks_are_jobs(path: Path) -> None:
+    config = load_config(JobConfig, path, env_prefix="PENSTOCK_ROUTER", environ={})
+    readme = (path.parent / "README.md").read_text()
+    assert f"[{path.name}]({path.name})" in readme
+    assert {it.type for it in config.sinks.values()} <= set(known_types())
+
+
+def test_there_is_an_example_of_each_lake_bus_and_vendor() -> None:
+    shown = {
+        sink["type"]
+        for path in EXAMPLES
+        for sink in yaml.safe_load(path.read_text())["sinks"].values()
+    }
+    assert shown >= {"delta", "iceberg", "kafka", "clickhouse", "datadog"}

@@ -26,6 +26,7 @@ GROUP: Final = "penstock.router.sinks"
 _OWN: Final = {
     "clickhouse": "penstock.router.sinks.clickhouse:ClickHouse",
     "console": "penstock.router.sinks.console:Console",
+    "datadog": "penstock.router.sinks.datadog:Datadog",
     "delta": "penstock.router.sinks.delta:Delta",
     "elasticsearch": "penstock.router.sinks.elasticsearch:Elasticsearch",
     "http": "penstock.router.sinks.http:HttpPost",

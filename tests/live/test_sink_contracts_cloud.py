@@ -1,0 +1,66 @@
+"""What the fakes of cloud services say, and the services say too: the same tests run against both.
+
+As in `test_sink_contracts.py`: without more, a fake is asked; an environment variable names the
+real service instead, which holds a few records of these tests afterwards.
+
+    PENSTOCK_TEST_DATADOG_URL=https://http-intake.logs.datadoghq.com
+    PENSTOCK_TEST_DATADOG_API_KEY=…
+    PENSTOCK_TEST_DATADOG_METRICS_URL=https://api.datadoghq.com
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.live.test_sink_contracts import ask, destination
+from tests.support.fake_datadog import API_KEY, FakeDatadog
+from tests.support.sink_batches import NOW_NS
+
+pytestmark = pytest.mark.live
+
+Post = Callable[..., tuple[int, Any]]
+NOW_S = NOW_NS // 10**9
+POINT = {"metric": "penstock.contract", "type": 3, "points": [{"timestamp": NOW_S, "value": 1.5}]}
+
+
+@pytest.fixture
+def datadog() -> Iterator[Post]:
+    own = os.environ.get("PENSTOCK_TEST_DATADOG_API_KEY", API_KEY)
+    with destination("DATADOG", FakeDatadog) as logs:
+
+        def post(path: str, body: Any, key: str | None = own) -> tuple[int, Any]:
+            metrics = os.environ.get("PENSTOCK_TEST_DATADOG_METRICS_URL", logs)
+            url = logs if path.endswith("logs") else metrics.rstrip("/")
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            named = {"DD-API-KEY": key} if key is not None else {}
+            return ask(f"{url}{path}", data, Content_Type="application/json", **named)
+
+        yield post
+
+
+def test_datadog_takes_an_array_of_logs(datadog: Post) -> None:
+    logs = [{"message": "a", "ddsource": "penstock"}, {"message": "b", "more": {"c": 1}}]
+    assert datadog("/api/v2/logs", logs)[0] == 202
+
+
+def test_datadog_takes_a_point_and_names_no_error(datadog: Post) -> None:
+    assert datadog("/api/v2/series", {"series": [POINT]}) == (202, {"errors": []})
+
+
+@pytest.mark.parametrize("body", [b"[", b"{", b"[7]"])
+def test_datadog_refuses_a_whole_request_that_is_none(datadog: Post, body: bytes) -> None:
+    assert datadog("/api/v2/logs", body)[0] == 400
+
+
+def test_datadog_refuses_more_than_it_takes(datadog: Post) -> None:
+    many = [{"message": "x" * 6000}] * 1000
+    assert datadog("/api/v2/logs", many)[0] == 413
+
+
+def test_datadog_refuses_whoever_has_no_key(datadog: Post) -> None:
+    for key in (None, "0" * 32):
+        assert datadog("/api/v2/logs", [{"message": "a"}], key)[0] in (401, 403)
+    assert datadog("/api/v2/series", {"series": [POINT]}, "0" * 32)[0] == 403
