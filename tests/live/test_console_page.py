@@ -46,6 +46,7 @@ class Pipeline:
     log: FakeConsoleLog
     parts: dict[str, FakePart] = field(default_factory=dict)
     console: Console | None = None
+    replays: dict[str, Any] = field(default_factory=dict)
     token: str = ""
     _asked: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -80,6 +81,7 @@ class Pipeline:
             "loki": {"committed": {"logs": n}, "restarts": 2, "problem": f"HTTP 503 {SCRIPT}"},
         }}  # fmt: skip
         reasons = [f"sink/loki: {SCRIPT}"]
+        info["replays"] = self.replays
         return a_status("router", "lake", lake, loki, info=info, health="degraded", reasons=reasons)
 
 
@@ -205,6 +207,44 @@ def test_routers_show_lag_and_dead_letters_with_the_way_to_replay_them(
     expect(page.get_by_role("row", name="lake")).to_contain_text("delivers")
     expect(page.get_by_role("row", name="loki")).to_contain_text("waits")
     expect(page.locator(".note")).to_contain_text("penstock router dlq replay JOB.yaml --sink loki")
+
+
+def test_dead_letters_are_looked_at_and_replayed_with_the_token_once_it_is_meant(
+    seen: Watched, pipeline: Pipeline
+) -> None:
+    page, part = seen.page, pipeline.parts["router"]
+    pipeline.replays = {"possible": True, "files": {"loki": 1}, "under_way": None, "last": None}
+    file = {"name": "loki/logs.5f-0-7-8", "letters": 2, "codes": {"http_400": 2}, "reason": SCRIPT}
+    part.answers["list"] = (200, {"files": [file]})
+    part.answers["replay"] = (409, {"error": "another replay is under way"})
+    show(page, pipeline, "routers")
+    page.get_by_role("button", name="Dead letters of loki").click()
+    expect(page.get_by_role("dialog", name="token")).to_be_visible()
+    assert part.posted == [], "nobody looks at records without the token"
+    page.locator("#token-field").fill(pipeline.token)
+    page.keyboard.press("Enter")
+    listed = page.get_by_role("dialog", name="Dead letters of loki")
+    expect(listed).to_contain_text(f"2 records, http_400: {SCRIPT}")
+    assert page.evaluate("window.hacked") is None
+    listed.get_by_role("button", name="Deliver them to lake").click()
+    asked = page.get_by_role("dialog", name="Deliver dead letters again?")
+    expect(asked).to_contain_text("lake takes nothing else")
+    assert [document["do"] for _, _, document in part.posted] == ["list"], "it is only asked yet"
+    asked.get_by_role("button", name="Do it").click()
+    expect(asked).to_contain_text("Not done: router: another replay is under way")
+    assert "503" in seen.errors.pop(), "what the browser itself says of such an answer"
+    part.answers["replay"] = (202, {"done": "1 files of loki go to lake"})
+    asked.get_by_role("button", name="Do it").click()
+    expect(asked).to_contain_text("Done: 1 files of loki go to lake")
+    path, authorization, document = part.posted[-1]
+    assert (path, authorization) == ("/dead-letters", f"Bearer {pipeline.token}")
+    assert (document["sink"], document["to"]) == ("loki", "lake")
+    assert document["by"].startswith("console, for ")
+    asked.get_by_role("button", name="Close").click()
+    last = {"sink": "loki", "to": "lake", "by": "alice", "records": 2, "problem": ""}
+    pipeline.replays = {"possible": True, "files": {"loki": 0}, "under_way": None, "last": last}
+    expect(page.locator("main")).to_contain_text("brought 2 records to lake, asked for by alice")
+    pipeline.replays = {}
 
 
 def test_a_tail_goes_on_and_finds_what_is_looked_for(seen: Watched, pipeline: Pipeline) -> None:

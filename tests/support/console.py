@@ -45,10 +45,14 @@ class FakePart:
     """A part's admin endpoint: each answer is what `status` gives then.
 
     Attributes:
+        posted: What it was asked to do: path, token, document.
+        answers: What it says to that, with a status; 404 without any.
         silent: It takes connections and answers nothing while this is set.
     """
 
     def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+        self.posted: list[tuple[str, str, dict[str, Any]]] = []
+        self.answers: dict[str, tuple[int, dict[str, Any]]] = {}
         self.silent = threading.Event()
         self.goes_on = threading.Event()
         part = self
@@ -60,6 +64,16 @@ class FakePart:
                     return
                 body = json.dumps(status()).encode()
                 self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_POST(self) -> None:
+                document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                part.posted.append((self.path, self.headers["Authorization"], document))
+                status, answer = part.answers.get(document["do"], (404, {"error": "no"}))
+                body = json.dumps(answer).encode()
+                self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

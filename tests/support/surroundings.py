@@ -12,6 +12,7 @@ from penstock.logd.nats.dial import NatsAccess
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.postbox import Postbox
 from penstock.logd.surroundings import Surroundings
+from penstock.service import Tracer
 from penstock.service.clock import Clock, SystemClock
 
 
@@ -36,6 +37,7 @@ def make_surroundings(
     clock: Clock | None = None,
     admission: AdmissionPolicy = NEVER_LEAVE,
     masters: MasterKeys | None = None,
+    tracer: Tracer | None = None,
 ) -> Surroundings:
     link = NatsLink(
         NatsAccess(servers=parse_servers("nats://127.0.0.1:1")),
@@ -54,4 +56,5 @@ def make_surroundings(
         admission=admission,
         masters=masters or MasterKeys({}),
         streams_for=lambda _: (),
+        tracer=tracer,
     )

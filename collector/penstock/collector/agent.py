@@ -25,7 +25,7 @@ from penstock.collector.reloading import Reloads, Report, changed_keys
 from penstock.collector.reporting import Reporter
 from penstock.collector.runner import Surroundings
 from penstock.collector.saving import Saver
-from penstock.collector.settings import graph_of, resource_of, sizes_of
+from penstock.collector.settings import graph_of, own_subjects, resource_of, sizes_of
 from penstock.collector.source_sections import Source as Section
 from penstock.collector.source_set import Difference, SourceSet, difference
 from penstock.collector.sources.source import Source
@@ -35,6 +35,7 @@ from penstock.service import (
     Health,
     ServiceError,
     Status,
+    Tracing,
     admin_server,
     notify,
     notify_reloading,
@@ -83,6 +84,7 @@ class Agent:
         if directory.foreign:
             self._log.error("the spool is not the one of the checkpoint; beginning a new chain")
         self._directory = directory
+        self._tracing = Tracing(config.tracing, "collector", config.name, own_subjects(config))
         self._publisher = self._make_publisher(config)
         engine = self._engine = Engine(directory, config, self._publisher, self._clock)
         self._sources = SourceSet(self._surroundings(config))
@@ -138,6 +140,7 @@ class Agent:
             self._endpoints_path.unlink(missing_ok=True)
             await control.close()
             await self._publisher.close()
+            await asyncio.to_thread(self._tracing.close)
             admin.close()
             self._directory.lock.release()
         if held:
@@ -237,7 +240,8 @@ class Agent:
         return [section for section in config.sources if self._takes(section)]
 
     def _make_publisher(self, config: CollectorConfig) -> Publisher:
-        return Publisher(config.nats, self._directory.state.incarnation, self._on_nats_change)
+        incarnation, tracer = self._directory.state.incarnation, self._tracing.tracer
+        return Publisher(config.nats, incarnation, self._on_nats_change, tracer)
 
     @property
     def _endpoints_path(self) -> Path:
@@ -368,4 +372,5 @@ class Agent:
             reloads=self._reloads,
         )
         status.info["transforms"] = self._engine.pipeline.graph.counts()
+        status.info["tracing"] = self._tracing.counts()
         return status

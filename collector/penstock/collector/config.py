@@ -17,7 +17,7 @@ from penstock.collector.limits import (
 from penstock.collector.source_sections import OtlpSource, Section, Source
 from penstock.collector.transforms.case_sections import TestCase
 from penstock.collector.transforms.sections import Name, OutputSection, TransformConfig
-from penstock.service import AdminAccess, HostPort
+from penstock.service import AdminAccess, HostPort, TracingSection
 from penstock.specs.errors import SpecError
 from penstock.specs.sensitive import Action, HashKey
 
@@ -108,6 +108,7 @@ class CollectorConfig(Section):
     admin: HostPort = "127.0.0.1:9295"
     admin_access: AdminAccess | None = None
     admin_socket: Path | None = None
+    tracing: TracingSection | None = None
     subject_prefix: str = "telemetry"
     resource: dict[str, str] = Field(default_factory=dict)
     environment: list[str] = Field(default=[])

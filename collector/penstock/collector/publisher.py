@@ -22,7 +22,8 @@ from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, encode_body
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError
 from penstock.logd.publisher import connect_within, nats_client
-from penstock.service import ConfigError, UnavailableError
+from penstock.service import ConfigError, Span, Tracer, UnavailableError
+from penstock.service.tracing import span_of, trace_of
 
 Answer = Stored | Behind | Refused | Failed
 
@@ -39,11 +40,17 @@ class Publisher:
         incarnation: Made with the data directory; with a lane's key it makes a producer id, so that
             a new spool, whose offsets start again, is never taken for the old one.
         on_change: Called when the connection is lost or found.
+        tracer: Has spans of batches from here to their acks; None: there are none.
     """
 
     def __init__(
-        self, config: NatsSection, incarnation: UUID, on_change: Callable[[], None]
+        self,
+        config: NatsSection,
+        incarnation: UUID,
+        on_change: Callable[[], None],
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer
         self._config = config
         self._incarnation = incarnation
         self._on_change = on_change
@@ -96,9 +103,25 @@ class Publisher:
 
     async def publish(self, effect: Publish) -> Answer:
         """Send one batch and wait for what logd says to it; never raises for what can happen."""
-        batch = effect.batch
         if not self.is_connected:
             return Failed(effect.request, "nats_disconnected")
+        span = None if self._tracer is None else self._begin_span(self._tracer, effect)
+        answer = await self._publish(effect)
+        if span is not None:
+            _end_span(span, effect, answer)
+        return answer
+
+    def _begin_span(self, tracer: Tracer, effect: Publish) -> Span | None:
+        """A span for a batch, if it is not one of Penstock's own spans."""
+        if tracer.is_own(effect.lane.subject):
+            return None
+        producer = producer_id(self._incarnation, effect.lane)
+        return tracer.start(
+            "publish", kind="PRODUCER", trace_id=trace_of(producer, effect.batch.last)
+        )
+
+    async def _publish(self, effect: Publish) -> Answer:
+        batch = effect.batch
         if batch.body is None:
             batch.body = encode_lines(effect.lane.subject, batch)
         data = encode_batch(
@@ -157,6 +180,22 @@ class Publisher:
         self._last_error = ""
         self._log.info("nats reconnected", url=self._address)
         self._on_change()
+
+
+def _end_span(span: Span, effect: Publish, answer: Answer) -> None:
+    error = ""
+    if isinstance(answer, Stored):
+        span.span_id = span_of(span.trace_id)  # a batch is stored once; logd's span refers to it
+    else:
+        error = "sequence" if isinstance(answer, Behind) else answer.reason
+    batch = effect.batch
+    span.end(
+        error=error,
+        messaging__destination__name=effect.lane.subject,
+        messaging__batch__message_count=len(batch),
+        messaging__message__body__size=len(batch.body or b""),
+        penstock__source=effect.lane.source,
+    )
 
 
 def _trusting(ca_file: Path) -> ssl.SSLContext:

@@ -7,7 +7,9 @@ from typing import Any, Final, Literal
 from penstock.collector.config import CollectorConfig
 from penstock.service import ConfigError
 
-RESTART: Final = ("name", "data_dir", "admin", "admin_access", "admin_socket", "log_level")
+RESTART: Final = (
+    "name", "data_dir", "admin", "admin_access", "admin_socket", "tracing", "log_level",
+)  # fmt: skip
 """Keys that hold from a start to the next."""
 
 Result = Literal["applied", "unchanged", "refused"]

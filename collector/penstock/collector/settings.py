@@ -8,6 +8,8 @@ from penstock.collector.core.batch import Limits
 from penstock.collector.opening import Sizes
 from penstock.collector.transforms.build import build_checked
 from penstock.collector.transforms.graph import Graph
+from penstock.service.tracing import SERVICES
+from penstock.specs.subjects import subject_of
 
 
 def limits_of(config: CollectorConfig) -> Limits:
@@ -28,6 +30,11 @@ def sizes_of(config: CollectorConfig) -> Sizes:
 def resource_of(config: CollectorConfig) -> dict[str, Any]:
     """Of records that come without one."""
     return {"host.name": socket.gethostname(), **config.resource}
+
+
+def own_subjects(config: CollectorConfig) -> list[str]:
+    """On which Penstock's own spans are published, unless `output.subject` says otherwise."""
+    return [subject_of("span", name, config.subject_prefix) for name in SERVICES.values()]
 
 
 def graph_of(config: CollectorConfig, where: str = "the configuration") -> Graph:

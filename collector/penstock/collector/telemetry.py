@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector as PrometheusCollector
 from typing_extensions import override
 
@@ -14,7 +14,7 @@ from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.ledger import Account, Ledger
 from penstock.collector.journal import Journal
 from penstock.collector.reloading import Reloads
-from penstock.service import Health, Stage, Status
+from penstock.service import Health, Stage, Status, span_metrics
 from penstock.specs.subjects import KINDS, kind_of
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Metrics(PrometheusCollector):
         registry.register(self)
 
     @override
-    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+    def collect(self) -> Iterable[Metric]:
         status = self._status()
         records = CounterMetricFamily(
             "penstock_collector_records",
@@ -250,6 +250,7 @@ class Metrics(PrometheusCollector):
             *(records, held, scrubbed, unexplained, steps),
             *_spool_and_delivery(status),
             *_receiving_metrics(status),
+            *span_metrics("collector", status.info.get("tracing", {})),
         )
 
 

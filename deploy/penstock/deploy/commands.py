@@ -140,7 +140,7 @@ def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorato
     "config_path",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="YAML with settings of your own for logd, collector and router.",
+    help="YAML with settings of your own for logd, collector, router and console.",
 )
 @nats_option
 @nodes_option(1)

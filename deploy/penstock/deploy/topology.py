@@ -116,7 +116,7 @@ def write_configs(topology: Topology) -> None:
     for name, command, written in (
         *((part, "logd", logd_document(topology, part)) for part in topology.logds()),
         ("collector", "collector", collector_document(topology)),
-        ("router", "router", router_document(topology)),
+        ("router", "router", router_document(topology) | _actions(topology)),
         ("console", "console", _console(topology)),
     ):
         document = merged(written, topology.overlay.get(command, {}))
@@ -291,6 +291,11 @@ def router_document(topology: Topology) -> dict[str, Any]:
             "problems": {"type": "console"},
         },
     }
+
+
+def _actions(topology: Topology) -> dict[str, Any]:
+    """Whoever may act in the console may have the router act."""
+    return {"actions_token_file": str(topology.layout.console_token)}
 
 
 def _console(topology: Topology) -> dict[str, Any]:

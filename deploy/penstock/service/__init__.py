@@ -4,15 +4,18 @@ A leaf package: it imports nothing else of Penstock's and knows no component. `p
 does not use it, so that applications install pydantic alone (docs/decisions/0003).
 """
 
-from penstock.service.admin import AdminServer, Admission, Health, Stage, Status, Visitor
+from penstock.service.admin import Action, AdminServer, Admission, Health, Stage, Status, Visitor
 from penstock.service.admin_access import AdminAccess, admin_server, ask_admin
 from penstock.service.config import HostPort, HostPorts, check_only, load_config, show_config
 from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.logs import configure_logs
 from penstock.service.notify import notify, notify_reloading
 from penstock.service.run import exit_on_error, run_until_stopped
+from penstock.service.span_sender import Tracing
+from penstock.service.tracing import Span, Tracer, TracingSection, span_metrics
 
 __all__ = [
+    "Action",
     "AdminAccess",
     "AdminServer",
     "Admission",
@@ -22,8 +25,12 @@ __all__ = [
     "HostPort",
     "HostPorts",
     "ServiceError",
+    "Span",
     "Stage",
     "Status",
+    "Tracer",
+    "Tracing",
+    "TracingSection",
     "UnavailableError",
     "Visitor",
     "admin_server",
@@ -36,4 +43,5 @@ __all__ = [
     "notify_reloading",
     "run_until_stopped",
     "show_config",
+    "span_metrics",
 ]

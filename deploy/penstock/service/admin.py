@@ -17,7 +17,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -51,6 +51,7 @@ WHOLE_S: Final = 30.0
 _SILENCE_S: Final = 10.0
 """Seconds of them without a byte."""
 
+_BODY_BYTES_MAX: Final = 16 * 1024
 _VISITOR: Final = "penstock.visitor"
 _PROBED: Final = ("/livez", "/healthz")
 """A probe has no secrets: these answer everybody."""
@@ -133,6 +134,10 @@ class Admission(StrEnum):
 
 Admit = Callable[[Visitor], Admission]
 """Says what somebody may see. Called on the threads of connections, and does not wait."""
+
+Action = Callable[[Visitor, bytes], tuple[str, Mapping[str, Any]]]
+"""Does what the body of a POST asks for; returns the status line and a document. It decides itself
+who may. Called on the threads of connections, and does not wait."""
 
 TlsSource = Callable[[], ssl.SSLContext]
 """Gives the context for a new connection."""
@@ -262,6 +267,7 @@ class AdminServer:
         registry: Its metrics.
         tls: With it only TLS is served.
         admit: Says who may see more than the health; None: everybody.
+        actions: What may be done, by path.
     """
 
     def __init__(
@@ -271,7 +277,9 @@ class AdminServer:
         *,
         tls: TlsSource | None = None,
         admit: Admit | None = None,
+        actions: Mapping[str, Action] | None = None,
     ) -> None:
+        self._actions = actions or {}
         self._status = status
         self._tls = tls
         self._admit = admit
@@ -309,13 +317,12 @@ class AdminServer:
 
     def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
+        if path in self._actions:
+            return self._act(self._actions[path], environ, start)
         admission = self._admission(environ[_VISITOR], path)
         probed = path in _PROBED
-        if not probed and admission is Admission.UNKNOWN:
-            words = {"error": "say who you are: a client certificate, or Authorization: Bearer ..."}
-            return _json(start, "401 Unauthorized", words, ("WWW-Authenticate", "Bearer"))
-        if not probed and admission is Admission.FORBIDDEN:
-            return _json(start, "403 Forbidden", {"error": "it is known who you are: not for you"})
+        if not probed and admission is not Admission.ALL:
+            return _turned_away(start, admission)
         if path == "/metrics":
             body: Iterable[bytes] = self._metrics(environ, start)
             return body
@@ -331,6 +338,17 @@ class AdminServer:
         serving = path == "/livez" or status["health"] in (Health.READY, Health.DEGRADED)
         return _json(start, "200 OK" if serving else "503 Service Unavailable", status)
 
+    def _act(
+        self, action: Action, environ: WSGIEnvironment, start: StartResponse
+    ) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "POST":
+            return _json(start, "405 Method Not Allowed", {"error": "only POST"})
+        length = environ.get("CONTENT_LENGTH") or "0"
+        if not length.isascii() or not length.isdigit() or int(length) > _BODY_BYTES_MAX:
+            return _json(start, "413 Content Too Large", {"error": f"over {_BODY_BYTES_MAX} bytes"})
+        status, document = action(environ[_VISITOR], environ["wsgi.input"].read(int(length)))
+        return _json(start, status, document)
+
     def _admission(self, visitor: Visitor, path: str) -> Admission:
         """What whoever asks may see; a probe that shows nothing is not known."""
         if self._admit is None:
@@ -340,8 +358,15 @@ class AdminServer:
         return self._admit(visitor)
 
 
+def _turned_away(start: StartResponse, admission: Admission) -> list[bytes]:
+    if admission is Admission.FORBIDDEN:
+        return _json(start, "403 Forbidden", {"error": "it is known who you are: not for you"})
+    words = {"error": "say who you are: a client certificate, or Authorization: Bearer ..."}
+    return _json(start, "401 Unauthorized", words, ("WWW-Authenticate", "Bearer"))
+
+
 def _json(
-    start: StartResponse, status: str, body: dict[str, Any], *headers: tuple[str, str]
+    start: StartResponse, status: str, body: Mapping[str, Any], *headers: tuple[str, str]
 ) -> list[bytes]:
     data = json.dumps(body).encode()
     head = [("Content-Type", "application/json"), ("Content-Length", str(len(data))), *headers]

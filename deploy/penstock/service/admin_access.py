@@ -9,7 +9,7 @@ import hmac
 import ssl
 import threading
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -17,7 +17,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, ConfigDict
 
-from penstock.service.admin import AdminServer, Admission, Status, Visitor
+from penstock.service.admin import Action, AdminServer, Admission, Status, Visitor
 from penstock.service.errors import ConfigError
 
 Value = TypeVar("Value")
@@ -44,7 +44,12 @@ class AdminAccess(BaseModel):
     cert_file: Path | None = None
     key_file: Path | None = None
 
-    def server(self, status: Callable[[], Status], registry: CollectorRegistry) -> AdminServer:
+    def server(
+        self,
+        status: Callable[[], Status],
+        registry: CollectorRegistry,
+        actions: Mapping[str, Action] | None = None,
+    ) -> AdminServer:
         """An admin endpoint that nobody else sees more of than the health.
 
         Raises:
@@ -58,10 +63,10 @@ class AdminAccess(BaseModel):
             return Admission.ALL if known else Admission.UNKNOWN
 
         if self.cert_file is None:
-            return AdminServer(status, registry, admit=admit)
+            return AdminServer(status, registry, admit=admit, actions=actions)
         paths = (self.cert_file, self.key_file or self.cert_file)
         context = _Watched(paths, self._context)
-        return AdminServer(status, registry, tls=context.current, admit=admit)
+        return AdminServer(status, registry, tls=context.current, admit=admit, actions=actions)
 
     def _token(self) -> bytes:
         found = self.token_file.read_text().strip()
@@ -79,16 +84,21 @@ class AdminAccess(BaseModel):
 
 
 def admin_server(
-    status: Callable[[], Status], registry: CollectorRegistry, access: AdminAccess | None
+    status: Callable[[], Status],
+    registry: CollectorRegistry,
+    access: AdminAccess | None,
+    actions: Mapping[str, Action] | None = None,
 ) -> AdminServer:
     """The admin endpoint of a part; without a section everybody sees everything.
+
+    What may be done there, by path, decides itself who may.
 
     Raises:
         ConfigError: A file of the section cannot be used.
     """
     if access is None:
-        return AdminServer(status, registry)
-    return access.server(status, registry)
+        return AdminServer(status, registry, actions=actions)
+    return access.server(status, registry, actions)
 
 
 def ask_admin(address: str, path: str, access: AdminAccess | None, *, timeout_s: float) -> bytes:

@@ -35,7 +35,7 @@ from penstock.logd.nats.config import NatsSettings
 from penstock.logd.replication_settings import ReplicationSettings
 from penstock.logd.security.config import AuthSection, Door, TlsSection, check_encrypted
 from penstock.logd.standby import StandbySettings
-from penstock.service import HostPort
+from penstock.service import HostPort, TracingSection
 
 ENV_PREFIX: Final = "PENSTOCK_LOGD"
 """Of environment variables that override keys."""
@@ -206,6 +206,7 @@ class LogdConfig(_Settings):
     grpc: GrpcSection | None = None
     cluster: ClusterSection | None = None
     activity: ActivitySettings | None = None
+    tracing: TracingSection | None = None
     quota_delay_s_max: Annotated[float, Field(ge=0, le=60)] = 2.0
     tls: TlsSection | None = None
     auth: AuthSection = AuthSection()

@@ -57,6 +57,7 @@ from penstock.service import (
     AdminServer,
     ConfigError,
     Health,
+    Tracing,
     UnavailableError,
 )
 from penstock.service.clock import BootClock, SystemClock
@@ -110,12 +111,13 @@ class _Daemon:
             access, name=f"{config.node}/acks", on_messages=_ignore, rng=rng, clock=clock
         )
         self._budget = ByteBudget(config.intake_bytes_max)
+        self._tracing = Tracing(config.tracing, "logd", config.node)
         self._acks = AckSender(self._ack_link)
         self._compactor = Compactor(_compaction(config), SystemClock())
         self._masters = config.masters()
         self._engine = self._make_engine()
         watch_masters(self._keeper, config_path, self._masters, self._engine)
-        self._doors = Doors(config, self._engine)
+        self._doors = Doors(config, self._engine, tracer=self._tracing.tracer)
         self._doors.keep_from_streams(self._acks)
         self._server = FetchServer(
             self._doors.api,
@@ -137,6 +139,7 @@ class _Daemon:
             keeper=self._keeper,
             data_dir=config.data_dir,
             grpc=self._grpc,
+            spans=self._tracing.counts,
         )
 
     async def start(self, stack: ExitStack) -> None:
@@ -149,7 +152,7 @@ class _Daemon:
         endpoints = {"fetch": fetch_address, "admin": admin_address}
         if self._grpc is not None:
             endpoints["grpc"] = self._grpc.listen()
-        for part in (self._server, self._ack_link, self._data_link):
+        for part in (self._tracing, self._server, self._ack_link, self._data_link):
             stack.callback(part.close)
         await self._open_streams(endpoints)
         self._compactor.start()
@@ -373,6 +376,7 @@ class _Daemon:
             compactor=self._compactor,
             standby=self._config.standby(),
             masters=self._masters,
+            tracer=self._tracing.tracer,
         )
 
     def _on_messages(self, messages: dict[bytes, list[Message]]) -> None:

@@ -23,9 +23,11 @@ from penstock.logd.fetch.access import AccessApi
 from penstock.logd.fetch.api import FetchApi
 from penstock.logd.fetch.guarded import GuardedApi
 from penstock.logd.fetch.permits import Permits
+from penstock.logd.fetch.traced import TracedApi
 from penstock.logd.gap_report import gap_document
 from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.security.principal import Principal
+from penstock.service import Tracer
 from penstock.service.clock import Clock, SystemClock
 
 _JOURNAL = "activity.journal"
@@ -40,6 +42,7 @@ class Doors:
         config: Of the daemon.
         engine: What keeps the streams.
         clock: For time; by default the system's.
+        tracer: Has spans of requests; None: there are none.
 
     Attributes:
         activity: Takes down what happens; run it.
@@ -48,7 +51,13 @@ class Doors:
         api: Answers the requests of the fetch endpoint.
     """
 
-    def __init__(self, config: LogdConfig, engine: Engine, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: LogdConfig,
+        engine: Engine,
+        clock: Clock | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
         clock = clock or SystemClock()
         self._engine = engine
         sink = engine.activity if config.takes_down else None
@@ -73,7 +82,7 @@ class Doors:
             self.creator,
             partial(gap_document, engine),
         )
-        self.api = GuardedApi(
+        guarded = GuardedApi(
             api,
             AccessApi(engine.access, self.guard).handlers(),
             guard=self.guard,
@@ -81,6 +90,7 @@ class Doors:
             throttle=self.throttle,
             record=self.activity.record,
         )
+        self.api = guarded if tracer is None else TracedApi(guarded, tracer, engine.streams.match)
 
     def call_permits(self) -> CallPermits:
         """Who may call which method of gRPC."""

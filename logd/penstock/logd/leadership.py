@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from penstock.logd.acks import Nack, PubAck
+from penstock.logd.append_spans import append_spans
 from penstock.logd.core.intake import Arrived, Declined, Intake, Led, StorageFailed
 from penstock.logd.core.metadata import Stream
 from penstock.logd.core.publish_options import Refusal
@@ -92,6 +93,7 @@ class Leadership:
         self._first = 0
         self._open = False
         self._committed_before = 0
+        self._spans = append_spans(around.tracer, stream.config.name)
 
     @property
     def name(self) -> str:
@@ -222,7 +224,11 @@ class Leadership:
         if self.standby is not None:
             messages = self.standby.screened(messages)
         arrived = Arrived(messages, self.budget.room, *self._stream_room())
-        self._execute(self.intake.handle(arrived, self._clock.unix_ns()))
+        span = None if self._spans is None else self._spans.begin(messages)
+        effects = self.intake.handle(arrived, self._clock.unix_ns())
+        if self._spans is not None and span is not None:
+            self._spans.took(span, effects, len(messages))
+        self._execute(effects)
         self._send_acks(self._pending, self._high_watermark)
 
     def follow(self, frames: list[Frame]) -> None:
@@ -254,6 +260,8 @@ class Leadership:
     def committed_upto(self, high_watermark: int) -> None:
         """Everything up to the high watermark is committed: acks are due."""
         self._high_watermark = high_watermark
+        if self._spans is not None:
+            self._spans.committed(high_watermark)
         if self.standby is not None:
             self.standby.committed(high_watermark)
         while self._held and self._held[0][0] <= high_watermark + 1:
@@ -288,6 +296,8 @@ class Leadership:
         self.intake.dedup.count_on(before.intake.dedup)
 
     def _forget_waiting(self) -> None:
+        if self._spans is not None:
+            self._spans.given_up()
         self._pending.clear()
         self._pending_here.clear()
         self.pending_acks = 0

@@ -301,8 +301,17 @@ class Partition:
         self.purging.committed(high_watermark)
         self._wake()
 
-    def lead(self, epoch: int, next_offset: int) -> None:
-        """Take messages from now on, and keep the log as the stream's options say."""
+    def lead(self, epoch: int, next_offset: int, away_ns: int = 0) -> None:
+        """Take messages from now on, and keep the log as the stream's options say.
+
+        Args:
+            epoch: The leader epoch.
+            next_offset: Of the first record that is taken.
+            away_ns: For how long nobody is known to have led.
+        """
+        tracer = self._around.tracer
+        if tracer is not None and (span := tracer.start_rare("election", ago_ns=away_ns)):
+            span.end(penstock__stream=self.label, penstock__epoch=epoch)
         self.writer.tell_written = True
         self.retainer.leading = True
         self.leadership.decline(None)

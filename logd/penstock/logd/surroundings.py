@@ -11,6 +11,7 @@ from penstock.logd.core.node import NodeId
 from penstock.logd.encryption import MasterKeys
 from penstock.logd.postbox import Postbox
 from penstock.logd.standby import StandbySettings
+from penstock.service import Tracer
 from penstock.service.clock import Clock
 
 
@@ -29,3 +30,4 @@ class Surroundings:
     compactor: Compactor | None = None
     standby: StandbySettings = field(default_factory=StandbySettings)
     masters: MasterKeys = field(default_factory=lambda: MasterKeys({}))
+    tracer: Tracer | None = None

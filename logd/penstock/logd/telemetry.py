@@ -13,7 +13,7 @@ grows: CPython copies or lists a dict without letting another thread in between.
 """
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -35,7 +35,7 @@ from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition import Partition
 from penstock.logd.security.keeper import Keeper
 from penstock.logd.unopened import Unopened
-from penstock.service import Health, Stage, Status
+from penstock.service import Health, Stage, Status, span_metrics
 
 
 @dataclass(slots=True)
@@ -53,6 +53,7 @@ class Telemetry:
     keeper: Keeper
     data_dir: Path
     grpc: GrpcServer | None = None
+    spans: Callable[[], dict[str, int]] = dict
     health: Health = Health.STARTING
 
     def status(self) -> Status:
@@ -91,6 +92,7 @@ class Telemetry:
                 "requests": self.server.counts.requests,
                 "fetched_bytes": self.server.counts.bytes_sent,
                 "doors": self.doors.info(),
+                "tracing": self.spans(),
                 **({} if self.grpc is None else {"grpc": self.grpc.info()}),
                 **self.engine.info(),
             },
@@ -229,6 +231,7 @@ class _Scrape(Collector):
         yield from self._telemetry.engine.metrics()
         yield from self._telemetry.keeper.metrics()
         yield from self._telemetry.doors.metrics()
+        yield from span_metrics("logd", self._telemetry.spans())
         if self._telemetry.grpc is not None:
             yield from self._telemetry.grpc.metrics()
 

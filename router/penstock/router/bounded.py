@@ -52,6 +52,9 @@ class BoundedRun:
         state: The log at the beginning.
         letters: Where dead letters go beside their files.
         clock: Time.
+
+    Attributes:
+        stop: Ends it, set by whoever has it; sinks that wait give up.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class BoundedRun:
         self.config = config
         self.session = spark
         self.state = state
+        self.stop = threading.Event()
         self._letters = letters
         self._clock = clock
 
@@ -91,7 +95,7 @@ class BoundedRun:
             state_dir=state_dir,
             dead_letters=self.config.dead_letters.resolve(),
             meter=Meter(),
-            stop=threading.Event(),
+            stop=self.stop,
             clock=self._clock,
             letter_stream=self._letters,
         )

@@ -11,7 +11,7 @@ from penstock.router.errors import BadOptionError
 from penstock.router.sinks.settings import Seconds, Settings
 from penstock.router.sinks.table import AnySinkConfig
 from penstock.router.transforms.settings import Steps, Transform
-from penstock.service import AdminAccess, HostPort, HostPorts
+from penstock.service import AdminAccess, HostPort, HostPorts, TracingSection
 
 
 def _local(value: Any) -> Any:
@@ -126,6 +126,8 @@ class JobConfig(Settings):
     dead_letter_stream: DeadLetterStream | None = None
     admin: HostPort = "127.0.0.1:9296"
     admin_access: AdminAccess | None = None
+    tracing: TracingSection | None = None
+    actions_token_file: Path | None = None
     trigger: Trigger = Trigger()
     source: Source = Source()
     routing: Literal["fan_out", "first_match"] = "fan_out"

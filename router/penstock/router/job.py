@@ -11,6 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from penstock.logd.client import LogClient
+from penstock.router.bounded import BoundedRun, replay_letters
 from penstock.router.checkpoint import JobLock, StartingOffsets
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
@@ -26,12 +27,14 @@ from penstock.router.core.offsets import (
 from penstock.router.durable import write_whole
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.letter_stream import NatsLetterStream
+from penstock.router.letters import find_letters
 from penstock.router.positions import PublishedPositions
 from penstock.router.query import SinkQuery
 from penstock.router.reading import LogReading, LogState
+from penstock.router.replays import PATH, Replay, Replays
 from penstock.router.routes import check_routes
 from penstock.router.session import Session
-from penstock.router.sinks import SinkContext, open_sink
+from penstock.router.sinks import Sink, SinkContext, open_sink
 from penstock.router.telemetry import Meter, StatusCollector
 from penstock.service import (
     ConfigError,
@@ -40,6 +43,7 @@ from penstock.service import (
     ServiceError,
     Stage,
     Status,
+    Tracing,
     UnavailableError,
     admin_server,
 )
@@ -89,10 +93,17 @@ class Job:
         self._letters = NatsLetterStream(letters) if letters else None
         self._moved: dict[str, tuple[Any, int]] = {}
         self._log_problem: str | None = None
+        self._tracing = Tracing(config.tracing, "router", config.job)
         self._health = Health.STARTING
         registry = CollectorRegistry()
         registry.register(StatusCollector(self.status))
-        self._admin = admin_server(self.status, registry, config.admin_access)
+        self._contexts: dict[str, SinkContext] = {}
+        self._replays = Replays(
+            config, self._clock, deliver=self._deliver_letters, reopen=self._open_sink
+        )
+        self._admin = admin_server(
+            self.status, registry, config.admin_access, {PATH: self._replays.answer}
+        )
         self._admin_address = ""
         self._status = self._describe()
 
@@ -112,15 +123,15 @@ class Job:
         starting = self._starting_offsets(state)
         self._target = {at: span.end for at, span in state.readable.items()}
         self._incarnations = state.incarnations
-        contexts = [self._context(name, starting) for name in config.sinks]
-        sinks = [open_sink(config.sinks[context.sink], context) for context in contexts]
+        self._contexts = {name: self._context(name, starting) for name in config.sinks}
+        sinks = [self._open_sink(name) for name in self._contexts]
         self._session = Session.start(
             config.job, config.spark, config.working_dir, lock=self._lock.descriptor
         )
         if is_stopping():
             return
         check_routes(config, self._session.spark)
-        for sink, context in zip(sinks, contexts, strict=True):
+        for sink, context in zip(sinks, self._contexts.values(), strict=True):
             self._queries.append(SinkQuery(config, sink, context, starting))
         self._write_endpoints()
         if not is_stopping():
@@ -134,6 +145,7 @@ class Job:
         """
         assert self._session is not None
         self._session.check_alive()
+        self._replays.poll({query.name: query for query in self._queries})
         for query in self._queries:
             query.poll(self._session.spark)
         try:
@@ -198,6 +210,7 @@ class Job:
                 self._clock.sleep(_DRAIN_POLL_S)
         for query in busy:
             query.stop()
+        self._replays.join(max(0, deadline_ns - self._clock.monotonic_ns()) / 1e9)
         if self._positions is not None:
             self._positions.publish(
                 {query.name: query.position() for query in self._queries}, now=True
@@ -220,6 +233,7 @@ class Job:
         self._cursors.close()
         self._log.close()
         self._endpoints.unlink(missing_ok=True)
+        self._tracing.close()
         self._admin.close()
         self._lock.release()
 
@@ -267,7 +281,20 @@ class Job:
             stop=self._stop,
             clock=self._clock,
             letter_stream=self._letters,
+            tracer=self._tracing.tracer,
         )
+
+    def _open_sink(self, name: str) -> Sink:
+        return open_sink(self._config.sinks[name], self._contexts[name])
+
+    def _deliver_letters(self, replay: Replay) -> int:
+        """As `penstock.router.replays.Deliver`."""
+        assert self._session is not None
+        run = BoundedRun(self._config, self._session, LogState({}, {}), self._letters, self._clock)
+        run.stop = self._stop
+        files = find_letters(self._config.dead_letters, sink=replay.sink)
+        log = structlog.get_logger().bind(by=replay.by)
+        return replay_letters(run, files, replay.target, lambda line: log.info("replay", what=line))
 
     def _write_endpoints(self) -> None:
         assert self._session is not None
@@ -317,6 +344,8 @@ class Job:
                 for query in self._queries
             },
             "cursors": self._positions.problem if self._positions else "off",
+            "tracing": self._tracing.counts(),
+            "replays": self._replays.info(),
             "spark_ui": self._session.ui if self._session else None,
         }
 

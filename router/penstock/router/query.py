@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.router.batch_spans import BatchSpans
 from penstock.router.batches import BatchJournal
 from penstock.router.checkpoint import clear_unfinished, committed_offsets, planned_offsets
 from penstock.router.config import JobConfig
@@ -32,6 +33,7 @@ _WAITING: Final = "Waiting for"
 class _State(Enum):
     WAITING = auto()
     RUNNING = auto()
+    RESTING = auto()
     STOPPED = auto()
 
 
@@ -45,6 +47,7 @@ class SinkQuery:
         self.records_per_s = 0.0
         self._job = job
         self._feed = Feed(job, sink, context)
+        self._spans = BatchSpans(context, self._feed.columns)
         self._context = context
         self._starting = starting
         self._journal = BatchJournal(context.state_dir)
@@ -129,6 +132,35 @@ class SinkQuery:
             self._closed = True
             self._feed.close()
 
+    def rest(self) -> bool:
+        """End the query between two batches and close the sink, until `resume`; whether it rests.
+
+        A batch that begins just then is given up, and comes again.
+        """
+        if self._state is _State.RESTING:
+            return True
+        if self._state is _State.STOPPED or not self.is_idle():
+            return False
+        if self._state is _State.RUNNING:
+            try:
+                self._query.stop()
+            except (Py4JError, PySparkException) as error:
+                self._log.warning("query does not stop", reason=type(error).__name__)
+                return False
+        self._state = _State.RESTING
+        self._closed = True
+        self._feed.close()
+        return True
+
+    def resume(self, sink: Sink) -> None:
+        """Go on with the sink, opened anew, after `rest`."""
+        if self._state is not _State.RESTING:
+            sink.close()
+            return
+        self._feed = Feed(self._job, sink, self._context)
+        self._closed = False
+        self._state, self._start_at_ns = _State.WAITING, 0
+
     @property
     def _spark_checkpoint(self) -> Path:
         return self._context.state_dir / "spark"
@@ -138,7 +170,7 @@ class SinkQuery:
         clear_unfinished(self._spark_checkpoint)
         options = logd_options(job, self._starting)
         options["maxOffsetsPerTrigger"] = str(job.trigger.records_max)
-        rows = read(spark, options, steps_to(self.name, job, self._feed.columns), view="records")
+        rows = read(spark, options, steps_to(self.name, job, self._spans.columns), view="records")
         # A pool of its own, so that one sink's backlog does not make the others queue.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         self._query = (
@@ -163,7 +195,9 @@ class SinkQuery:
         rows = frame.toArrow()
         if rows.num_rows:
             self._journal.note(planned)
-        self._feed.give(rows, batch)
+        reading_ns = self._context.clock.monotonic_ns() - begun_ns
+        with self._spans.delivering(rows, reading_ns) as given:
+            self._feed.give(given, batch)
         # By offsets: of most rows that no route leads here, Spark hears nothing.
         count = count_between(before, planned)
         self._context.meter.count("left_out_routing", count - rows.num_rows)

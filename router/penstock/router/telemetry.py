@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from penstock.router.core.breaker import STATES, Circuit
-from penstock.service import Stage, Status
+from penstock.service import Stage, Status, span_metrics
 
 
 class Meter:
@@ -90,6 +90,7 @@ class StatusCollector(Collector):
             lag.add_metric([stage.name.partition("/")[2]], stage.lag)
         yield lag
         yield from _circuits(status.info.get("sinks", {}))
+        yield from span_metrics("router", status.info.get("tracing", {}))
 
 
 def _circuits(sinks: Mapping[str, Any]) -> Iterable[Metric]:

@@ -32,8 +32,56 @@ class Changing(Protocol):
         ...
 
 
+_LETTERS: Final[Mapping[str, str]] = {"list-letters": "list", "replay-letters": "replay"}
+"""By name: what a router does with dead letters of a sink."""
+
+
+class Routers(Protocol):
+    """The jobs that are known."""
+
+    async def about_letters(self, router: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Have a job list dead letters, or deliver them again.
+
+        Raises:
+            UnavailableError: It does not, and why.
+        """
+        ...
+
+
 class NoActionError(Exception):
     """Nothing of that name can be done."""
+
+
+def is_about_letters(wanted: Mapping[str, Any]) -> bool:
+    """Whether a router is to do it, and not logd."""
+    action = wanted.get("action")
+    return isinstance(action, str) and action in _LETTERS
+
+
+async def act_on_letters(
+    routers: Routers, wanted: Mapping[str, Any], *, peer: str
+) -> Mapping[str, Any]:
+    """Do what is wanted: `action`, `router`, `sink` and perhaps `to`. Returns the job's answer.
+
+    Raises:
+        NoActionError: It is not said what for.
+        UnavailableError: The job does not do it.
+    """
+    action, router, sink = (wanted.get(name) for name in ("action", "router", "sink"))
+    if not isinstance(action, str) or not isinstance(router, str) or not isinstance(sink, str):
+        msg = "name the router and its sink"
+        raise NoActionError(msg)
+    document: dict[str, Any] = {"do": _LETTERS[action], "sink": sink, "by": f"console, for {peer}"}
+    if isinstance(wanted.get("to"), str):
+        document["to"] = wanted["to"]
+    say = structlog.get_logger().bind(action=action, router=router, sink=sink, peer=peer)
+    try:
+        answer = await routers.about_letters(router, document)
+    except LogdError as error:
+        say.warning("action failed", code="UNAVAILABLE", reason=str(error))
+        raise
+    say.info("action done")
+    return answer
 
 
 async def act(log: Changing, wanted: Mapping[str, Any], *, peer: str) -> str:
@@ -45,8 +93,10 @@ async def act(log: Changing, wanted: Mapping[str, Any], *, peer: str) -> str:
     """
     action, stream = wanted.get("action"), wanted.get("stream")
     if not isinstance(action, str) or action not in _MODES or not isinstance(stream, str):
-        known = ", ".join(_MODES)
-        msg = f"no such action; known: {known}, each with the name of a stream"
+        msg = (
+            f"no such action; known: {', '.join(_MODES)}, each with the name of a stream, and"
+            f" {', '.join(_LETTERS)} with a router and its sink"
+        )
         raise NoActionError(msg)
     say = structlog.get_logger().bind(action=action, stream=stream, peer=peer)
     try:

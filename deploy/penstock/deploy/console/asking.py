@@ -4,6 +4,7 @@ import asyncio
 import json
 import ssl
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -28,11 +29,23 @@ class Answer:
     problem: str = ""
 
 
-async def ask_json(url: str, access: AccessSection, *, timeout_s: float) -> Answer:
-    """The JSON object at `url`. Never raises."""
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """What a part is asked to do, and the token it wants for that."""
+
+    document: dict[str, Any]
+    token: str
+
+
+async def ask_json(
+    url: str, access: AccessSection, *, timeout_s: float, posted: Posted | None = None
+) -> Answer:
+    """The JSON object at `url`, or what a part answers to a POST there. Never raises."""
     try:
         async with asyncio.timeout(timeout_s):
-            status, body = await _get(url, access)
+            status, body = await _request(url, access, posted)
+        if posted is not None and status >= HTTPStatus.BAD_REQUEST:
+            return Answer(None, _said(status, body))
         return Answer(_object(status, body))
     except TimeoutError:
         problem = f"no answer within {timeout_s:g} s"
@@ -41,6 +54,14 @@ async def ask_json(url: str, access: AccessSection, *, timeout_s: float) -> Answ
     except (OSError, ValueError) as error:
         problem = str(error) or type(error).__name__
     return Answer(None, problem)
+
+
+def _said(status: int, body: bytes) -> str:
+    """Why a part does not do something."""
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return f"HTTP {status}"
 
 
 def _object(status: int, body: bytes) -> dict[str, Any]:
@@ -62,7 +83,7 @@ def _object(status: int, body: bytes) -> dict[str, Any]:
     return document
 
 
-async def _get(url: str, access: AccessSection) -> tuple[int, bytes]:
+async def _request(url: str, access: AccessSection, posted: Posted | None) -> tuple[int, bytes]:
     """Status code and body.
 
     Raises:
@@ -75,10 +96,16 @@ async def _get(url: str, access: AccessSection) -> tuple[int, bytes]:
         parts.hostname, parts.port or (443 if secure else 80), ssl=_tls(access) if secure else None
     )
     try:
-        lines = [f"GET {parts.path or '/'} HTTP/1.0", f"Host: {parts.netloc.rpartition('@')[2]}"]
-        if secure and access.token_file is not None:
+        verb, sent = (
+            ("GET", b"") if posted is None else ("POST", json.dumps(posted.document).encode())
+        )
+        host = parts.netloc.rpartition("@")[2]
+        lines = [f"{verb} {parts.path or '/'} HTTP/1.0", f"Host: {host}"]
+        if posted is not None:
+            lines += [f"Authorization: Bearer {posted.token}", f"Content-Length: {len(sent)}"]
+        elif secure and access.token_file is not None:
             lines.append(f"Authorization: Bearer {access.token_file.read_text().strip()}")
-        writer.write("\r\n".join([*lines, "", ""]).encode())
+        writer.write("\r\n".join([*lines, "", ""]).encode() + sent)
         head, _, body = (await _read_all(reader)).partition(b"\r\n\r\n")
     finally:
         writer.close()

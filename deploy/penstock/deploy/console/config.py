@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from penstock.logd.client import Access
 from penstock.service.admin_access import AdminAccess
 from penstock.service.config import HostPort, HostPorts
+from penstock.service.tracing import TracingSection
 
 PREFIX = "PENSTOCK_CONSOLE"
 """Of the environment variables that override keys."""
@@ -63,11 +64,13 @@ class ConsoleConfig(_Section):
         listen: Where the page is served.
         admin: Where `/healthz`, `/metrics` and `/status` are served; none: nowhere.
         admin_access: Who sees more there than the health; none: everybody.
+        tracing: Spans of actions, sent to a collector; none: there are none.
         parts: Admin endpoints by name, as in `logd-1: http://10.0.0.1:9294`; that of nats-server
             is its monitoring.
         logd: Addresses of logd's fetch; none: no streams and no records are shown.
         hosts: Names by which browsers may call the console, besides where it listens.
         token_file: Holds the token for actions; made when it is not there. None: no actions.
+        router_token_file: Holds the token of the jobs' `actions_token_file`; none: `token_file`.
         read_without_token: Whether anybody who reaches the console may look; none: only while it
             listens on this machine alone.
         tls: None: it is served without.
@@ -81,10 +84,12 @@ class ConsoleConfig(_Section):
     listen: HostPort = "127.0.0.1:9299"
     admin: HostPort | None = None
     admin_access: AdminAccess | None = None
+    tracing: TracingSection | None = None
     parts: dict[Annotated[str, Field(min_length=1, max_length=64)], str] = {}
     logd: HostPorts | None = None
     hosts: tuple[str, ...] = ()
     token_file: Path | None = None
+    router_token_file: Path | None = None
     read_without_token: bool | None = None
     tls: ServedTls | None = None
     insecure_listener: bool = False

@@ -19,6 +19,7 @@ from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.sources.http_server import Request, Response, serve_http
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.door import Door
+from penstock.deploy.console.letters import RouterDoors
 from penstock.deploy.console.polling import Polling
 from penstock.deploy.console.streams import Log, Streams
 from penstock.deploy.console.view import View
@@ -29,9 +30,11 @@ from penstock.service import (
     ConfigError,
     Health,
     Status,
+    Tracing,
     UnavailableError,
     admin_server,
     notify,
+    span_metrics,
 )
 from penstock.service.clock import SystemClock
 from penstock.service.config import join_host_port, split_host_port
@@ -98,7 +101,8 @@ class Console:
             self._polling, self._streams, self._rates, self._clock,
             started_ns=self._clock.unix_ns(), can_act=door.acts,
         )  # fmt: skip
-        self._web = Web(door, self._view, self._log)
+        self._tracing = Tracing(config.tracing, "console", config.listen)
+        self._web = Web(door, self._view, self._log, RouterDoors(config), self._tracing.tracer)
         self._health = Health.STARTING
         registry = CollectorRegistry()
         registry.register(ConsoleMetrics(self))
@@ -145,12 +149,14 @@ class Console:
         if self._log is not None:
             self._log.close()
         self._admin.close()
+        await asyncio.to_thread(self._tracing.close)
         for task in done:
             task.result()  # what ended by itself failed
 
     def status(self) -> Status:
         """Its account of itself; what is wrong with the parts is theirs."""
-        return Status("console", "console", version("penstock"), self._health)
+        info = {"tracing": self._tracing.counts()}
+        return Status("console", "console", version("penstock"), self._health, info=info)
 
     def metrics(self) -> Iterable[Metric]:
         """For Prometheus."""
@@ -172,7 +178,8 @@ class Console:
         away.add_metric([], self._turned_away)
         connections = GaugeMetricFamily("penstock_console_connections", "Connections of browsers")
         connections.add_metric([], self._connections)
-        return answers, failures, refused, away, connections
+        spans = span_metrics("console", self._tracing.counts())
+        return answers, failures, refused, away, connections, *spans
 
     def _note(self) -> None:
         self._view.note()

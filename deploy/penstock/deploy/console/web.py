@@ -3,7 +3,8 @@
     GET  /                the page, and its files by name
     GET  /api/snapshot    all that is known (see `penstock.deploy.core.picture`)
     GET  /api/records     newest records of a stream: stream, at=0:17,1:4, subject, text
-    POST /api/actions     {"action": "pause", "stream": "logs"}, with the token
+    POST /api/actions     {"action": "pause", "stream": "logs"}, with the token; or
+                          {"action": "replay-letters", "router": "router", "sink": "lake"}
 
 Everything is `no-store`, and nothing but the page's own files may be loaded or run by it. What
 telemetry says comes as JSON, which the page shows as text.
@@ -18,11 +19,19 @@ from typing import Any, Final, Protocol
 from urllib.parse import parse_qs
 
 from penstock.collector.sources.http_server import Request, Response
-from penstock.deploy.console.actions import Changing, NoActionError, act
+from penstock.deploy.console.actions import (
+    Changing,
+    NoActionError,
+    Routers,
+    act,
+    act_on_letters,
+    is_about_letters,
+)
 from penstock.deploy.console.door import Door
 from penstock.deploy.console.records import PARTITIONS_MAX, Reading, Wish, newest
 from penstock.deploy.console.view import View
 from penstock.logd.errors import LogdError, RefusedError
+from penstock.service import Tracer
 
 PAGE: Final = Path(__file__).parent / "page"
 BODY_BYTES_MAX: Final = 16 * 1024
@@ -74,12 +83,16 @@ class Web:
 
     Attributes:
         log: None: no logd is configured.
+        routers: Have dead letters.
+        tracer: Has spans of actions; None: there are none.
         counts: Answers by status code.
     """
 
     door: Door
     view: View
     log: LogAccess | None
+    routers: Routers
+    tracer: Tracer | None = None
     files: Mapping[str, tuple[bytes, str]] = field(default_factory=page_files)
     counts: dict[int, int] = field(default_factory=dict)
 
@@ -95,7 +108,7 @@ class Web:
         try:
             self._check_name(request.headers)
             if request.path == "/api/actions":
-                return _answered({"done": await self._act(request, peer)})
+                return _answered(await self._act(request, peer))
             return await self._look(request)
         except _RefusalError as refusal:
             return refusal.response()
@@ -127,7 +140,7 @@ class Web:
         more = {"content-encoding": "gzip"} if packed else {}
         return Response(200, self.view.encoded(packed=packed), _JSON | more)
 
-    async def _act(self, request: Request, peer: str) -> str:
+    async def _act(self, request: Request, peer: str) -> Mapping[str, Any]:
         if request.method != "POST":
             raise _RefusalError(405, "METHOD", "only POST")
         if not self.door.may_act(request.headers.get("authorization", "")):
@@ -141,10 +154,22 @@ class Web:
             wanted = None
         if not isinstance(wanted, dict):
             raise _RefusalError(400, "BAD_REQUEST", "that is no JSON object, or too long")
+        span = None if self.tracer is None else self.tracer.start_rare("action", kind="SERVER")
+        failure = "failed"
         try:
-            return await act(self._reachable(), wanted, peer=peer)
+            done = await self._done(wanted, peer)
+            failure = ""
         except NoActionError as error:
             raise _RefusalError(400, "BAD_REQUEST", str(error)) from None
+        finally:
+            if span is not None:
+                span.end(error=failure, penstock__action=str(wanted.get("action"))[:64])
+        return done
+
+    async def _done(self, wanted: Mapping[str, Any], peer: str) -> Mapping[str, Any]:
+        if is_about_letters(wanted):
+            return await act_on_letters(self.routers, wanted, peer=peer)
+        return {"done": await act(self._reachable(), wanted, peer=peer)}
 
     def _reachable(self) -> LogAccess:
         if self.log is None:

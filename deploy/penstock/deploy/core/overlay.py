@@ -12,7 +12,8 @@ OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
         {"node", "data_dir", "nats", "fetch", "admin", "grpc", "cluster", "auth", "tls"}
     ),
     "collector": frozenset({"data_dir", "nats", "admin", "admin_socket"}),
-    "router": frozenset({"logd", "checkpoint_dir", "admin"}),
+    "router": frozenset({"logd", "checkpoint_dir", "admin", "actions_token_file"}),
+    "console": frozenset({"listen", "admin", "parts", "logd", "token_file"}),
 }
 """By section, what the launcher itself decides: how the parts find one another."""
 

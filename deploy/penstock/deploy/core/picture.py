@@ -223,6 +223,8 @@ def describe_routers(parts: Sequence[Seen], rates: Rates, now_ns: int) -> list[D
         if seen.component != "router":
             continue
         log, sinks = _counts(seen.info("log")), seen.info("sinks")
+        replays = seen.info("replays")
+        waiting = _counts(replays.get("files"))
         described = []
         for stage in stages_of([seen], "router", "sink/", rates, now_ns):
             more = sinks.get(stage["name"])
@@ -236,11 +238,30 @@ def describe_routers(parts: Sequence[Seen], rates: Rates, now_ns: int) -> list[D
                     "restarts": number(more.get("restarts")),
                     "behind": behind,
                     "letters": number(stage["detail"].get("dead_letters")),
+                    "letter_files": waiting.get(stage["name"], 0),
                 }
             )
         job = str((seen.status or {}).get("name", seen.name))
-        found.append({"name": seen.name, "job": job, "health": seen.health, "sinks": described})
+        found.append(
+            {
+                "name": seen.name,
+                "job": job,
+                "health": seen.health,
+                "sinks": described,
+                "replays": {
+                    "possible": replays.get("possible") is True,
+                    "under_way": str(replays.get("under_way") or ""),
+                    "last": _texts(replays.get("last")),
+                },
+            }
+        )
     return found
+
+
+def _texts(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name): str(one) for name, one in value.items()}
 
 
 def number(value: object) -> int:

@@ -306,7 +306,7 @@ class HostedReplica:
             case do.Lead(epoch, next_offset):
                 _log.info("leads", stream=name, partition=self.place.partition, epoch=epoch)
                 self.leading = True
-                partition.lead(epoch, next_offset)
+                partition.lead(epoch, next_offset, self._host.clock.monotonic_ns() - self.led_ns)
                 self._takes = True
             case do.Stop(reason):
                 _log.info("leads no more", stream=name, partition=self.place.partition,

@@ -14,6 +14,7 @@ from penstock.router.errors import StoppedError
 from penstock.router.sinks.guarantee import Guarantee
 from penstock.router.sinks.settings import SinkConfig
 from penstock.router.telemetry import Meter
+from penstock.service.tracing import Tracer
 
 
 class Originals:
@@ -59,6 +60,7 @@ class SinkContext:
             where nobody knows. The query keeps it up to date.
         letter_stream: Where dead letters go as well; None for nowhere.
         originals: The rows in work before transforms; dead letters hold those.
+        tracer: Has spans of batches; None: there are none.
     """
 
     job: str
@@ -72,6 +74,7 @@ class SinkContext:
     starts: dict[str, int] = field(default_factory=dict)
     letter_stream: LetterStream | None = None
     originals: Originals = field(default_factory=Originals)
+    tracer: Tracer | None = None
 
     def wait(self, seconds: float) -> None:
         """Let time pass.

@@ -43,6 +43,11 @@ export function showFacts(title, facts, buttons) {
 
 /** Asks whether to do something with a stream, does it, and says how it went. */
 export function confirmAction(action, stream, what) {
+  confirm(what, ["Stream: ", el("code", {}, stream)], () => act(action, stream));
+}
+
+/** Asks whether to do something, does it with the token, and says how it went. */
+export function confirm(what, about, doIt) {
   const outcome = el("p", { role: "status" });
   const go = el("button", { type: "submit", class: "main" }, "Do it");
   async function run(event) {
@@ -50,7 +55,7 @@ export function confirmAction(action, stream, what) {
     if (!token.get()) return askToken("Whoever acts needs the token of the console.", run.bind(null, new Event("submit")));
     go.disabled = true;
     try {
-      const answer = await act(action, stream);
+      const answer = await doIt();
       outcome.textContent = `Done: ${answer.done}`;
       refresh();
     } catch (error) {
@@ -63,7 +68,7 @@ export function confirmAction(action, stream, what) {
     el("form", { onsubmit: run },
       el("h2", { id: "confirm-title" }, `${what.title}?`),
       el("p", {}, what.text),
-      el("p", {}, "Stream: ", el("code", {}, stream)),
+      el("p", {}, about),
       outcome,
       el("div", { class: "buttons" },
         el("button", { type: "button", onclick: () => dialog.close() }, "Close"), go)));

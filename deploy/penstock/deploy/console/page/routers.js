@@ -1,18 +1,22 @@
 // Router jobs: how far each sink is, and what it could not deliver.
 
+import { askToken, confirm, showFacts } from "./dialogs.js";
 import { el, figure, patch, pill, table } from "./dom.js";
 import { count, rate } from "./format.js";
+import { aboutLetters, token } from "./store.js";
 
 let body;
+let routers = [];
 
 export const view = {
   title: "Routers",
   mount(root) {
-    body = el("div");
+    body = el("div", { onclick: chosen });
     root.append(el("div", { class: "head" }, el("h1", {}, "Routers"), el("p", {}, "Each sink goes at its own pace")), body);
   },
   update(snapshot) {
-    const cards = snapshot.routers.map(card);
+    routers = snapshot.routers;
+    const cards = routers.map(card);
     patch(body, cards.length ? cards : [el("p", { class: "card empty" }, "No router has answered yet.")]);
   },
 };
@@ -27,14 +31,63 @@ function card(router) {
     el("header", {}, el("h2", {}, `Job ${router.job}`), pill(router.health)),
     router.sinks.filter((sink) => sink.problem).map((sink) => el("ul", { class: "reasons" }, el("li", {}, `${sink.name}: ${sink.problem}`))),
     table(`Sinks of ${router.job}`, ["Sink", "State", "#Rate", "#Delivered", "#Behind", "#Errors", "#Dead letters", "#Restarts", "Behind by stream"], rows),
-    router.sinks.filter((sink) => sink.letters).map((sink) => letters(sink)));
+    replay(router),
+    router.sinks.filter((sink) => sink.letters || sink.letter_files).map((sink) => letters(router, sink)));
 }
 
-function letters(sink) {
-  const command = `penstock router dlq replay JOB.yaml --sink ${sink.name}`;
+function replay({ replays }) {
+  if (replays.under_way) return el("p", { class: "note", role: "status" }, `Dead letters go to ${replays.under_way}; it takes nothing else meanwhile.`);
+  const { sink, to, records, problem, by } = replays.last;
+  if (!sink) return null;
+  return el("p", { class: "note", role: "status" }, problem
+    ? `The last replay of ${sink} failed, asked for by ${by}: ${problem}`
+    : `The last replay of ${sink} brought ${count(Number(records))} records to ${to}, asked for by ${by}.`);
+}
+
+function letters(router, sink) {
+  const told = sink.letter_files
+    ? `${count(sink.letter_files)} files of dead letters of ${sink.name} wait.`
+    : `${count(sink.letters)} records did not get into ${sink.name}.`;
+  if (router.replays.possible) {
+    return el("div", { class: "note" }, el("span", {}, told),
+      el("button", { type: "button", "data-router": router.name, "data-sink": sink.name }, `Dead letters of ${sink.name} …`));
+  }
   return el("div", { class: "note" },
-    el("span", {}, `${count(sink.letters)} records did not get into ${sink.name}. With the job stopped, deliver them again:`),
-    el("code", {}, command));
+    el("span", {}, `${told} With the job stopped, deliver them again:`),
+    el("code", {}, `penstock router dlq replay JOB.yaml --sink ${sink.name}`));
+}
+
+// Buttons are patched, not made anew, so what was clicked is found by what they say of themselves.
+function chosen(event) {
+  const button = event.target.closest("button[data-sink]");
+  const router = button && routers.find((one) => one.name === button.dataset.router);
+  const sink = router && router.sinks.find((one) => one.name === button.dataset.sink);
+  if (sink) look(router, sink);
+}
+
+async function look(router, sink) {
+  if (!token.get()) return askToken("Dead letters hold records: whoever looks at them needs the token of the console.", () => look(router, sink));
+  let facts;
+  let files = [];
+  try {
+    ({ files } = await aboutLetters("list-letters", router.name, sink.name));
+    facts = files.map((file) => [el("code", {}, file.name), `${count(file.letters)} records, ${Object.keys(file.codes).join(", ")}: ${file.reason ?? ""}`]);
+    if (!files.length) facts = [["Files", "none wait: all were delivered again"]];
+  } catch (error) {
+    if (error.status === 401) token.set("");
+    facts = [["Not known", error.message]];
+  }
+  const targets = [sink.name, ...router.sinks.map((other) => other.name).filter((name) => name !== sink.name)];
+  showFacts(`Dead letters of ${sink.name}`, facts, !files.length ? [] : targets.map((to) => [
+    to === sink.name ? "Deliver them again …" : `Deliver them to ${to} …`, () => ask(router, sink, to), {}]));
+}
+
+function ask(router, sink, to) {
+  confirm({
+    title: "Deliver dead letters again",
+    text: `All that wait of ${sink.name} go to ${to}, through its routes. While they do, ${to} takes nothing else; the other sinks go on. What is refused again is a dead letter anew. Who asked is taken down.`,
+  }, ["Job ", el("code", {}, router.job), ", from ", el("code", {}, sink.name), " to ", el("code", {}, to)],
+  () => aboutLetters("replay-letters", router.name, sink.name, to));
 }
 
 const behind = (streams) => Object.entries(streams).filter(([, lag]) => lag).sort(([, a], [, b]) => b - a).slice(0, 4)

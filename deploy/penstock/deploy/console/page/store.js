@@ -42,6 +42,14 @@ export const act = (action, stream) =>
     body: JSON.stringify({ action, stream }),
   });
 
+/** Has a router list the dead letters of a sink, or deliver them again; with the token. */
+export const aboutLetters = (action, router, sink, to) =>
+  ask("/api/actions", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ action, router, sink, ...(to ? { to } : {}) }),
+  });
+
 /** Calls `listener(snapshot, state)` now and at all news; state: {silentMs, needsToken}. */
 export function listen(listener) {
   listeners.add(listener);

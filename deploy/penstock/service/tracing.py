@@ -1,0 +1,269 @@
+"""Spans of a process's own work, sent through Penstock's own pipeline.
+
+Off unless the section `tracing` is there: no span, no thread. On, a share of the work is traced,
+at most so many spans a second, and what waits to be sent is bounded; what is left out is counted.
+
+Nothing is traced about the way of spans: work that only moves Penstock's own spans makes none.
+Which subjects these travel on, `own_subjects` says; who makes spans asks `is_own`. Should that be
+configured wrongly, the rate still bounds what a loop can make.
+
+A span is counted once it is begun, and has one outcome: sent, rate_limited, queue_full, refused or
+lost (the process ended first). Those that wait are neither.
+"""
+
+import hashlib
+import random
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from pydantic import BaseModel, ConfigDict, Field
+
+from penstock.service.clock import Clock, SystemClock
+
+OUTCOMES: Final = ("sent", "rate_limited", "queue_full", "refused", "lost")
+"""What becomes of spans."""
+
+SERVICES: Final = {part: f"penstock.{part}" for part in ("collector", "logd", "router", "console")}
+"""`service.name` of each process's spans."""
+
+OWN_SUBJECTS: Final = tuple(
+    f"telemetry.traces.{name.replace('.', '_')}" for name in SERVICES.values()
+)
+"""Where a collector publishes them by default."""
+
+BATCH_SPANS_MAX: Final = 256
+"""Of one request."""
+
+LINKS_MAX: Final = 16
+"""Of one span."""
+
+_SHARE_BITS: Final = 56
+"""The low bits of a trace's id decide, as W3C's Trace Context has it, so that all who meet a trace
+with the same `sample` decide alike."""
+
+Kind = Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
+Value = str | int | float | bool
+
+
+class TracingSection(BaseModel):
+    """The section `tracing` of a part's configuration.
+
+    Attributes:
+        enabled: Off where it is false, as without the section.
+        endpoint: Of OTLP over HTTP: a collector's source `otlp`, as in http://127.0.0.1:4318.
+        ca_file: PEM; whom to trust instead of the system's authorities.
+        sample: The share of the work that is traced.
+        spans_per_s_max: No more spans than these, whatever happens.
+        waiting_max: Spans that may wait to be sent.
+        own_subjects: Subjects on which the collectors publish Penstock's own spans.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = True
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/@]+$")]
+    ca_file: Path | None = None
+    sample: Annotated[float, Field(ge=0, le=1)] = 0.01
+    spans_per_s_max: Annotated[float, Field(gt=0, le=10_000)] = 20.0
+    waiting_max: Annotated[int, Field(ge=1, le=65_536)] = 2048
+    own_subjects: tuple[Annotated[str, Field(min_length=1, max_length=512)], ...] = OWN_SUBJECTS
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    """A piece of work that is traced; `end` it once."""
+
+    tracer: "Tracer"
+    name: str
+    kind: Kind
+    trace_id: int
+    span_id: int
+    parent_id: int
+    begun_unix_ns: int
+    begun_ns: int
+    ended_unix_ns: int = 0
+    error: str = ""
+    attributes: dict[str, Value] = field(default_factory=dict)
+    links: list[tuple[int, int]] = field(default_factory=list)
+
+    def end(self, *, error: str = "", **attributes: Value) -> None:
+        """It is over; `error` says why it failed. In names of attributes, `__` is a dot."""
+        if self.ended_unix_ns:
+            return
+        self.error = error
+        self.attributes |= {name.replace("__", "."): value for name, value in attributes.items()}
+        self.tracer.ended(self)
+
+    def link(self, trace_id: int, span_id: int) -> None:
+        """It has to do with another trace's span; of many links the first are kept."""
+        if len(self.links) < LINKS_MAX:
+            self.links.append((trace_id, span_id))
+
+
+class Tracer:
+    """Begins spans, and holds those that ended until they are sent. Used on any thread.
+
+    Args:
+        section: As configured.
+        clock: For time.
+        draw: Decides what is traced, and makes ids.
+        own: Further subjects of Penstock's own spans.
+    """
+
+    def __init__(
+        self,
+        section: TracingSection,
+        *,
+        clock: Clock | None = None,
+        draw: random.Random | None = None,
+        own: Iterable[str] = (),
+    ) -> None:
+        self.own_subjects: Final = frozenset((*section.own_subjects, *own))
+        self._own_bytes = frozenset(subject.encode() for subject in self.own_subjects)
+        self._clock = clock or SystemClock()
+        self._random = draw or random.Random()  # noqa: S311 - a sample, not a secret
+        self._share = section.sample
+        self._threshold = int(section.sample * (1 << _SHARE_BITS))
+        self._rate = section.spans_per_s_max
+        self._room = self._room_max = max(1.0, section.spans_per_s_max)
+        self._filled_ns = self._clock.monotonic_ns()
+        self._waiting_max = section.waiting_max
+        self._ended: deque[Span] = deque()
+        self._sending = 0
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self.came: Final = threading.Event()
+
+    def start(
+        self, name: str, *, kind: Kind = "INTERNAL", trace_id: int = 0, ago_ns: int = 0
+    ) -> Span | None:
+        """A span that begins a trace, or None where none is wanted.
+
+        Args:
+            name: What is done; a few words, the same ones each time.
+            kind: As OpenTelemetry has it.
+            trace_id: Of whatever the work is about, see `trace_of`; it decides. 0: chance decides.
+            ago_ns: Since when it is being done.
+        """
+        if not self._is_sampled(trace_id) or not self._takes_one():
+            return None
+        return self._begun(name, kind, trace_id or self._random.getrandbits(128) | 1, 0, ago_ns)
+
+    def start_rare(self, name: str, *, kind: Kind = "INTERNAL", ago_ns: int = 0) -> Span | None:
+        """As `start`, of what happens rarely and is always of interest: only the rate decides."""
+        if not self._takes_one():
+            return None
+        return self._begun(name, kind, self._random.getrandbits(128) | 1, 0, ago_ns)
+
+    def part(
+        self, of: Span | None, name: str, *, kind: Kind = "INTERNAL", ago_ns: int = 0
+    ) -> Span | None:
+        """A span for a part of what another is about, if there is one, and the rate allows it."""
+        if of is None or not self._takes_one():
+            return None
+        return self._begun(name, kind, of.trace_id, of.span_id, ago_ns)
+
+    def _begun(self, name: str, kind: Kind, trace_id: int, parent_id: int, ago_ns: int) -> Span:
+        return Span(
+            self,
+            name,
+            kind,
+            trace_id,
+            self._random.getrandbits(64) | 1,
+            parent_id,
+            self._clock.unix_ns() - ago_ns,
+            self._clock.monotonic_ns() - ago_ns,
+        )
+
+    def now_ns(self) -> int:
+        """What `ago_ns` is measured by."""
+        return self._clock.monotonic_ns()
+
+    def is_own(self, subject: str | bytes) -> bool:
+        """Whether what travels there are Penstock's own spans."""
+        return subject in (self._own_bytes if isinstance(subject, bytes) else self.own_subjects)
+
+    def ended(self, span: Span) -> None:
+        """A span is over; `Span.end` calls it."""
+        span.ended_unix_ns = span.begun_unix_ns + max(0, self._clock.monotonic_ns() - span.begun_ns)
+        with self._lock:
+            if len(self._ended) + self._sending >= self._waiting_max:
+                self._counts["queue_full"] += 1
+                return
+            self._ended.append(span)
+        self.came.set()
+
+    def take(self) -> list[Span]:
+        """What is to be sent next; they count as waiting until `settle`."""
+        with self._lock:
+            self.came.clear()
+            spans = [self._ended.popleft() for _ in range(min(len(self._ended), BATCH_SPANS_MAX))]
+            self._sending = len(spans)
+            return spans
+
+    def settle(self, outcomes: Mapping[str, int]) -> None:
+        """What became of the spans that were taken."""
+        with self._lock:
+            self._counts.update(outcomes)
+            self._sending = 0
+
+    def give_up(self) -> None:
+        """Nothing is sent any more."""
+        with self._lock:
+            self._counts["lost"] += len(self._ended)
+            self._ended.clear()
+
+    def counts(self) -> dict[str, int]:
+        """Spans by outcome, and those that wait."""
+        with self._lock:
+            waiting = len(self._ended) + self._sending
+            return {name: self._counts[name] for name in OUTCOMES} | {"waiting": waiting}
+
+    def _is_sampled(self, trace_id: int) -> bool:
+        if trace_id:
+            return trace_id & ((1 << _SHARE_BITS) - 1) < self._threshold
+        return self._random.random() < self._share
+
+    def _takes_one(self) -> bool:
+        """Whether the rate allows for another span."""
+        now_ns = self._clock.monotonic_ns()
+        with self._lock:
+            self._room += (now_ns - self._filled_ns) * self._rate / 1e9
+            self._room = min(self._room, self._room_max)
+            self._filled_ns = now_ns
+            if self._room < 1:
+                self._counts["rate_limited"] += 1
+                return False
+            self._room -= 1
+            return True
+
+
+def trace_of(producer: bytes, sequence: int) -> int:
+    """The id of a batch's trace: the same for whoever knows its producer and its sequence."""
+    digest = hashlib.blake2b(producer + sequence.to_bytes(8, "big"), digest_size=16).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
+def span_of(trace_id: int) -> int:
+    """The id of the span with which a batch's trace begins."""
+    return trace_id >> 64 or 1
+
+
+def span_metrics(process: str, counts: Mapping[str, int]) -> Iterable[Metric]:
+    """What became of a process's spans, for Prometheus; without `counts`, nothing is traced."""
+    spans = CounterMetricFamily(
+        f"penstock_{process}_spans",
+        "Spans of its own work, by what became of them",
+        labels=["outcome"],
+    )
+    waiting = GaugeMetricFamily(f"penstock_{process}_spans_waiting", "Spans not sent yet")
+    for name in OUTCOMES if counts else ():
+        spans.add_metric([name], counts.get(name, 0))
+    if counts:
+        waiting.add_metric([], counts.get("waiting", 0))
+    return spans, waiting

@@ -1,0 +1,255 @@
+"""Dead letters delivered again while the job runs, asked for at its admin endpoint.
+
+    POST /dead-letters   Authorization: Bearer TOKEN   (that of the job's `actions_token_file`)
+    {"do": "list", "sink": "search"}                   files that wait, with their reasons
+    {"do": "replay", "sink": "search", "to": "lake", "by": "alice"}   `to` and `by` may be left out
+
+One replay at a time. The target's query rests meanwhile, so that the sink has one writer; the other
+sinks go on. Each replay is taken down in `replays.ndjson` beside the letters, when it was asked for
+and when it ended, and in the log.
+"""
+
+import hmac
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from penstock.router.clock import Clock
+from penstock.router.config import JobConfig
+from penstock.router.letters import find_letters
+from penstock.router.query import SinkQuery
+from penstock.router.sinks import Sink
+from penstock.service import ServiceError, Visitor
+
+PATH: Final = "/dead-letters"
+LISTED_MAX: Final = 50
+"""Files in one answer."""
+
+REST_S: Final = 60.0
+"""How long a sink may take to end the batch it works on."""
+
+_BY_MAX: Final = 128
+_COUNT_EVERY_NS: Final = 5 * 10**9
+_Answer = tuple[str, Mapping[str, Any]]
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What somebody asked for."""
+
+    sink: str
+    target: str
+    by: str
+    files: int
+    asked_ns: int
+
+
+class _State(Enum):
+    NONE = auto()
+    ASKED = auto()
+    RUNNING = auto()
+    ENDED = auto()
+    """The sink is to be opened again."""
+
+
+Deliver = Callable[[Replay], int]
+"""Delivers the letters of a sink to the target; returns how many records it got. Raises
+`ServiceError` or whatever a sink raises."""
+
+
+class Replays:
+    """Of one job. `answer` is for any thread, everything else for the job's own.
+
+    Args:
+        config: The job.
+        clock: Time.
+        deliver: Does it, on a thread of its own.
+        reopen: Opens a sink of the job's.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        clock: Clock,
+        *,
+        deliver: Deliver,
+        reopen: Callable[[str], Sink],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._deliver = deliver
+        self._reopen = reopen
+        self._lock = threading.Lock()
+        self._state = _State.NONE
+        self._replay: Replay | None = None
+        self._thread: threading.Thread | None = None
+        self._last: dict[str, Any] | None = None
+        self._waiting: dict[str, int] = {}
+        self._counted_ns: int | None = None
+
+    def answer(self, visitor: Visitor, body: bytes) -> _Answer:
+        """As `penstock.service.Action`."""
+        refusal = self._refusal(visitor)
+        if refusal is not None:
+            return refusal
+        try:
+            wanted = json.loads(body)
+        except (ValueError, RecursionError):
+            wanted = None
+        wanted = wanted if isinstance(wanted, dict) else {}
+        sink = wanted.get("sink")
+        if not isinstance(sink, str) or not self._is_sink(sink):
+            known = ", ".join(self._config.sinks)
+            return "400 Bad Request", {"error": f"name a sink of the job: {known}"}
+        try:
+            if wanted.get("do") == "list":
+                return "200 OK", {"files": self._list(sink)}
+            if wanted.get("do") == "replay":
+                return self._ask(wanted, sink, visitor.peer)
+        except (ServiceError, OSError) as error:
+            return "500 Internal Server Error", {"error": str(error)}
+        return "400 Bad Request", {"error": "do: list or replay"}
+
+    def poll(self, queries: Mapping[str, SinkQuery]) -> None:
+        """Go on with what was asked for."""
+        replay = self._replay
+        if self._state is _State.ASKED and replay is not None:
+            if queries[replay.target].rest():
+                self._begin(replay)
+            elif self._clock.monotonic_ns() - replay.asked_ns > REST_S * 1e9:
+                problem = f"{replay.target} has been busy with a batch for {REST_S:g} s"
+                self._finish(replay, problem=f"{problem}; see what keeps it, and ask again")
+        elif self._state is _State.RUNNING and not self._is_delivering():
+            self._state = _State.ENDED
+        if self._state is _State.ENDED and replay is not None:
+            try:
+                queries[replay.target].resume(self._reopen(replay.target))
+            except (ServiceError, OSError) as error:
+                queries[replay.target].failure = f"it cannot be opened again: {error}"
+                return
+            self._state, self._replay = _State.NONE, None
+
+    def join(self, timeout_s: float) -> None:
+        """The job ends: wait for a replay to give up."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def info(self) -> dict[str, Any]:
+        """For `/status`."""
+        self._count()
+        replay, token = self._replay, self._config.actions_token_file
+        return {
+            "possible": token is not None and token.exists(),
+            "under_way": None if replay is None else replay.target,
+            "last": self._last,
+            "files": self._waiting,
+        }
+
+    def _is_sink(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._config.sinks
+
+    def _is_delivering(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _refusal(self, visitor: Visitor) -> _Answer | None:
+        path = self._config.actions_token_file
+        if path is None:
+            return "404 Not Found", {"error": "the job has no actions_token_file"}
+        try:
+            token = path.read_text().strip()
+        except OSError as error:
+            return "503 Service Unavailable", {"error": f"{path}: {error.strerror}"}
+        shown = visitor.authorization.encode("utf-8", "replace")
+        if not token or not hmac.compare_digest(shown, f"Bearer {token}".encode()):
+            return "401 Unauthorized", {"error": "that is not the token of actions_token_file"}
+        return None
+
+    def _list(self, sink: str) -> list[dict[str, Any]]:
+        found = find_letters(self._config.dead_letters, sink=sink)
+        return [file.summary() for file in found[:LISTED_MAX]]
+
+    def _ask(self, wanted: Mapping[str, Any], sink: str, peer: str) -> _Answer:
+        target = wanted.get("to") or sink
+        if not self._is_sink(target):
+            return "400 Bad Request", {"error": f"to: the job has no sink {target!r}"}
+        files = len(find_letters(self._config.dead_letters, sink=sink))
+        if not files:
+            return "409 Conflict", {"error": f"{sink} has no dead letters that wait"}
+        by = str(wanted.get("by") or peer)[:_BY_MAX]
+        with self._lock:
+            if self._state is not _State.NONE:
+                return "409 Conflict", {"error": "another replay is under way; wait for its end"}
+            replay = Replay(sink, target, by, files, self._clock.monotonic_ns())
+            self._note(replay, "asked", files=files)  # what cannot be taken down is not done
+            self._replay, self._state = replay, _State.ASKED
+        return "202 Accepted", {"done": f"{files} files of {sink} go to {target}", "files": files}
+
+    def _begin(self, replay: Replay) -> None:
+        self._state = _State.RUNNING
+        self._thread = threading.Thread(
+            target=self._run, args=(replay,), name="replay", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, replay: Replay) -> None:
+        try:
+            records = self._deliver(replay)
+        except Exception as error:  # noqa: BLE001 - the job goes on, whatever a sink raises
+            self._finish(replay, problem=str(error) or type(error).__name__, ended=False)
+        else:
+            self._finish(replay, records=records, ended=False)
+
+    def _finish(
+        self, replay: Replay, *, records: int = 0, problem: str = "", ended: bool = True
+    ) -> None:
+        """Say how it went; `ended`: nothing was begun, and nothing is to be opened again."""
+        self._last = {
+            "sink": replay.sink, "to": replay.target, "by": replay.by,
+            "records": records, "problem": problem, "time": self._now(),
+        }  # fmt: skip
+        self._counted_ns = None
+        try:
+            self._note(replay, "failed" if problem else "ended", records=records, problem=problem)
+        except OSError as error:
+            _log.warning("replay not taken down", reason=str(error))
+        if ended:
+            self._state, self._replay = _State.NONE, None
+
+    def _note(self, replay: Replay, what: str, **facts: Any) -> None:
+        """Take it down.
+
+        Raises:
+            OSError: The disk failed.
+        """
+        about = {"sink": replay.sink, "to": replay.target, "by": replay.by, **facts}
+        _log.info(f"replay {what}", **about)
+        line = json.dumps({"time": self._now(), "what": what, **about}) + "\n"
+        directory = self._config.dead_letters
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / "replays.ndjson").open("a") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(self._clock.unix_ns() // 10**9, UTC).isoformat()
+
+    def _count(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if self._counted_ns is None or now_ns - self._counted_ns > _COUNT_EVERY_NS:
+            self._counted_ns = now_ns
+            home = self._config.dead_letters
+            self._waiting = {name: _files(home / name) for name in self._config.sinks}
+
+
+def _files(directory: Path) -> int:
+    return sum(1 for pattern in ("*.ndjson", "replaying/*.ndjson") for _ in directory.glob(pattern))

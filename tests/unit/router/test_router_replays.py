@@ -1,0 +1,179 @@
+"""Dead letters delivered again while the job runs: who may, in which order, what is taken down."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.router.core.offsets import Offsets
+from penstock.router.replays import REST_S, Replay, Replays
+from penstock.service import Visitor
+from tests.support.waiting import wait_until
+from tests.unit.router.sink_rows import TestClock, context
+from tests.unit.router.test_router_config import load
+from tests.unit.router.test_router_letters import refuse
+from tests.unit.router.test_router_query import BETWEEN, IN_WORK, SPARK, Closable, Started
+
+TOKEN = "0123456789abcdef"
+
+
+class Running:
+    """A job with one sink, `lake`, that has refused two records."""
+
+    def __init__(
+        self, directory: Path, deliver: Callable[[Replay], int] | None = None, **keys: Any
+    ) -> None:
+        (directory / "token").write_text(f"{TOKEN}\n")
+        refuse(directory, 7, 8)
+        given = {"actions_token_file": str(directory / "token")} | keys
+        letters = str(directory / "dead")
+        self.job = load(directory, dead_letter_dir=letters, **given)
+        self.directory = directory
+        within = context(directory)
+        assert isinstance(within.clock, TestClock)
+        self.clock = within.clock
+        self.sinks = [Closable(within)]
+        self.query = Started(self.job, self.sinks[0], within, Offsets({}))
+        self.query.poll(SPARK)
+        self.query._query.status = BETWEEN
+        self.delivered: list[Replay] = []
+        self.goes_on = threading.Event()
+        self.within = within
+        self.opened_again = 0
+        self.opens_not = ""
+        self.replays = Replays(
+            self.job, self.clock, deliver=deliver or self.deliver, reopen=self.reopen
+        )
+
+    def deliver(self, replay: Replay) -> int:
+        assert self.sinks[-1].closed == 1, "the sink has two writers"
+        self.goes_on.wait(30)
+        self.delivered.append(replay)
+        return 2
+
+    def reopen(self, name: str) -> Closable:
+        if self.opens_not:
+            raise OSError(self.opens_not)
+        self.sinks.append(Closable(self.within))
+        return self.sinks[-1]
+
+    def ask(self, token: str = TOKEN, **wanted: Any) -> tuple[str, Any]:
+        visitor = Visitor(f"Bearer {token}" if token else "", None, "10.0.0.1:5")
+        return self.replays.answer(visitor, json.dumps({"sink": "lake"} | wanted).encode())
+
+    def poll(self) -> None:
+        self.replays.poll({"lake": self.query})
+        self.query.poll(SPARK)
+
+    def is_done(self) -> bool:
+        self.poll()
+        return self.replays.info()["under_way"] is None
+
+    def taken_down(self) -> list[dict[str, Any]]:
+        text = (self.job.dead_letters / "replays.ndjson").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def test_the_sink_rests_while_its_letters_are_delivered_and_goes_on_then(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    assert job.ask(do="replay", by="alice")[0] == "202 Accepted"
+    assert job.ask(do="replay")[0] == "409 Conflict"  # one at a time
+    job.poll()
+    assert job.replays.info()["under_way"] == "lake"
+    assert not job.query._query.isActive
+    job.goes_on.set()
+    wait_until(job.is_done)
+    assert [(it.sink, it.target, it.by) for it in job.delivered] == [("lake", "lake", "alice")]
+    assert job.query._query.isActive, "it was started again"
+    assert [sink.closed for sink in job.sinks] == [1, 0]
+    last = job.replays.info()["last"]
+    assert (last["records"], last["problem"]) == (2, "")
+    assert [(it["what"], it["by"]) for it in job.taken_down()] == [
+        ("asked", "alice"), ("ended", "alice"),
+    ]  # fmt: skip
+
+
+def test_a_batch_in_work_is_waited_for_and_not_for_ever(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    job.query._query.status = IN_WORK
+    assert job.ask(do="replay")[0] == "202 Accepted"
+    job.poll()
+    assert job.query._query.isActive
+    job.clock.sleep(REST_S + 1)
+    job.poll()
+    assert job.query._query.isActive
+    assert "busy with a batch" in job.replays.info()["last"]["problem"]
+    assert job.replays.info()["under_way"] is None
+    assert [it["what"] for it in job.taken_down()] == ["asked", "failed"]
+
+
+def test_a_replay_that_fails_leaves_the_job_running(tmp_path: Path) -> None:
+    def fail(_: Replay) -> int:
+        raise RuntimeError("the destination is on fire")
+
+    job = Running(tmp_path, fail)
+    job.ask(do="replay")
+    wait_until(job.is_done)
+    assert job.replays.info()["last"]["problem"] == "the destination is on fire"
+    assert job.query._query.isActive
+    assert job.ask(do="replay")[0] == "202 Accepted"  # another try is possible
+
+
+def test_a_sink_that_does_not_open_again_is_tried_until_it_does(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    job.goes_on.set()
+    job.opens_not = "no route to host"
+    job.ask(do="replay")
+    wait_until(lambda: not job.is_done() and job.query.failure)
+    assert "cannot be opened again: no route to host" in str(job.query.problem)
+    job.opens_not = ""
+    job.poll()
+    assert job.query._query.isActive
+    job.query._query.status = BETWEEN
+    job.poll()
+    assert job.query.problem is None
+
+
+def test_nobody_may_without_the_token(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    for token in ("", "0123456789abcdeg", f"{TOKEN} "):
+        for do in ("list", "replay"):
+            assert job.ask(token, do=do)[0] == "401 Unauthorized"
+    (tmp_path / "token").unlink()
+    assert job.ask(do="replay")[0] == "503 Service Unavailable"
+    assert job.replays.info()["possible"] is False
+    (tmp_path / "token").write_text("\n")
+    assert job.ask("", do="replay")[0] == "401 Unauthorized"
+    assert not (job.job.dead_letters / "replays.ndjson").exists()
+    without = Running(tmp_path, actions_token_file=None)
+    assert without.ask(do="replay")[0] == "404 Not Found"
+
+
+def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    for wanted in ({"sink": "attic", "do": "list"}, {"do": "burn"}, {}, {"sink": ["lake"]}):
+        assert job.ask(**wanted)[0] == "400 Bad Request", wanted
+    for to in ("attic", ["lake"]):
+        assert job.ask(do="replay", to=to)[0] == "400 Bad Request"
+    visitor = Visitor(f"Bearer {TOKEN}", None, "")
+    for body in (b"", b"[" * 10_000, b"[]", b"\xff"):
+        assert job.replays.answer(visitor, body)[0] == "400 Bad Request"
+
+
+def test_letters_are_listed_and_where_there_are_none_nothing_is_done(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    status, answer = job.ask(do="list")
+    assert (status, answer["files"][0]["letters"]) == ("200 OK", 2)
+    assert answer["files"][0]["reason"] == "no such index"
+    assert job.replays.info()["files"]["lake"] == 1
+    for path in job.job.dead_letters.glob("lake/*.ndjson"):
+        path.unlink()
+    assert job.ask(do="replay")[0] == "409 Conflict"
+
+
+def test_what_cannot_be_taken_down_is_not_done(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    (job.job.dead_letters / "replays.ndjson").mkdir()
+    assert job.ask(do="replay")[0] == "500 Internal Server Error"
+    assert job.replays.info()["under_way"] is None
