@@ -18,6 +18,8 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
+from pydantic_core import from_json
+
 from penstock.specs.discovery import discover
 from penstock.specs.envelope import Record
 from penstock.specs.errors import RefusedSpecError
@@ -50,6 +52,7 @@ class Accepted(NamedTuple):
         unknown_fields: Fields that the spec does not have and that were tolerated.
         exact: The record was judged by its very spec, not by a newer minor's predecessor or by the
             base of its kind.
+        names: Of its attributes.
     """
 
     kind: str
@@ -59,6 +62,7 @@ class Accepted(NamedTuple):
     severity_number: int
     unknown_fields: int
     exact: bool
+    names: tuple[str, ...]
 
 
 Judge = Callable[[bytes], Accepted | None]
@@ -120,7 +124,8 @@ def _judge(  # noqa: C901 - what is in its closure is one path, and every call o
             keys += len(values) - values.count(None) - values.count(unset)
             if keys != colons and (keys != key_ends(line) or _has_odd_blank(line)):
                 return None
-        found = (kind, schema, service, record.time_unix_nano, severity(record), 0, exact)
+        names = tuple(record.attributes or ())
+        found = (kind, schema, service, record.time_unix_nano, severity(record), 0, exact, names)
         return new(Accepted, found)
 
     return judge
@@ -178,6 +183,29 @@ def _forget() -> None:
 
 
 on_register(_forget)
+
+
+def read_attached(line: bytes) -> tuple[bool, bool]:
+    """Whether an object has a resource, and a time of arrival, of its own at its top level.
+
+    Raises:
+        ValueError: It is no JSON object.
+        RecursionError: It nests too deep.
+    """
+    if not AVAILABLE:
+        keys = from_json(line).keys()
+        return "resource" in keys, "observed_time_unix_nano" in keys
+    found = _attached_decoder().decode(line)  # skips all else
+    return found.resource is not msgspec.UNSET, found.observed_time_unix_nano is not msgspec.UNSET
+
+
+@cache
+def _attached_decoder() -> Any:
+    fields = [
+        (name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET)
+        for name in ("resource", "observed_time_unix_nano")
+    ]
+    return msgspec.json.Decoder(msgspec.defstruct("Attached", fields))
 
 
 def key_ends(line: bytes) -> int:

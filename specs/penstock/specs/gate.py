@@ -18,7 +18,7 @@ from penstock.specs.codec import explain, lift
 from penstock.specs.discovery import discover
 from penstock.specs.envelope import AT_EDGE, Record
 from penstock.specs.errors import RefusedRecordError, RefusedSpecError
-from penstock.specs.fast_gate import Accepted, accept, key_ends
+from penstock.specs.fast_gate import Accepted, accept, key_ends, read_attached
 from penstock.specs.kinds import BASE_MODELS, WIRE_REQUIRED
 from penstock.specs.limits import DEPTH_MAX, RECORD_BYTES_MAX
 from penstock.specs.log_record import DEFAULT_SEVERITY, FAILED_SEVERITY
@@ -77,9 +77,10 @@ def attach(line: bytes, resource_json: bytes, observed_ns: int | None = None) ->
     if not body.startswith(b"{") or not body.endswith(b"}"):
         return line
     added = []
-    if not _has_key(body, b"resource"):
+    has_resource, has_observed = _attached(body)
+    if not has_resource:
         added.append(b'"resource":' + resource_json)
-    if observed_ns is not None and not _has_key(body, b"observed_time_unix_nano"):
+    if observed_ns is not None and not has_observed:
         added.append(b'"observed_time_unix_nano":%d' % observed_ns)
     if not added:
         return line
@@ -129,6 +130,7 @@ def _check_fields(fields: dict[str, Any]) -> Accepted:
         severity_number=_severity(fields),
         unknown_fields=unknown_fields,
         exact=exact,
+        names=tuple(fields.get("attributes") or ()),
     )
 
 
@@ -262,16 +264,11 @@ def _has_duplicate_key(line: bytes) -> bool:
     return False
 
 
-def _has_key(line: bytes, key: bytes) -> bool:
-    """Whether the object has the key at its top level; parsed only if its text is there at all."""
-    if b'"' + key + b'"' not in line and b"\\u" not in line:
-        return False
-    return key.decode() in _keys(line)
-
-
-def _keys(line: bytes) -> frozenset[str]:
-    try:
-        fields = from_json(line)
-    except (ValueError, RecursionError):
-        return frozenset()
-    return frozenset(fields) if isinstance(fields, dict) else frozenset()
+def _attached(line: bytes) -> tuple[bool, bool]:
+    """Whether the object has a resource and a time of arrival at its top level."""
+    if b'"resource"' in line or b'"observed_time_unix_nano"' in line or b"\\u" in line:
+        try:
+            return read_attached(line)
+        except (ValueError, RecursionError):
+            return False, False
+    return False, False

@@ -12,9 +12,10 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel
 from pydantic_core import from_json
 
-from penstock.specs.detectors import redact_text, suspect_names
+from penstock.specs.detectors import line_may_match, redact_text, suspect_names
 from penstock.specs.envelope import Context, Record
 from penstock.specs.errors import RefusedSpecError
+from penstock.specs.fast_gate import Accepted
 from penstock.specs.sensitive import (
     Action,
     HashKey,
@@ -35,6 +36,8 @@ _TEXTS: Final = ("body", "status_message", "reason", "name", "subject")
 """Free text at the root of records."""
 _NESTED: Final = ("links", "events", "exemplars")
 """Lists of objects with attributes of their own."""
+_NESTED_KEYS: Final = tuple(f'"{name}"'.encode() for name in _NESTED)
+_HAVE_NESTED: Final = frozenset({"span", "metric"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,12 @@ class Plan:
         steps: For each group of fields that the record holds (``context``, ``attributes``,
             ``actor``, …; empty for the root): key to marker, without those that are kept.
         declared: Attributes that the spec has; the detectors leave them alone.
+        keys: The same as `steps`, as keys stand in a line: each group's, and those of its fields.
     """
 
     steps: dict[str, dict[str, Sensitive]]
     declared: frozenset[str]
+    keys: tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
 
 class Scrubber:
@@ -82,11 +87,31 @@ class Scrubber:
         """Whether undeclared attributes and free text are searched, too."""
         return self._values
 
-    def scrub_line(self, line: bytes) -> bytes:
-        """A line that the gate accepted, scrubbed; the very bytes when there was nothing to do."""
+    def scrub_line(self, line: bytes, accepted: Accepted | None = None) -> bytes:
+        """A line that the gate accepted, scrubbed; the very bytes when there was nothing to do.
+
+        With the gate's verdict most lines need not be parsed again.
+        """
+        if accepted is not None and self.is_clean(line, accepted):
+            return line
         fields = from_json(line)
         scrubbed = self.scrub(fields)
         return line if scrubbed is fields else encode_json(scrubbed)
+
+    def is_clean(self, line: bytes, accepted: Accepted) -> bool:
+        """Whether there is nothing to do for a line, beyond doubt; `scrub` has the last word.
+
+        Keys and texts are looked for where they may be, in the whole line, which is quicker than to
+        take it apart. Where something is escaped nothing can be said.
+        """
+        if b"\\" in line or suspect_names(accepted.names):
+            return False
+        for group, keys in _plan_of(accepted.schema, accepted.kind, self._actions).keys:
+            if group in line and any(key in line for key in keys):
+                return False
+        if accepted.kind in _HAVE_NESTED and any(key in line for key in _NESTED_KEYS):
+            return False
+        return not (self._values and line_may_match(line))
 
     def scrub(self, fields: dict[str, Any]) -> dict[str, Any]:
         """A record's JSON object, scrubbed; the object itself is not changed.
@@ -211,17 +236,25 @@ def _plan_of(schema_id: str, kind: str, actions: tuple[tuple[str, Action], ...])
     try:
         model = resolve(schema_id, kind).model or base_model(kind)
     except (RefusedSpecError, KeyError):
-        return Plan({}, frozenset())
+        return Plan({}, frozenset(), ())
     steps: dict[str, dict[str, Sensitive]] = {}
     for path, marker in _declared(model):
         action = dict(actions).get(".".join(path), marker.action)
         if action != "keep":
             group = path[0] if len(path) == 2 else ""
             steps.setdefault(group, {})[path[-1]] = Sensitive(marker.sensitivity, action)
-    return Plan(steps, frozenset(model.own_fields.values()))
+    keys = tuple(
+        (_as_key(group) if group else b"{", tuple(_as_key(name) for name in markers))
+        for group, markers in steps.items()
+    )
+    return Plan(steps, frozenset(model.own_fields.values()), keys)
 
 
 on_register(_plan_of.cache_clear)
+
+
+def _as_key(name: str) -> bytes:
+    return b'"%b"' % name.encode()
 
 
 class _Gone:

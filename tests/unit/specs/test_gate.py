@@ -38,6 +38,7 @@ def test_accepted_says_what_routing_needs() -> None:
         severity_number=9,
         unknown_fields=0,
         exact=True,
+        names=tuple(records.log()["attributes"]),
     )
     assert accepted(line_of(records.span())).severity_number == 17
     assert accepted(line_of(records.gauge())).severity_number == 9

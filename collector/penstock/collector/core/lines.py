@@ -1,10 +1,9 @@
 """Cutting bytes into lines of bounded length."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One line without its newline.
 
     Attributes:

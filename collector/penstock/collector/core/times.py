@@ -23,6 +23,7 @@ def iso_time_ns(text: str) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     time_ns = (moment - _EPOCH) // _MICROSECOND * 1000
-    if more := _NANOSECONDS.search(text):
+    point = text.find(".") + 1
+    if text[point + 6 : point + 7].isdecimal() and (more := _NANOSECONDS.search(text)):
         time_ns += int(more[1].ljust(3, "0"))
     return time_ns if 0 <= time_ns <= INT64_MAX else None

@@ -31,15 +31,32 @@ def flatten(
     """
     attributes: dict[str, Value] = {}
     left_out = 0
-    for key, value in _leaves(fields, "", ATTRIBUTE_DEPTH_SOFT):
-        if len(attributes) >= count_max or not 0 < len(key) <= KEY_CHARACTERS_MAX:
-            left_out += 1
-        elif isinstance(value, str) and len(value) > STRING_CHARACTERS_MAX:
-            left_out += 1
-            attributes[key] = value[:STRING_CHARACTERS_MAX]
-        else:
-            attributes[key] = value
+    for item in fields.items():
+        # Almost every field is fit as it stands.
+        leaves = (item,) if _is_fit(*item) else _leaves(dict((item,)), "", ATTRIBUTE_DEPTH_SOFT)
+        for key, value in leaves:
+            if len(attributes) >= count_max or not 0 < len(key) <= KEY_CHARACTERS_MAX:
+                left_out += 1
+            elif value.__class__ is str and len(value) > STRING_CHARACTERS_MAX:
+                left_out += 1
+                attributes[key] = value[:STRING_CHARACTERS_MAX]
+            else:
+                attributes[key] = value
     return attributes, left_out
+
+
+def _is_fit(key: Any, value: Any) -> bool:
+    """Whether `_leaves` would give the field back; ASCII is known to a string, not looked for."""
+    if key.__class__ is not str or not key.isascii():
+        return False
+    kind = value.__class__
+    if kind is str:
+        return bool(value.isascii())
+    if kind is int:
+        return bool(INT64_MIN <= value <= INT64_MAX)
+    if kind is float:
+        return bool(value - value == 0.0)
+    return kind is bool or value is None
 
 
 def _leaves(fields: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[str, Value]]:

@@ -5,9 +5,9 @@ loggers write it (ours included), is taken apart instead: the level becomes the 
 or message the body, the timestamp the time, all else attributes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -16,9 +16,12 @@ from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.severity import INFO, severity
 from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
 
+T = TypeVar("T")
 _LEVEL_KEYS: Final = ("level", "severity", "log.level", "levelname", "lvl")
 _TIME_KEYS: Final = ("timestamp", "time", "@timestamp", "ts")
 _BODY_KEYS: Final = ("event", "message", "msg", "log")
+_TELLING: Final = frozenset((*_LEVEL_KEYS, *_TIME_KEYS))
+"""One of these makes a JSON object a structured event."""
 _YEAR_2200_S: Final = 7_258_118_400
 
 
@@ -102,12 +105,12 @@ def log_record(  # noqa: PLR0913 - what is known of an event
         written_ns: The time when neither says it; else when it was read.
         body: The body when the event has no message.
     """
-    level = severity(_take(fields, _LEVEL_KEYS, lambda value: severity(value) is not None)) or INFO
+    level = _take(fields, _LEVEL_KEYS, severity) or INFO
     if time_ns is None:
-        time_ns = time_of(_take(fields, _TIME_KEYS, lambda value: time_of(value) is not None))
+        time_ns = _take(fields, _TIME_KEYS, time_of)
     if time_ns is None:
         time_ns = now_ns if written_ns is None else written_ns
-    message = _take(fields, _BODY_KEYS, lambda value: isinstance(value, str) and bool(value))
+    message = _take(fields, _BODY_KEYS, _message)
     own, left_out = flatten(fields, count_max=ATTRIBUTES_MAX - len(attributes))
     record: dict[str, Any] = {
         "schema": "log/1.0",
@@ -116,7 +119,7 @@ def log_record(  # noqa: PLR0913 - what is known of an event
         "observed_time_unix_nano": now_ns,
         "severity_number": level[0],
         "severity_text": level[1],
-        "body": _clean(message if isinstance(message, str) else body)[:STRING_CHARACTERS_MAX],
+        "body": _clean(message or body)[:STRING_CHARACTERS_MAX],
         "resource": resource,
         "attributes": own | attributes,
     }
@@ -142,17 +145,20 @@ def _structured(line: bytes) -> dict[str, Any] | None:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    if not any(key in fields for key in (*_LEVEL_KEYS, *_TIME_KEYS)):
-        return None
-    return dict(fields)
+    return None if _TELLING.isdisjoint(fields) else fields
 
 
-def _take(fields: dict[str, Any], keys: tuple[str, ...], fits: Any) -> Any:
-    """Remove and return the first of the keys' values that fits."""
+def _take(fields: dict[str, Any], keys: tuple[str, ...], read: Callable[[object], T]) -> T | None:
+    """Remove the first of the keys whose value can be read, and return what was read."""
     for key in keys:
-        if key in fields and fits(fields[key]):
-            return fields.pop(key)
+        if key in fields and (found := read(fields[key])) is not None:
+            del fields[key]
+            return found
     return None
+
+
+def _message(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def time_of(value: object) -> int | None:
@@ -172,7 +178,7 @@ def printable(path: str) -> str:
 
 
 def _clean(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _encode(record: dict[str, Any]) -> bytes:

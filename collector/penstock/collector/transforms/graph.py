@@ -180,7 +180,7 @@ class Graph:
                 if isinstance(verdict, Rejected):
                     outcome.refused.append(Refused(sequence, _reason(verdict), line))
                     continue
-                treated = complete if scrub is None else scrub(complete)
+                treated = complete if scrub is None else scrub(complete, verdict)
             except Exception as error:  # noqa: BLE001 - the next record goes on
                 outcome.refused.append(Refused(sequence, _failure(error), line))
                 continue

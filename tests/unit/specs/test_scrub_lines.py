@@ -1,0 +1,94 @@
+"""Texts and lines that are not searched, or not even taken apart, hold nothing to find."""
+
+import json
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.specs import Accepted, Event, HashKey, Scrubber, Sensitive, check_line, encode
+from penstock.specs.detectors import PATTERN, may_match
+from tests.unit.specs import records
+
+KEY = HashKey("k1", b"0123456789abcdef")
+
+
+class Sold(Event, spec="scrub_lines_test.sold/1.0"):
+    """A specialised spec of this test."""
+
+    buyer: Annotated[str, Sensitive("pii", "truncate")]
+
+
+PIECES = st.sampled_from(
+    [
+        "-----BEGIN RSA PRIVATE KEY-----", "eyJ", "abcdefgh12", ".", "AKIA", "ASIA", "ghp_",
+        "x" * 36, "ABCDEFGH01234567", "xoxb-", "sk_live_", "BeArEr ", "://", "user:pw", "@",
+        "host.example", "4111", "1111", " ", "-", "5500000000000004", "é",
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(PIECES | st.text(max_size=3), max_size=8).map("".join))
+def test_texts_that_are_not_searched_hold_nothing(text: str) -> None:
+    if PATTERN.search(text):
+        assert may_match(text)
+
+
+TEXTS = st.lists(
+    PIECES | st.sampled_from([":", ",", "[", '"', "\\", "nano", "\n"]), max_size=9
+).map("".join)
+NAMES = st.sampled_from(["a", "password", "userEmail", "time_unix_nano", "trace_id", "nano", ":"])
+VALUES = TEXTS | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False)
+
+
+def all_kinds(texts: dict[str, Any]) -> list[dict[str, Any]]:
+    """A record of each kind with these attributes and texts in it."""
+    span = {**records.span(), "status_message": texts["text"], "attributes": texts["attributes"]}
+    inner = {"time_unix_nano": records.TIME, "attributes": texts["attributes"]}
+    return [
+        {**records.log(), "body": texts["text"], "attributes": texts["attributes"],
+         "context": texts["context"]},
+        {**span, "events": [{"name": "e", **inner}]},
+        {**records.gauge(), "exemplars": [{"value": 1.0, **inner}]},
+        {**json.loads(encode(Sold(buyer=texts["text"]))), "resource": {"service.name": "a"}},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("scrubber", [Scrubber(KEY), Scrubber(KEY, values=False)])
+@given(
+    texts=st.fixed_dictionaries(
+        {
+            "text": TEXTS,
+            "attributes": st.dictionaries(NAMES, VALUES | st.lists(TEXTS, max_size=2), max_size=3),
+            "context": st.dictionaries(st.sampled_from(["user.id", "request.id"]), TEXTS),
+        }
+    ),
+    ascii_only=st.booleans(),
+    spaced=st.booleans(),
+)
+def test_lines_that_are_not_taken_apart_have_nothing_to_scrub(
+    scrubber: Scrubber, texts: dict[str, Any], *, ascii_only: bool, spaced: bool
+) -> None:
+    separators = (", ", ": ") if spaced else (",", ":")
+    for record in all_kinds(texts):
+        line = json.dumps(record, ensure_ascii=ascii_only, separators=separators).encode()
+        verdict = check_line(line)
+        if isinstance(verdict, Accepted):
+            assert scrubber.scrub_line(line, verdict) == scrubber.scrub_line(line)
+
+
+def test_usual_lines_are_not_taken_apart() -> None:
+    usual = {**records.log(), "context": {"request.id": "r-1"}}
+    line = json.dumps(usual, separators=(",", ":")).encode()
+    verdict = check_line(line)
+    assert isinstance(verdict, Accepted)
+    assert Scrubber(KEY).is_clean(line, verdict)
+    for text in (
+        b"4111 1111 1111 1111",
+        b"x@example.com",
+        b"bearer " + b"a" * 20,
+        b":4111111111111111",
+        b"a\\u0040b.de",
+    ):
+        assert not Scrubber(KEY).is_clean(line.replace(b"order placed", text), verdict)
