@@ -22,6 +22,7 @@ from tests.support.identities import HOST, Callers
 from tests.support.logd import Logd
 from tests.support.nats_server import NatsServer
 from tests.support.processes import Daemon, free_port
+from tests.support.router import RouterJob
 
 pytestmark = pytest.mark.live
 
@@ -34,7 +35,7 @@ PROBES = {
     "status": b"GET /status HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n",
     "metrics": b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n",
     "page": b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n",
-    "console": b"GET /api/view HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n",
+    "console": b"GET /api/snapshot HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n",
     "varz": b"GET /varz HTTP/1.0\r\n\r\n",
     "otlp": b"POST /v1/logs HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%b" % (len(REPORT), REPORT),
@@ -43,13 +44,25 @@ PROBES = {
     "nats": b'CONNECT {"verbose":true}\r\nSUB > 1\r\nPUB ledger.x 1\r\nx\r\nPING\r\n',
     "http2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9),
     "rubbish": bytes(range(256)),
+    "connz": b"GET /connz?subs=1 HTTP/1.0\r\n\r\n",
+    "jobs": b"GET /api/v1/applications HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n",
+    "plans": b"GET /SQL/ HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n",
+    # Py4J: the JVM's memory, and a call of what Python lent it, whose first is p0.
+    "jvm": b"m\nd\no0\ne\n",
+    "lent": b"c\np0\ncall\nr1\nL1\ne\n",
+    # Spark's RPC and blocks: a frame that asks for a stream, by its name.
+    "spark": b"\0\0\0\0\0\0\0\x1e\6\0\0\0\x11/jars/any.jar.key",
+    "rpc": b"\0\0\0\0\0\0\0\x16\3\0\0\0\0\0\0\0\1\0\0\0\1x",
+    # A Python worker, which begins with the secret it is asked for.
+    "worker": b"\0\0\0\4none",
 }
 FACTS = (b"ledger", b"penstock_", b"stages", b"reconciliation", b'"streams"', b"PONG", b"+OK",
-         b"MSG ", b'server_id":"N",', b"partialSuccess", b"200 OK")  # fmt: skip
+         b"MSG ", b'server_id":"N",', b"partialSuccess", b"200 OK", b"Spark Jobs",
+         b"sparkVersion", b"Object ID", b"!yro", b"!ys")  # fmt: skip
 
 
 class Appliance:
-    """nats-server, logd, collector and console as `docs/howto/secure-it.md` would have them.
+    """nats-server, logd, collector, router, console as `docs/howto/secure-it.md` would have them.
 
     Attributes:
         daemons: By name.
@@ -79,16 +92,23 @@ class Appliance:
         collector.config["nats"] = secured | {"ca_file": ca}
         collector.config["admin_access"] = self._admin()
         self._enter(stack, collector.daemon)
+        router = self._router(directory / "router", logd)
+        self._enter(stack, router.daemon)
         console = Daemon("deploy.console", self._console(logd, collector), directory)
         self._enter(stack, console)
-        self.daemons = {"logd": logd.daemon, "collector": collector.daemon, "console": console}
+        self.daemons = {
+            "logd": logd.daemon,
+            "collector": collector.daemon,
+            "router": router.daemon,
+            "console": console,
+        }
         self.pids = {name: daemon.pid for name, daemon in self.daemons.items()}
         self.pids["nats"] = nats._process.pid
 
     def _enter(self, stack: ExitStack, daemon: Daemon) -> None:
         daemon.tls, daemon.token = self.tls(), TOKEN
         stack.callback(daemon.close)
-        daemon.start(within_s=60)
+        daemon.start(within_s=240)
 
     def tls(self) -> ssl.SSLContext:
         """Of whoever trusts the authority, and shows nothing."""
@@ -116,6 +136,17 @@ class Appliance:
             {"type": "forward", "tls": tls, "listen": listen, "shared_key": PASSWORD},
             {"type": "syslog", "tls": tls, "udp": None, "tcp": f"127.0.0.1:{free_port()}"},
         ]
+
+    def _router(self, directory: Path, logd: Logd) -> RouterJob:
+        key = self.callers.token_file(self.callers.key, "router-key")
+        return RouterJob(
+            directory,
+            logd.fetch,
+            streams=[STREAM["name"]],
+            source={"tls_ca_file": str(self.callers.servers.cert), "token_file": str(key)},
+            admin_access=self._admin(),
+            spark={"master": "local[1]"},
+        )
 
     def _console(self, logd: Logd, collector: Collector) -> dict[str, Any]:
         own = self.callers.server
@@ -204,17 +235,24 @@ def test_nothing_of_a_secured_appliance_answers_strangers_but_its_health(tmp_pat
     with ExitStack() as stack:
         appliance = Appliance(tmp_path, stack)
         ports = appliance.listening()
-        assert sorted(set(ports.values())) == ["collector", "console", "logd", "nats"]
+        assert sorted(set(ports.values())) == ["collector", "console", "logd", "nats", "router"]
         contexts = {"plain": None, "tls": appliance.tls()}
         asked = list(product(ports.items(), contexts.items(), PROBES.items()))
         with ThreadPoolExecutor(16) as pool:
-            heard = pool.map(lambda one: say(one[0][0], one[2][1], one[1][1]), asked)
+            heard = list(pool.map(lambda one: say(one[0][0], one[2][1], one[1][1]), asked))
             told = [
                 (port[1], port[0], how[0], what[0], said[:200])
                 for (port, how, what), said in zip(asked, heard, strict=True)
                 if any(fact in said for fact in FACTS)
             ]
         assert told == []
+        sparks = [
+            said
+            for ((_, whose), how, what), said in zip(asked, heard, strict=True)
+            if (whose, how[0], what[0]) == ("router", "plain", "rpc") and said[8:9] == b"\5"
+        ]
+        assert sparks, "Spark answers on one of the ports"
+        assert all(b"SaslMessage" in said for said in sparks), "and asks for its secret"
         beats = {say_by_datagram(appliance.heartbeats, probe) for probe in PROBES.values()}
         assert beats <= {b"", b"\0"}  # that it is there, as the protocol has it
         for name, daemon in appliance.daemons.items():

@@ -21,7 +21,8 @@ def test_rules_and_quotas_are_changed_and_shown(tmp_path: Path) -> None:
     callers = Callers(tmp_path, alice=())
     for name, key in callers.keys.items():
         (tmp_path / name).write_text(key)
-    options: dict[str, Any] = {"auth": callers.auth()}
+    grant = {"principal": "bob", "actions": ["publish"], "resources": ["orders"]}
+    options: dict[str, Any] = {"auth": callers.auth(grants=[grant])}
     with (
         nats_server(tmp_path / "nats") as server,
         Logd(tmp_path / "logd", server.url, STREAMS, **options) as logd,
@@ -41,7 +42,10 @@ def test_rules_and_quotas_are_changed_and_shown(tmp_path: Path) -> None:
             ("cursor", "subject:orders.eu.>"),
             ("read", "subject:orders.eu.>"),
         ]
-        assert "superusers: root" in run("root", "acl", "ls").stderr
+        listed = run("root", "acl", "ls").stderr
+        assert "superusers: root\nby the configuration: allow bob publish orders" in listed
+        bobs = run("root", "acl", "test", "publish", "orders", "--principal", "bob")
+        assert (bobs.exit_code, "granted by the configuration" in bobs.stdout) == (0, True)
         whole = run("alice", "acl", "test", "read", "orders")
         assert (whole.exit_code, whole.stdout) == (1, "denied: no rule allows it\n")
         part = run("root", "acl", "test", "read", "subject:orders.eu.*", "--principal", "alice")

@@ -21,13 +21,14 @@ from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.principal import Principal
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
 from tests.support.certificates import Authority, Certificate
+from tests.support.fetch_desk import LetsIn
 from tests.support.identities import Callers
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
 
 
-class Asked:
+class Asked(LetsIn):
     """Answers every request with the empty list of streams, and remembers who asked."""
 
     def __init__(self) -> None:
@@ -365,7 +366,7 @@ async def test_more_callers_than_may_be_are_told_so(callers: Callers) -> None:
             client.close()
 
 
-class Held:
+class Held(LetsIn):
     """Answers a fetch when a test says so."""
 
     def __init__(self) -> None:

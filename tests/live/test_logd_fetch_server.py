@@ -12,13 +12,17 @@ from typing import Any
 
 import orjson
 import pytest
+from typing_extensions import override
 
 from penstock.logd.client import LogClient
 from penstock.logd.client.decoder import ResponseDecoder
+from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.connection import FetchLimits, Response, SendingTurn
 from penstock.logd.fetch.server import Api, FetchServer
 from penstock.logd.fetch.wire import REQUEST_HEAD, RESPONSE_HEAD, Document, encode_request
+from penstock.logd.security.principal import Principal
 from penstock.logd.store import REAL_DISK, FileRange
+from tests.support.fetch_desk import LetsIn
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
@@ -28,7 +32,7 @@ class Interrupted(BaseException):
     """What a signal's handler may raise at any point."""
 
 
-class NoStreams:
+class NoStreams(LetsIn):
     """Answers every request with the empty list of streams."""
 
     async def answer(self, request: Document, turn: SendingTurn) -> Response:
@@ -53,6 +57,30 @@ async def serving(
 def ask(address: str) -> list[Any]:
     with LogClient(address) as log:
         return log.streams()
+
+
+class Choosy(NoStreams):
+    """Lets nobody send anything."""
+
+    @override
+    def admit(self, request: Document, caller: Principal) -> None:
+        raise RefusedError("PERMISSION_DENIED", "not you")
+
+
+async def test_what_follows_a_request_that_is_refused_is_not_waited_for_and_not_kept() -> None:
+    size = 3 * 65_536 + 1
+    async with serving(Choosy()) as (address, server):
+        reader, writer = await connect(address)
+        writer.write(encode_request({"api": "restore", "stream": "x", "upload": size, "id": 1}))
+        refused, _ = await receive(reader)
+        assert (refused["id"], refused["error"]["code"]) == (1, "PERMISSION_DENIED")
+        assert server.counts.uploads == 0
+        writer.write(bytes(size) + encode_request({"api": "streams", "id": 2}))
+        assert (await receive(reader))[0] == {"id": 2, "streams": []}, "it goes on behind that"
+        writer.write(encode_request({"api": "restore", "upload": "much", "id": 3}))
+        assert (await receive(reader))[0]["error"]["code"] == "BAD_REQUEST"
+        assert await reader.read() == b"", "nobody knows where that ends"
+        await hang_up(writer)
 
 
 async def test_a_reader_that_never_pauses_takes_turns_with_everybody_else() -> None:
@@ -104,7 +132,7 @@ async def test_a_call_after_an_interrupted_one_gets_its_own_answer() -> None:
         assert await asyncio.to_thread(interrupt_and_ask, address) == []
 
 
-class Slow:
+class Slow(LetsIn):
     """Answers when it is told to; with a payload of its own if it has one.
 
     Attributes:

@@ -49,12 +49,16 @@ class Recorder:
 
     def __init__(self) -> None:
         self.recorded: list[tuple[str, str, dict[str, Any]]] = []
+        self.kept_count = 0
 
     def record(
         self, kind: str, by: Principal | None, /, *, event_id: str = "", **facts: Any
     ) -> None:
         del event_id
         self.recorded.append((kind, (by or ANONYMOUS).name, facts))
+
+    async def kept(self) -> None:
+        self.kept_count = len(self.recorded)
 
 
 @dataclass
@@ -113,7 +117,7 @@ async def guarded(
         guard=guard,
         permits=Permits(guard, groups),
         throttle=throttle,
-        record=recorder.record,
+        activity=recorder,
     )
     try:
         yield Guarded(api, inner, guard, access, found, recorder.recorded)

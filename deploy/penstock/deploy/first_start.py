@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from penstock.deploy.authority import Authority
 from penstock.deploy.kept import keep
-from penstock.deploy.site import KEYS, NATS_USERS, Site, documents
+from penstock.deploy.site import ADMIN_READERS, KEYS, NATS_USERS, Site, documents
 from penstock.logd.security.api_keys import line_of, make_key
 from penstock.service.clock import Clock
 from penstock.service.errors import ConfigError
@@ -31,10 +31,12 @@ class Secrets:
     Attributes:
         passwords: Of users at nats-server.
         keys: API keys of logd's.
+        admin: Tokens of parts' admin endpoints.
     """
 
     passwords: Mapping[str, str]
     keys: Mapping[str, str]
+    admin: Mapping[str, str]
 
 
 def init(root: Path, site: Site, clock: Clock) -> list[Path]:
@@ -90,6 +92,10 @@ def _files(root: Path, site: Site, kept: Secrets) -> dict[str, bytes]:
         }
     for reader in _READERS:
         found |= {f"{reader}/ca.pem": authority, f"{reader}/token": kept.keys[reader].encode()}
+    for part, readers in ADMIN_READERS.items():
+        token = kept.admin[part].encode()
+        found[f"{part}/admin.token"] = token
+        found |= {f"{reader}/{part}.token": token for reader in readers}
     url = site.nats_url("operator", kept.passwords["operator"])
     found["operator/nats.url"] = url.encode()
     return found
@@ -102,6 +108,9 @@ def _certificates(root: Path, site: Site, clock: Clock) -> None:
     nodes = Authority("penstock nodes", operator / "nodes-ca.pem", operator / "nodes-ca.key", clock)
     nats = root / "nats"
     servers.sign(site.nats, site.names(site.nats), nats / "cert.pem", nats / "cert.key")
+    for part in ("collector", "router"):
+        place = root / part
+        servers.sign(part, site.names(part), place / "cert.pem", place / "cert.key")
     for node, host in site.hosts.items():
         place = root / site.place(node)
         names = site.names(host)
@@ -120,6 +129,7 @@ def _secrets(path: Path) -> Secrets:
         try:
             found = json.loads(path.read_text())
             found["passwords"], found["keys"] = dict(found["passwords"]), dict(found["keys"])
+            found["admin"] = dict(found.get("admin", {}))  # an older version made none
         except (ValueError, KeyError, TypeError):
             raise ConfigError(
                 f"{path}: damaged",
@@ -129,6 +139,9 @@ def _secrets(path: Path) -> Secrets:
         "passwords", {}
     )
     keys = {name: make_key(name) for name in KEYS} | found.get("keys", {})
-    text = json.dumps({"passwords": passwords, "keys": keys}, indent=2) + "\n"
+    admin = {part: secrets.token_urlsafe(_SECRET_BYTES) for part in ADMIN_READERS} | found.get(
+        "admin", {}
+    )
+    text = json.dumps({"passwords": passwords, "keys": keys, "admin": admin}, indent=2) + "\n"
     keep(path, text.encode())
-    return Secrets(passwords, keys)
+    return Secrets(passwords, keys, admin)

@@ -31,6 +31,20 @@ ANYBODY: Final = "0.0.0.0"  # noqa: S104 - inside a network of its own; what it 
 NATS_USERS: Final = ("logd", "collector", "operator")
 KEYS: Final = ("operator", "router", "console", "prometheus")
 """Who has an API key of logd's."""
+ADMIN_READERS: Final = {
+    "collector": ("console", "prometheus"),
+    "router": ("console", "prometheus"),
+    "console": (),
+}
+"""Parts that are no logd, and who is given the token of their `/status` and `/metrics`. Each has
+one of its own, which is no key of logd's: whoever asks shows it to that part."""
+_GRANTS: Final = (
+    ("router", ("read", "cursor"), STREAMS),
+    ("console", ("read", "alter"), STREAMS),
+    ("console", ("read",), ("__status",)),
+    ("prometheus", ("read",), ("__status",)),
+)
+"""What each key may at logd; the operator's may everything. A collector has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +148,16 @@ def _logd(
         "fetch": f"{ANYBODY}:{LOGD_PORTS['fetch']}",
         "admin": f"{ANYBODY}:{LOGD_PORTS['admin']}",
         "tls": {"cert_file": own("cert.pem"), "key_file": own("cert.key")},
-        "auth": {"required": True, "keys_file": str(files / "keys")},
+        "auth": {
+            "required": True,
+            "acl": True,
+            "superusers": ["operator"],
+            "grants": [
+                {"principal": name, "actions": list(actions), "resources": list(resources)}
+                for name, actions, resources in _GRANTS
+            ],
+            "keys_file": str(files / "keys"),
+        },
         "connect_timeout_s": 60,
         "cluster": {
             "name": CLUSTER,
@@ -162,6 +185,7 @@ def _collector(topology: Topology, site: Site, passwords: Mapping[str, str]) -> 
             "ca_file": str(FILES / "collector" / "ca.pem"),
         },
         "admin": f"{ANYBODY}:9295",
+        "admin_access": _admin_access("collector"),
         "resource": {"deployment.environment.name": site.name},
         "connect_timeout_s": 60,
         "sources": [
@@ -179,7 +203,17 @@ def _router(topology: Topology, site: Site) -> dict[str, Any]:
         "logd": site.servers(),
         "source": {"tls_ca_file": str(files / "ca.pem"), "token_file": str(files / "token")},
         "admin": f"{ANYBODY}:9296",
+        "admin_access": _admin_access("router"),
         "connect_timeout_s": 60,
+    }
+
+
+def _admin_access(part: str) -> dict[str, str]:
+    files = FILES / part
+    return {
+        "token_file": str(files / "admin.token"),
+        "cert_file": str(files / "cert.pem"),
+        "key_file": str(files / "cert.key"),
     }
 
 
@@ -207,7 +241,13 @@ def _console(site: Site) -> dict[str, Any]:
     return {
         "listen": f"{ANYBODY}:9299",
         "admin": "127.0.0.1:9298",
-        "parts": {"collector": "http://collector:9295", **logds, "router": "http://router:9296"},
+        "admin_access": {"token_file": str(files / "admin.token")},
+        "parts": {"collector": "https://collector:9295", **logds, "router": "https://router:9296"},
+        "part_tokens": {
+            part: str(files / f"{part}.token")
+            for part, readers in ADMIN_READERS.items()
+            if "console" in readers
+        },
         "logd": site.servers(),
         "token_file": str(DATA / "console.token"),
         "insecure_listener": True,
@@ -219,7 +259,8 @@ def _console(site: Site) -> dict[str, Any]:
 def _nats(passwords: Mapping[str, str]) -> str:
     """nats-server's configuration: TLS, and each user no more than it needs.
 
-    logd listens to whatever its streams store, and publishes acks and its probes.
+    logd listens to whatever its streams store, and publishes acks and its probes. There is no port
+    for monitoring, which asks nobody who they are: who wants to know whether it runs connects.
     """
     subjects = ", ".join(f'"telemetry.{name}.>"' for name in STREAMS)
     files = FILES / "nats"
@@ -237,7 +278,6 @@ def _nats(passwords: Mapping[str, str]) -> str:
         "# Written by `penstock init`.\n"
         "server_name: penstock\n"
         f"listen: {ANYBODY}:4222\n"
-        "http: 127.0.0.1:8222\n"
         f"max_payload: {NATS_PAYLOAD_BYTES_MAX}\n"
         f'tls {{cert_file: "{files / "cert.pem"}", key_file: "{files / "cert.key"}"}}\n'
         f"authorization {{\n  users = [\n{users}  ]\n}}\n"

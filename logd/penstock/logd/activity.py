@@ -64,6 +64,17 @@ class Record(Protocol):
         """
 
 
+class TakesDown(Protocol):
+    """What `ActivityLog` is to whoever answers requests."""
+
+    @property
+    def record(self) -> Record:
+        """Takes down what happened."""
+
+    async def kept(self) -> None:
+        """Wait until what was taken down so far outlasts the machine. Never raises."""
+
+
 class Sink(Protocol):
     """Where events are written."""
 
@@ -114,6 +125,7 @@ class ActivityLog:
         self._buckets = Buckets()
         self._suppressed: Counter[str] = Counter()
         self._lost = 0
+        self._syncing: asyncio.Task[None] | None = None
         if journal is not None and journal.found:
             self.counts["recorded"] = self.counts["recovered"] = len(journal.found)
             self._put(*journal.found)
@@ -155,6 +167,18 @@ class ActivityLog:
             self.counts["unprotected"] += 1
         self._put(event)
 
+    async def kept(self) -> None:
+        """As `TakesDown`; all who wait at a time share a sync.
+
+        What the journal could not take is not waited for: it is counted (`unprotected`).
+        """
+        journal = self._journal
+        mark = 0 if journal is None else journal.appended
+        while journal is not None and journal.synced < mark:
+            if self._syncing is None or self._syncing.done():
+                self._syncing = asyncio.create_task(self._sync(journal))
+            await asyncio.wait((self._syncing,))
+
     async def run(self) -> None:
         """Write what stands in line, for ever."""
         pause_s = _PAUSE_S
@@ -165,7 +189,7 @@ class ActivityLog:
                 await self._sink.store(part)
             except (LogdError, OSError) as error:
                 self.problem = str(error)
-                await self._sync()
+                await self.kept()
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_S_MAX)
                 continue
@@ -190,11 +214,10 @@ class ActivityLog:
         self._came.set()
         self._empty.clear()
 
-    async def _sync(self) -> None:
-        """Have what waits outlast the machine, as it may have to wait for long."""
-        if self._journal is not None:
-            with suppress(OSError):  # the next event to be appended tells
-                await asyncio.to_thread(self._journal.sync)
+    async def _sync(self, journal: ActivityJournal) -> None:
+        before = journal.synced
+        if not await asyncio.to_thread(journal.sync):
+            self.counts["unprotected"] += journal.synced - before
 
     def _floods(self, kind: str) -> bool:
         if kind not in _FLOODS:

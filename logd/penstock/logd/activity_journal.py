@@ -9,7 +9,7 @@ What has been stored since is in the file until all is, or until the rest is wri
 event's id keeps it from being stored twice.
 
 A line is in the page cache when `append` returns: what happens to the process does not matter. To
-outlast the machine it takes `sync`, which is for who can wait.
+outlast the machine it takes `sync`, which whoever is answered waits for.
 """
 
 import os
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import orjson
 import structlog
 
-from penstock.logd.store.disk import RealFile
+from penstock.logd.store.disk import REAL_DISK, RealFile
 
 _REWRITE_BYTES: Final = 1024 * 1024
 """Bytes of the file from which on it is worth while to leave out what is stored."""
@@ -47,6 +47,8 @@ class ActivityJournal:
     Attributes:
         found: What was in it.
         passed_over: Lines that were cut or changed.
+        appended: How many events `append` took.
+        synced: As many of them outlast the machine, or are known not to.
         problem: Why it cannot be written; empty: it can.
 
     Raises:
@@ -56,7 +58,9 @@ class ActivityJournal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = RealFile(path, os.O_RDWR | os.O_CREAT)
+        REAL_DISK.sync_directory(path.parent)
         self._size = self._file.size()
+        self.appended = self.synced = 0
         self.passed_over = 0
         self.problem = ""
         self.found = tuple(self._read())
@@ -66,7 +70,9 @@ class ActivityJournal:
 
     def append(self, event: Event) -> bool:
         """Write an event behind the others; whether that was possible."""
-        return self._write(self._size, _line(event))
+        taken = self._write(self._size, _line(event))
+        self.appended += taken
+        return taken
 
     def settle(self, waiting: Iterable[Event], waiting_count: int) -> None:
         """Take in what still waits after some was stored; the rest need not be in the file."""
@@ -79,13 +85,17 @@ class ActivityJournal:
         if len(left) * 2 < self._size:
             self._replace(left)
 
-    def sync(self) -> None:
-        """Make what was appended outlast the machine.
-
-        Raises:
-            OSError: The disk failed.
-        """
-        self._file.sync()
+    def sync(self) -> bool:
+        """Make what was appended outlast the machine; whether that was possible. On any thread."""
+        upto = self.appended  # what is appended meanwhile may be synced or not
+        try:
+            self._file.sync()
+        except OSError as error:
+            self._failed(error)
+            return False
+        finally:
+            self.synced = max(self.synced, upto)
+        return True
 
     def _read(self) -> Iterator[Event]:
         for line in self._file.read(0, self._size).split(b"\n"):
@@ -104,7 +114,9 @@ class ActivityJournal:
         try:
             file = RealFile(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             file.write(0, [data])
+            file.sync()
             temporary.replace(self._path)
+            REAL_DISK.sync_directory(self._path.parent)
         except OSError as error:
             self._failed(error)
             return

@@ -71,6 +71,7 @@ class Doors:
             engine.streams,
             enabled=config.auth.acl,
             superusers=config.auth.superusers,
+            grants=config.auth.granted(),
         )
         self.throttle = Throttle(
             engine.access, self.guard, clock, wait_s_max=config.quota_delay_s_max
@@ -88,15 +89,14 @@ class Doors:
             guard=self.guard,
             permits=Permits(self.guard, engine.groups),
             throttle=self.throttle,
-            record=self.activity.record,
+            activity=self.activity,
         )
         self.api = guarded if tracer is None else TracedApi(guarded, tracer, engine.streams.match)
 
     def call_permits(self) -> CallPermits:
         """Who may call which method of gRPC."""
         groups = self._engine.groups
-        record = self.activity.record
-        return CallPermits(self.guard, self.throttle, groups, record, self.creator)
+        return CallPermits(self.guard, self.throttle, groups, self.activity, self.creator)
 
     def creator(self, caller: Principal) -> str:
         """For whose quota a stream counts; empty: for nobody's."""

@@ -134,7 +134,7 @@ def bounded_run(
             stack.callback(lock.release)
         state = _state(config, clock) if needs_log else LogState({}, {})
         work = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-router-")))
-        session = Session.start(config.job, config.spark, work)
+        session = Session.start(config.job, config.session, work)
         stack.callback(session.close)
         check_routes(config, session.spark)
         letters = None

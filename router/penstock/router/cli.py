@@ -51,8 +51,7 @@ def run(path: Path, *, until_caught_up: bool, master: str | None) -> None:
     """Run a job until SIGTERM, as `--config` does."""
     config = load_job(path)
     if master is not None:
-        spark = config.spark.model_copy(update={"master": master})
-        config = config.model_copy(update={"spark": spark})
+        config = config.on_master(master)
     run_job(config, until_caught_up=until_caught_up)
 
 

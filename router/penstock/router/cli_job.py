@@ -44,7 +44,7 @@ def check_expressions(config: JobConfig) -> None:
     from penstock.router.session import Session
 
     with TemporaryDirectory(prefix="penstock-router-") as directory:
-        session = Session.start(config.job, config.spark, Path(directory))
+        session = Session.start(config.job, config.session, Path(directory))
         try:
             check_routes(config, session.spark)
         finally:

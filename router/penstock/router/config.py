@@ -1,9 +1,10 @@
 """A job as data: which streams, which routes, which sinks."""
 
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
 from penstock.logd.client import Access
 from penstock.router.core.offsets import offsets_from_json
@@ -11,7 +12,10 @@ from penstock.router.errors import BadOptionError
 from penstock.router.sinks.settings import Seconds, Settings
 from penstock.router.sinks.table import AnySinkConfig
 from penstock.router.transforms.settings import Steps, Transform
-from penstock.service import AdminAccess, HostPort, HostPorts, TracingSection
+from penstock.service import AdminAccess, ConfigError, HostPort, HostPorts, TracingSection
+
+SECRET_SETTING: Final = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)
+"""What Spark takes for a secret by a setting's name (`spark.redaction.regex`); so do we."""
 
 
 def _local(value: Any) -> Any:
@@ -100,11 +104,39 @@ class DeadLetterStream(Settings):
 
 
 class Spark(Settings):
-    """The Spark session; `conf` wins over everything that the router sets itself."""
+    """The Spark session; `conf` wins over everything that the router sets itself.
+
+    Attributes:
+        master: Where executors are.
+        driver_memory: Heap of the JVM.
+        ui: Whether Spark's own page is served, which asks nobody who they are; none: where
+            `admin_access` is not set.
+        secret_file: Holds, in its only line, what a cluster's processes know each other by
+            (`spark.authenticate.secret`); on `local` masters Spark makes one itself.
+        conf: Spark's own settings.
+    """
 
     master: str = "local[2]"
     driver_memory: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = "640m"
+    ui: bool | None = None
+    secret_file: Path | None = None
     conf: dict[str, str] = Field(default_factory=dict)
+
+    @field_serializer("conf", when_used="json")
+    def _hide_secrets(self, conf: dict[str, str]) -> dict[str, str]:
+        return {k: "**********" if SECRET_SETTING.search(k) else v for k, v in conf.items()}
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the driver is its only executor."""
+        return self.master.startswith("local") and "-cluster" not in self.master
+
+    @property
+    def knows_its_own(self) -> bool:
+        """Whether Spark's processes ask each other for a secret."""
+        if (chosen := self.conf.get("spark.authenticate")) is not None:
+            return chosen.strip().lower() == "true"
+        return self.is_local or self.secret_file is not None
 
     @property
     def is_on_this_machine(self) -> bool:
@@ -138,6 +170,23 @@ class JobConfig(Settings):
     spark: Spark = Spark()
     connect_timeout_s: Seconds = 10.0
     drain_timeout_s: Seconds = 10.0
+
+    @property
+    def session(self) -> Spark:
+        """Of Spark, with what follows from the rest."""
+        shown = self.admin_access is None if self.spark.ui is None else self.spark.ui
+        return self.spark.model_copy(update={"ui": shown})
+
+    def on_master(self, master: str) -> "JobConfig":
+        """The same job with its executors elsewhere.
+
+        Raises:
+            ConfigError: Strangers would reach them.
+        """
+        spark = self.spark.model_copy(update={"master": master})
+        if self.admin_access is not None and not spark.knows_its_own:
+            raise ConfigError(_open_to_strangers(master), fix="README, On a cluster, says how")
+        return self.model_copy(update={"spark": spark})
 
     @property
     def working_dir(self) -> Path:
@@ -193,6 +242,12 @@ class JobConfig(Settings):
                 raise ValueError(f"sinks.{name}: no route leads to it")
         return self
 
+    @model_validator(mode="after")
+    def _strangers_are_kept_out_of_spark(self) -> Self:
+        if self.admin_access is not None and not self.spark.knows_its_own:
+            raise ValueError(_open_to_strangers(self.spark.master))
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _empty_blocks_are_defaults(cls, document: Any) -> Any:
@@ -200,6 +255,13 @@ class JobConfig(Settings):
         if isinstance(document, dict):
             return {key: value for key, value in document.items() if value is not None}
         return document
+
+
+def _open_to_strangers(master: str) -> str:
+    return (
+        f"spark.master: with admin_access nobody may reach Spark on {master} unknown: name the"
+        " cluster's secret with spark.secret_file, or set spark.authenticate in spark.conf"
+    )
 
 
 def _check_offsets(wanted: str | dict[str, dict[str, int]], streams: list[str]) -> None:

@@ -126,7 +126,7 @@ class Job:
         self._contexts = {name: self._context(name, starting) for name in config.sinks}
         sinks = [self._open_sink(name) for name in self._contexts]
         self._session = Session.start(
-            config.job, config.spark, config.working_dir, lock=self._lock.descriptor
+            config.job, config.session, config.working_dir, lock=self._lock.descriptor
         )
         if is_stopping():
             return

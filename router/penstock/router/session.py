@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +15,12 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from penstock.router.config import Spark
+from penstock.router.config import SECRET_SETTING, Spark
 from penstock.router.frames import register
 from penstock.router.java import find_java
+from penstock.router.spark_doors import OnlyFrom, unix_sockets
 from penstock.router.worker_python import worker_python
-from penstock.service import ExitCode, ServiceError, UnavailableError
+from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
 
 _JVM_EXIT_TIMEOUT_S: Final = 15.0
 
@@ -97,6 +99,7 @@ class Session:
             lock: A file descriptor that the JVM keeps open as long as it lives.
 
         Raises:
+            ConfigError: The file of the cluster's secret cannot be used.
             UnavailableError: No Java can be found, or Spark does not start.
         """
         work_dir = work_dir.resolve()
@@ -111,15 +114,17 @@ class Session:
         }
         if config.is_on_this_machine:
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        conf = _conf(name, config, work_dir)
+        settings = session_settings(name, config, work_dir)
         descriptors = () if lock is None else (lock,)
         output_path = work_dir / "spark.out"
         try:
             with output_path.open("wb") as output:
                 gateway = launch_gateway(
-                    conf, {"stdout": output, "stderr": output, "pass_fds": descriptors}
+                    _conf(at_launch(settings)),
+                    {"stdout": output, "stderr": output, "pass_fds": descriptors},
                 )
-            spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+            gateway.python_parameters.ssl_context = OnlyFrom(gateway.proc.pid)
+            spark = SparkSession(SparkContext(conf=_conf(settings), gateway=gateway))
         except (PySparkException, Py4JError) as error:
             raise UnavailableError(
                 f"Spark does not start with Java {java.major} from {java.origin}"
@@ -165,6 +170,27 @@ class Session:
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else reused though dead
 
 
+def _secrets(config: Spark) -> dict[str, str]:
+    """What Spark's processes know each other by."""
+    if config.is_local:
+        return {"spark.authenticate": "true"}  # the secret is Spark's to make
+    if config.secret_file is None:
+        return {}
+    try:
+        secret = config.secret_file.read_text().strip()
+    except OSError as error:
+        raise ConfigError(
+            f"spark.secret_file: {config.secret_file}: {error.strerror}",
+            fix="name a file that this user may read",
+        ) from None
+    if not secret or "\n" in secret:
+        raise ConfigError(
+            f"spark.secret_file: {config.secret_file}: one line is expected",
+            fix="put the cluster's spark.authenticate.secret there",
+        )
+    return {"spark.authenticate": "true", "spark.authenticate.secret": secret}
+
+
 def _worker_python(config: Spark, work_dir: Path) -> str:
     """What the job says; else this Python, of which executors elsewhere have one at its path."""
     if chosen := config.conf.get("spark.pyspark.python"):
@@ -172,7 +198,12 @@ def _worker_python(config: Spark, work_dir: Path) -> str:
     return worker_python(work_dir) if config.is_on_this_machine else sys.executable
 
 
-def _conf(name: str, config: Spark, work_dir: Path) -> SparkConf:
+def session_settings(name: str, config: Spark, work_dir: Path) -> dict[str, str]:
+    """Spark's settings for a job.
+
+    Raises:
+        ConfigError: The file of the cluster's secret cannot be used.
+    """
     log4j = work_dir / "log4j2.properties"
     log4j.write_text(_LOG4J.format(log=work_dir / "spark.log"))
     temporary = work_dir / "spark"
@@ -185,7 +216,7 @@ def _conf(name: str, config: Spark, work_dir: Path) -> SparkConf:
             "-XX:+ExitOnOutOfMemoryError",
         ]
     )
-    settings = {
+    return {
         "spark.app.name": f"penstock {name}",
         "spark.master": config.master,
         "spark.driver.memory": config.driver_memory,
@@ -193,9 +224,23 @@ def _conf(name: str, config: Spark, work_dir: Path) -> SparkConf:
         "spark.local.dir": str(temporary),
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
         **_SETTINGS,
+        "spark.ui.enabled": "false" if config.ui is False else "true",
+        **_secrets(config),
+        **(unix_sockets(temporary) if config.is_local else {}),
         **(_LOOPBACK if config.is_on_this_machine else {}),
         **config.conf,
     }
+
+
+def at_launch(settings: Mapping[str, str]) -> dict[str, str]:
+    """Those that go to the JVM by its command line, which is for everybody on the machine to see.
+
+    The others follow when it runs.
+    """
+    return {key: value for key, value in settings.items() if not SECRET_SETTING.search(key)}
+
+
+def _conf(settings: Mapping[str, str]) -> SparkConf:
     return SparkConf(loadDefaults=False).setAll(list(settings.items()))
 
 

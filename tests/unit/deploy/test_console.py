@@ -172,6 +172,22 @@ def act(console: Console, token: str, body: bytes = b"{}", **headers: str) -> tu
     return answer.status, json.loads(data).get("code", "")
 
 
+def test_each_part_is_shown_its_own_token_and_no_other(tmp_path: Path) -> None:
+    for name in ("all", "mine"):
+        (tmp_path / name).write_text(name)
+    parts = {"a": "https://a:1", "b": "https://b:1"}
+    config = ConsoleConfig(
+        parts=parts,
+        access=AccessSection(token_file=tmp_path / "all"),
+        part_tokens={"b": tmp_path / "mine"},
+    )
+    assert config.access_to("a") == config.access
+    assert config.access_to("b").token_file == tmp_path / "mine"
+    for wrong in ({"c": tmp_path / "mine"}, {"b": tmp_path / "mine"}):
+        with pytest.raises(ValidationError, match="no such part with an address of https"):
+            ConsoleConfig(parts=parts | {"b": "http://b:1"}, part_tokens=wrong)
+
+
 def test_actions_need_the_token(console: Console, log: FakeConsoleLog) -> None:
     token = token_of(console._config.token_file)  # type: ignore[arg-type]
     pause = b'{"action": "pause", "stream": "logs"}'

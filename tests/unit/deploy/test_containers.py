@@ -17,7 +17,10 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from penstock.deploy.first_start import init
+from penstock.deploy.site import site_of
 from penstock.service import AdminServer, Health, Status
+from penstock.service.clock import SystemClock
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
@@ -89,6 +92,15 @@ def test_prometheus_asks_whom_compose_starts_and_grafana_finds_its_dashboards() 
         f"./grafana:{provider['options']['path']}:ro" in COMPOSE["services"]["grafana"]["volumes"]
     )
     assert list((DEPLOY / "grafana").glob("*.json"))
+
+
+def test_prometheus_shows_each_part_its_token_from_a_file_that_init_makes(tmp_path: Path) -> None:
+    init(tmp_path, site_of("compose", 3), SystemClock())
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "compose.yml").read_text())
+    for job in scraped["scrape_configs"]:
+        assert job["scheme"] == "https"
+        for file in (job["tls_config"]["ca_file"], job["authorization"]["credentials_file"]):
+            assert (tmp_path / Path(file).relative_to("/etc/penstock")).is_file()
 
 
 def test_each_logd_has_its_own_files_and_data() -> None:

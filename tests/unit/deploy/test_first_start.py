@@ -16,14 +16,20 @@ from penstock.collector.config import CollectorConfig
 from penstock.deploy.authority import LEAF_DAYS, RENEW_DAYS, Authority
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.first_start import init
-from penstock.deploy.site import KEYS, NATS_USERS, site_of
+from penstock.deploy.site import ADMIN_READERS, FILES, KEYS, NATS_USERS, site_of
 from penstock.logd.config import LogdConfig
+from penstock.logd.core.acl import Acl, Action, OnCluster, OnStream
 from penstock.logd.security.api_keys import load_keys
 from penstock.router.config import JobConfig
 from penstock.service.clock import Clock
 from penstock.service.errors import ConfigError
 
 DAY_NS = 86_400 * 10**9
+MAY = {
+    "router": {("read", "logs"), ("cursor", "logs")},
+    "console": {("read", "logs"), ("alter", "logs"), ("read", "__status")},
+    "prometheus": {("read", "__status")},
+}
 MODELS: dict[str, type[BaseModel]] = {
     "collector": CollectorConfig,
     "router": JobConfig,
@@ -92,6 +98,9 @@ def test_each_part_gets_what_it_needs_and_nothing_that_opens_others(
     for name, key in secrets["keys"].items():
         places = {path.split("/")[0] for path in opens if key.encode() in said[path]}
         assert places == ({name} if name != "operator" else set()), "logd has digests alone"
+    for part, token in secrets["admin"].items():
+        places = {path.split("/")[0] for path in opens if token.encode() in said[path]}
+        assert places == {part, *ADMIN_READERS[part]}
     assert not any(path.endswith("ca.key") for path in opens)
     assert all(one.stat().st_mode & 0o777 == 0o600 for one in tmp_path.glob("*/*"))
     assert set(load_keys(tmp_path / "logd-2" / "keys").by_name) == set(KEYS)
@@ -214,11 +223,13 @@ def test_a_password_that_a_newer_version_wants_is_added_to_those_that_are_there(
     path = tmp_path / "operator" / "secrets.json"
     secrets = json.loads(path.read_text())
     gone = secrets["keys"].pop("console")
+    del secrets["admin"]  # older versions made none
     path.write_text(json.dumps(secrets))
     init(tmp_path, site_of("compose", 3), calendar)
     now = json.loads(path.read_text())
     assert now["passwords"] == secrets["passwords"]
     assert now["keys"]["console"] != gone
+    assert set(now["admin"]) == set(ADMIN_READERS)
     assert {**now["keys"], "console": ""} == {**secrets["keys"], "console": ""}
 
 
@@ -231,3 +242,33 @@ def test_nats_lets_a_collector_publish_telemetry_and_listen_to_nothing_of_others
     assert 'subscribe: ["_INBOX.>"]' in collector
     assert '">"' not in collector
     assert any(line.startswith("tls {cert_file") for line in lines)
+    assert not any(line.startswith(("http", "monitor_port")) for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["compose", "kubernetes"])
+def test_every_part_asks_who_comes_and_has_the_files_for_it(
+    tmp_path: Path, calendar: Calendar, kind: str
+) -> None:
+    init(tmp_path, site_of(kind, 3), calendar)
+    for part in ADMIN_READERS:
+        config = read(tmp_path / part / f"{part}.yaml")
+        for file in config["admin_access"].values():
+            assert (tmp_path / Path(file).relative_to(FILES)).is_file()
+        assert config["admin"].startswith("127.0.0.1:") or "cert_file" in config["admin_access"]
+    console = read(tmp_path / "console" / "console.yaml")
+    assert {url.partition(":")[0] for url in console["parts"].values()} == {"https"}
+    for file in console["part_tokens"].values():
+        assert (tmp_path / Path(file).relative_to(FILES)).is_file()
+    for path in tmp_path.glob("logd*/*logd.yaml"):
+        auth = LogdConfig.model_validate(read(path)).auth
+        assert (auth.required, auth.acl, auth.superusers) == (True, True, ("operator",))
+        acl = Acl((), auth.superusers, auth.granted())
+        for name in ("console", "router", "prometheus", "collector", "anybody"):
+            may = {
+                (str(action), stream)
+                for action in Action
+                for stream in ("logs", "mine", "__status", "__activity")
+                if acl.decide(name, frozenset(), action, OnStream(stream)).allowed
+            }
+            assert may == MAY.get(name, set())
+            assert not acl.decide(name, frozenset(), Action.ADMIN, OnCluster()).allowed

@@ -285,6 +285,25 @@ def test_nobody_becomes_a_group_by_name_nor_everybody() -> None:
     assert acl.decide("root", NONE, Action.ADMIN, OnCluster()).allowed
 
 
+def test_what_the_configuration_grants_holds_beside_the_rules_until_one_denies_it() -> None:
+    grant = rule("allow", "router", "read", "logs")
+    logs = OnStream("logs", ("telemetry.logs.>",))
+    acl = Acl([rule("allow", "alice", "read", "logs")], ["root"], [grant])
+    decision = acl.decide("router", NONE, Action.READ, logs)
+    assert (decision.allowed, decision.granted) == (True, True)
+    assert "configuration" in decision.reason
+    assert not acl.decide("alice", NONE, Action.READ, logs).granted
+    assert not acl.decide("router", NONE, Action.CURSOR, logs).allowed
+    assert [name for name, found in acl.who_can(Action.READ, logs) if found.allowed] == [
+        "alice", "root", "router"
+    ]  # fmt: skip
+    assert acl.rules == (rule("allow", "alice", "read", "logs"),), "it is not among those kept"
+    denied = Acl([rule("deny", "router", "read", "*")], grants=[grant])
+    assert not denied.decide("router", NONE, Action.READ, logs).allowed
+    kept = Acl([grant], grants=[grant]).decide("router", NONE, Action.READ, logs)
+    assert not kept.granted, "the one that can be removed is named"
+
+
 def test_everything_is_not_what_logd_keeps_for_itself() -> None:
     acl = Acl([rule("allow", "alice", "read", "*"), rule("allow", "bob", "read", "__activity")])
     assert not acl.decide("alice", NONE, Action.READ, OnStream("__activity")).allowed

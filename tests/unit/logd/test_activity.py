@@ -1,10 +1,12 @@
 """What is taken down is written once, or counted."""
 
 import asyncio
+import errno
 import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from penstock.logd.activity_journal import ActivityJournal, Event
 from penstock.logd.errors import UnavailableError
 from penstock.logd.limits import ACTIVITY_EVENT_BYTES_MAX, ACTIVITY_WAITING_MAX
 from penstock.logd.security.principal import Method, Principal
+from penstock.logd.store.disk import RealFile
 
 ALICE = Principal("alice", Method.TOKEN)
 
@@ -148,6 +151,48 @@ async def test_a_kill_loses_nothing_that_stood_in_line(tmp_path: Path) -> None:
     assert numbers == list(range(201))
     assert len({event.id for event in sink.stored}) == 201
     assert (log.counts["written"], path.stat().st_size) == (201, 0)
+
+
+async def test_whoever_waits_is_told_when_what_was_recorded_outlasts_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ActivityLog("me", "boot", HandClock(), Sink(), ActivityJournal(tmp_path / "journal"))
+    may, begun, synced = threading.Event(), threading.Event(), []
+
+    def sync_slowly(file: RealFile) -> None:
+        begun.set()
+        assert may.wait(20)
+        synced.append(file)
+
+    monkeypatch.setattr(RealFile, "sync", sync_slowly)
+    await log.kept()
+    assert not begun.is_set(), "there is nothing to wait for"
+    log.record("stream.create", None)
+    first = asyncio.create_task(log.kept())
+    await asyncio.to_thread(begun.wait, 20)
+    log.record("stream.delete", None)
+    others = [asyncio.create_task(log.kept()) for _ in range(50)]
+    done, _ = await asyncio.wait([first, *others], timeout=0.05)
+    assert not done
+    may.set()
+    await asyncio.gather(first, *others)
+    assert len(synced) == 2, "what came while it synced takes another, one for all of them"
+    assert log.counts["unprotected"] == 0
+
+
+async def test_a_journal_that_cannot_be_synced_holds_up_nobody_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = ActivityJournal(tmp_path / "journal")
+    log = ActivityLog("me", "boot", HandClock(), Sink(), journal)
+
+    def fail(_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(RealFile, "sync", fail)
+    log.record("stream.create", None)
+    await asyncio.wait_for(log.kept(), 20)
+    assert (log.counts["unprotected"], "Input/output" in log.unprotected) == (1, True)
 
 
 async def test_what_is_stored_leaves_the_journal_and_what_waits_does_not(tmp_path: Path) -> None:

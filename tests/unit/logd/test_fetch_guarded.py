@@ -241,6 +241,22 @@ def test_a_change_of_rules_holds_at_once_and_is_taken_down(tmp_path: Path) -> No
     run(tmp_path, work)
 
 
+def test_what_was_done_outlasts_the_machine_before_whoever_asked_is_told(tmp_path: Path) -> None:
+    async def work(found: Guarded) -> None:
+        recorder: Any = found.api._activity
+        for api, asked, kept in (
+            ("delete_acls", {"rules": ["1"]}, 1),
+            ("fetch", {"stream": "orders", "offset": 0}, 1),
+            ("set_mode", {"stream": "nothing"}, 2),
+        ):
+            await found.code(ROOT, api, **asked)
+            assert recorder.kept_count == len(found.recorded) == kept
+        assert await found.code(ALICE, "delete_stream", stream="orders") == "PERMISSION_DENIED"
+        assert (recorder.kept_count, len(found.recorded)) == (2, 3), "anybody could have it synced"
+
+    run(tmp_path, work)
+
+
 def test_a_fetch_that_waited_is_not_answered_by_rules_of_before(tmp_path: Path) -> None:
     async def work(found: Guarded) -> None:
         await found.allow("allow alice read orders")
@@ -249,6 +265,18 @@ def test_a_fetch_that_waited_is_not_answered_by_rules_of_before(tmp_path: Path) 
         await asyncio.sleep(0)
         await found.allow("deny alice read orders")
         assert await waiting == "PERMISSION_DENIED"
+
+    run(tmp_path, work)
+
+
+def test_who_may_not_restore_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    async def work(found: Guarded) -> None:
+        request = {"api": "restore", "stream": "orders", "partition": 0, "upload": 100}
+        with pytest.raises(RefusedError) as refused:
+            found.api.admit(request, ALICE)
+        assert refused.value.code == "PERMISSION_DENIED"
+        assert [(kind, by) for kind, by, _ in found.recorded] == [("access.denied", "alice")]
+        found.api.admit(request, ROOT)
 
     run(tmp_path, work)
 

@@ -17,7 +17,7 @@ from penstock.logd.liftbridge.groups import Membership
 from penstock.logd.liftbridge.permits import CallPermits
 from penstock.logd.security.principal import Principal, end_call, set_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
-from tests.support.guarded_api import Guarded, guarded, somebody
+from tests.support.guarded_api import Guarded, Recorder, guarded, somebody
 
 ORDERS = StreamConfig(name="orders", subject="orders.>")
 BOB = somebody("bob")
@@ -78,15 +78,12 @@ def test_the_fetch_endpoint(tmp_path: Path) -> None:
 
 def test_grpc(tmp_path: Path) -> None:
     async def work(found: Guarded) -> None:
-        def take_down(*_: object, **__: object) -> None:
-            """Not here."""
-
         async def answer(*_: object) -> str:
             return "called"
 
         groups = OneGroup("me")
         throttle = found.api._throttle
-        permits = CallPermits(found.guard, throttle, groups, take_down, lambda _: "")
+        permits = CallPermits(found.guard, throttle, groups, Recorder(), lambda _: "")
         leave = permits.around("LeaveConsumerGroup", answer)
 
         async def told(group: str) -> str:

@@ -19,7 +19,7 @@ def test_a_denied_message_of_many_is_taken_down(tmp_path: Path) -> None:
         async with guarded(tmp_path, StreamConfig(name="orders", subject="orders")) as found:
             recorder = Recorder()
             permits = CallPermits(
-                found.guard, found.api._throttle, LoneGroups("me"), recorder.record, lambda _: ""
+                found.guard, found.api._throttle, LoneGroups("me"), recorder, lambda _: ""
             )
             nothing: Any = None
             publishing = Publishing(

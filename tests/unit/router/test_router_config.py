@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from penstock.router.config import JobConfig
+from penstock.router.config import JobConfig, Spark
 from penstock.router.plan import picture
+from penstock.router.session import at_launch, session_settings
 from penstock.router.sinks.http import HttpSink
 from penstock.router.sinks.parquet import ParquetSink
 from penstock.router.sinks.table import known_types
@@ -43,11 +44,19 @@ def test_sinks_are_told_apart_by_type(tmp_path: Path) -> None:
         tmp_path,
         routes=[{"name": "all", "sinks": ["lake", "hook"]}],
         sinks=JOB["sinks"]
-        | {"hook": {"type": "http", "url": "http://x/y", "headers": {"Authorization": "secret"}}},
+        | {"hook": {"type": "http", "url": "http://x/y", "headers": {"Authorization": "hush"}}},
     )
     assert isinstance(job.sinks["lake"], ParquetSink)
     assert isinstance(job.sinks["hook"], HttpSink)
-    assert "secret" not in show_config(job)
+    assert "hush" not in show_config(job)
+
+
+def test_settings_of_spark_that_are_secrets_are_not_shown(tmp_path: Path) -> None:
+    conf = {"spark.hadoop.fs.s3a.secret.key": "hush", "spark.cores.max": "2"}
+    job = load(tmp_path, spark={"conf": conf})
+    assert "hush" not in show_config(job)
+    assert "spark.cores.max: '2'" in show_config(job)
+    assert job.spark.conf == conf
 
 
 @pytest.mark.parametrize(
@@ -75,6 +84,68 @@ def test_a_mistake_is_refused_with_its_place(
         load(tmp_path, **keys)
     assert place in caught.value.reason
     assert "job.yaml" in caught.value.reason
+
+
+def access(directory: Path) -> dict[str, Any]:
+    return {"token_file": str(directory / "token")}
+
+
+@pytest.mark.parametrize(
+    ("spark", "ui"), [({}, False), ({"ui": True}, True), ({"master": "local[4]"}, False)]
+)
+def test_where_the_admin_door_asks_who_comes_sparks_page_is_off(
+    tmp_path: Path, spark: dict[str, Any], ui: bool
+) -> None:
+    job = load(tmp_path, admin_access=access(tmp_path), spark=spark)
+    assert (job.session.ui, job.spark.knows_its_own) == (ui, True)
+    assert load(tmp_path).session.ui is True
+
+
+@pytest.mark.parametrize(
+    ("spark", "taken"),
+    [
+        ({}, False),
+        ({"conf": {"spark.authenticate": "false"}}, False),
+        ({"secret_file": "/etc/x"}, True),
+        ({"conf": {"spark.authenticate": "true"}}, True),
+    ],
+)
+def test_a_cluster_that_strangers_reach_is_refused_where_callers_must_be_known(
+    tmp_path: Path, spark: dict[str, Any], taken: bool
+) -> None:
+    keys = {"spark": {"master": "spark://10.0.0.5:7077"} | spark}
+    assert load(tmp_path, **keys).spark.knows_its_own is taken, "without admin_access: as it likes"
+    moved = (
+        load(tmp_path, admin_access=access(tmp_path), spark=spark | {"master": "local[2]"})
+        if spark.get("conf", {}).get("spark.authenticate") != "false"
+        else None
+    )
+    if taken:
+        assert load(tmp_path, admin_access=access(tmp_path), **keys).spark.knows_its_own
+        assert moved is not None
+        assert moved.on_master("spark://a:1").spark.master == "spark://a:1"
+        return
+    with pytest.raises(ConfigError, match=r"spark\.secret_file"):
+        load(tmp_path, admin_access=access(tmp_path), **keys)
+    if moved is not None:
+        with pytest.raises(ConfigError, match=r"spark\.secret_file"):
+            moved.on_master("spark://a:1")
+
+
+def test_a_clusters_secret_is_of_its_file_and_on_no_command_line(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    spark = Spark(master="spark://a:1", secret_file=secret, conf={"spark.hadoop.x.secret.key": "k"})
+    with pytest.raises(ConfigError, match="No such file"):
+        session_settings("x", spark, tmp_path)
+    secret.write_text("one\ntwo\n")
+    with pytest.raises(ConfigError, match="one line"):
+        session_settings("x", spark, tmp_path)
+    secret.write_text("hush\n")
+    found = session_settings("x", spark, tmp_path)
+    assert (found["spark.authenticate"], found["spark.authenticate.secret"]) == ("true", "hush")
+    shown = at_launch(found)
+    assert shown.keys() == found.keys() - {"spark.authenticate.secret", "spark.hadoop.x.secret.key"}
+    assert not {"hush", "k"} & set(shown.values())
 
 
 BEFORE, SIDE_BY_SIDE, SWAPPED = sorted(Path("examples/backends").glob("*.yaml"))

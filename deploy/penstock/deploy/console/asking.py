@@ -71,7 +71,7 @@ def _object(status: int, body: bytes) -> dict[str, Any]:
         ValueError: There is none.
     """
     if status in (401, 403):
-        msg = f"HTTP {status}: the console is not let in; see its key `access`"
+        msg = f"HTTP {status}: the console is not let in; see its keys `access` and `part_tokens`"
         raise ValueError(msg)
     try:
         document = json.loads(body)

@@ -76,6 +76,8 @@ class ConsoleConfig(_Section):
         tls: None: it is served without.
         insecure_listener: It may go without TLS where other machines can reach it.
         access: How the parts let it in.
+        part_tokens: Files with tokens of parts, by name, that do not take that of `access`; each is
+            shown to its part alone, over https.
         poll_interval_s: Seconds between questions to a part; a part that takes long to answer is
             asked less often.
         timeout_s: How long a part may take to answer.
@@ -94,8 +96,14 @@ class ConsoleConfig(_Section):
     tls: ServedTls | None = None
     insecure_listener: bool = False
     access: AccessSection = AccessSection()
+    part_tokens: dict[str, Path] = {}
     poll_interval_s: Annotated[float, Field(ge=0.2, le=60)] = 1.0
     timeout_s: Annotated[float, Field(ge=0.1, le=30)] = 2.0
+
+    def access_to(self, part: str) -> AccessSection:
+        """How a part lets it in."""
+        token_file = self.part_tokens.get(part, self.access.token_file)
+        return self.access.model_copy(update={"token_file": token_file})
 
     @property
     def is_local(self) -> bool:
@@ -116,6 +124,10 @@ class ConsoleConfig(_Section):
         for name, url in self.parts.items():
             if not url.startswith(("http://", "https://")):
                 msg = f"parts.{name}: {url} is no address: http://HOST:PORT"
+                raise ValueError(msg)
+        for name in self.part_tokens:
+            if not self.parts.get(name, "").startswith("https://"):
+                msg = f"part_tokens.{name}: there is no such part with an address of https"
                 raise ValueError(msg)
         if not self.is_local and self.tls is None and not self.insecure_listener:
             msg = (

@@ -88,7 +88,8 @@ class Polling:
     async def _ask(self, name: str, url: str) -> Answer:
         config = self._config
         path = "/varz" if name == NATS else "/status"
-        answer = await ask_json(f"{url}{path}", config.access, timeout_s=config.timeout_s)
+        access = config.access_to(name)
+        answer = await ask_json(f"{url}{path}", access, timeout_s=config.timeout_s)
         if answer.document is None:
             return answer
         if name == NATS:

@@ -7,6 +7,7 @@ from penstock.logd.access.store import Access
 from penstock.logd.core.acl import (
     SUBJECT,
     Acl,
+    AclRule,
     Action,
     Decision,
     OnCluster,
@@ -44,6 +45,7 @@ class Guard:
         streams: What they are about.
         enabled: Whether they are followed; if not, everybody may everything.
         superusers: Of the configuration: who may everything in any case.
+        grants: Of the configuration: rules that allow, beside those that are kept.
 
     Attributes:
         enabled: As given.
@@ -51,14 +53,21 @@ class Guard:
     """
 
     def __init__(
-        self, access: Access, streams: Streams, *, enabled: bool, superusers: Iterable[str] = ()
+        self,
+        access: Access,
+        streams: Streams,
+        *,
+        enabled: bool,
+        superusers: Iterable[str] = (),
+        grants: Iterable[AclRule] = (),
     ) -> None:
         self.enabled = enabled
         self.denied = 0
         self._access = access
         self._streams = streams
         self._superusers = frozenset(superusers)
-        self._acl = Acl((), self._superusers)
+        self._grants = tuple(grants)
+        self._acl = Acl((), self._superusers, self._grants)
         self._version = 0
 
     @property
@@ -70,7 +79,8 @@ class Guard:
         """
         table = self._access.table
         if table.version != self._version:
-            self._acl, self._version = Acl(table.rules.values(), self._superusers), table.version
+            self._acl = Acl(table.rules.values(), self._superusers, self._grants)
+            self._version = table.version
         return self._acl
 
     def check(self, caller: Principal, action: Action, target: Target) -> None:

@@ -50,6 +50,8 @@ def list_rules(principal: str | None, server: str, as_json: bool) -> None:
         click.echo("they are not followed: auth.acl is off", err=True)
     if page.superusers:
         click.echo(f"superusers: {safe(', '.join(page.superusers))}", err=True)
+    for grant in page.grants:
+        click.echo(f"by the configuration: {safe(grant)}", err=True)
 
 
 @acl.command(epilog="Example: penstock logd acl add allow alice publish,read 'subject:orders.>'")

@@ -20,12 +20,14 @@ class AclPage:
         version: Of all rules and quotas; a change may say that it is based on it.
         enabled: Whether they are followed.
         superusers: Who may everything without any, by the configuration of the node that answers.
+        grants: What that configuration allows besides, in words; empty of an older logd.
         more: Whether there are more after the last of these.
     """
 
     version: int
     enabled: bool
     superusers: tuple[str, ...]
+    grants: tuple[str, ...]
     rules: tuple[AclRule, ...]
     more: bool
 
@@ -54,6 +56,7 @@ def acls(after: str | None = None) -> Call[AclPage]:
             version=header["version"],
             enabled=header["enabled"],
             superusers=tuple(header["superusers"]),
+            grants=tuple(header.get("grants", ())),
             rules=tuple(_rule(one) for one in header["rules"]),
             more=header["more"],
         )

@@ -133,11 +133,13 @@ class Decision:
     Attributes:
         rule: That decided it; None: there is none, or it is a superuser.
         superuser: Whether that is why.
+        granted: Whether the rule stands in the configuration.
     """
 
     allowed: bool
     rule: AclRule | None = None
     superuser: bool = False
+    granted: bool = False
 
     @property
     def reason(self) -> str:
@@ -146,6 +148,8 @@ class Decision:
             return "a superuser of the configuration"
         if self.rule is None:
             return "no rule allows it"
+        if self.granted:
+            return f"granted by the configuration: {self.rule.text}"
         return f"rule {self.rule.id}: {self.rule.text}"
 
 
@@ -193,13 +197,21 @@ class Acl:
     Args:
         rules: That `check_rule` accepts.
         superusers: Names and groups, written as in rules, that may everything; `*` is none.
+        grants: Rules of the configuration, which allow something.
     """
 
-    def __init__(self, rules: Iterable[AclRule], superusers: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        rules: Iterable[AclRule],
+        superusers: Iterable[str] = (),
+        grants: Iterable[AclRule] = (),
+    ) -> None:
         self.rules = tuple(sorted(rules))
         self.superusers = frozenset(superusers) - {EVERYBODY}
+        self.grants = tuple(sorted(set(grants) - set(self.rules)))
+        self._granted = frozenset(self.grants)
         self._books = {(effect, action): _Book() for effect in Effect for action in Action}
-        for rule in self.rules:
+        for rule in (*self.rules, *self.grants):
             self._books[rule.effect, rule.action].add(rule)
         self._known: dict[tuple[str, frozenset[str], Action, Target], Decision] = {}
 
@@ -232,7 +244,8 @@ class Acl:
         A name is judged without groups and a group without a name: what one allows, a rule about
         the other may still deny.
         """
-        named = {rule.principal for rule in self.rules if rule.action is action} | self.superusers
+        rules = (*self.rules, *self.grants)
+        named = {rule.principal for rule in rules if rule.action is action} | self.superusers
         return [
             (one, self._decide(frozenset((one, EVERYBODY)), action, target))
             for one in sorted(named | {EVERYBODY})
@@ -245,7 +258,8 @@ class Acl:
         if denying is not None:
             return Decision(allowed=False, rule=denying)
         allowing = _allowing(self._books[Effect.ALLOW, action], action, target, meant)
-        return Decision(allowed=allowing is not None, rule=allowing)
+        granted = allowing in self._granted
+        return Decision(allowed=allowing is not None, rule=allowing, granted=granted)
 
 
 def check_rule(rule: AclRule) -> None:

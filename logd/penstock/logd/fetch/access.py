@@ -125,6 +125,7 @@ class AccessApi:
             "version": table.version,
             "enabled": self._guard.enabled,
             "superusers": sorted(self._guard.acl.superusers),
+            "grants": [rule.text for rule in self._guard.acl.grants],
             "rules": [_rule(rule) for rule in page],
             "more": first + len(page) < len(rules),
         }
@@ -184,4 +185,5 @@ def _rule(rule: AclRule) -> Document:
 
 def _decision(decision: Decision) -> Document:
     found: dict[str, Any] = {"allowed": decision.allowed, "reason": decision.reason}
-    return found | {"rule": None if decision.rule is None else _rule(decision.rule)}
+    kept = None if decision.granted else decision.rule
+    return found | {"rule": None if kept is None else _rule(kept)}

@@ -202,6 +202,10 @@ class FetchApi:
             "groups": self._list_groups,
         }
 
+    def admit(self, request: Document, caller: Principal) -> None:
+        """Anybody may ask; who may not is kept out before (`GuardedApi`)."""
+        del request, caller
+
     async def answer(self, request: Document, turn: SendingTurn) -> Response:
         """Do what a request asks.
 

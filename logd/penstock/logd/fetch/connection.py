@@ -9,8 +9,9 @@ nothing for too long, everything it has asked for ends.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.fetch.entrance import Entrance
@@ -98,7 +99,18 @@ class SendingTurn:
             self._connection.release()
 
 
-Answer = Callable[[Document, SendingTurn], Awaitable[Response]]
+class Desk(Protocol):
+    """Where requests go."""
+
+    async def answer(self, request: Document, turn: SendingTurn) -> Response:
+        """Do what a request asks, or raise a refusal."""
+
+    def admit(self, request: Document, caller: Principal) -> None:
+        """Refuse a request before what follows it is read.
+
+        Raises:
+            RefusedError: The caller may not ask for it.
+        """
 
 
 @dataclass(slots=True)
@@ -141,6 +153,10 @@ class FetchLimits:
     stall_s: float = 60.0
 
 
+_PASSED_BYTES: Final = 65_536
+"""Of what nobody wants, in memory at a time."""
+
+
 class _GoneError(Exception):
     """The reader sent what cannot be followed."""
 
@@ -150,7 +166,7 @@ class FetchConnection:
 
     Args:
         channel: The caller closes it.
-        answer: Answers a request or raises a refusal.
+        desk: Answers requests.
         limits: Of the server.
         counts: Of the server.
         entrance: Says who is there.
@@ -159,7 +175,7 @@ class FetchConnection:
     def __init__(
         self,
         channel: Channel,
-        answer: Answer,
+        desk: Desk,
         limits: FetchLimits,
         counts: FetchCounts,
         entrance: Entrance,
@@ -167,7 +183,7 @@ class FetchConnection:
         self._channel = channel
         self._entrance = entrance
         self._must_say_by = asyncio.get_running_loop().time() + AUTHENTICATE_S
-        self._answer = answer
+        self._desk = desk
         self._limits = limits
         self._counts = counts
         self._sending = asyncio.Lock()
@@ -222,11 +238,12 @@ class FetchConnection:
             identity = self._entrance.identity
             caller = self._entrance.caller(identity)
             self._check_room()
-            upload = self._check_upload(request)
+            upload = self._check_upload(request, caller)
         except RefusedError as error:
             await self.refuse(number, error)
-            if self._entrance.tried_enough or "upload" in request:  # what follows is no request
+            if self._entrance.tried_enough:
                 raise _GoneError from None
+            await self._pass_over(request, until, known=error.code != "UNAUTHENTICATED")
             return
         turn = SendingTurn(self._sending, caller)
         if upload:
@@ -270,13 +287,33 @@ class FetchConnection:
                 message = f"{limit} requests are under way on {where}; ask again when some are done"
                 raise RefusedError("TOO_MANY_REQUESTS", message, limit=limit)
 
-    def _check_upload(self, request: Document) -> int:
-        """How many bytes follow a request, if there is room for them."""
+    def _check_upload(self, request: Document, caller: Principal) -> int:
+        """How many bytes follow a request, if there is room for them and the caller may."""
         size = upload_size(request)
         if size and self._counts.uploads >= UPLOADS_MAX:
             message = f"{UPLOADS_MAX} uploads are under way; ask again when one is done"
             raise RefusedError("TOO_MANY_REQUESTS", message, limit=UPLOADS_MAX)
+        if size:
+            self._desk.admit(request, caller)
         return size
+
+    async def _pass_over(self, request: Document, until: float, *, known: bool) -> None:
+        """Read what follows a request that was refused, and keep nothing of it.
+
+        Raises:
+            _GoneError: Where it ends is not said, or nobody said who sends it.
+        """
+        if "upload" not in request:
+            return
+        try:
+            left = upload_size(request)
+        except RefusedError:
+            left = 0
+        if not left or not known:
+            raise _GoneError
+        async with asyncio.timeout_at(until):
+            while left:
+                left -= len(await self._channel.receive(min(left, _PASSED_BYTES)))
 
     async def _receive_upload(self, size: int, until: float) -> bytes:
         self._counts.uploads += 1
@@ -299,7 +336,7 @@ class FetchConnection:
     ) -> None:
         try:
             try:
-                response = await self._answer(request, turn)
+                response = await self._desk.answer(request, turn)
                 await turn.take()
                 if request["api"] == "fetch":  # it may have waited for a minute, or in line
                     self._entrance.caller(identity)

@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.logd.access.guard import Guard, result_of
 from penstock.logd.access.throttle import Throttle
-from penstock.logd.activity import Record
+from penstock.logd.activity import TakesDown
 from penstock.logd.core.quotas import Flow
 from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.fetch.connection import Response, SendingTurn
@@ -51,7 +51,7 @@ class GuardedApi:
         guard: Its rules' version tells whether they have changed meanwhile.
         permits: Who may ask what.
         throttle: How much of it.
-        record: Takes down what was done.
+        activity: Takes down what was done, before whoever asked is told.
     """
 
     def __init__(
@@ -62,14 +62,22 @@ class GuardedApi:
         guard: Guard,
         permits: Permits,
         throttle: Throttle,
-        record: Record,
+        activity: TakesDown,
     ) -> None:
         self._api = api
         self._own = own
         self._guard = guard
         self._permits = permits
         self._throttle = throttle
-        self._record = record
+        self._activity = activity
+
+    def admit(self, request: Document, caller: Principal) -> None:
+        """As `Api`; what is let through is asked about again when it is answered."""
+        try:
+            self._permits.check(request, caller)
+        except RefusedError as error:
+            self._take_down(request, caller, result_of(error))
+            raise
 
     async def answer(self, request: Document, turn: SendingTurn) -> Response:
         """As `Api`.
@@ -88,7 +96,8 @@ class GuardedApi:
             result = "UNAVAILABLE"
             raise
         finally:
-            self._take_down(request, turn, result)
+            if self._take_down(request, turn.caller, result) and result != "interrupted":
+                await self._activity.kept()
         return response
 
     async def _admitted(self, request: Document, turn: SendingTurn) -> Response:
@@ -122,10 +131,12 @@ class GuardedApi:
     def _rules(self) -> object:
         return self._guard.acl if self._guard.enabled else None
 
-    def _take_down(self, request: Document, turn: SendingTurn, result: str) -> None:
+    def _take_down(self, request: Document, caller: Principal, result: str) -> bool:
+        """Whether it is to outlast the machine; what was denied anybody can have written."""
         kind = ACTIONS.get(request["api"])
         if result == "PERMISSION_DENIED":
             kind = "access.denied"
         if kind is not None:
             asked = {key: value for key, value in request.items() if key != "id"}
-            self._record(kind, turn.caller, request=asked, result=result)
+            self._activity.record(kind, caller, request=asked, result=result)
+        return kind not in (None, "access.denied")

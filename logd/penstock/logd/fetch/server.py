@@ -17,6 +17,7 @@ from penstock.logd.fetch.wire import Document, encode_response, error_document
 from penstock.logd.limits import STRANGERS_BESIDES
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.identity import UnauthenticatedError
+from penstock.logd.security.principal import Principal
 from penstock.logd.security.tls import TlsSource
 from penstock.logd.store import CorruptFrameError
 from penstock.logd.tcp.channel import Channel
@@ -32,6 +33,9 @@ class Api(Protocol):
     async def answer(self, request: Document, turn: SendingTurn) -> Response:
         """Do what a request asks."""
         ...
+
+    def admit(self, request: Document, caller: Principal) -> None:
+        """As `Desk`."""
 
 
 class FetchServer:
@@ -106,7 +110,7 @@ class FetchServer:
             document = encode_response({"id": 0, "error": error_document(error)})
             await channel.send(document, stall_s=self._limits.stall_s)
             return
-        served = FetchConnection(channel, self._answer, self._limits, self.counts, entrance)
+        served = FetchConnection(channel, self, self._limits, self.counts, entrance)
         await served.serve()
 
     def _let_in(self) -> None:
@@ -121,7 +125,14 @@ class FetchServer:
             raise RefusedError("TOO_MANY_CONNECTIONS", message, limit=limit)
         self._listener.vouch()
 
-    async def _answer(self, request: Document, turn: SendingTurn) -> Response:
+    def admit(self, request: Document, caller: Principal) -> None:
+        """As `Desk`."""
+        try:
+            self._api.admit(request, caller)
+        except NotReadyError as error:
+            raise RefusedError("NOT_READY", str(error)) from None
+
+    async def answer(self, request: Document, turn: SendingTurn) -> Response:
         """Answer, turning everything that can go wrong into a refusal for the one who asked."""
         try:
             return await self._api.answer(request, turn)

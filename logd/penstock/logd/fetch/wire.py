@@ -43,7 +43,7 @@ has asked for.
 | group_beat | group, member, streams, session_ms, sequence, joining, epoch, held: a list of stream, incarnation, partitions | answer: group, member, sequence, epoch, granted: a list of stream, incarnation, partition, epoch; error, message |
 | group_leave | group, member | |
 | groups | group? | groups: a list of group, epoch, members, partitions |
-| acls | after?: the id of a rule | version, enabled, superusers, rules: a list of id, principal, effect, action, resource; more: bool |
+| acls | after?: the id of a rule | version, enabled, superusers, grants: texts of the configuration's, rules: a list of id, principal, effect, action, resource; more: bool |
 | put_acls | rules: a list of principal, effect, action, resource; based_on?: a version | changed: bool, version, rules |
 | delete_acls | rules: a list of ids; based_on? | changed, version |
 | test_acl | principal?, groups?, action, resource | allowed: bool, reason, rule: or null |

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from penstock.logd.access.guard import CLUSTER, Guard, result_of, stored_by
 from penstock.logd.access.throttle import Throttle
-from penstock.logd.activity import Record
+from penstock.logd.activity import TakesDown
 from penstock.logd.core.acl import Action, OnStream
 from penstock.logd.core.quotas import Flow
 from penstock.logd.core.subjects import is_inbox
@@ -47,7 +47,7 @@ class CallPermits:
         guard: Decides.
         throttle: Holds up whoever is over a quota.
         groups: Which streams a consumer group reads.
-        record: Takes down what was done.
+        activity: Takes down what was done, before whoever asked is told.
         creator: For whose quota a stream counts that somebody creates.
     """
 
@@ -56,14 +56,14 @@ class CallPermits:
         guard: Guard,
         throttle: Throttle,
         groups: Groups,
-        record: Record,
+        activity: TakesDown,
         creator: Callable[[Principal], str],
     ) -> None:
         self.guard = guard
         self.creator = creator
         self._throttle = throttle
         self._groups = groups
-        self._record = record
+        self._activity = activity
         self._checks: dict[str, _Check] = {
             "CreateStream": self._create,
             "DeleteStream": self._on_stream(Action.DELETE, "name"),
@@ -100,7 +100,8 @@ class CallPermits:
                 result = "UNAVAILABLE"
                 raise
             finally:
-                self._take_down(method, request, caller, result)
+                if self._take_down(method, request, caller, result) and result != "interrupted":
+                    await self._activity.kept()
             return answer
 
         return permitted
@@ -212,11 +213,13 @@ class CallPermits:
         if inbox and not is_inbox(inbox) and self.guard.enabled:
             self.guard.check(caller, Action.PUBLISH, self.guard.subject(inbox))
 
-    def _take_down(self, method: str, request: Any, caller: Principal, result: str) -> None:
+    def _take_down(self, method: str, request: Any, caller: Principal, result: str) -> bool:
+        """Whether it is to outlast the machine; what was denied anybody can have written."""
         kind = _ACTIONS.get(method)
         if result == "PERMISSION_DENIED":
             kind = "access.denied"
         if kind is not None:
             stream = getattr(request, "name", "") or getattr(request, "stream", "")
             asked = {"api": method, "stream": stream, "subject": getattr(request, "subject", "")}
-            self._record(kind, caller, request=asked, result=result)
+            self._activity.record(kind, caller, request=asked, result=result)
+        return kind not in (None, "access.denied")

@@ -1,14 +1,17 @@
 """The sections `tls` and `auth` of logd's configuration, and which listeners need the first."""
 
 import ipaddress
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from penstock.logd.core.acl import EVERYBODY, check_principal
+from penstock.logd.core.acl import EVERYBODY, AclRule, Action, Effect, check_principal, check_rule
 from penstock.logd.errors import RefusedError
+from penstock.logd.limits import ACL_RULES_PER_REQUEST_MAX
 from penstock.logd.security.certificate import CertificateName
 from penstock.logd.security.principal import ANONYMOUS
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
@@ -109,6 +112,36 @@ class TokenSection(_Settings):
         )
 
 
+class Grant(_Settings):
+    """What the configuration allows somebody, each of the actions on each of the resources.
+
+    Attributes:
+        principal: As in a rule.
+        actions: Likewise.
+        resources: Likewise.
+    """
+
+    principal: str
+    actions: Annotated[tuple[Action, ...], Field(min_length=1)]
+    resources: Annotated[tuple[str, ...], Field(min_length=1, max_length=ACL_RULES_PER_REQUEST_MAX)]
+
+    def rules(self) -> Iterator[AclRule]:
+        """The same, as rules."""
+        for action, resource in product(self.actions, self.resources):
+            yield AclRule(
+                principal=self.principal, effect=Effect.ALLOW, action=action, resource=resource
+            )
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        try:
+            for rule in self.rules():
+                check_rule(rule)
+        except RefusedError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
 class AuthSection(_Settings):
     """Who callers are.
 
@@ -120,6 +153,7 @@ class AuthSection(_Settings):
         keys_file: API keys, as `penstock.logd.security.api_keys` says; None: none are taken.
         acl: Whether what no rule allows is denied.
         superusers: Names, and groups as `group:NAME`, that may everything.
+        grants: What is allowed without a rule that somebody would have to make first.
     """
 
     required: bool = False
@@ -128,6 +162,11 @@ class AuthSection(_Settings):
     keys_file: Path | None = None
     acl: bool = False
     superusers: tuple[str, ...] = ()
+    grants: tuple[Grant, ...] = ()
+
+    def granted(self) -> list[AclRule]:
+        """Its grants, as rules."""
+        return [rule for grant in self.grants for rule in grant.rules()]
 
     @field_validator("superusers")
     @classmethod
