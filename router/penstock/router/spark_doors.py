@@ -54,7 +54,7 @@ class OnlyFrom:
             found = psutil.Process(self._pid).net_connections("tcp")
         except (OSError, psutil.Error):  # one of them is gone
             return False
-        return any((one.laddr.port, one.raddr.port) == ends for one in found if one.raddr)
+        return any((one.laddr.port, getattr(one.raddr, "port", 0)) == ends for one in found)
 
 
 def unix_sockets(directory: Path) -> dict[str, str]:

@@ -18,6 +18,7 @@ from penstock.logd.fetch.wire import Document
 from penstock.logd.partition import Partition
 from penstock.logd.security.principal import ANONYMOUS
 from penstock.service.tracing import OWN_SUBJECTS, Tracer, span_of, trace_of
+from tests.support.fetch_desk import LetsIn
 from tests.support.surroundings import make_surroundings
 from tests.support.tracing import ended, make_tracer
 
@@ -115,7 +116,7 @@ async def test_an_election_is_told_with_the_time_that_nobody_led(tmp_path: Path)
     await closed(partition)
 
 
-class Answering:
+class Answering(LetsIn):
     """Answers what a test sets; raises it if it is an error."""
 
     def __init__(self, answer: Response | Exception) -> None:

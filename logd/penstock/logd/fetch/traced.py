@@ -8,6 +8,7 @@ from penstock.logd.fetch.connection import Response, SendingTurn
 from penstock.logd.fetch.guarded import ACTIONS
 from penstock.logd.fetch.server import Api
 from penstock.logd.fetch.wire import Document
+from penstock.logd.security.principal import Principal
 from penstock.service.tracing import Tracer
 
 Match = Callable[[str], Collection[str]]
@@ -31,6 +32,10 @@ class TracedApi:
         self._api = api
         self._tracer = tracer
         self._match = match
+
+    def admit(self, request: Document, caller: Principal) -> None:
+        """As `Api`."""
+        self._api.admit(request, caller)
 
     async def answer(self, request: Document, turn: SendingTurn) -> Response:
         """As `Api`."""
