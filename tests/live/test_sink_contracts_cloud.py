@@ -6,17 +6,25 @@ real service instead, which holds a few records of these tests afterwards.
     PENSTOCK_TEST_DATADOG_URL=https://http-intake.logs.datadoghq.com
     PENSTOCK_TEST_DATADOG_API_KEY=…
     PENSTOCK_TEST_DATADOG_METRICS_URL=https://api.datadoghq.com
+    PENSTOCK_TEST_CLOUD_LOGGING_URL=https://logging.googleapis.com
+    PENSTOCK_TEST_GOOGLE_PROJECT=…  PENSTOCK_TEST_GOOGLE_CREDENTIALS=FILE
 """
 
 import json
 import os
+import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.router.sinks.cloud_logging import entry_errors
+from penstock.router.sinks.google_token import GoogleToken
+from penstock.specs.ecs import time_text
 from tests.live.test_sink_contracts import ask, destination
 from tests.support.fake_datadog import API_KEY, FakeDatadog
+from tests.support.fake_google import PROJECT, FakeCloudLogging, google_account
 from tests.support.sink_batches import NOW_NS
 
 pytestmark = pytest.mark.live
@@ -64,3 +72,45 @@ def test_datadog_refuses_whoever_has_no_key(datadog: Post) -> None:
     for key in (None, "0" * 32):
         assert datadog("/api/v2/logs", [{"message": "a"}], key)[0] in (401, 403)
     assert datadog("/api/v2/series", {"series": [POINT]}, "0" * 32)[0] == 403
+
+
+@pytest.fixture
+def cloud_logging() -> Iterator[Post]:
+    file = os.environ.get("PENSTOCK_TEST_GOOGLE_CREDENTIALS")
+    project = os.environ.get("PENSTOCK_TEST_GOOGLE_PROJECT", PROJECT)
+    scope = "https://www.googleapis.com/auth/logging.write"
+    token = GoogleToken(Path(file) if file else google_account().file, scope=scope, timeout_s=20)
+    with destination("CLOUD_LOGGING", FakeCloudLogging) as url:
+
+        def write(*entries: dict[str, Any], partial: bool = True) -> tuple[int, Any]:
+            own = {
+                "logName": f"projects/{project}/logs/penstock-contract",
+                "insertId": uuid.uuid4().hex,
+                "timestamp": time_text(NOW_NS),
+            }
+            body = {"partialSuccess": partial, "resource": {"type": "global"}}
+            data = json.dumps({**body, "entries": [{**own, **it} for it in entries]}).encode()
+            named = {"Content_Type": "application/json"}
+            return ask(
+                f"{url}/v2/entries:write", data, Authorization=f"Bearer {token.read()}", **named
+            )
+
+        yield write
+
+
+def test_cloud_logging_takes_entries(cloud_logging: Post) -> None:
+    entry = {"jsonPayload": {"message": "a", "b": {"c": [1]}}, "severity": "INFO"}
+    assert cloud_logging(entry, entry, {"textPayload": "b"}) == (200, {})
+
+
+def test_cloud_logging_names_the_entries_that_it_refuses(cloud_logging: Post) -> None:
+    good, bad = {"textPayload": "a"}, {"textPayload": "x" * 300_000}
+    status, said = cloud_logging(good, bad, good)
+    assert status == 400
+    assert [(place, code) for place, code, _ in entry_errors(json.dumps(said).encode())] == [(1, 3)]
+
+
+def test_cloud_logging_refuses_what_is_no_entry(cloud_logging: Post) -> None:
+    status, said = cloud_logging({"textPayload": "a", "nonsense": 1})
+    assert (status, said["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    assert entry_errors(json.dumps(said).encode()) == []

@@ -27,6 +27,7 @@ from tests.support.clickhouse_server import ClickHouseRun
 from tests.support.fake_datadog import API_KEY as DATADOG_KEY
 from tests.support.fake_datadog import FakeDatadog
 from tests.support.fake_elasticsearch import API_KEY, FakeElasticsearch
+from tests.support.fake_google import FakeCloudLogging
 from tests.support.fake_loki import TENANT, FakeLoki
 from tests.support.fake_otlp import FakeOtlp
 from tests.support.fake_splunk import TOKEN, FakeSplunk
@@ -210,6 +211,11 @@ CASES: Final = {
         "datadog", FakeDatadog, lambda it: Counter(span["trace_id"] - 1 for span in it.spans),
         keys={"api_key": DATADOG_KEY}, record=span_record, poison=_poison_span,
         urls=("agent_url",),
+    ),
+    "google_cloud_logging": Case(
+        "google_cloud_logging", FakeCloudLogging,
+        lambda it: _numbers(entry["jsonPayload"]["message"] for entry in it.queried()),
+        poison=_poison, effectively_once=True,
     ),
     "http": Case(
         "http", Webhook,

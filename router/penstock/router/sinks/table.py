@@ -29,6 +29,7 @@ _OWN: Final = {
     "datadog": "penstock.router.sinks.datadog:Datadog",
     "delta": "penstock.router.sinks.delta:Delta",
     "elasticsearch": "penstock.router.sinks.elasticsearch:Elasticsearch",
+    "google_cloud_logging": "penstock.router.sinks.cloud_logging:CloudLogging",
     "http": "penstock.router.sinks.http:HttpPost",
     "iceberg": "penstock.router.sinks.iceberg:Iceberg",
     "kafka": "penstock.router.sinks.kafka:Kafka",
