@@ -29,6 +29,7 @@ from penstock.collector.taps import Taps
 from penstock.collector.transforms.event import Ending
 from penstock.collector.transforms.graph import Arrival, Graph, Outcome
 from penstock.service.clock import Clock
+from penstock.specs import Accepted
 
 _SLICE_RECORDS: Final = 500
 """Records handled before other tasks get a turn; a few milliseconds of work."""
@@ -44,6 +45,7 @@ class Chunk:
     Attributes:
         start: Position to read again from, to meet all of them.
         resource: JSON, of the lines that have none of their own; empty when all are complete.
+        verdicts: The gate's on complete lines, of those where it is known already.
     """
 
     origin: str
@@ -53,6 +55,7 @@ class Chunk:
     lines: Sequence[bytes]
     resource: bytes
     observed_ns: int
+    verdicts: Sequence[Accepted | None] = ()
 
 
 class Pipeline:
@@ -118,7 +121,13 @@ class Pipeline:
         """Let the graph judge records, count what ends here, hand the rest to delivery."""
         sequences, lines = chunk.sequences[part], chunk.lines[part]
         arrival = Arrival(
-            chunk.source, chunk.start, sequences, lines, chunk.resource, chunk.observed_ns
+            chunk.source,
+            chunk.start,
+            sequences,
+            lines,
+            chunk.resource,
+            chunk.observed_ns,
+            chunk.verdicts[part],
         )
         outcome = self.graph.process(arrival, self._clock.monotonic_ns())
         account, ended = self._ledger[chunk.source], outcome.ended

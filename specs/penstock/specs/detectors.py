@@ -120,7 +120,8 @@ def may_match(text: str) -> bool:
 def line_may_match(line: bytes) -> bool:
     """Whether `PATTERN` can be in a text of a record's line: one look instead of one for each text.
 
-    The line holds no backslash: nothing in it is escaped.
+    No character of the line stands as its code: what is sought, quotes and backslashes are no part
+    of, so it stands in the line as in the text.
     """
     if b"@" in line or b"eyJ" in line or b"xox" in line or b"sk_" in line or b"-----BEGIN" in line:
         return True

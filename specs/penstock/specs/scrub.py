@@ -102,9 +102,9 @@ class Scrubber:
         """Whether there is nothing to do for a line, beyond doubt; `scrub` has the last word.
 
         Keys and texts are looked for where they may be, in the whole line, which is quicker than to
-        take it apart. Where something is escaped nothing can be said.
+        take it apart. Where a character stands as its code nothing can be said.
         """
-        if b"\\" in line or suspect_names(accepted.names):
+        if b"\\u" in line or suspect_names(accepted.names):
             return False
         for group, keys in _plan_of(accepted.schema, accepted.kind, self._actions).keys:
             if group in line and any(key in line for key in keys):

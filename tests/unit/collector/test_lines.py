@@ -5,9 +5,11 @@ import os
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.collector.core.lines import Line, LineCutter
-from penstock.collector.decode.lines import LineContext, decode_line, printable
+from penstock.collector.decode.lines import LineContext, TextLines, decode_line, printable
 from penstock.specs import Accepted, check_line
 
 CONTEXT = LineContext({"service.name": "app"}, {"log.file.name": "a.log"})
@@ -133,3 +135,35 @@ def test_the_sources_own_attributes_have_room_beside_those_of_the_line() -> None
 
 def test_a_file_name_that_is_not_unicode_is_shown_as_text() -> None:
     assert printable(os.fsdecode(b"/var/log/caf\xe9.log")) == "/var/log/caf\ufffd.log"
+
+
+LONG = 16 * 1024
+ODD = st.sampled_from(
+    [b"\0" * LONG, b"\x1b" * (LONG + 1), b'"', b"\\", b"\xff", b"{", b'{"level":"info"}']
+)
+
+
+@given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode) | ODD)
+def test_plain_lines_are_what_they_would_be_one_by_one(line: bytes) -> None:
+    texts = TextLines(CONTEXT, NOW_NS)
+    made = texts.decode(line)
+    one = decode_line(line, CONTEXT, NOW_NS, truncated=False)
+    if made is None:
+        assert line.startswith(b"{") or len(line) > LONG or "�" in json.loads(one)["body"]
+    else:
+        assert json.loads(made) == json.loads(one)
+        assert check_line(made) == texts.verdict
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        LineContext({"service.name": ""}, {}),
+        LineContext({"service.name": "app"}, {"a": "x" * 40_000}),
+        LineContext({"service.name": "app", "a": "x" * 200_000}, {}),
+    ],
+)
+def test_where_the_gate_refuses_one_each_is_judged(context: LineContext) -> None:
+    texts = TextLines(context, NOW_NS)
+    assert texts.verdict is None
+    assert texts.decode(b"hello") is None

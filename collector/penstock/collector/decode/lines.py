@@ -14,7 +14,9 @@ import orjson
 from penstock.collector.core.times import iso_time_ns
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.severity import INFO, severity
-from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
+from penstock.specs.fast_gate import Accepted
+from penstock.specs.gate import check_line
+from penstock.specs.limits import ATTRIBUTES_MAX, RECORD_BYTES_MAX, STRING_CHARACTERS_MAX
 
 T = TypeVar("T")
 _LEVEL_KEYS: Final = ("level", "severity", "log.level", "levelname", "lvl")
@@ -22,6 +24,8 @@ _TIME_KEYS: Final = ("timestamp", "time", "@timestamp", "ts")
 _BODY_KEYS: Final = ("event", "message", "msg", "log")
 _TELLING: Final = frozenset((*_LEVEL_KEYS, *_TIME_KEYS))
 """One of these makes a JSON object a structured event."""
+_PLAIN_BYTES_MAX: Final = 16 * 1024
+"""Of a line; escaped, it may become six times as long, and still be within the bounds of a body."""
 _YEAR_2200_S: Final = 7_258_118_400
 
 
@@ -69,19 +73,53 @@ def decode_line(
         own = log_record(fields, attributes, context.resource, now_ns, written_ns=written_ns)
         return _encode(own)
     body = text_of(line, attributes)
-    return _encode(
-        {
-            "schema": "log/1.0",
-            "kind": "log",
-            "time_unix_nano": now_ns if written_ns is None else written_ns,
-            "observed_time_unix_nano": now_ns,
-            "severity_number": INFO[0],
-            "severity_text": INFO[1],
-            "body": body,
-            "resource": context.resource,
-            "attributes": attributes,
-        }
-    )
+    time_ns = now_ns if written_ns is None else written_ns
+    return _encode(_text_record(body, context.resource, attributes, time_ns, now_ns))
+
+
+class TextLines:
+    """Plain lines of one source or file, read at one time: records that differ in their body only.
+
+    That alone is made for each, and one of them is judged for all: what the gate says of it, it
+    says of each whose body is text of bounded length.
+
+    Attributes:
+        verdict: The gate's; None when it refuses them, and each is for it to judge.
+    """
+
+    def __init__(self, context: LineContext, now_ns: int) -> None:
+        empty = _encode(_text_record("", context.resource, context.attributes, now_ns, now_ns))
+        self._before, _, self._after = empty.partition(b'""')  # the first empty text is the body
+        self.verdict: Accepted | None = None
+        verdict = check_line(empty)
+        if isinstance(verdict, Accepted) and len(empty) < RECORD_BYTES_MAX // 2:
+            self.verdict = verdict
+
+    def decode(self, line: bytes) -> bytes | None:
+        """The record of a line; None when it is another than `verdict` holds for."""
+        if self.verdict is None or len(line) > _PLAIN_BYTES_MAX or line.startswith(b"{"):
+            return None
+        try:
+            body = orjson.dumps(line.decode())
+        except UnicodeDecodeError:
+            return None
+        return self._before + body + self._after
+
+
+def _text_record(
+    body: str, resource: Mapping[str, Any], attributes: Mapping[str, Any], time_ns: int, now_ns: int
+) -> dict[str, Any]:
+    return {
+        "schema": "log/1.0",
+        "kind": "log",
+        "time_unix_nano": time_ns,
+        "observed_time_unix_nano": now_ns,
+        "severity_number": INFO[0],
+        "severity_text": INFO[1],
+        "body": body,
+        "resource": resource,
+        "attributes": attributes,
+    }
 
 
 def log_record(  # noqa: PLR0913 - what is known of an event

@@ -24,12 +24,13 @@ from penstock.collector.core.files import FileState, Generations, Verdict
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.lines import Line
 from penstock.collector.courier import Courier
-from penstock.collector.decode.lines import LineContext, decode_line, printable
+from penstock.collector.decode.lines import LineContext, TextLines, decode_line, printable
 from penstock.collector.pipeline import Chunk, Pipeline
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.tail import Tail, look, make_tail
 from penstock.service.clock import Clock
+from penstock.specs import Accepted
 
 _COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz", ".zip")
 """What rotation leaves behind; its content was read under another name."""
@@ -280,15 +281,18 @@ class FileSource(Source):
             account = self._ledger[self.name]
             account.notes["lines_truncated"] += sum(line.truncated for line in lines)
             self._ledger.read(self.name, len(lines))
+            texts = TextLines(context, now_ns)
+            found = [self._decode(line, texts, context, now_ns) for line in lines]
             await self._pipeline.take(
                 Chunk(
                     origin=origin,
                     source=self.name,
                     start=start,
                     sequences=[line.end for line in lines],
-                    lines=[self._decode(line, context, now_ns) for line in lines],
+                    lines=[record for record, _ in found],
                     resource=b"",
                     observed_ns=now_ns,
+                    verdicts=[verdict for _, verdict in found],
                 )
             )
         if tail.joiner is not None and tail.joiner.malformed:
@@ -296,10 +300,19 @@ class FileSource(Source):
             tail.joiner.malformed = 0
         self._courier.handle(Read(origin, tail.position))
 
-    def _decode(self, line: Line, context: LineContext, now_ns: int) -> bytes:
-        """A line as a record; as it stands when that fails, for the gate to judge."""
+    def _decode(
+        self, line: Line, texts: TextLines, context: LineContext, now_ns: int
+    ) -> tuple[bytes, Accepted | None]:
+        """A line as a record, and what the gate says of it, if that is known.
+
+        It stays as it is when it cannot be made one, for the gate to judge.
+        """
+        if not line.truncated and line.time_ns is None and not line.stream:
+            plain = texts.decode(line.text)
+            if plain is not None:
+                return plain, texts.verdict
         try:
-            return decode_line(
+            record = decode_line(
                 line.text,
                 context,
                 now_ns,
@@ -310,7 +323,8 @@ class FileSource(Source):
         except Exception:  # noqa: BLE001 - whatever fails, the next line goes on
             self._ledger[self.name].notes["lines_undecodable"] += 1
             self._log.exception("a line cannot be decoded")
-            return line.text
+            return line.text, None
+        return record, None
 
     async def _let_go(self, tail: Tail) -> None:
         """Close a file without a name once all of it is in the log and its writer had time."""

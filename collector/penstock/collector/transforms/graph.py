@@ -15,6 +15,7 @@ transform changed.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from pydantic_core import from_json
@@ -49,6 +50,7 @@ class Arrival:
     lines: Sequence[bytes]
     resource: bytes
     observed_ns: int
+    verdicts: Sequence[Accepted | None] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +175,11 @@ class Graph:
         resource, observed_ns, start = arrival.resource, arrival.observed_ns, arrival.start
         prefix, batches = self._prefix, outcome.batches
         scrub = None if self._scrubber is None else self._scrubber.scrub_line
-        for sequence, line in zip(arrival.sequences, arrival.lines, strict=True):
+        verdicts = arrival.verdicts or repeat(None, len(arrival.lines))
+        for sequence, line, known in zip(arrival.sequences, arrival.lines, verdicts, strict=True):
             try:
                 complete = attach(line, resource, observed_ns) if resource else line
-                verdict = check_line(complete)
+                verdict = known or check_line(complete)
                 if isinstance(verdict, Rejected):
                     outcome.refused.append(Refused(sequence, _reason(verdict), line))
                     continue
