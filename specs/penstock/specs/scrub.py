@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel
 from pydantic_core import from_json
 
-from penstock.specs.detectors import line_may_match, redact_text, suspect_names
+from penstock.specs.detectors import LineSearch, redact_text, suspect_names
 from penstock.specs.envelope import Context, Record
 from penstock.specs.errors import RefusedSpecError
 from penstock.specs.fast_gate import Accepted
@@ -36,8 +36,6 @@ _TEXTS: Final = ("body", "status_message", "reason", "name", "subject")
 """Free text at the root of records."""
 _NESTED: Final = ("links", "events", "exemplars")
 """Lists of objects with attributes of their own."""
-_NESTED_KEYS: Final = tuple(f'"{name}"'.encode() for name in _NESTED)
-_HAVE_NESTED: Final = frozenset({"span", "metric"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +46,12 @@ class Plan:
         steps: For each group of fields that the record holds (``context``, ``attributes``,
             ``actor``, …; empty for the root): key to marker, without those that are kept.
         declared: Attributes that the spec has; the detectors leave them alone.
-        keys: The same as `steps`, as keys stand in a line: each group's, and those of its fields.
+        keys: Those that `steps` has, and those of what has attributes of its own, as in a line.
     """
 
     steps: dict[str, dict[str, Sensitive]]
     declared: frozenset[str]
-    keys: tuple[tuple[bytes, tuple[bytes, ...]], ...]
+    keys: tuple[bytes, ...]
 
 
 class Scrubber:
@@ -87,31 +85,27 @@ class Scrubber:
         """Whether undeclared attributes and free text are searched, too."""
         return self._values
 
-    def scrub_line(self, line: bytes, accepted: Accepted | None = None) -> bytes:
-        """A line that the gate accepted, scrubbed; the very bytes when there was nothing to do.
-
-        With the gate's verdict most lines need not be parsed again.
-        """
-        if accepted is not None and self.is_clean(line, accepted):
-            return line
+    def scrub_line(self, line: bytes) -> bytes:
+        """A line that the gate accepted, scrubbed; the very bytes when there was nothing to do."""
         fields = from_json(line)
         scrubbed = self.scrub(fields)
         return line if scrubbed is fields else encode_json(scrubbed)
 
-    def is_clean(self, line: bytes, accepted: Accepted) -> bool:
+    def is_clean(self, line: bytes, accepted: Accepted, search: LineSearch) -> bool:
         """Whether there is nothing to do for a line, beyond doubt; `scrub` has the last word.
 
-        Keys and texts are looked for where they may be, in the whole line, which is quicker than to
-        take it apart. Where a character stands as its code nothing can be said.
+        Args:
+            line: With its resource or without: that is not searched.
+            accepted: The gate's verdict.
+            search: Of this line and those around it.
         """
-        if b"\\u" in line or suspect_names(accepted.names):
+        if suspect_names(accepted.names):
             return False
-        for group, keys in _plan_of(accepted.schema, accepted.kind, self._actions).keys:
-            if group in line and any(key in line for key in keys):
-                return False
-        if accepted.kind in _HAVE_NESTED and any(key in line for key in _NESTED_KEYS):
+        schema, kind = accepted.schema, accepted.kind
+        plan = _plan_of(schema, kind, self._actions)
+        if search.has_key(line, (schema, kind), plan.keys):
             return False
-        return not (self._values and line_may_match(line))
+        return not (self._values and search.shows(line))
 
     def scrub(self, fields: dict[str, Any]) -> dict[str, Any]:
         """A record's JSON object, scrubbed; the object itself is not changed.
@@ -243,18 +237,12 @@ def _plan_of(schema_id: str, kind: str, actions: tuple[tuple[str, Action], ...])
         if action != "keep":
             group = path[0] if len(path) == 2 else ""
             steps.setdefault(group, {})[path[-1]] = Sensitive(marker.sensitivity, action)
-    keys = tuple(
-        (_as_key(group) if group else b"{", tuple(_as_key(name) for name in markers))
-        for group, markers in steps.items()
-    )
+    names = [*_NESTED, *(name for markers in steps.values() for name in markers)]
+    keys = tuple(b'"%b"' % name.encode() for name in names)
     return Plan(steps, frozenset(model.own_fields.values()), keys)
 
 
 on_register(_plan_of.cache_clear)
-
-
-def _as_key(name: str) -> bytes:
-    return b'"%b"' % name.encode()
 
 
 class _Gone:

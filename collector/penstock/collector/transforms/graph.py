@@ -33,6 +33,7 @@ from penstock.collector.transforms.event import (
 from penstock.collector.transforms.paths import Fields
 from penstock.collector.transforms.subjects import SubjectTemplate
 from penstock.collector.transforms.wiring import OUTPUT, Wiring
+from penstock.specs.detectors import LineSearch
 from penstock.specs.fast_gate import Accepted
 from penstock.specs.gate import Rejected, attach, check_line
 from penstock.specs.scrub import Scrubber
@@ -105,6 +106,7 @@ class _Given:
     line: bytes
     complete: bytes
     accepted: Accepted
+    search: LineSearch
     subjects: list[str] = field(default_factory=list)
 
 
@@ -174,7 +176,7 @@ class Graph:
         """The collector's hottest path: lines are judged and go on as they came."""
         resource, observed_ns, start = arrival.resource, arrival.observed_ns, arrival.start
         prefix, batches = self._prefix, outcome.batches
-        scrub = None if self._scrubber is None else self._scrubber.scrub_line
+        scrubber, search = self._scrubber, LineSearch(arrival.lines)
         verdicts = arrival.verdicts or repeat(None, len(arrival.lines))
         for sequence, line, known in zip(arrival.sequences, arrival.lines, verdicts, strict=True):
             try:
@@ -183,7 +185,9 @@ class Graph:
                 if isinstance(verdict, Rejected):
                     outcome.refused.append(Refused(sequence, _reason(verdict), line))
                     continue
-                treated = complete if scrub is None else scrub(complete, verdict)
+                treated = complete
+                if scrubber is not None and not scrubber.is_clean(line, verdict, search):
+                    treated = scrubber.scrub_line(complete)
             except Exception as error:  # noqa: BLE001 - the next record goes on
                 outcome.refused.append(Refused(sequence, _failure(error), line))
                 continue
@@ -204,6 +208,7 @@ class Graph:
         self, arrival: Arrival, entry: list[Step | None], outcome: Outcome, now_ns: int
     ) -> None:
         resource, observed_ns = arrival.resource, arrival.observed_ns
+        search = LineSearch(arrival.lines)
         for sequence, line in zip(arrival.sequences, arrival.lines, strict=True):
             try:
                 complete = attach(line, resource, observed_ns) if resource else line
@@ -215,7 +220,9 @@ class Graph:
             except Exception as error:  # noqa: BLE001 - the next record goes on
                 outcome.refused.append(Refused(sequence, _failure(error), line))
                 continue
-            walk = _Walk(self, outcome, _Given(line, complete, verdict), arrival.start, now_ns)
+            walk = _Walk(
+                self, outcome, _Given(line, complete, verdict, search), arrival.start, now_ns
+            )
             walk.send(event, entry)
 
     def finish(self, event: Event, given: _Given, outcome: Outcome, start: int) -> None:
@@ -229,7 +236,10 @@ class Graph:
                 return
             line, accepted = found
         fields = event.fields
-        if self._scrubber is not None:
+        changed = bool(event.history)
+        if self._scrubber is not None and (
+            changed or not self._scrubber.is_clean(given.line, accepted, given.search)
+        ):
             treated = self._scrubber.scrub(fields)
             if treated is not fields:
                 try:
