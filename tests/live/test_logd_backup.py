@@ -1,5 +1,6 @@
 """A stream is copied into a directory while it is written to, and made anew from that."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import nats
 import pytest
 from click.testing import CliRunner
 from nats.aio.client import Client
+from nats.errors import NoRespondersError
 
 from penstock.logd.backup import MANIFEST, PARTIAL, Manifest, frames_of
 from penstock.logd.batch import Record
@@ -50,9 +52,15 @@ async def publish(client: Client, first: int, count: int, subject: str = "t.logs
         await stream.publish(subject, b"%d" % number + b"." * 1000, headers=headers, timeout=30)
 
 
-async def refusal(client: Client, subject: str) -> int:
-    answer = await client.request(subject, b"not now", timeout=30)
-    return int(json.loads(answer.data)["error"]["err_code"])
+async def refusal(client: Client, subject: str, payload: bytes = b"not now") -> int:
+    """With which code it is refused; 0: it is stored. One that is opened again is waited for."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                answer = await client.request(subject, payload, timeout=30)
+            except NoRespondersError:
+                continue
+            return int(json.loads(answer.data).get("error", {}).get("err_code", 0))
 
 
 def records(log: LogClient, stream: str) -> list[tuple[int, Record]]:
@@ -183,4 +191,56 @@ async def test_a_stream_of_a_cluster_is_restored_while_leaders_are_lost(
         cluster.wait_in_sync("old")
         await publish(client, 15, 1, "t.old")
         assert log.offsets("old").end == 11
+        await client.close()
+
+
+async def test_a_restore_that_cannot_be_finished_is_ended_and_lets_publishers_in(
+    tmp_path: Path, url: str
+) -> None:
+    with LogdCluster(tmp_path, url) as cluster, cluster.client() as log:
+        cluster.create("logs", "t.logs")
+        client = await nats.connect(url)
+        await publish(client, 0, 6, "t.logs")
+        server, to = ",".join(node.fetch for node in cluster.nodes.values()), tmp_path / "backup"
+        assert run("backup", "logs", "--to", to, "--server", server)[0] == 0
+        log.create_stream("old", "t.old", restore_from=[0], restore_upto=[6])
+        part, reached = frames(to)[0]
+        assert log.ask(calls.restore("old", 0, part)) == reached < 6
+        log.alter_stream("old", fsync="never")
+        assert await refusal(client, "t.old") == 20007, "another change ends nothing"
+        done = CliRunner().invoke(cli, ["streams", "alter", "old", "--end-restore",
+                                        "--server", server])  # fmt: skip
+        assert done.exit_code == 0, done.output
+        async with asyncio.timeout(60):
+            while await refusal(client, "t.old", b"new") != 0:
+                pass  # the replicas hear of it one after another
+        assert log.offsets("old") == (0, reached + 1)
+        with pytest.raises(RefusedError, match="is not being restored"):
+            log.ask(calls.restore("old", 0, part))
+        await client.close()
+
+
+async def test_a_backup_whose_records_are_deleted_meanwhile_says_so(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "FILE_BYTES", 1)  # a file for each frame
+    with Logd(tmp_path / "logd", url, [STREAM]) as logd, logd.client() as log:
+        client = await nats.connect(url)
+        await publish(client, 0, 20)
+        save, saved = Manifest.save, []
+
+        def save_and_purge(manifest: Manifest, path: Path) -> None:
+            save(manifest, path)
+            saved.append(path)
+            if len(saved) == 3:
+                log.purge("logs", 20)
+
+        monkeypatch.setattr(Manifest, "save", save_and_purge)
+        to = tmp_path / "backup"
+        arguments = ("backup", "logs", "--to", to, "--server", logd.fetch)
+        code, said = run(*arguments)
+        assert code == ExitCode.DATA
+        assert "were deleted" in said
+        assert "remove" in said
+        assert not (to / MANIFEST).exists()
         await client.close()

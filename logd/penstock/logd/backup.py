@@ -6,10 +6,10 @@
       0-00000000000000000000.frames   whole frames of partition 0 from that offset on, as fetched
 
 The manifest has `format` ("penstock-backup"), `version` (1), `release`, `taken`, of the stream its
-name (`stream`), `subject`, `incarnation` and `options`, and `partitions`: `start` and `end` of each
-and its `files`, each with `name`, `start`, `end`, `bytes`, `records` and `crc32c`. Ends are
-exclusive. Frames have CRCs of their own (`penstock.logd.frame`); that of a file says that it is
-whole, and not another one.
+name (`stream`), `subject`, `incarnation` and `options`, and `partitions`: each has `start`, `end`,
+`epoch`, the last leader epoch that was read, and `files`, of these each has `name`, `start`, `end`,
+`bytes`, `records` and `crc32c`. Ends are exclusive. Frames have CRCs of their own
+(`penstock.logd.frame`); that of a file says that it is whole, and not another one.
 
 A file is durable before the manifest names it. What was cut short goes on behind the last file that
 is named; the range stays the one that was there when it was begun. Records are as they were read:
@@ -64,11 +64,13 @@ class BackupPartition:
     Attributes:
         end: Exclusive.
         files: In order of offsets.
+        epoch: The last leader epoch of the log that was read; None: nothing was.
     """
 
     start: int
     end: int
     files: list[BackupFile] = field(default_factory=list)
+    epoch: int | None = None
 
     @property
     def reached(self) -> int:
@@ -107,7 +109,10 @@ class Manifest:
         try:
             parts = [
                 BackupPartition(
-                    part["start"], part["end"], [BackupFile(**one) for one in part["files"]]
+                    part["start"],
+                    part["end"],
+                    [BackupFile(**one) for one in part["files"]],
+                    part.get("epoch"),
                 )
                 for part in document.pop("partitions")
             ]

@@ -55,3 +55,17 @@ def test_what_cannot_be_changed_is_named(changes: dict[str, Any]) -> None:
         altered(LOGS, THREE, changes)
     assert refused.value.code == "BAD_REQUEST"
     assert refused.value.detail["key"] == next(iter(changes))
+
+
+def test_a_restore_can_be_ended_and_not_moved() -> None:
+    config = StreamConfig(name="logs", subject="t.>", restore_from=(5, 0), restore_upto=(9, 3))
+    assert altered(config, THREE, {"restore_upto": None})[0].restore_upto == (5, 0)
+    assert altered(config, THREE, {"fsync": "never"})[0].restore_upto == (9, 3)
+    others: list[dict[str, Any]] = [
+        {"restore_upto": [7, 3]}, {"restore_upto": []}, {"restore_from": None}
+    ]  # fmt: skip
+    for wanted in others:
+        with pytest.raises(RefusedError):
+            altered(config, THREE, wanted)
+    with pytest.raises(RefusedError, match="made of a backup"):
+        altered(LOGS, THREE, {"restore_upto": None})

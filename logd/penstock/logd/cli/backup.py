@@ -15,13 +15,12 @@ from penstock.logd.backup import (
     MANIFEST,
     PARTIAL,
     BackupPartition,
-    FileWriter,
     Manifest,
     check_chain,
-    cut,
     frames_of,
     sync_directory,
 )
+from penstock.logd.cli.copying import PartitionCopy
 from penstock.logd.cli.export import OutputError
 from penstock.logd.cli.progress import Progress
 from penstock.logd.cli.server import AskRefusedError, asking, server_option, stream_argument
@@ -33,10 +32,9 @@ from penstock.logd.replication_settings import ReplicationSettings
 from penstock.service import ExitCode, ServiceError
 from penstock.service.clock import SystemClock
 
-_FETCH_BYTES: Final = 4 * 1024 * 1024
 _SEND_BYTES: Final = 4 * 1024 * 1024
-_WAIT_MS: Final = 1000
 _PAUSE_S: Final = 0.5
+_AWAY: Final = ("UNAVAILABLE", "TOO_MANY_REQUESTS", "NOT_HERE")
 _MODES: Final = ("paused", "held", "read_only")
 _LIMITS: Final = ("retention", "discard")
 
@@ -65,13 +63,14 @@ def backup(stream: str, directory: Path, as_json: bool, server: str) -> None:
 
     The stream goes on meanwhile. Offsets, timestamps, keys, headers and batches stay as they are;
     of an encrypted stream what is written is not encrypted. Cut short, the same command goes on.
+    Exit code 65: what was to be copied is gone, or was lost in an election; begin again.
     """
     with asking(server) as log, _disk(directory):
         manifest = _begin(log, stream, directory)
         total = sum(part.end - part.reached for part in manifest.partitions)
         with Progress("backing up", total) as progress:
             for number in range(len(manifest.partitions)):
-                _copy(log, manifest, number, directory, progress)
+                PartitionCopy(log, manifest, number, directory, progress).run(FILE_BYTES)
         manifest.save(directory / MANIFEST)
         (directory / PARTIAL).unlink()
         sync_directory(directory)
@@ -118,7 +117,7 @@ def restore(  # noqa: PLR0913 - what is to come of it, and how
         with Progress("restoring", _records(manifest)) as progress:
             for part in made.partitions:
                 sending = _Sending(log, wanted, part.partition, retry_s)
-                _send(sending, manifest, max(part.end_offset, 0), directory, progress)
+                _send(sending, manifest, sending.wanted(), directory, progress)
         _check_restored(log, wanted, manifest, keep_retention=keep_retention)
     _tell(manifest, directory, f"restored as {wanted} from", as_json=as_json)
 
@@ -158,46 +157,6 @@ def _manifest(log: LogClient, found: StreamInfo) -> Manifest:
         options=found.options,
         partitions=[BackupPartition(start, end) for start, end in ranges],
     )
-
-
-def _copy(
-    log: LogClient, manifest: Manifest, number: int, directory: Path, progress: Progress
-) -> None:
-    part = manifest.partitions[number]
-    while part.reached < part.end:
-        writer = FileWriter(directory, number, part.reached)
-        try:
-            _fill(log, manifest, number, writer, progress)
-        except BaseException:
-            writer.abandon()
-            raise
-        part.files.append(writer.close())
-        manifest.save(directory / PARTIAL)
-
-
-def _fill(
-    log: LogClient, manifest: Manifest, number: int, writer: FileWriter, progress: Progress
-) -> None:
-    """Write frames until the file is large enough, or the partition's end is there."""
-    end = manifest.partitions[number].end
-    while writer.end < end and writer.bytes < FILE_BYTES:
-        fetched = log.fetch(
-            manifest.stream,
-            writer.end,
-            partition=number,
-            bytes_max=_FETCH_BYTES,
-            wait_ms=_WAIT_MS,
-            incarnation=manifest.incarnation,
-        )
-        for frame in fetched.frames:
-            if writer.end >= end or writer.bytes >= FILE_BYTES:
-                break
-            if frame[0].base_offset > writer.end:
-                message = f"offsets {writer.end} to {frame[0].base_offset - 1} are missing"
-                raise CorruptError(message, where=f"{manifest.stream}/{number}")
-            header, body = cut(frame, writer.end, end)
-            writer.write(header, body)
-            progress.advance(header.last_offset_delta + 1, header.frame_length)
 
 
 @contextmanager
@@ -293,6 +252,27 @@ class _Sending:
         self._log, self._stream = log, stream
         self._retry_ns = round(retry_s * 1e9)
 
+    def wanted(self) -> int:
+        """The offset with which to go on, as whoever leads says; it is waited for.
+
+        Raises:
+            UnavailableError: Nobody leads the partition.
+        """
+        clock = SystemClock()
+        deadline_ns = clock.monotonic_ns() + self._retry_ns
+        while True:
+            problem = f"nobody leads {self._stream}/{self.partition}"
+            try:
+                return self._log.offsets(self._stream, self.partition).end
+            except UnavailableError as error:
+                problem = str(error)
+            except RefusedError as error:
+                if error.code not in _AWAY:
+                    raise
+            if clock.monotonic_ns() > deadline_ns:
+                raise UnavailableError(problem)
+            time.sleep(_PAUSE_S)
+
     def send(self, frames: bytes, upto: int) -> None:
         """Send frames that end at an offset; on return they are committed."""
         clock = SystemClock()
@@ -301,10 +281,11 @@ class _Sending:
             try:
                 self._log.ask(calls.restore(self._stream, self.partition, frames))
             except RefusedError as error:
-                if error.detail.get("next_offset") == upto:  # the answer was lost, not the frames
+                taken = error.detail.get("next_offset") == upto  # the answer was lost, not they
+                if taken and self._is_committed(upto):
                     return
                 late = clock.monotonic_ns() > deadline_ns
-                if late or error.code not in ("UNAVAILABLE", "TOO_MANY_REQUESTS"):
+                if late or not (taken or error.code in _AWAY):
                     raise
             except UnavailableError:
                 if clock.monotonic_ns() > deadline_ns:
@@ -312,6 +293,13 @@ class _Sending:
             else:
                 return
             time.sleep(_PAUSE_S)
+
+    def _is_committed(self, upto: int) -> bool:
+        """Whether frames that the leader has are committed: if it is lost before, so are they."""
+        try:
+            return self._log.offsets(self._stream, self.partition).end >= upto
+        except (UnavailableError, RefusedError):
+            return False
 
 
 def _send(

@@ -21,8 +21,15 @@ from penstock.service import ServiceError
 @click.option(
     "--unset", multiple=True, metavar="OPTION", help="Set this option to none; repeatable."
 )
+@click.option(
+    "--end-restore",
+    is_flag=True,
+    help="Let publishers in though part of its backup is missing, for good.",
+)
 @server_option
-def alter(name: str, unset: tuple[str, ...], server: str, **options: Any) -> None:
+def alter(
+    name: str, unset: tuple[str, ...], end_restore: bool, server: str, **options: Any
+) -> None:
     """Change options of the stream NAME in a cluster; the others stay as they are.
 
     More replicas, or fewer, are made in the background. The options of a lone logd are those of its
@@ -31,6 +38,7 @@ def alter(name: str, unset: tuple[str, ...], server: str, **options: Any) -> Non
     changes, none = chosen_options(options), unset_options(unset)
     retention = changes.get("retention", {}) | none.get("retention", {})
     changes |= none | ({"retention": retention} if retention else {})
+    changes |= {"restore_upto": None} if end_restore else {}
     if not changes:
         raise click.UsageError("name an option to change")
     with asking(server) as log:

@@ -246,7 +246,7 @@ class Metadata:
         if not is_internal(config.name):
             check_stream_subject(config.subject, ack_on_reply=config.ack_on_reply)
         present = self.get(config.name)
-        config = replace(config, **{key: getattr(present.config, key) for key in _RESTORE})
+        config = _restored_as(present.config, config)
         for key in ("subject", "encryption"):
             old, new = getattr(present.config, key), getattr(config, key)
             if old != new:
@@ -286,6 +286,18 @@ class Metadata:
         self._streams[stream.config.name] = stream
         if _is_open(stream) and not is_internal(stream.config.name):
             self._trie.insert(stream.config.subject, stream.config.name)
+
+
+def _restored_as(present: StreamConfig, wanted: StreamConfig) -> StreamConfig:
+    """What is wanted, with the ranges of a stream's backup as they are; they can only be ended.
+
+    They are ended with an end that is the beginning: the log begins where it does, and is complete
+    with what is in it.
+    """
+    begun = present.restore_from
+    ended = bool(begun) and (wanted.restore_from, wanted.restore_upto) == (begun, begun)
+    upto = begun if ended else present.restore_upto
+    return replace(wanted, restore_from=begun, restore_upto=upto)
 
 
 def is_internal(name: str) -> bool:

@@ -14,7 +14,7 @@ from penstock.logd.replication_settings import ReplicationSettings
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_FIXED: Final = ("name", "subject", "partitions", "encryption", "restore_from", "restore_upto")
+_FIXED: Final = ("name", "subject", "partitions", "encryption", "restore_from")
 
 
 def parse(model: type[Model], document: Mapping[str, Any]) -> Model:
@@ -59,9 +59,24 @@ def altered(
         if key in changes:
             raise RefusedError("BAD_REQUEST", f"{key}: it cannot be changed", key=key)
     wanted: dict[str, Any] = asdict(config) | asdict(options) | dict(changes)
+    if "restore_upto" in changes:
+        wanted["restore_upto"] = _end_of_restore(config, changes["restore_upto"])
     if isinstance(changes.get("retention"), dict):
         wanted["retention"] = asdict(config.retention) | changes["retention"]
     if "replication_factor" not in changes:
         wanted["replication_factor"] = options.replication_factor or "all"
     changed, replication = split_settings(wanted)
     return changed, replication.options(factor=options.replication_factor)
+
+
+def _end_of_restore(config: StreamConfig, wanted: object) -> tuple[int, ...]:
+    """What ends a restore: that nothing more of the backup is to come.
+
+    Raises:
+        RefusedError: `BAD_REQUEST`: anything else is wanted, or it is not restored.
+    """
+    key = "restore_upto"
+    if wanted is not None or not config.restore_from:
+        message = f"{key}: it can only be ended, with null, of a stream that was made of a backup"
+        raise RefusedError("BAD_REQUEST", message, key=key)
+    return config.restore_from

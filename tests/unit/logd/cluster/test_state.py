@@ -1,6 +1,7 @@
 """What commands do to the state of a cluster, and which are refused."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,25 @@ def test_options_are_checked(cluster: Cluster, options: ReplicationOptions) -> N
         config=cluster.stream().config, options=options, incarnation=cluster.stream().incarnation
     )
     assert cluster.code(alter) == "BAD_OPTIONS"
+
+
+def test_an_alteration_leaves_what_is_restored_as_it_is_or_ends_it(cluster: Cluster) -> None:
+    """One that knows nothing of it, as of an older node, must not let publishers in between."""
+    restored = StreamConfig(name="t", subject="t", restore_from=(5,), restore_upto=(9,))
+    assert cluster.code(replace(create("t", ("a", "b", "c")), config=restored)) == ""
+    before = cluster.stream("t")
+
+    def alter(**changes: Any) -> StreamConfig:
+        config = replace(before.config, fsync="never", **changes)
+        command = AlterStream(config=config, options=before.options, incarnation=before.incarnation)
+        assert cluster.code(command) == ""
+        return cluster.stream("t").config
+
+    assert alter(restore_from=(), restore_upto=()) == replace(restored, fsync="never")
+    assert alter(restore_upto=(7,)) == replace(restored, fsync="never")
+    ended = replace(restored, fsync="never", restore_upto=(5,))
+    assert alter(restore_upto=(5,)) == ended
+    assert alter(restore_from=(), restore_upto=()) == ended, "it stays ended"
 
 
 def test_min_isr_is_a_majority_unless_told() -> None:

@@ -83,7 +83,8 @@ def alter_stream(tables: Tables, index: int, command: AlterStream) -> Done:
     stream = tables.stream(name, command.incarnation)
     check_options(command.options)
     changed = tables.catalog.alter(command.config) or stream.options != command.options
-    stream = replace(stream, config=command.config, options=command.options)
+    config = tables.catalog.get(name).config  # with what an alteration leaves as it is
+    stream = replace(stream, config=config, options=command.options)
     return _replace_options(tables, stream, changed=changed)
 
 
