@@ -12,7 +12,7 @@ import msgpack
 import psutil
 import pytest
 
-from penstock.collector.control import ask_once
+from penstock.collector.control import ask, ask_once
 from penstock.service import UnavailableError
 from tests.support.collector import Collector, bodies
 from tests.support.logd import Logd
@@ -22,6 +22,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.live
 
 STREAMS = [{"name": "logs", "subject": "telemetry.logs.>"}]
+WORKERS = (sys.executable, "-m", "penstock.collector", "run", "--workers", "2")
 
 
 class Chunks:
@@ -98,8 +99,7 @@ def test_workers_share_ports_and_one_that_is_killed_loses_nothing(
     port = free_port()
     sources: list[dict[str, Any]] = [{"type": "forward", "listen": f"127.0.0.1:{port}"}]
     collector = Collector(tmp_path / "collector", nats_url, sources)
-    command = (sys.executable, "-m", "penstock.collector", "run", "--workers", "2")
-    collector.daemon.program = command
+    collector.daemon.program = WORKERS
     with Logd(tmp_path / "logd", nats_url, STREAMS) as logd, collector:
         second = collector.data_dir / "workers" / "1"
         sender = Chunks(port)
@@ -137,4 +137,53 @@ def test_workers_share_ports_and_one_that_is_killed_loses_nothing(
 
         wait_until(is_drained, what="what an earlier worker left is looked at")
         assert list(collector.daemon.status()["info"]["workers"]) == ["0"]
+        assert collector.daemon.stop() == 0
+
+
+class Look:
+    """A tap: the workers whose records it showed."""
+
+    def __init__(self, socket_path: Path) -> None:
+        self.shown: list[int] = []
+        self._path = socket_path
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for answer in ask(self._path, {"do": "tap", "follow": True}):
+            if "record" in answer:
+                self.shown.append(answer["worker"])
+
+
+def test_a_worker_begins_again_by_what_runs_and_is_looked_into(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """The file was refused and stands as it is; a look that began before goes on after."""
+    port = free_port()
+    sources: list[dict[str, Any]] = [{"type": "forward", "listen": f"127.0.0.1:{port}"}]
+    collector = Collector(tmp_path / "collector", nats_url, sources)
+    collector.daemon.program = WORKERS
+    with Logd(tmp_path / "logd", nats_url, STREAMS), collector:
+        second = collector.data_dir / "workers" / "1"
+        wait_until(lambda: collector.daemon.status()["health"] == "ready")
+        collector.config["batch"] = {"age_ms": 25}
+        collector.daemon.write_config()
+        socket_path = collector.data_dir / "admin.sock"
+        assert ask_once(socket_path, {"do": "reload"})["report"]["result"] == "applied"
+        collector.config["sources"] = "none of the kind"
+        collector.daemon.write_config()
+        with pytest.raises(UnavailableError, match="sources"):
+            ask_once(socket_path, {"do": "reload"})
+        look, sender = Look(socket_path), Chunks(port)
+        wait_until(lambda: {0, 1} <= set(look.shown), what="both are looked into")
+
+        before = pid_of(second)
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: collector.daemon.status()["health"] == "starting", what="one is away")
+        wait_until(lambda: collector.daemon.status()["health"] == "ready", what="it is back")
+        assert pid_of(second) != before
+        seen = len(look.shown)
+        wait_until(lambda: 1 in look.shown[seen:], what="the new one is looked into")
+        sender.stop()
+        wait_until(collector.is_idle)
         assert collector.daemon.stop() == 0

@@ -339,12 +339,18 @@ class Agent:
         old, self._publisher = self._publisher, publisher
         if old is not publisher:
             self._engine.courier.handle(Reconnected())
-            await old.leave()
+            await self._leave(old)
         try:
             self._write_endpoints(self._admin_address)
         except OSError as error:  # it runs by the new configuration all the same
             self._log.warning("endpoints not written", error=str(error))
         return Report("applied", generation + 1, now_ns, sources=names, keys=keys)
+
+    async def _leave(self, old: Publisher) -> None:
+        try:
+            await old.leave()
+        except Exception as error:  # noqa: BLE001 - it runs by the new configuration all the same
+            self._log.warning("the connection before was not closed well", error=repr(error))
 
     # What it says of itself.
 

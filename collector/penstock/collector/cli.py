@@ -13,7 +13,13 @@ from penstock.collector.cli_quarantine import quarantine
 from penstock.collector.cli_sources import describe_sources
 from penstock.collector.cli_spool import spool
 from penstock.collector.config import CollectorConfig
-from penstock.collector.config_files import config_files_option, load_collector_config
+from penstock.collector.config_files import (
+    Texts,
+    config_files_option,
+    load_collector_config,
+    read_texts,
+)
+from penstock.collector.handed import take_over
 from penstock.collector.settings import graph_of
 from penstock.collector.worker_plan import WORKERS_MAX, Share, config_of, left_behind
 from penstock.service import check_only, configure_logs, run_until_stopped
@@ -28,6 +34,16 @@ def _share(_: click.Context, __: click.Parameter, value: str | None) -> Share | 
     if not (slash and index.isdecimal() and count.isdecimal()):
         raise click.BadParameter("is not INDEX/COUNT")
     return Share(int(index), int(count))
+
+
+def _handed(_: click.Context, __: click.Parameter, descriptor: int | None) -> Texts | None:
+    """What the supervisor runs by, whatever the files say now."""
+    if descriptor is None:
+        return None
+    try:
+        return take_over(descriptor)
+    except (OSError, ValueError):
+        raise click.BadParameter("no configuration was handed over") from None
 
 
 @click.group(
@@ -56,12 +72,14 @@ def cli(context: click.Context, config_paths: tuple[Path, ...], *, check: bool) 
     help="Processes that share the network sources.",
 )
 @click.option("--worker", metavar="INDEX/COUNT", callback=_share, hidden=True)
+@click.option("--handed", "texts", type=int, metavar="FD", callback=_handed, hidden=True)
 @click.pass_context
 def run(
     context: click.Context,
     config_paths: tuple[Path, ...],
     count: int,
     worker: Share | None,
+    texts: Texts | None,
     *,
     check: bool,
 ) -> None:
@@ -70,7 +88,7 @@ def run(
     With several workers each has its own spool, the first in the data directory, the others below
     `workers/` in it; otlp, forward and syslog are shared by all, the other sources are the first's.
     """
-    start(context, config_paths, count=count, worker=worker, check=check)
+    start(context, config_paths, count=count, worker=worker, texts=texts, check=check)
 
 
 def start(
@@ -79,19 +97,24 @@ def start(
     *,
     count: int = 1,
     worker: Share | None = None,
+    texts: Texts | None = None,
     check: bool,
 ) -> None:
-    """Run the collector until it is stopped, or only check its configuration."""
+    """Run the collector until it is stopped, or only check its configuration.
+
+    Begins with `texts`, if they are given; the files are read again at a reload only.
+    """
     if not config_paths:
         raise click.UsageError("--config FILE is needed to run the collector", context)
     config_path = Path(", ".join(map(str, config_paths)))
 
-    def load() -> CollectorConfig:
-        config = load_collector_config(config_paths)
+    def load(texts: Texts | None = None) -> CollectorConfig:
+        config = load_collector_config(config_paths, texts=texts)
         graph_of(config, str(config_path))
         return config if worker is None else config_of(config, worker)
 
-    config = load()
+    texts = read_texts(config_paths) if texts is None else texts
+    config = load(texts)
     if check:
         click.echo(check_only(config, config_path))
         return
@@ -99,8 +122,7 @@ def start(
     if worker is None and (count > 1 or left_behind(config.data_dir, 1)):
         from penstock.collector.workers import Workers
 
-        arguments = [part for path in config_paths for part in ("--config", str(path))]
-        run_until_stopped(Workers(config, count, arguments, load=load).run)
+        run_until_stopped(Workers(config, count, texts, load=load).run)
         return
     _run_one(config, config_path, worker, load)
 

@@ -20,7 +20,7 @@ import click
 
 from penstock.collector.config import CollectorConfig
 from penstock.service import ConfigError
-from penstock.service.config import check_document, override_from, read_yaml
+from penstock.service.config import check_document, mapping_of, override_from, read_text
 
 ENV_PREFIX: Final = "PENSTOCK_COLLECTOR"
 _JOINED: Final = frozenset({"sources", "tests", "environment"})
@@ -38,23 +38,41 @@ config_files_option = click.option(
 """`--config FILE`, which may be repeated."""
 
 
+Texts = Mapping[Path, str]
+"""What configuration files said when they were read, by their names."""
+
+
+def read_texts(paths: Sequence[Path]) -> Texts:
+    """What the files say now.
+
+    Raises:
+        ConfigError: One cannot be read.
+    """
+    return {path: read_text(path) for path in paths}
+
+
 def load_collector_config(
-    paths: Sequence[Path], environ: Mapping[str, str] | None = None
+    paths: Sequence[Path],
+    environ: Mapping[str, str] | None = None,
+    *,
+    texts: Texts | None = None,
 ) -> CollectorConfig:
     """One configuration of one or more files.
 
     Args:
         paths: In any order.
         environ: The environment; the process's own by default.
+        texts: What the files said, where that holds, and not what they say now.
 
     Raises:
         ConfigError: With file, key path, reason and fix for every mistake found.
     """
     environment = os.environ if environ is None else environ
+    texts = read_texts(paths) if texts is None else texts
     document: dict[str, Any] = {}
     origins: dict[str, Path] = {}
     for path in paths:
-        _merge(document, read_yaml(path), path, origins, "")
+        _merge(document, mapping_of(texts[path], path), path, origins, "")
     name = Path(", ".join(map(str, paths)))
     allowed = document.get("environment")
     if isinstance(allowed, list) and allowed:

@@ -98,6 +98,12 @@ RELOAD_ANSWER_S: Final = 120.0
 """How long a worker may take to reload: sources have 10 s to stop, and NATS may
 be connected to anew."""
 
+REPLAY_ANSWER_S: Final = 600.0
+"""How long a worker may take to put its quarantine back: some hundred thousand records."""
+
+QUARANTINE_LINE_S: Final = 120.0
+"""How long it may take to the next line of what is in quarantine, which it reads from disk."""
+
 CONTROL_CONNECTIONS_MAX: Final = 16
 """Open connections of the admin socket."""
 

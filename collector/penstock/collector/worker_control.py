@@ -6,19 +6,21 @@ them refuses is taken back by those that run by it already, so that they go on a
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from penstock.collector.control import Action, asking
-from penstock.collector.limits import RELOAD_ANSWER_S
+from penstock.collector.limits import QUARANTINE_LINE_S, RELOAD_ANSWER_S, REPLAY_ANSWER_S
 from penstock.service import ServiceError, Status, UnavailableError, notify, notify_reloading
 
 Answer = dict[str, Any]
+
+_TAP_AGAIN_S: Final = 0.5
 
 
 class WorkerControl:
@@ -26,7 +28,9 @@ class WorkerControl:
 
     Args:
         sockets: The workers' own, by their numbers.
+        draining: Those of workers that only deliver what an earlier run left, and end then.
         check: Reads the configuration again; raises `ServiceError` when no worker can run by it.
+            What it returns is called when all do.
         status: The account of all, now.
     """
 
@@ -34,10 +38,12 @@ class WorkerControl:
         self,
         sockets: Mapping[int, Path],
         *,
-        check: Callable[[], object],
+        draining: Mapping[int, Path],
+        check: Callable[[], Callable[[], None]],
         status: Callable[[], Status],
     ) -> None:
         self._sockets = sockets
+        self._draining = draining
         self._check = check
         self._status = status
         self._reloading = asyncio.Lock()
@@ -62,13 +68,20 @@ class WorkerControl:
         else:
             yield {"ok": True, "report": report}
 
+    async def settled(self) -> None:
+        """Return when no reload is under way: a worker begun in one could miss it."""
+        async with self._reloading:
+            return
+
     async def reload_all(self) -> Answer:
-        """The same; returns what came of it."""
+        """The same as `reload`; returns what came of it."""
         async with self._reloading:
             notify_reloading()
             try:
-                await asyncio.to_thread(self._check)
+                accept = await asyncio.to_thread(self._check)
                 report = await self._reload_workers()
+                if report["result"] != "refused":
+                    accept()
             except ServiceError as error:
                 report = {"result": "refused", "error": str(error), "workers": {}}
             except Exception as error:  # noqa: BLE001 - all go on
@@ -79,7 +92,11 @@ class WorkerControl:
             return report
 
     async def _reload_workers(self) -> Answer:
-        answers = await self._ask_all({"do": "reload"}, RELOAD_ANSWER_S)
+        everyone = {**self._sockets, **self._draining}
+        answers = await self._ask_all({"do": "reload"}, RELOAD_ANSWER_S, everyone)
+        for index in self._draining:
+            if answers[index].get("away"):  # it is done, or is begun with what all run by
+                del answers[index]
         reports = {str(index): answer.get("report") for index, answer in answers.items()}
         errors = [f"worker {i}: {one['error']}" for i, one in answers.items() if not one["ok"]]
         results = {one["report"]["result"] for one in answers.values() if one["ok"]}
@@ -93,7 +110,7 @@ class WorkerControl:
         }
         undone = await asyncio.gather(
             *(
-                self._ask(index, {"do": "reload", "undo": number}, RELOAD_ANSWER_S)
+                self._ask(everyone[index], {"do": "reload", "undo": number}, RELOAD_ANSWER_S)
                 for index, number in changed.items()
             )
         )
@@ -107,7 +124,7 @@ class WorkerControl:
         """Put back what is in the quarantines of all."""
         if request.get("offsets"):
             raise ValueError("offsets are those of one worker: name its own admin socket")
-        answers = await self._ask_all(request)
+        answers = await self._ask_all(request, REPLAY_ANSWER_S, self._sockets)
         counts: Counter[str] = Counter()
         stopped = []
         for index, answer in answers.items():
@@ -124,14 +141,25 @@ class WorkerControl:
     async def quarantine(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         """Everything in quarantine, one worker after the other, each with its worker."""
         for index, path in self._sockets.items():
-            async for line in asking(path, request):
-                if "kept" in line:
-                    yield {"kept": {**line["kept"], "worker": index}}
-                elif not line.get("ok"):
-                    raise UnavailableError(
-                        f"worker {index}: {line.get('error')}", fix="look at its log"
-                    )
+            async with aclosing(asking(path, request)) as lines:
+                while (line := await self._next_line(index, lines)) is not None:
+                    if "kept" in line:
+                        yield {"kept": {**line["kept"], "worker": index}}
+                    elif not line.get("ok"):
+                        raise UnavailableError(
+                            f"worker {index}: {line.get('error')}", fix="look at its log"
+                        )
         yield {"ok": True}
+
+    async def _next_line(self, index: int, lines: AsyncGenerator[Answer, None]) -> Answer | None:
+        try:
+            async with asyncio.timeout(QUARANTINE_LINE_S):
+                return await anext(lines, None)
+        except TimeoutError:
+            raise UnavailableError(
+                f"worker {index}: nothing for {QUARANTINE_LINE_S:g} s",
+                fix="end that process if it hangs, and ask again: it is started anew",
+            ) from None
 
     async def status(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         """What is in `/status`."""
@@ -143,12 +171,17 @@ class WorkerControl:
         lines: asyncio.Queue[Answer | None] = asyncio.Queue(maxsize=len(self._sockets))
 
         async def read(index: int, path: Path) -> None:
-            try:
-                async with aclosing(asking(path, request)) as answers:
-                    async for line in answers:
-                        await lines.put({**line, "worker": index})
-            except (ServiceError, ValueError) as error:
-                self._log.warning("a worker cannot be looked into", worker=index, error=str(error))
+            refused = False
+            while not refused:
+                try:
+                    async with aclosing(asking(path, request)) as answers:
+                        async for line in answers:
+                            refused = line.get("ok") is False
+                            await lines.put({**line, "worker": index})
+                except (ServiceError, ValueError) as error:
+                    self._log.info("a worker is looked for", worker=index, error=str(error))
+                if not refused:  # it ended, and is begun again
+                    await asyncio.sleep(_TAP_AGAIN_S)
             await lines.put(None)  # cancelled there is nobody any more who would make room for it
 
         readers = [asyncio.create_task(read(i, path)) for i, path in self._sockets.items()]
@@ -166,24 +199,19 @@ class WorkerControl:
             await asyncio.gather(*readers, return_exceptions=True)
 
     async def _ask_all(
-        self, request: Mapping[str, Any], within_s: float | None = None
+        self, request: Mapping[str, Any], within_s: float, sockets: Mapping[int, Path]
     ) -> dict[int, Answer]:
-        asked = (self._ask(index, request, within_s) for index in self._sockets)
-        return dict(zip(self._sockets, await asyncio.gather(*asked), strict=True))
+        asked = (self._ask(path, request, within_s) for path in sockets.values())
+        return dict(zip(sockets, await asyncio.gather(*asked), strict=True))
 
-    async def _ask(
-        self, index: int, request: Mapping[str, Any], within_s: float | None = None
-    ) -> Answer:
+    async def _ask(self, path: Path, request: Mapping[str, Any], within_s: float) -> Answer:
         """One worker's only answer; that it does not answer is an error like another."""
         try:
-            async with (
-                asyncio.timeout(within_s),
-                aclosing(asking(self._sockets[index], request)) as answers,
-            ):
+            async with asyncio.timeout(within_s), aclosing(asking(path, request)) as answers:
                 async for answer in answers:
                     return answer
         except TimeoutError:
             return {"ok": False, "error": f"no answer within {within_s:g} s; it may still do it"}
         except (ServiceError, ValueError) as error:
-            return {"ok": False, "error": str(error)}
-        return {"ok": False, "error": "it ended the connection"}
+            return {"ok": False, "error": str(error), "away": True}
+        return {"ok": False, "error": "it ended the connection", "away": True}

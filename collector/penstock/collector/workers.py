@@ -3,7 +3,8 @@
 A worker that ends is started again after a wait that doubles; its spool stays its own. One whose
 configuration or surroundings are wrong at the start ends all. `/status` has the workers' stages
 under ``worker-<n>/``, `/metrics` their metrics with the label `worker`. What is asked on the admin
-socket, and SIGHUP, go to all: see `penstock.collector.worker_control`.
+socket, and SIGHUP, go to all: see `penstock.collector.worker_control`. Each is begun with the
+configuration that all run by, whatever the files say by then.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -22,8 +23,10 @@ from prometheus_client.registry import Collector as PrometheusCollector
 from typing_extensions import override
 
 from penstock.collector.config import CollectorConfig
+from penstock.collector.config_files import Texts, read_texts
 from penstock.collector.control import SOCKET_NAME, ControlServer
 from penstock.collector.core.restarts import Restarts
+from penstock.collector.handed import hand_over
 from penstock.collector.reloading import changed_keys
 from penstock.collector.worker_control import WorkerControl
 from penstock.collector.worker_plan import Share, config_of, control_of, directory_of, left_behind
@@ -71,18 +74,17 @@ class Worker:
     """One process, begun again when it ends.
 
     Args:
-        arguments: Of `penstock collector run`.
+        texts: What all run by, once that is settled.
     """
 
-    def __init__(self, share: Share, config: CollectorConfig, arguments: list[str]) -> None:
+    def __init__(
+        self, share: Share, config: CollectorConfig, texts: Callable[[], Awaitable[Texts]]
+    ) -> None:
         self.share = share
+        self._texts = texts
         access = config.admin_access
         self._access = access and access.model_copy(update={"cert_file": None})
         self._endpoints = directory_of(config.data_dir, share.index) / "endpoints.json"
-        self._command = [
-            *(sys.executable, "-m", "penstock.collector", "run"),
-            *(*arguments, "--worker", f"{share.index}/{share.count}"),
-        ]
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
         self._restarts = Restarts()
@@ -94,10 +96,7 @@ class Worker:
         while True:
             began_ns = self._clock.monotonic_ns()
             self._endpoints.unlink(missing_ok=True)
-            # Of a session of its own: what a terminal sends to all is passed on once, by us.
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, start_new_session=True
-            )
+            self._process = await self._begin(await self._texts())
             if self._stopping.is_set():
                 self.signal(signal.SIGTERM)
             code = await self._process.wait()
@@ -115,6 +114,20 @@ class Worker:
                 await asyncio.wait_for(self._stopping.wait(), wait_ns / 1e9)
             if self._stopping.is_set():
                 return code if code > 0 else ExitCode.TEMPORARY
+
+    async def _begin(self, texts: Texts) -> asyncio.subprocess.Process:
+        share, handed = self.share, hand_over(texts)
+        try:
+            # Of a session of its own: what a terminal sends to all is passed on once, by us.
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "penstock.collector", "run"),
+                *(part for path in texts for part in ("--config", str(path))),
+                *("--worker", f"{share.index}/{share.count}", "--handed", str(handed)),
+                start_new_session=True,
+                pass_fds=(handed,),
+            )
+        finally:
+            os.close(handed)
 
     def signal(self, number: signal.Signals) -> None:
         """Pass a signal on; SIGTERM also ends `run`."""
@@ -141,26 +154,38 @@ class Worker:
 
 
 class Workers(PrometheusCollector):
-    """All workers of one configuration."""
+    """All workers of one configuration.
+
+    Args:
+        config: At the start.
+        texts: The files that say it.
+        load: Makes a configuration of what they say.
+    """
 
     def __init__(
         self,
         config: CollectorConfig,
         count: int,
-        arguments: list[str],
+        texts: Texts,
         *,
-        load: Callable[[], CollectorConfig],
+        load: Callable[[Texts], CollectorConfig],
     ) -> None:
         self._config = config
         self._load = load
+        self._texts = texts
         self._asked: set[asyncio.Task[dict[str, Any]]] = set()
         shares = [Share(index, count) for index in range(count)]
         shares += [Share(index, count) for index in left_behind(config.data_dir, count)]
         for share in shares:
             config_of(config, share)  # what cannot be shared is said before anything runs
-        self._workers = [Worker(share, config, arguments) for share in shares]
-        sockets = {s.index: control_of(config.data_dir, s.index) for s in shares if s.receives}
-        self._control = WorkerControl(sockets, check=self._check, status=self.status)
+        self._workers = [Worker(share, config, self._settled_texts) for share in shares]
+        sockets = {s.index: control_of(config.data_dir, s.index) for s in shares}
+        self._control = WorkerControl(
+            {index: path for index, path in sockets.items() if index < count},
+            draining={index: path for index, path in sockets.items() if index >= count},
+            check=self._check,
+            status=self.status,
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop`, then drain.
@@ -226,12 +251,22 @@ class Workers(PrometheusCollector):
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
 
-    def _check(self) -> None:
+    async def _settled_texts(self) -> Texts:
+        await self._control.settled()
+        return self._texts
+
+    def _check(self) -> Callable[[], None]:
         """Whether the workers can run by the configuration as it is now; called on a thread."""
-        config = self._load()
+        texts = read_texts([*self._texts])
+        config = self._load(texts)
         changed_keys(self._config, config)
         for worker in self._workers:
             config_of(config, worker.share)
+
+        def accept() -> None:
+            self._texts = texts
+
+        return accept
 
     def _signal(self, number: signal.Signals) -> None:
         for worker in self._workers:

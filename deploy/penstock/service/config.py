@@ -139,8 +139,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: It cannot be read, or holds something else.
     """
+    return mapping_of(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """What a configuration file says.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read: {error.strerror or error}",
@@ -150,6 +159,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path}: not UTF-8 at byte {error.start}", fix="save the file as UTF-8"
         ) from None
+
+
+def mapping_of(text: str, path: Path) -> dict[str, Any]:
+    """The mapping that a file's text is; `path` is for messages.
+
+    Raises:
+        ConfigError: It is something else.
+    """
     document = _parse(text, path)
     if document is None:
         return {}

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from nats.errors import ConnectionClosedError
+from typing_extensions import override
 
 from penstock.collector.agent import Agent
 from penstock.collector.config import CollectorConfig
+from penstock.collector.publisher import Publisher
 from penstock.service import Health
 
 
@@ -23,3 +26,28 @@ async def test_what_runs_is_not_refused_because_a_file_for_people_cannot_be_writ
     assert (report.result, report.error, report.generation) == ("applied", "", 2)
     again = await agent.reload()
     assert again.result == "unchanged"
+
+
+class _Connected(Publisher):
+    """Connects to nobody, and fails to leave."""
+
+    @override
+    async def connect(self, name: str, timeout_s: float) -> None: ...
+
+    @override
+    async def leave(self) -> None:
+        raise ConnectionClosedError
+
+
+async def test_what_runs_is_not_refused_because_the_connection_before_cannot_be_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = {"data_dir": tmp_path, "sources": [{"type": "syslog", "udp": "127.0.0.1:0"}]}
+    before = CollectorConfig.model_validate(document)
+    nats = {"url": "nats://127.0.0.1:1"}
+    after = CollectorConfig.model_validate({**document, "nats": nats})
+    monkeypatch.setattr("penstock.collector.agent.Publisher", _Connected)
+    agent = Agent(before, Path("collector.yaml"), load=lambda: after, takes=lambda _: False)
+    monkeypatch.setattr(agent, "_health", Health.READY)
+    report = await agent.reload()
+    assert (report.result, report.error, report.keys) == ("applied", "", ("nats",))

@@ -1,7 +1,7 @@
 """Requests to several collectors as one, asked on real sockets of workers that are made up."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ class Made:
         self.refuses = False
         self.cannot_go_back = False
         self.hangs = False
+        self.ends = False
         self.generation = 1
         self.shown = 0
         self.text = ""
@@ -51,37 +52,57 @@ class Made:
 
     async def replay(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         self.asked.append(request)
+        if self.hangs:
+            await asyncio.Event().wait()
         stopped = "full" if self.refuses else ""
         yield {"ok": True, "replayed": 3, "before": 1, "unknown": 0, "stopped": stopped}
 
     async def quarantine(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         yield {"kept": {"offset": self.generation, "raw": self.text}}
+        if self.hangs:
+            await asyncio.Event().wait()
         yield {"ok": True}
 
-    async def tap(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+    async def tap(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        self.asked.append(request)
+        if self.refuses:
+            raise ValueError("every must be a number from 1")
         for number in range(LINES):
             self.shown = number + 1
             yield {"record": str(number)}
-        await asyncio.Event().wait()
+        if not self.ends:
+            await asyncio.Event().wait()
+
+
+def control_of(
+    paths: Mapping[int, Path], *, receivers: int, check: Callable[[], Callable[[], None]]
+) -> WorkerControl:
+    return WorkerControl(
+        {index: path for index, path in paths.items() if index < receivers},
+        draining={index: path for index, path in paths.items() if index >= receivers},
+        check=check,
+        status=lambda: Status("collector", "c", "1", Health.READY),
+    )
 
 
 @asynccontextmanager
 async def workers(
-    directory: Path, *made: Made, wrong: Exception | None = None
+    directory: Path,
+    *made: Made,
+    draining: int = 0,
+    wrong: Exception | None = None,
+    accept: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Path]:
-    """Their common socket."""
+    """Their common socket; the last ones are draining."""
 
-    def check() -> None:
+    def check() -> Callable[[], None]:
         if wrong is not None:
             raise wrong
+        return accept
 
     paths = {index: directory / f"{index}.sock" for index in range(len(made))}
     servers = [ControlServer(paths[i], one.actions) for i, one in enumerate(made)]
-    control = WorkerControl(
-        paths,
-        check=check,
-        status=lambda: Status("collector", "c", "1", Health.READY),
-    )
+    control = control_of(paths, receivers=len(made) - draining, check=check)
     servers.append(ControlServer(directory / "all.sock", control.actions))
     for server in servers:
         await server.start()
@@ -190,11 +211,8 @@ async def test_a_reload_that_fails_as_nobody_foresaw_is_refused_and_ends(
 async def test_a_look_that_nobody_reads_any_more_ends(tmp_path: Path) -> None:
     made = [Made(), Made()]
     async with workers(tmp_path, *made):
-        control = WorkerControl(
-            {0: tmp_path / "0.sock", 1: tmp_path / "1.sock"},
-            check=lambda: None,
-            status=lambda: Status("collector", "c", "1", Health.READY),
-        )
+        paths = {0: tmp_path / "0.sock", 1: tmp_path / "1.sock"}
+        control = control_of(paths, receivers=2, check=lambda: lambda: None)
         look = control.tap({"do": "tap", "follow": True})
         assert "record" in await anext(look)
         await wait_until_async(lambda: all(one.shown == LINES for one in made))
@@ -211,3 +229,97 @@ async def test_the_largest_message_in_quarantine_is_shown(tmp_path: Path) -> Non
         kept, last = await answers(path, do="quarantine")
     assert kept["kept"] == {"offset": 1, "raw": made.text, "worker": 0}
     assert last["ok"]
+
+
+async def test_one_that_hangs_holds_up_no_replay_and_no_look_at_the_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_control, "REPLAY_ANSWER_S", 0.05)
+    monkeypatch.setattr(worker_control, "QUARANTINE_LINE_S", 0.05)
+    made = [Made(), Made()]
+    made[1].hangs = True
+    async with workers(tmp_path, *made) as path, asyncio.timeout(30):
+        [replayed] = await answers(path, do="replay")
+        *kept, last = await answers(path, do="quarantine")
+    assert replayed["ok"]
+    assert replayed["replayed"] == 3
+    assert replayed["stopped"].startswith("worker 1: no answer within 0.05 s")
+    assert [line["kept"]["worker"] for line in kept] == [0, 1]
+    assert not last["ok"]
+    assert last["error"].startswith("worker 1: nothing for 0.05 s")
+
+
+async def test_a_look_goes_on_at_a_worker_that_was_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_control, "_TAP_AGAIN_S", 0)
+    made = Made()
+    made.ends = True
+    control = control_of({0: tmp_path / "0.sock"}, receivers=1, check=lambda: lambda: None)
+    look = control.tap({"do": "tap", "follow": True})
+    async with asyncio.timeout(30):
+        for _ in range(2):  # the process, and the one after it
+            server = ControlServer(tmp_path / "0.sock", made.actions)
+            await server.start()
+            shown = [await anext(look) for _ in range(LINES)]
+            assert [line["record"] for line in shown] == [str(n) for n in range(LINES)]
+            await server.close()
+        await look.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_look_that_is_refused_ends(tmp_path: Path) -> None:
+    made = [Made(), Made()]
+    made[0].refuses = made[1].refuses = True
+    async with workers(tmp_path, *made) as path, asyncio.timeout(30):
+        told = await answers(path, do="tap", every=0)
+    assert [line["ok"] for line in told] == [False, False]
+    assert [len(one.asked) for one in made] == [1, 1]
+
+
+async def test_what_drains_reloads_too_and_may_be_done(tmp_path: Path) -> None:
+    made = [Made(), Made(), Made()]
+    async with workers(tmp_path, *made, draining=2) as path:
+        (tmp_path / "2.sock").unlink()
+        [answer] = await answers(path, do="reload")
+        [replayed] = await answers(path, do="replay")
+    assert answer["ok"]
+    assert set(answer["report"]["workers"]) == {"0", "1"}
+    assert made[1].generation == 2
+    assert set(replayed["workers"]) == {"0"}, "nothing is put back where all shall leave"
+
+
+async def test_what_drains_can_refuse(tmp_path: Path) -> None:
+    made = [Made(), Made()]
+    made[1].refuses = True
+    async with workers(tmp_path, *made, draining=1) as path:
+        [answer] = await answers(path, do="reload")
+    assert answer["error"] == "worker 1: the port is taken"
+    assert made[0].asked[-1] == {"do": "reload", "undo": 2}
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_only_what_all_run_by_is_accepted(tmp_path: Path, *, refuses: bool) -> None:
+    accepted: list[int] = []
+    made = [Made(), Made()]
+    made[1].refuses = refuses
+    async with workers(tmp_path, *made, accept=lambda: accepted.append(1)) as path:
+        await answers(path, do="reload")
+    assert accepted == ([] if refuses else [1])
+
+
+async def test_a_worker_is_begun_when_it_is_settled_what_all_run_by(tmp_path: Path) -> None:
+    made = Made()
+    made.hangs = True
+    paths = {0: tmp_path / "0.sock"}
+    server = ControlServer(paths[0], made.actions)
+    await server.start()
+    control = control_of(paths, receivers=1, check=lambda: lambda: None)
+    async with asyncio.timeout(30):
+        reload = asyncio.create_task(control.reload_all())
+        await wait_until_async(lambda: made.asked)
+        settled = asyncio.create_task(control.settled())
+        await asyncio.wait([settled], timeout=0.05)
+        assert not settled.done()
+        await server.close()
+        assert (await reload)["result"] == "refused"
+        await settled
