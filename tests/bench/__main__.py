@@ -36,8 +36,10 @@ from tests.bench import (
     replicated,
     replicated_latency,
     source,
+    stages,
     subjects,
     throughput,
+    transforms,
     typed,
     whole_job,
 )
@@ -75,6 +77,7 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "s": ((source.TITLE, source.run),),
     "t": ((typed.TITLE, typed.run),),
     "u": ((whole_job.TITLE, whole_job.run),),
+    "v": ((transforms.TITLE, transforms.run), (stages.TITLE, stages.run)),
 }
 
 

@@ -206,10 +206,23 @@ def _feed_file(setting: Setting, count: int) -> None:
 def _write_file(path: Path, count: int) -> None:
     with path.open("wb") as file:
         for number in range(count):
-            line = {"timestamp": "2026-01-02T03:04:05.123456Z", "level": "info",
-                    "event": "order placed", "order_id": f"o-{number:08}", "items": 3,
-                    "total": number / 4, "ok": True, "path": "/cart/checkout"}  # fmt: skip
-            file.write(json.dumps(line | {"note": "n" * 60}).encode() + b"\n")
+            file.write(file_line(number))
+
+
+def file_line(number: int) -> bytes:
+    """One of 250 bytes, as structured loggers write it."""
+    line = {
+        "timestamp": "2026-01-02T03:04:05.123456Z",
+        "level": "info",
+        "event": "order placed",
+        "order_id": f"o-{number:08}",
+        "items": 3,
+        "total": number / 4,
+        "ok": True,
+        "path": "/cart/checkout",
+        "note": "n" * 60,
+    }
+    return json.dumps(line).encode() + b"\n"
 
 
 def _feed_otlp(setting: Setting, count: int) -> None:

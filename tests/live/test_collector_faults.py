@@ -5,6 +5,7 @@ import resource
 import signal
 import socket
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -80,16 +81,23 @@ def test_nats_and_logd_that_come_and_go_and_a_process_that_stands_still(tmp_path
             wait_until(lambda: collector.daemon.status()["health"] == "degraded")
             os.kill(logd.daemon.pid, signal.SIGCONT)
             wait_until(lambda: collector.daemon.status()["health"] == "ready")
-            os.kill(collector.daemon.pid, signal.SIGSTOP)
-            stat = Path(f"/proc/{collector.daemon.pid}/stat")
-            wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
-            os.kill(collector.daemon.pid, signal.SIGCONT)
+            stand_still(collector, longer_than_s=3)
             count = sender.acked
             wait_until(lambda: sender.acked > count + 10)
             sender.stop()
             expect_exactly(logd, sender.acked, collector)
     finally:
         nats.close()
+
+
+def stand_still(collector: Collector, *, longer_than_s: float) -> None:
+    """Stop the process until every time it had set has passed: of acks, ages and checkpoints."""
+    os.kill(collector.daemon.pid, signal.SIGSTOP)
+    stat = Path(f"/proc/{collector.daemon.pid}/stat")
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+    begun_s = perf_counter()
+    wait_until(lambda: perf_counter() - begun_s > longer_than_s)
+    os.kill(collector.daemon.pid, signal.SIGCONT)
 
 
 def test_a_server_that_takes_less_than_a_batch_gets_smaller_ones(tmp_path: Path) -> None:
@@ -122,11 +130,15 @@ def incompressible(batch: int) -> list[bytes]:
 
 
 def test_connections_without_descriptors_end_nothing(tmp_path: Path, nats_url: str) -> None:
-    """No descriptor for a new connection: the old ones go on, and new ones later."""
+    """None for new connections, files, segments and checkpoints: what is open goes on.
+
+    Later all of it does.
+    """
     path, port = tmp_path / "s.sock", free_port()
     sources: list[dict[str, Any]] = [
         {"type": "unix", "path": str(path)},
         {"type": "syslog", "udp": None, "tcp": f"127.0.0.1:{port}"},
+        {"type": "file", "include": [f"{tmp_path}/*.log"], "service": "app", "poll_ms": 10},
     ]
     with (
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
@@ -139,11 +151,18 @@ def test_connections_without_descriptors_end_nothing(tmp_path: Path, nats_url: s
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 12, limits[1]))
         crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+        wait_until(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= used + 12)
+        for number in range(20):
+            (tmp_path / f"{number}.log").write_text(f"number {number} of a file\n")
         before = sender.acked
         wait_until(lambda: sender.acked > before + 20)
+        wait_until(lambda: "Too many open files" in collector.daemon.log())
         for one in crowd:
             one.close()
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        for number in range(20):
+            body = f"number {number} of a file"
+            wait_until(lambda b=body: b in bodies(logd.values("logs")))  # type: ignore[misc]
         with socket.create_connection(("127.0.0.1", port)) as late:
             late.sendall(b"<13>number 0 late\n")
         wait_until(lambda: any("late" in body for body in bodies(logd.values("logs"))))

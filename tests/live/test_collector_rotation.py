@@ -3,15 +3,17 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.collector.limits import PENDING_BYTES_MAX
+from penstock.collector.limits import HEAD_BYTES, PENDING_BYTES_MAX
 from tests.support.collector import Collector, bodies
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
@@ -19,8 +21,13 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.live
 
 FLOOD_BYTES = 30_000
+BURST_BYTES = 100 << 20
 FLOOD_LINES = PENDING_BYTES_MAX // FLOOD_BYTES + 100
 STREAMS = [{"name": "logs", "subject": "telemetry.logs.>"}]
+
+
+RUNNING, STOPPED, BACK_PRESSURED = "running", "stopped", "back-pressured"
+STAMP = "2026-01-02T03:04:05.123456789Z"
 
 
 def source(pattern: Path, **more: Any) -> dict[str, Any]:
@@ -34,8 +41,17 @@ def numbered(first: int, end: int) -> str:
     return "".join(f"line {number}\n" for number in range(first, end))
 
 
+def cri(first: int, end: int) -> str:
+    return "".join(f"{STAMP} stdout F line {number}\n" for number in range(first, end))
+
+
 def rename(path: Path) -> None:
     path.rename(f"{path}.1")
+
+
+def rename_and_create(path: Path) -> None:
+    rename(path)
+    path.write_text(numbered(10, 20))
 
 
 def rename_chain(path: Path) -> None:
@@ -47,9 +63,11 @@ def rename_chain(path: Path) -> None:
 
 
 def compress(path: Path) -> None:
+    """As logrotate does: renamed first, then replaced by what is compressed."""
+    renamed = path.rename(f"{path}.1")
     with gzip.open(f"{path}.1.gz", "wb") as packed:
-        packed.write(path.read_bytes())
-    path.unlink()
+        packed.write(renamed.read_bytes())
+    renamed.unlink()
 
 
 def swap_symlink(path: Path) -> None:
@@ -57,6 +75,19 @@ def swap_symlink(path: Path) -> None:
     target.write_text(numbered(10, 20))
     path.unlink()
     path.symlink_to(target)
+
+
+def copy_and_truncate(path: Path) -> None:
+    shutil.copy(path, path.with_name("copy"))
+    os.truncate(path, 0)
+
+
+def truncate_shorter(path: Path) -> None:
+    path.write_text(numbered(20, 25))
+
+
+def truncate_to_same_size(path: Path) -> None:
+    path.write_text("".join(reversed(numbered(0, 10).splitlines(keepends=True))))
 
 
 def truncate_longer(path: Path) -> None:
@@ -69,8 +100,25 @@ def empty_then_grow(path: Path) -> None:
     path.touch()
 
 
-def reuse_inode(path: Path) -> None:
+def delete_while_open(path: Path) -> None:
     path.unlink()  # the collector may hold it open; else its number is free again
+
+
+def reuse_inode(path: Path) -> None:
+    """Another file has the number of one that is gone; where that cannot be had, in its place."""
+    inode = path.stat().st_ino
+    path.unlink()
+    others = [path.with_name(f"other-{number}") for number in range(64)]
+    for other in others:
+        other.touch()
+        if other.stat().st_ino == inode:
+            other.rename(path)
+            break
+    else:
+        path.touch()
+    for other in others:
+        other.unlink(missing_ok=True)
+    path.write_text(numbered(20, 40))
 
 
 def same_head(path: Path) -> None:
@@ -78,25 +126,103 @@ def same_head(path: Path) -> None:
     path.write_text(numbered(0, 10))
 
 
-ROTATIONS: list[tuple[Callable[[Path], None], list[int]]] = [
-    (rename, [*range(10)]),
-    (rename_chain, [*range(20)]),
-    (compress, [*range(10)]),
-    (swap_symlink, [*range(20)]),
-    (truncate_longer, [*range(200)]),
-    (empty_then_grow, [*range(10)]),
-    (reuse_inode, [*range(10)]),
-    (same_head, sorted([*range(10)] * 2)),
+def same_head_beyond_what_is_compared(path: Path) -> None:
+    """Both files begin with what is known of the first; they differ only after it."""
+    with path.open("a") as file:
+        file.write(numbered(10, 300))
+    assert path.stat().st_size > HEAD_BYTES
+    rename(path)
+    path.write_text(numbered(0, 300) + numbered(400, 410))
+
+
+def split_line(path: Path) -> None:
+    """A line's writer has the file, and ends the line after the file was renamed."""
+    with path.open("a", buffering=1) as writer:
+        writer.write("line 1")
+        writer.flush()
+        rename(path)
+        writer.write("0\nline 11\n")
+
+
+def container_line_without_end(path: Path) -> None:
+    """A partial line was the last; what ends it is in no file."""
+    with path.open("a") as file:
+        file.write(f"{STAMP} stdout P line 10\n")
+    rename(path)
+    path.write_text(cri(11, 15))
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """One kind.
+
+    Attributes:
+        rotate: What is done with a file of ten lines, all of them read.
+        expected: The lines that are read in all.
+        unread_in: States in which lines written just before are not lost either. What is written
+            before a file is truncated in place is gone for everybody.
+        more: Of the source.
+    """
+
+    rotate: Callable[[Path], None]
+    expected: list[int]
+    unread_in: tuple[str, ...] = (RUNNING, STOPPED, BACK_PRESSURED)
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.rotate.__name__
+
+    def lines(self, first: int, end: int) -> str:
+        return cri(first, end) if self.more.get("format") == "cri" else numbered(first, end)
+
+
+OPEN = (RUNNING, BACK_PRESSURED)
+"""Whoever holds a file open reads it though its name is gone."""
+ROTATIONS = [
+    Rotation(rename, [*range(10)]),
+    Rotation(rename_and_create, [*range(20)]),
+    Rotation(rename_chain, [*range(20)]),
+    Rotation(compress, [*range(10)], OPEN),
+    Rotation(swap_symlink, [*range(20)]),
+    Rotation(copy_and_truncate, [*range(10)], ()),
+    Rotation(truncate_shorter, [*range(10), *range(20, 25)], ()),
+    Rotation(truncate_to_same_size, sorted([*range(10)] * 2), ()),
+    Rotation(truncate_longer, [*range(200)], ()),
+    Rotation(empty_then_grow, [*range(10)]),
+    Rotation(delete_while_open, [*range(10)], OPEN),
+    Rotation(reuse_inode, [*range(10), *range(20, 40)], OPEN),
+    Rotation(same_head, sorted([*range(10)] * 2), ()),
+    Rotation(
+        same_head_beyond_what_is_compared, sorted([*range(300), *range(300), *range(400, 410)]), ()
+    ),
+    Rotation(split_line, [*range(12)], more={"rotate_wait_s": 5}),
+    Rotation(container_line_without_end, [*range(15)], (), more={"format": "cri"}),
 ]
 
 
-def read_so_far(logd: Logd, service: str) -> list[int]:
-    records = [json.loads(value or b"") for value in logd.values("logs")]
-    return sorted(
-        int(record["body"].split()[1])
-        for record in records
-        if record["resource"]["service.name"] == service
-    )
+def read_so_far(logd: Logd) -> dict[str, list[int]]:
+    """Numbers of the lines by service."""
+    found: dict[str, list[int]] = {}
+    for value in logd.values("logs"):
+        record = json.loads(value or b"")
+        number = int(record["body"].split(maxsplit=2)[1])
+        found.setdefault(record["resource"]["service.name"], []).append(number)
+    return {service: sorted(numbers) for service, numbers in found.items()}
+
+
+def expect(logd: Logd, expected: dict[str, list[int]]) -> None:
+    """Every service's lines are there, each as often as it should."""
+    found: dict[str, list[int]] = {}
+
+    def is_there() -> bool:
+        found.update(read_so_far(logd))
+        return all(found.get(service) == numbers for service, numbers in expected.items())
+
+    try:
+        wait_until(is_there)
+    except AssertionError:
+        assert {service: found.get(service) for service in expected} == expected
 
 
 @contextmanager
@@ -114,26 +240,31 @@ def reading_paused(directory: Path, logd: Logd, collector: Collector) -> Iterato
         os.kill(logd.daemon.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("state", ["running", "stopped", "back-pressured"])
+def prepare(directory: Path, rotation: Rotation) -> Path:
+    """Ten lines in a file of its own directory."""
+    directory.mkdir()
+    path = directory / "app.log"
+    if rotation.rotate is swap_symlink:
+        path.with_name("first").write_text(numbered(0, 10))
+        path.symlink_to(path.with_name("first"))
+    else:
+        path.write_text(rotation.lines(0, 10))
+    return path
+
+
+@pytest.mark.parametrize("state", [RUNNING, STOPPED, BACK_PRESSURED])
 def test_every_rotation_is_read_once_and_whole(tmp_path: Path, nats_url: str, state: str) -> None:
     """All kinds at once, each in a directory of its own, then ten more lines in each file.
 
     Content that was replaced while nobody looked is gone for everyone; so is a file that nobody
     has open any more. Both were read before.
     """
-    files, sources = {}, []
-    for rotate, _ in ROTATIONS:
-        directory = tmp_path / rotate.__name__
-        directory.mkdir()
-        path = files[rotate] = directory / "app.log"
-        if rotate is swap_symlink:
-            path.with_name("first").write_text(numbered(0, 10))
-            path.symlink_to(path.with_name("first"))
-        else:
-            path.write_text(numbered(0, 10))
-        sources.append(source(path, name=rotate.__name__, service=rotate.__name__))
+    files = {one.name: prepare(tmp_path / one.name, one) for one in ROTATIONS}
+    sources = [
+        source(files[one.name], name=one.name, service=one.name, **one.more) for one in ROTATIONS
+    ]
     sources.append(source(tmp_path / "flood.log", name="flood", service="flood"))
-    stopped = state == "stopped"
+    stopped = state == STOPPED
     with (
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
         Collector(tmp_path / "collector", nats_url, sources) as collector,
@@ -143,25 +274,49 @@ def test_every_rotation_is_read_once_and_whole(tmp_path: Path, nats_url: str, st
         if stopped:
             assert collector.daemon.stop() == 0
         paused = reading_paused(tmp_path, logd, collector)
-        with paused if state == "back-pressured" else nullcontext():
-            for rotate, path in files.items():
-                rotate(path)
+        with paused if state == BACK_PRESSURED else nullcontext():
+            for rotation in ROTATIONS:
+                path = files[rotation.name]
+                if state in rotation.unread_in:
+                    with path.open("a") as file:
+                        file.write(rotation.lines(500, 505))
+                rotation.rotate(path)
         if stopped:
             collector.daemon.start()
-        for rotate, expected in ROTATIONS:
-            name = rotate.__name__
-            wait_until(lambda n=name, e=expected: read_so_far(logd, n) == e, what=name)  # type: ignore[misc]
-        for path in files.values():
-            with path.open("a") as file:
-                file.write(numbered(1000, 1010))
-        for rotate, expected in ROTATIONS:
-            name, all_ = rotate.__name__, [*expected, *range(1000, 1010)]
-            wait_until(lambda n=name, e=all_: read_so_far(logd, n) == e, what=name)  # type: ignore[misc]
+        expected = {
+            one.name: sorted(one.expected + [*range(500, 505)] * (state in one.unread_in))
+            for one in ROTATIONS
+        }
+        expect(logd, expected)
+        for rotation in ROTATIONS:
+            with files[rotation.name].open("a") as file:
+                file.write(rotation.lines(1000, 1010))
+            expected[rotation.name] += range(1000, 1010)
+        expect(logd, expected)
         wait_until(collector.is_idle)
 
 
+def test_a_burst_is_read_whole_though_its_file_is_renamed_and_removed(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """Far more than is read in the time that a rotated file is waited for."""
+    path, lines = tmp_path / "app.log", BURST_BYTES // FLOOD_BYTES
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "collector", nats_url, [source(path, rotate_wait_s=0)]) as collector,
+    ):
+        path.write_text(numbered(0, 1))
+        expect(logd, {"app": [0]})
+        with path.open("a") as file:
+            for number in range(1, lines):
+                file.write(f"line {number} {'x' * FLOOD_BYTES}\n")
+        path.rename(f"{path}.1").unlink()
+        path.write_text(numbered(lines, lines + 1))
+        wait_until(lambda: collector.account("file").get("delivered") == lines + 1, within_s=50)
+        assert read_so_far(logd) == {"app": [*range(lines + 1)]}
+
+
 def test_container_formats_and_events_of_several_lines(tmp_path: Path, nats_url: str) -> None:
-    stamp = "2026-01-02T03:04:05.123456789Z"
     docker, cri, stack = (tmp_path / name for name in ("d.log", "c.log", "s.log"))
     sources = [
         source(docker, name="docker", format="docker"),
@@ -175,8 +330,8 @@ def test_container_formats_and_events_of_several_lines(tmp_path: Path, nats_url:
         long = "x" * 20_000
         with docker.open("w") as file:
             for text in (long[:16384], f"{long[16384:]}\n"):
-                file.write(json.dumps({"log": text, "stream": "stderr", "time": stamp}) + "\n")
-        cri.write_text(f"{stamp} stdout P be\n{stamp} stderr F odd\n{stamp} stdout F gin\n")
+                file.write(json.dumps({"log": text, "stream": "stderr", "time": STAMP}) + "\n")
+        cri.write_text(f"{STAMP} stdout P be\n{STAMP} stderr F odd\n{STAMP} stdout F gin\n")
         stack.write_text("Error\n  at a\n")
         wait_until(lambda: len(logd.values("logs")) == 4)
         found = {r["body"]: r for r in (json.loads(v or b"") for v in logd.values("logs"))}

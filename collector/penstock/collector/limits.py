@@ -30,6 +30,10 @@ LINE_BYTES_MAX: Final = 32 * KIB
 READ_BYTES: Final = 64 * KIB
 """One read from a socket or pipe."""
 
+READ_AHEAD_BYTES: Final = 16 * KIB
+"""Of a connection that nobody reads: above it the kernel is asked for no more, and one read may go
+beyond it."""
+
 FILE_READ_BYTES: Final = 256 * KIB
 """One read from a file, at least a longest line's worth of progress."""
 

@@ -10,7 +10,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from penstock.collector.limits import HANDSHAKE_TIMEOUT_S, READ_BYTES, UNREAD_ANSWER_S
+from penstock.collector.limits import (
+    HANDSHAKE_TIMEOUT_S,
+    READ_AHEAD_BYTES,
+    READ_BYTES,
+    UNREAD_ANSWER_S,
+)
 from penstock.service import ConfigError, UnavailableError
 from penstock.service.config import split_host_port
 
@@ -65,7 +70,7 @@ class Listener:
                 self._accept,
                 host,
                 port,
-                limit=READ_BYTES,
+                limit=READ_AHEAD_BYTES // 2,
                 reuse_address=True,
                 reuse_port=reuse_port,
                 ssl=context,
@@ -93,7 +98,7 @@ class Listener:
         try:
             _clear_path(path, self._name)
             self._server = await asyncio.start_unix_server(
-                self._accept, str(path), limit=READ_BYTES
+                self._accept, str(path), limit=READ_AHEAD_BYTES // 2
             )
             _set_mode(path, mode)
         except OSError as error:
@@ -131,6 +136,7 @@ class Listener:
             self._note("connections_refused", 1)
             writer.close()
             return
+        _read_little(writer.transport)
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -158,6 +164,16 @@ async def finish(work: Coroutine[Any, Any, None]) -> None:
             task.cancel()
         await task
         raise
+
+
+def _read_little(transport: asyncio.BaseTransport) -> None:
+    """Ask the kernel for no more than is taken at a time: asyncio asks for four times as much.
+
+    A reader's limit, twice which is when asyncio pauses, does not bound one read. TLS has buffers
+    of its own.
+    """
+    if hasattr(transport, "max_size"):
+        transport.max_size = READ_BYTES
 
 
 def _close(writer: asyncio.StreamWriter) -> None:

@@ -1,0 +1,137 @@
+"""v. Where the time of one line goes, from a file to the message that is published.
+
+The collector's own parts, one after the other, on the lines of p; what each takes of the processor,
+in microseconds a line, in this process. Nothing waits and nothing is sent: reading the disk, the
+event loop, NATS and the checkpoint come besides, and are in p.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from time import process_time_ns
+from typing import Any, Final
+
+from penstock.collector.core.batch import LaneKey
+from penstock.collector.core.delivery import Delivery, Event, Flush, Publish, Stored, Take
+from penstock.collector.core.lines import Line, LineCutter
+from penstock.collector.decode.lines import LineContext, decode_line
+from penstock.collector.limits import FILE_READ_BYTES, LINE_BYTES_MAX
+from penstock.collector.publisher import encode_lines
+from penstock.collector.settings import limits_of
+from penstock.collector.transforms.graph import Arrival, Graph
+from penstock.logd.batch import SCHEMA_VERSION
+from penstock.logd.envelope import BatchPayload, encode_batch
+from tests.bench.collecting import file_line
+from tests.bench.figures import Case
+from tests.bench.harness import Bench
+from tests.support.collector_graph import config_of, graph_of
+
+TITLE: Final = "where the time of one line of a file goes"
+_SLICE: Final = 500
+_NOW_NS: Final = 1_767_000_000_000_000_000
+_CONTEXT: Final = LineContext(
+    {"service.name": "shop", "host.name": "host-1"},
+    {"log.file.path": "/var/log/shop/app.log", "log.file.name": "app.log"},
+)
+STAGES: Final = ("cut", "decode", "judge", "search", "queue", "encode", "envelope")
+
+
+def run(bench: Bench) -> Iterator[Case]:
+    """One round is all stages, each on what the one before made."""
+    count = bench.pick(100_000, 40_000, 2_000)
+    data = b"".join(file_line(number) for number in range(count))
+    case = Case("v", "one line, by stage", "µs", better="lower")
+    for _, counts in bench.turns("v, stages", ("stages",)):
+        for stage, microseconds in measure(data, count).items():
+            if counts:
+                case.add(stage, microseconds)
+    case.notes = {
+        "decode": "a line as a record",
+        "judge": "by its spec, and put in its batch",
+        "search": "for sensitive values",
+        "encode": "Arrow, zstd",
+    }
+    yield case
+
+
+def measure(data: bytes, count: int) -> dict[str, float]:
+    """Microseconds a line, by stage, and their sum."""
+    way, rest = _Way(), 0
+    for at in range(0, len(data), FILE_READ_BYTES):
+        rest += way.take(data[at : at + FILE_READ_BYTES])
+    way.take_rest()
+    assert way.published == rest == count
+    took = {stage: way.took_ns[stage] / count / 1000 for stage in STAGES}
+    took["search"] = max(0.0, took["search"] - took["judge"])  # which it does, too
+    return {**took, "all": sum(took.values())}
+
+
+class _Way:
+    """What is read at a time goes all the way, as in the collector."""
+
+    def __init__(self) -> None:
+        self.took_ns: Counter[str] = Counter()
+        self.published = 0
+        self._cutter = LineCutter(LINE_BYTES_MAX)
+        self._judge = graph_of({"sensitive": {"enabled": False}})
+        self._graph = graph_of({})
+        self._core = Delivery(limits_of(config_of({})), jitter=lambda: 0.5)
+
+    def take(self, data: bytes) -> int:
+        """How many lines there were in it."""
+        cut = self._timed("cut", lambda: self._cutter.feed(data))
+        lines = self._timed("decode", lambda: [_decode(line) for line in cut])
+        ends = [line.end for line in cut]
+        self._timed("judge", lambda: _sort(self._judge, lines, ends))
+        takes = self._timed("search", lambda: _sort(self._graph, lines, ends))
+        for take in takes:
+            self._publish(take)
+        return len(cut)
+
+    def take_rest(self) -> None:
+        """What waits for more."""
+        self._publish(Flush())
+
+    def _publish(self, event: Event) -> None:
+        """Each batch is acknowledged at once by whoever measures."""
+        effects = self._timed("queue", lambda: self._core.handle(event, 0))
+        for effect in effects:
+            assert isinstance(effect, Publish)
+            body = self._timed("encode", partial(encode_lines, effect.lane.subject, effect.batch))
+            self._timed("envelope", partial(_enveloped, effect, body))
+            self.published += len(effect.batch)
+            self._publish(Stored(effect.request))
+
+    def _timed(self, stage: str, work: Callable[[], Any]) -> Any:
+        begun_ns = process_time_ns()
+        done = work()
+        self.took_ns[stage] += process_time_ns() - begun_ns
+        return done
+
+
+def _decode(line: Line) -> bytes:
+    return decode_line(line.text, _CONTEXT, _NOW_NS, truncated=line.truncated)
+
+
+def _sort(graph: Graph, lines: list[bytes], sequences: list[int]) -> list[Take]:
+    found = []
+    for at in range(0, len(lines), _SLICE):
+        part = slice(at, at + _SLICE)
+        outcome = graph.process(Arrival("app", at, sequences[part], lines[part], b"", _NOW_NS), 0)
+        assert not outcome.refused
+        for (subject, branch), batch in outcome.batches.items():
+            found.append(Take(LaneKey("file/1", "app", subject, branch), batch))
+    return found
+
+
+def _enveloped(effect: Publish, body: bytes) -> bytes:
+    return encode_batch(
+        BatchPayload(
+            schema_version=SCHEMA_VERSION,
+            record_count=len(effect.batch),
+            producer_id=b"p" * 16,
+            previous_sequence=effect.previous,
+            sequence=effect.batch.last,
+            body=body,
+        )
+    )
