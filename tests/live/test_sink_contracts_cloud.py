@@ -8,6 +8,7 @@ real service instead, which holds a few records of these tests afterwards.
     PENSTOCK_TEST_DATADOG_METRICS_URL=https://api.datadoghq.com
     PENSTOCK_TEST_CLOUD_LOGGING_URL=https://logging.googleapis.com
     PENSTOCK_TEST_GOOGLE_PROJECT=…  PENSTOCK_TEST_GOOGLE_CREDENTIALS=FILE
+    PENSTOCK_TEST_BIGQUERY_TABLE=PROJECT.DATASET.TABLE  (as the sink's docstring makes it)
 """
 
 import json
@@ -19,10 +20,14 @@ from typing import Any
 
 import pytest
 
+from penstock.router.core.verdict import Busy
+from penstock.router.sinks.bigquery import BigQuerySink, encoded
+from penstock.router.sinks.bigquery_connection import Appended, Connection, TroubleError
 from penstock.router.sinks.cloud_logging import entry_errors
 from penstock.router.sinks.google_token import GoogleToken
 from penstock.specs.ecs import time_text
 from tests.live.test_sink_contracts import ask, destination
+from tests.support.fake_bigquery import FakeBigQuery
 from tests.support.fake_datadog import API_KEY, FakeDatadog
 from tests.support.fake_google import PROJECT, FakeCloudLogging, google_account
 from tests.support.sink_batches import NOW_NS
@@ -114,3 +119,61 @@ def test_cloud_logging_refuses_what_is_no_entry(cloud_logging: Post) -> None:
     status, said = cloud_logging({"textPayload": "a", "nonsense": 1})
     assert (status, said["error"]["status"]) == (400, "INVALID_ARGUMENT")
     assert entry_errors(json.dumps(said).encode()) == []
+
+
+ROW = encoded(("contract", "", 0, 0, NOW_NS // 1000, NOW_NS, "raw"))
+
+
+@pytest.fixture
+def bigquery() -> Iterator[Connection]:
+    fake = FakeBigQuery()
+    keys = fake.keys()
+    if table := os.environ.get("PENSTOCK_TEST_BIGQUERY_TABLE"):
+        file = os.environ.get("PENSTOCK_TEST_GOOGLE_CREDENTIALS")
+        keys = {"table": table, "credentials_file": file}
+    made = Connection(BigQuerySink.model_validate({"type": "bigquery", **keys}))
+    yield made
+    made.close()
+    fake.close()
+
+
+def appended(bigquery: Connection, stream: str, offset: int, *rows: bytes) -> Appended:
+    """What is said of an append, in an answer or instead of one."""
+    try:
+        return bigquery.append(stream, offset, rows)
+    except TroubleError as error:
+        return Appended(error.verdict, is_certain=False)
+
+
+def test_bigquery_takes_rows_at_the_end_of_a_stream_only(bigquery: Connection) -> None:
+    stream = bigquery.create()
+    assert appended(bigquery, stream, 0, ROW, ROW) == Appended()
+    for offset in (0, 1, 7):
+        answer = appended(bigquery, stream, offset, ROW)
+        assert isinstance(answer.verdict, Busy)
+        assert not answer.is_certain
+    assert appended(bigquery, stream, 2, ROW) == Appended()
+    assert bigquery.finalize(stream) == 3
+
+
+def test_bigquery_takes_nothing_behind_the_end_that_it_told(bigquery: Connection) -> None:
+    stream = bigquery.create()
+    assert appended(bigquery, stream, 0, ROW) == Appended()
+    assert [bigquery.finalize(stream), bigquery.finalize(stream)] == [1, 1]
+    answer = appended(bigquery, stream, 1, ROW)
+    assert isinstance(answer.verdict, Busy)
+    assert not answer.is_certain
+    assert bigquery.finalize(stream) == 1
+
+
+def test_bigquery_takes_all_rows_of_an_append_or_none(bigquery: Connection) -> None:
+    stream = bigquery.create()
+    answer = appended(bigquery, stream, 0, ROW, b"\xff\xff\xff", ROW)
+    assert answer.verdict is not None
+    assert answer.is_certain
+    assert bigquery.finalize(stream) == 0
+
+
+def test_bigquery_does_not_know_a_stream_that_it_did_not_make(bigquery: Connection) -> None:
+    stream = bigquery.create()
+    assert bigquery.finalize(f"{stream[:-2]}nowhere") is None

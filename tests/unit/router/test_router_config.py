@@ -180,4 +180,12 @@ def test_there_is_an_example_of_each_lake_bus_and_vendor() -> None:
         for path in EXAMPLES
         for sink in yaml.safe_load(path.read_text())["sinks"].values()
     }
-    assert shown >= {"delta", "iceberg", "kafka", "clickhouse", "datadog", "google_cloud_logging"}
+    assert shown >= {
+        "delta",
+        "iceberg",
+        "kafka",
+        "clickhouse",
+        "datadog",
+        "google_cloud_logging",
+        "bigquery",
+    }

@@ -24,6 +24,7 @@ from penstock.router.sinks.sink import Sink, SinkContext
 GROUP: Final = "penstock.router.sinks"
 
 _OWN: Final = {
+    "bigquery": "penstock.router.sinks.bigquery:BigQuery",
     "clickhouse": "penstock.router.sinks.clickhouse:ClickHouse",
     "console": "penstock.router.sinks.console:Console",
     "datadog": "penstock.router.sinks.datadog:Datadog",

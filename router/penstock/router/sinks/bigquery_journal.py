@@ -1,0 +1,144 @@
+"""What the BigQuery sink has appended of the batch in work, and what it was about to append.
+
+A file of JSON, written whole and synced before each append:
+
+    {"stream": "projects/…/streams/S",   where the next append goes; null: to a new one
+     "rows": 120,                        how many rows that stream has, but for those being sent
+     "sent": [["logs.5f2c19aa-0", [[100, 139]]]],   what was about to be appended, and nobody knows
+     "done": {"logs.5f2c19aa-0": [[20, 99]]}}       of the batch, what is there
+
+Offsets are those of the log, as runs with both ends included. A batch that has none of what is done
+or sent is another batch.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from penstock.router.durable import write_whole
+from penstock.service import ConfigError
+
+Record = tuple[str, int]
+"""A partition of the log, and an offset in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An append that nobody has answered yet.
+
+    Attributes:
+        at: The stream's offset of its first row.
+        records: In the order of the rows.
+    """
+
+    at: int
+    records: tuple[Record, ...]
+
+
+class Journal:
+    """How far a batch has come.
+
+    Attributes:
+        stream: Takes the next rows; None if there is none.
+        rows: How many it has for certain.
+        sent: What it may have beside these.
+        is_left: A stream of an earlier life: it may have a request on its way to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._done: set[Record] = set()
+        self.stream: str | None = None
+        self.rows = 0
+        self.sent: Sent | None = None
+        self.is_left = False
+
+    def read(self) -> None:
+        """Take up what an earlier life has left.
+
+        Raises:
+            ConfigError: The file is damaged.
+        """
+        try:
+            found = orjson.loads(self._path.read_bytes())
+            self.stream, self.rows = found["stream"], found["rows"]
+            records = tuple(_records(found["sent"]))
+            self._done = set(_records(found["done"].items()))
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{self._path} is damaged: {type(error).__name__}",
+                fix="remove it; the batch in work may then be in BigQuery twice",
+            ) from None
+        self.is_left = self.stream is not None
+        self.sent = Sent(self.rows, records) if records else None
+
+    def begin(self, records: Iterable[Record]) -> None:
+        """A batch comes: this one again, or another one."""
+        known = self._done | set(self.sent.records if self.sent else ())
+        if known.isdisjoint(records):
+            self._done = set()
+
+    def has(self, place: str, offset: int) -> bool:
+        """Whether a record of the batch is there."""
+        return (place, offset) in self._done
+
+    def start(self, stream: str) -> None:
+        """A new stream takes the next rows; it has none."""
+        self.stream, self.rows = stream, 0
+
+    def send(self, sent: Sent) -> None:
+        """Note what is about to be appended, durably."""
+        self.sent = sent
+        self._write()
+
+    def taken(self) -> None:
+        """What was sent is there."""
+        assert self.sent is not None
+        self._done.update(self.sent.records)
+        self.rows += len(self.sent.records)
+        self.sent = None
+
+    def refused(self) -> None:
+        """Nothing of what was sent is there."""
+        self.sent = None
+
+    def settle(self, count: int | None) -> None:
+        """The stream is at its end, with so many rows; None where nobody knows any more."""
+        if count is not None and self.sent is not None and count > self.sent.at:
+            self._done.update(self.sent.records)
+        self.stream, self.rows, self.sent, self.is_left = None, 0, None, False
+
+    def _write(self) -> None:
+        sent = self.sent.records if self.sent else ()
+        found: dict[str, Any] = {
+            "stream": self.stream,
+            "rows": self.rows,
+            "sent": list(_runs(sent).items()),
+            "done": _runs(self._done),
+        }
+        write_whole(self._path, orjson.dumps(found))
+
+
+def _runs(records: Iterable[Record]) -> dict[str, list[list[int]]]:
+    found: dict[str, list[list[int]]] = {}
+    for place, offset in sorted(records):
+        runs = found.setdefault(place, [])
+        if runs and runs[-1][1] == offset - 1:
+            runs[-1][1] = offset
+        else:
+            runs.append([offset, offset])
+    return found
+
+
+def _records(places: Iterable[Any]) -> Iterable[Record]:
+    return (
+        (place, offset)
+        for place, runs in places
+        for first, last in runs
+        for offset in range(first, last + 1)
+    )
