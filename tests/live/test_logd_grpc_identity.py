@@ -15,7 +15,6 @@ import pytest
 
 from penstock.logd.liftbridge.calls import CallGuard
 from penstock.logd.liftbridge.config import GrpcSection
-from penstock.logd.liftbridge.crowd import Doorman
 from penstock.logd.liftbridge.edge import Edge, GrpcDoor
 from penstock.logd.liftbridge.server import doorman, server_options
 from penstock.logd.security.authenticator import Authenticator
@@ -54,9 +53,7 @@ async def stream(_: bytes, context: Any) -> None:
 
 
 @asynccontextmanager
-async def serving(
-    door: GrpcDoor, *, keeper: Callable[[Doorman], Awaitable[None]] = Doorman.run
-) -> AsyncIterator[int]:
+async def serving(door: GrpcDoor) -> AsyncIterator[int]:
     section = GrpcSection(connections_max=CONNECTIONS_MAX)
     guard = CallGuard(section.calls_max)
     keeping = doorman(section, SystemClock(), required=door.authenticator.required)
@@ -79,7 +76,7 @@ async def serving(
         port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     keeping.port = port
-    running = asyncio.ensure_future(keeper(keeping))
+    running = asyncio.create_task(keeping.run())
     try:
         yield port
     finally:

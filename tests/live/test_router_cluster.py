@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.logd import Logd
@@ -17,6 +18,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 LOGS, SPANS = 4000, 500
+SECRET = "known-to-this-cluster"
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def logd(tmp_path: Path, nats_url: str) -> Iterator[Logd]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    made = SparkCluster(tmp_path / "cluster")
+    made = SparkCluster(tmp_path / "cluster", SECRET)
     try:
         made.start()
         yield made
@@ -40,7 +42,10 @@ def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
 
 
 def job(directory: Path, logd: Logd, conf: dict[str, str]) -> RouterJob:
-    """The same file but for where it writes."""
+    """The same file but for where it writes; strangers see nothing of it, nor of the cluster."""
+    directory.mkdir()
+    for name, text in (("secret", SECRET), ("token", "a token of this test")):
+        (directory / name).write_text(text + "\n")
     mask = {"mask": {"fields": ["body"], "pattern": "[0-9]+"}}
     routes: list[dict[str, Any]] = [
         {"name": "some", "where": "service = 'service-1'", "transforms": [mask], "sinks": ["lake"]},
@@ -50,7 +55,8 @@ def job(directory: Path, logd: Logd, conf: dict[str, str]) -> RouterJob:
         directory,
         logd.fetch,
         routes=routes,
-        spark={"conf": conf},
+        spark={"conf": conf, "secret_file": str(directory / "secret")},
+        admin_access={"token_file": str(directory / "token")},
         source={"partitions_min": WORKERS},
         trigger={"interval_s": 0.2, "records_max": 1500},
     )
@@ -95,6 +101,14 @@ def test_a_cluster_gives_the_result_of_one_machine(
             within_s=60,
             what="an executor on each worker",
         )
+        shown = [
+            argument
+            for one in (psutil.Process(process.pid), *cluster.executors())
+            for below in (one, *one.children(recursive=True))
+            for argument in below.cmdline()
+        ]
+        assert shown
+        assert not [argument for argument in shown if SECRET in argument]
         ends_well(process, there)
     with running(here) as process:
         ends_well(process, here)

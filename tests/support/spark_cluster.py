@@ -23,15 +23,17 @@ class SparkCluster:
 
     Args:
         directory: For what the processes write.
+        secret: That they know each other by; empty: they ask for none.
 
     Attributes:
         url: For `spark.master`.
         conf: For `spark.conf`: what fits a small machine.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, secret: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
+        self._secret = secret
         self._port = free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
         self.url = f"spark://{_HOST}:{self._port}"
@@ -79,6 +81,14 @@ class SparkCluster:
         path = self._directory / f"{number}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    def _secrets(self) -> list[str]:
+        if not self._secret:
+            return []
+        return [
+            "-Dspark.authenticate=true",
+            f"-Dspark.authenticate.secret={self._secret}",
+        ]
+
     def _launch(self, name: str, *arguments: str) -> None:
         java = find_java(self._directory)
         environment = {
@@ -88,7 +98,7 @@ class SparkCluster:
             "SPARK_DAEMON_MEMORY": "192m",
             "SPARK_LOCAL_IP": _HOST,
             "SPARK_LOCAL_DIRS": str(self._directory / "local"),
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": " ".join(["-XX:+UseSerialGC", *self._secrets()]),
         }
         with (self._directory / f"{len(self._processes)}.log").open("wb") as log:
             self._processes.append(

@@ -1,6 +1,10 @@
 """Which connections go, against a dumb version of the rules and by cases."""
 
 import random
+from collections.abc import Callable
+from typing import ClassVar
+
+from typing_extensions import override
 
 from penstock.logd.core.strangers import Connection, Crowd, Peer, peer_of
 
@@ -114,3 +118,24 @@ def test_whatever_comes_bounds_hold_and_who_is_known_stays() -> None:
 def test_addresses_that_mean_the_same_are_one() -> None:
     assert peer_of("::ffff:10.0.0.1", 5) == peer_of("10.0.0.1", 5) == Peer("10.0.0.1", 5)
     assert peer_of("fe80::1%eth0", 5) == Peer("fe80::1", 5)
+
+
+class Slow(Peer):
+    """Is looked at while somebody vouches for it, once."""
+
+    looks: ClassVar[list[Callable[[], object]]] = []
+
+    @override
+    def __hash__(self) -> int:
+        while self.looks:
+            self.looks.pop()()
+        return tuple.__hash__(self)
+
+
+def test_no_word_for_somebody_is_lost_to_a_look_at_the_same_time() -> None:
+    found, there = crowd(), peers("10.0.0.1")
+    Slow.looks.append(lambda: found.look(there, 0))
+    found.vouch(Slow(*there[Connection(0)]))
+    assert not Slow.looks, "it was looked in the middle"
+    found.look(there, 1)
+    assert (found.known, found.strangers) == (1, 0)

@@ -91,6 +91,7 @@ class Console:
             self._streams.problem = "the console knows no logd; see its key `logd`"
         self._polling = Polling(config, self._rates, self._clock, self._note)
         self._connections = 0
+        self._serving: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.StreamWriter, None] = {}  # in the order in which they came
         self._turned_away = 0
         bodies = CONNECTIONS_MAX * BODY_BYTES_MAX  # each connection's, so there is always room
@@ -119,10 +120,7 @@ class Console:
         if config.admin is not None:
             self._admin.start(config.admin)
         try:
-            handshake_s = None if self._tls is None else HANDSHAKE_S
-            server = await asyncio.start_server(
-                self._serve, host, port, ssl=self._tls, ssl_handshake_timeout=handshake_s
-            )
+            server = await asyncio.start_server(self._come, host, port)
         except OSError as error:
             self._admin.close()
             raise UnavailableError(
@@ -184,6 +182,14 @@ class Console:
     def _note(self) -> None:
         self._view.note()
 
+    def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection is there; it shakes hands as one of those that there may be."""
+        if self._tls is not None:
+            _transport_of(writer).pause_reading()  # what comes is for TLS, once that has begun
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._connections >= CONNECTIONS_MAX:
             self._turned_away += 1
@@ -197,19 +203,23 @@ class Console:
         self._silent[writer] = None
         peer = str(writer.get_extra_info("peername"))
         answer = partial(self._answer, writer, peer)
+        served = (reader, writer) if self._tls is None else None
         try:
             async with asyncio.timeout(WHOLE_S):
-                await serve_http(
-                    reader, writer, answer, body_bytes_max=BODY_BYTES_MAX, share=self._bodies
-                )
+                if self._tls is not None:
+                    served = await _shake_hands(writer, self._tls)
+                assert served is not None
+                await serve_http(*served, answer, body_bytes_max=BODY_BYTES_MAX, share=self._bodies)
         except (OSError, RemoteProtocolError):  # a TimeoutError is an OSError
             structlog.get_logger().debug("a connection broke", peer=peer)
         finally:
             self._connections -= 1
             self._silent.pop(writer, None)
+            if served is not None:
+                served[1].close()
+                with suppress(OSError):
+                    await served[1].wait_closed()
             writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
 
     async def _answer(self, writer: asyncio.StreamWriter, peer: str, request: Request) -> Response:
         """Answer; whoever has asked is not sent away for another."""
@@ -226,6 +236,37 @@ class ConsoleMetrics(Collector):
     @override
     def collect(self) -> Iterable[Metric]:
         return self._console.metrics()
+
+
+def _transport_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
+    assert isinstance(writer.transport, asyncio.Transport)
+    return writer.transport
+
+
+async def _shake_hands(
+    plain: asyncio.StreamWriter, context: ssl.SSLContext
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The connection, with TLS on it.
+
+    Not `StreamWriter.start_tls`, which in Python 3.11 leaves a writer without a transport when the
+    connection ends meanwhile.
+
+    Raises:
+        OSError: It broke, or took too long.
+    """
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    secured = await loop.start_tls(
+        _transport_of(plain),
+        protocol,
+        context,
+        server_side=True,
+        ssl_handshake_timeout=HANDSHAKE_S,
+    )
+    if secured is None:
+        raise ConnectionResetError("the connection ended before hands were shaken")
+    protocol.connection_made(secured)
+    return reader, asyncio.StreamWriter(secured, protocol, reader, loop)
 
 
 def _context(config: ConsoleConfig) -> ssl.SSLContext | None:

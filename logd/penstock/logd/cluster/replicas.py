@@ -342,6 +342,8 @@ class NodeReplicas:
         holds = record is not None and self._is_to_hold(*record)
         if replica is not None and not self._is_as_wanted(place):
             self._forget(replica)
+            if record is None or not _is_of(replica, record[0]):
+                self.resignations.pop(replica.key, None)  # nobody asks about that stream again
             await finish(replica)
         if record is None:
             return

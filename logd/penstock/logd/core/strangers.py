@@ -98,7 +98,9 @@ class Crowd:
             there: All there are.
             now_ns: Monotonic.
         """
-        vouched, self._vouched = self._vouched, {}
+        vouched: dict[Peer, None] = {}
+        for _ in range(len(self._vouched)):  # one by one: others are added meanwhile, and wait
+            vouched[self._vouched.popitem()[0]] = None
         self._take_in(there, now_ns, vouched | self._vouched_before)
         seen = {guest.peer for guest in self._guests.values()}
         self._vouched_before = {peer: None for peer in vouched if peer not in seen}
