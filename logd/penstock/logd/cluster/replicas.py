@@ -182,8 +182,7 @@ class NodeReplicas:
 
     def draining(self) -> list[str]:
         """Streams that `close` still waits for."""
-        found = [replica for replica in self.hosted() if not replica.partition.finished]
-        return sorted({replica.place.stream for replica in found})
+        return sorted({one.place.stream for one in self.hosted() if not one.partition.finished})
 
     async def reopen(self, place: Place) -> None:
         """Open a replica whose log has failed, or could not be opened, as a restart would.
@@ -339,7 +338,6 @@ class NodeReplicas:
 
     async def _bring_about(self, place: Place) -> None:
         record, replica = self._record(place), self.at(place)
-        holds = record is not None and self._is_to_hold(*record)
         if replica is not None and not self._is_as_wanted(place):
             self._forget(replica)
             if record is None or not _is_of(replica, record[0]):
@@ -347,7 +345,7 @@ class NodeReplicas:
             await finish(replica)
         if record is None:
             return
-        if holds:
+        if self._is_to_hold(*record):
             await self._open(place, record[0])
         elif self.node in record[1].holders or not record[0].is_open:
             await self._remove(place, record[0])
