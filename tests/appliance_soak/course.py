@@ -117,11 +117,14 @@ class Appliance:
         return found
 
     def _run(self, command: str, *options: str, within_s: float) -> None:
-        done = subprocess.run(
-            [PENSTOCK, command, "--dir", self.layout.root, *options],
-            capture_output=True, text=True, check=False, timeout=within_s,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                [PENSTOCK, command, "--dir", self.layout.root, *options],
+                capture_output=True, text=True, check=False, timeout=within_s,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise NotHealthyError(f"penstock {command} takes more than {within_s:g} s") from None
         if done.returncode:
             told = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
             raise NotHealthyError(f"penstock {command} ended with {done.returncode}: {told}")

@@ -8,12 +8,18 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.collector.config import CollectorConfig
+from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.core.overlay import check_overlay, merged
 from penstock.deploy.layout import Layout
-from penstock.deploy.ports import choose_ports
+from penstock.deploy.ports import choose_ports, default_ports
 from penstock.deploy.preflight import read_overlay
 from penstock.deploy.topology import Topology, logd_parts, write_configs
+from penstock.logd.config import LogdConfig
+from penstock.router.config import JobConfig
 from penstock.service import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
 
 TREES = st.recursive(
     st.integers() | st.text(max_size=3),
@@ -92,3 +98,28 @@ def test_the_parts_are_configured_with_it(tmp_path: Path) -> None:
     assert list(router["sinks"]) == ["lake"]
     assert [route["name"] for route in router["routes"]] == ["everything", "problems"]
     assert yaml.safe_load((layout.config / "collector.yaml").read_text())["sources"]
+
+
+def test_the_settings_that_trace_penstock_itself_are_as_the_document_has_them(
+    tmp_path: Path,
+) -> None:
+    text = (ROOT / "docs" / "OPERATING.md").read_text()
+    section = text.partition("### Traces of Penstock itself")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("    ")]
+    overlay = yaml.safe_load("\n".join(lines))
+    check_overlay(overlay)
+    topology = Topology(Layout(tmp_path), default_ports(logd_parts(1)), overlay=overlay)
+    topology.layout.config.mkdir()
+    write_configs(topology)
+    for part, model in (
+        ("collector", CollectorConfig), ("logd", LogdConfig), ("router", JobConfig),
+        ("console", ConsoleConfig),
+    ):  # fmt: skip
+        document = yaml.safe_load((topology.layout.config / f"{part}.yaml").read_text())
+        config: Any = model.model_validate(document)
+        assert config.tracing.sample == 0.1, part
+    collector = CollectorConfig.model_validate(
+        yaml.safe_load((topology.layout.config / "collector.yaml").read_text())
+    )
+    assert "unix" in [source.type for source in collector.sources], "others are still there"
+    assert "otlp" in [source.type for source in collector.sources]
