@@ -175,6 +175,10 @@ class World:
     def _handle(self, event: Event) -> None:
         for effect in self.delivery.handle(event, self.now_ns):
             self._carry_out(effect)
+        pending = sum(
+            batch.size for lane in self.delivery.lanes.values() for batch in lane.pending()
+        )
+        assert self.delivery.pending_bytes == pending, "a lane with records was overlooked"
 
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Publish):

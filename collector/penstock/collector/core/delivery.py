@@ -161,6 +161,7 @@ class Delivery:
         self._requests: dict[int, _Request] = {}
         self._request = 0
         self._starved: dict[LaneKey, None] = {}
+        self._busy: dict[LaneKey, Lane] = {}  # only these can have something to do
         self._flight_bytes = 0
         self.retired: dict[str, tuple[int, int, int]] = {}
         """Delivered, quarantined and repeated records of forgotten lanes by source."""
@@ -188,7 +189,7 @@ class Delivery:
             case Tick():
                 return self._tick(now_ns)
             case Reconnected():
-                for lane in self.lanes.values():
+                for lane in self._busy.values():
                     lane.retry_at_ns = now_ns
                 return self._tick(now_ns)
         assert_never(event)
@@ -197,17 +198,17 @@ class Delivery:
         """When the next batch is old enough or the next retry is due; None when neither waits."""
         deadlines = [
             lane.opened_ns + self._limits.batch_age_ns
-            for lane in self.lanes.values()
+            for lane in self._busy.values()
             if lane.open is not None
         ]
         deadlines += [
-            lane.retry_at_ns for lane in self.lanes.values() if lane.state is LaneState.WAITING
+            lane.retry_at_ns for lane in self._busy.values() if lane.state is LaneState.WAITING
         ]
         return min(deadlines, default=None)
 
     def cursor(self, origin: str) -> int:
         """Every record of the origin before this position is done."""
-        starts = (lane.start for key, lane in self.lanes.items() if key.origin == origin)
+        starts = (lane.start for key, lane in self._busy.items() if key.origin == origin)
         pending = [start for start in starts if start is not None]
         return min(pending, default=self._read[origin])
 
@@ -223,7 +224,7 @@ class Delivery:
     @property
     def urgent_bytes(self) -> int:
         """Those of urgent lanes."""
-        lanes = (lane for key, lane in self.lanes.items() if key.origin in self._urgent)
+        lanes = (lane for key, lane in self._busy.items() if key.origin in self._urgent)
         return sum(batch.size for lane in lanes for batch in lane.pending())
 
     @property
@@ -251,7 +252,7 @@ class Delivery:
     def is_pending(self, source: str) -> bool:
         """Whether records of a source were taken and are not done."""
         return any(
-            key.source == source and lane.start is not None for key, lane in self.lanes.items()
+            key.source == source and lane.start is not None for key, lane in self._busy.items()
         )
 
     def forget(self, origin: str) -> None:
@@ -290,7 +291,7 @@ class Delivery:
         )
 
     def _pending(self) -> Iterator[Batch]:
-        for lane in self.lanes.values():
+        for lane in self._busy.values():
             yield from lane.pending()
 
     def _answered(self, event: Stored | Behind | Refused | Failed, now_ns: int) -> list[Effect]:
@@ -346,8 +347,8 @@ class Delivery:
 
     def _in_turn(self) -> list[Lane]:
         if not self._urgent:
-            return list(self.lanes.values())
-        return sorted(self.lanes.values(), key=lambda lane: lane.key.origin not in self._urgent)
+            return list(self._busy.values())
+        return sorted(self._busy.values(), key=lambda lane: lane.key.origin not in self._urgent)
 
     def _has_room(self, lane: Lane) -> bool:
         if lane.key.origin in self._urgent:
@@ -356,7 +357,7 @@ class Delivery:
         return self._flight_bytes < min(self.window.size, self._limits.flight_bytes_max - share)
 
     def _pump(self, lane: Lane, now_ns: int) -> list[Effect]:
-        """Send what the lane's window and the common one have room for."""
+        """Send what the lane's window and the common one have room for; last for each event."""
         effects: list[Effect] = []
         while lane.can_send:
             if not self._has_room(lane):
@@ -367,6 +368,10 @@ class Delivery:
             self._requests[self._request] = _Request(lane, batch.last, batch.size, now_ns)
             self._flight_bytes += batch.size
             effects.append(Publish(self._request, lane.key, previous, batch))
+        if lane.start is None and lane.state is LaneState.FLOWING:
+            self._busy.pop(lane.key, None)
+        else:
+            self._busy[lane.key] = lane
         return effects
 
     def _feed_starved(self, now_ns: int) -> list[Effect]:
