@@ -32,11 +32,13 @@ class Secrets:
         passwords: Of users at nats-server.
         keys: API keys of logd's.
         admin: Tokens of parts' admin endpoints.
+        actions: The token with which the console has the router act.
     """
 
     passwords: Mapping[str, str]
     keys: Mapping[str, str]
     admin: Mapping[str, str]
+    actions: str
 
 
 def init(root: Path, site: Site, clock: Clock) -> list[Path]:
@@ -96,6 +98,8 @@ def _files(root: Path, site: Site, kept: Secrets) -> dict[str, bytes]:
         token = kept.admin[part].encode()
         found[f"{part}/admin.token"] = token
         found |= {f"{reader}/{part}.token": token for reader in readers}
+    for part in ("router", "console"):
+        found[f"{part}/actions.token"] = kept.actions.encode()
     url = site.nats_url("operator", kept.passwords["operator"])
     found["operator/nats.url"] = url.encode()
     return found
@@ -142,6 +146,7 @@ def _secrets(path: Path) -> Secrets:
     admin = {part: secrets.token_urlsafe(_SECRET_BYTES) for part in ADMIN_READERS} | found.get(
         "admin", {}
     )
-    text = json.dumps({"passwords": passwords, "keys": keys, "admin": admin}, indent=2) + "\n"
-    keep(path, text.encode())
-    return Secrets(passwords, keys, admin)
+    actions = str(found.get("actions") or secrets.token_urlsafe(_SECRET_BYTES))
+    document = {"passwords": passwords, "keys": keys, "admin": admin, "actions": actions}
+    keep(path, (json.dumps(document, indent=2) + "\n").encode())
+    return Secrets(passwords, keys, admin, actions)

@@ -204,6 +204,7 @@ def _router(topology: Topology, site: Site) -> dict[str, Any]:
         "source": {"tls_ca_file": str(files / "ca.pem"), "token_file": str(files / "token")},
         "admin": f"{ANYBODY}:9296",
         "admin_access": _admin_access("router"),
+        "actions_token_file": str(files / "actions.token"),
         "connect_timeout_s": 60,
     }
 
@@ -250,6 +251,7 @@ def _console(site: Site) -> dict[str, Any]:
         },
         "logd": site.servers(),
         "token_file": str(DATA / "console.token"),
+        "router_token_file": str(files / "actions.token"),
         "insecure_listener": True,
         "read_without_token": True,
         "access": {"ca_file": str(files / "ca.pem"), "token_file": str(files / "token")},

@@ -101,6 +101,8 @@ def test_each_part_gets_what_it_needs_and_nothing_that_opens_others(
     for part, token in secrets["admin"].items():
         places = {path.split("/")[0] for path in opens if token.encode() in said[path]}
         assert places == {part, *ADMIN_READERS[part]}
+    holders = {path for path in opens if secrets["actions"].encode() in said[path]}
+    assert holders == {"router/actions.token", "console/actions.token"}
     assert not any(path.endswith("ca.key") for path in opens)
     assert all(one.stat().st_mode & 0o777 == 0o600 for one in tmp_path.glob("*/*"))
     assert set(load_keys(tmp_path / "logd-2" / "keys").by_name) == set(KEYS)
