@@ -4,8 +4,8 @@ What comes in is fixed before the clock starts; it stops when logd has acknowled
 Senders are one thread of this process with everything encoded before, so most of the machine is the
 collector's, nats-server's and logd's. Processor time and memory are the collector's alone.
 
-    p  one file of JSON lines as structured loggers write them; the peer, where it is installed,
-       is rsyslogd reading the same file and writing it to another one: it neither checks nor syncs
+    p  one file of JSON lines as structured loggers write them, then one of plain lines; the peer,
+       where it is installed, is rsyslogd, from file to file: it neither checks nor syncs
     q  OTLP over gRPC, protobuf, requests of 512 log records, 8 in flight, each acknowledged
     r  Fluent forward, PackedForward chunks of 512 records, 8 in flight, each acknowledged
 """
@@ -69,6 +69,7 @@ def run_files(bench: Bench) -> Iterator[Case]:
     """p. Aim: 100,000 lines a second on one core."""
     names = [COLLECTOR, *([RSYSLOG] if shutil.which("rsyslogd") else [])]
     yield from _cases(bench, "p", "lines of 250 B", names, _feed_file, rate_min=100_000)
+    yield from _cases(bench, "p", "plain lines of 250 B", names, _feed_plain, rate_min=100_000)
 
 
 def run_otlp(bench: Bench) -> Iterator[Case]:
@@ -158,7 +159,7 @@ def _through_rsyslog(directory: Path, count: int) -> Took:
     """rsyslogd from one file to another, in the foreground, with its defaults."""
     directory.mkdir(parents=True)
     source, target = directory / "app.log", directory / "out.log"
-    _write_file(source, count)
+    _write_file(source, count, file_line)
     size = source.stat().st_size
     config = directory / "rsyslog.conf"
     config.write_text(
@@ -196,17 +197,30 @@ def _memory_mib(pid: int) -> float:
 # What is sent.
 
 
-def _feed_file(setting: Setting, count: int) -> None:
+def _feed_file(setting: Setting, count: int, line: Callable[[int], bytes] | None = None) -> None:
     """The file comes into being complete, as after a rotation."""
     made = setting.file.with_suffix(".new")
-    _write_file(made, count)
+    _write_file(made, count, line or file_line)
     made.rename(setting.file)
 
 
-def _write_file(path: Path, count: int) -> None:
+def _feed_plain(setting: Setting, count: int) -> None:
+    _feed_file(setting, count, plain_line)
+
+
+def _write_file(path: Path, count: int, line: Callable[[int], bytes]) -> None:
     with path.open("wb") as file:
         for number in range(count):
-            file.write(file_line(number))
+            file.write(line(number))
+
+
+def plain_line(number: int) -> bytes:
+    """One of 250 bytes, as people write it."""
+    text = (
+        f"2026-01-02 03:04:05,123 INFO shop.till [worker-3] order o-{number:08} placed: 3 items, "
+        f'total {number / 4}, "GET /cart/checkout HTTP/1.1" 200 '
+    )
+    return text.ljust(249, "n").encode() + b"\n"
 
 
 def file_line(number: int) -> bytes:
