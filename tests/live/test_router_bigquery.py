@@ -325,9 +325,11 @@ def test_kill_9_within_an_append_repeats_and_loses_nothing(
         [sys.executable, "-c", _WRITE, str(tmp_path), *(str(it) for it in keys.values())],
         cwd=Path(__file__).resolve().parents[2],
     )
-    assert reached.wait(60)
-    process.kill()
-    process.wait(30)
+    try:
+        assert reached.wait(60)
+    finally:
+        process.kill()
+        process.wait(30)
     table.rule = lambda asked, context: None
     assert table.stored() == Counter(range(8 if takes else 4))
     sink, context = sink_of(table, tmp_path, batch={"records_max": 5})

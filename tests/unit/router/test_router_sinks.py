@@ -82,7 +82,7 @@ def test_a_third_partys_sink_is_found_by_its_entry_point(
         ([("pigeon", f"{__name__}:Pigeon"), ("pigeon", "other:Pigeon")], "uninstall all but one"),
         (
             [("crow", f"{__name__}:Pigeon")],
-            "no sink of type 'pigeon', only clickhouse, console, crow",
+            "no sink of type 'pigeon', only bigquery, clickhouse, console, crow",
         ),
     ],
 )
