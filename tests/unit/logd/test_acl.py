@@ -182,6 +182,19 @@ def test_decisions_agree_with_looking_at_every_rule_and_subject(
         assert found.allowed == dumb(mine, *caller, target)
 
 
+@given(st.lists(FILTERS, min_size=1, max_size=6), TARGETS)
+def test_what_overlaps_a_filter_that_is_denied_is_denied_though_everything_is_allowed(
+    denied: list[str], target: Target
+) -> None:
+    """Of rules at random few are about the same; here all are."""
+    rules = [
+        rule("allow", "*", "read", "*"),
+        *[rule("deny", "alice", "read", f"subject:{one}") for one in dict.fromkeys(denied)],
+    ]
+    decision = Acl(rules).decide("alice", NONE, Action.READ, target)
+    assert decision.allowed == dumb(rules, "alice", NONE, target)
+
+
 @given(FILTERS, FILTERS)
 def test_filters_cover_and_overlap_as_their_subjects_do(one: str, other: str) -> None:
     trie: SubjectTrie[str] = SubjectTrie()

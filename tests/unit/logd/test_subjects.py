@@ -83,6 +83,14 @@ def test_what_a_trie_remembers_of_the_way_does_not_grow_with_what_is_published()
     assert trie._states == states
 
 
+@pytest.mark.parametrize("subject_filter", ["*", ">", "a.*", "a.>", "*.b", "a.*.>"])
+def test_a_filter_that_is_asked_for_finds_itself_once(subject_filter: str) -> None:
+    trie: SubjectTrie[int] = SubjectTrie()
+    trie.insert(subject_filter, 1)
+    assert trie.covering(subject_filter) == (1,)
+    assert trie.touching(subject_filter) == (1,)
+
+
 def test_removing_what_is_not_there_is_a_key_error() -> None:
     trie: SubjectTrie[str] = SubjectTrie()
     trie.insert("a.b", "x")
