@@ -78,6 +78,7 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "t": ((typed.TITLE, typed.run),),
     "u": ((whole_job.TITLE, whole_job.run),),
     "v": ((transforms.TITLE, transforms.run), (stages.TITLE, stages.run)),
+    "w": ((collecting.RESTART_TITLE, collecting.run_restart),),
 }
 
 

@@ -1,4 +1,4 @@
-"""p, q, r. Through a collector into logd, with validation and the search for sensitive values on.
+"""p, q, r, w. Through a collector into logd, with validation and the search for secrets on.
 
 What comes in is fixed before the clock starts; it stops when logd has acknowledged the last record.
 Senders are one thread of this process with everything encoded before, so most of the machine is the
@@ -8,10 +8,13 @@ collector's, nats-server's and logd's. Processor time and memory are the collect
        where it is installed, is rsyslogd, from file to file: it neither checks nor syncs
     q  OTLP over gRPC, protobuf, requests of 512 log records, 8 in flight, each acknowledged
     r  Fluent forward, PackedForward chunks of 512 records, 8 in flight, each acknowledged
+    w  the same into a spool from which nothing leaves, then kill -9 and start: until ready
 """
 
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections import deque
@@ -38,6 +41,7 @@ from tests.support.waiting import wait_until
 
 FILE_TITLE: Final = "a file through the collector into logd"
 OTLP_TITLE: Final = "OTLP requests through the collector into logd"
+RESTART_TITLE: Final = "a collector that starts with a full spool"
 FORWARD_TITLE: Final = "Fluent forward chunks through the collector into logd"
 COLLECTOR: Final = "collector"
 RSYSLOG: Final = "rsyslogd, file to file"
@@ -49,9 +53,10 @@ Feed = Callable[["Setting", int], None]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A collector that runs, and where it listens."""
+    """A collector that runs, where it listens, and the log behind it."""
 
     collector: Collector
+    logd_pid: int
     port: int
     file: Path
 
@@ -80,6 +85,35 @@ def run_otlp(bench: Bench) -> Iterator[Case]:
 def run_forward(bench: Bench) -> Iterator[Case]:
     """r."""
     yield from _cases(bench, "r", "records in forward chunks", [COLLECTOR], _feed_forward)
+
+
+def run_restart(bench: Bench) -> Iterator[Case]:
+    """w. Aim: ready 5 s after the start for each GiB that waits in the spool."""
+    gib = bench.pick(1024, 256, 4) / 1024
+    case = Case("w", "ready after kill -9", "s/GiB", "lower", aims=(Aim(COLLECTOR, None, 5.0),))
+    for _, counts in bench.turns("w", [COLLECTOR], warm_up=False):
+        directory = bench.directory / "w"
+        with _running(directory, "r") as setting:
+            os.kill(setting.logd_pid, signal.SIGSTOP)  # nothing leaves the spool
+            collector = setting.collector
+            requests = int(gib * (1 << 30)) // len(_forward_records())
+            _feed_forward(setting, requests * _BATCH)
+            collector.daemon.kill()
+            spooled = sum(file.stat().st_size for file in collector.data_dir.rglob("*.log"))
+            begun_s = perf_counter()
+            collector.daemon.start(within_s=120)
+            took_s = perf_counter() - begun_s
+            os.kill(setting.logd_pid, signal.SIGCONT)
+        with _running(directory / "empty", "r") as setting:
+            setting.collector.daemon.kill()
+            begun_s = perf_counter()
+            setting.collector.daemon.start(within_s=120)
+            empty_s = perf_counter() - begun_s
+        shutil.rmtree(directory)
+        if counts:
+            case.add(COLLECTOR, max(0.0, took_s - empty_s) / (spooled / (1 << 30)))
+            case.notes[COLLECTOR] = f"{spooled >> 20} MiB; {took_s:.1f} s, empty {empty_s:.1f} s"
+    yield case
 
 
 def _cases(
@@ -148,11 +182,13 @@ def _running(directory: Path, letter: str) -> Iterator[Setting]:
         nats = NatsServer(directory / "nats")
         stack.callback(nats.close)
         nats.start()
-        stack.enter_context(Logd(directory / "logd", nats.url, streams))
+        logd = stack.enter_context(Logd(directory / "logd", nats.url, streams))
         source = {"name": "in", **sources[letter]}
-        batch = {"batch": {"age_ms": 200}, "checkpoint_interval_s": 1}
-        collector = Collector(directory / "collector", nats.url, [source], **batch)
-        yield Setting(stack.enter_context(collector), port, file)
+        options = {
+            "batch": {"age_ms": 200}, "checkpoint_interval_s": 1, "spool": {"bytes_max": 4 << 30}
+        }  # fmt: skip
+        collector = Collector(directory / "collector", nats.url, [source], **options)
+        yield Setting(stack.enter_context(collector), logd.daemon.pid, port, file)
 
 
 def _through_rsyslog(directory: Path, count: int) -> Took:
@@ -273,11 +309,16 @@ def _otlp_request() -> bytes:
     return encoded
 
 
-def _feed_forward(setting: Setting, count: int) -> None:
+def _forward_records() -> bytes:
     entry = {"level": "info", "message": "an order was paid by card in the shop at the corner",
              "http.request.method": "GET", "url.path": "/cart/checkout", "status": 200,
              "duration_ms": 12.5}  # fmt: skip
-    packed = msgpack.packb([1_700_000_000, entry]) * _BATCH
+    records: bytes = msgpack.packb([1_700_000_000, entry]) * _BATCH
+    return records
+
+
+def _feed_forward(setting: Setting, count: int) -> None:
+    packed = _forward_records()
     with socket.create_connection(("127.0.0.1", setting.port), timeout=60) as connection:
         unpacker, acked = msgpack.Unpacker(), 0
         chunks = count // _BATCH

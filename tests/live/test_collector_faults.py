@@ -90,6 +90,35 @@ def test_nats_and_logd_that_come_and_go_and_a_process_that_stands_still(tmp_path
         nats.close()
 
 
+def test_a_log_that_refuses_gets_all_of_it_once_it_takes_more(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """A full stream that keeps what it has: what it nacks is held, told of, and sent again."""
+    path = tmp_path / "s.sock"
+    stream: dict[str, Any] = {**STREAMS[0], "discard": "new", "retention": {"messages": 50}}
+    with (
+        Logd(tmp_path / "logd", nats_url, [stream]) as logd,
+        Collector(
+            tmp_path / "c", nats_url, [{"type": "unix", "path": str(path)}],
+            batch={"records_max": 5, "age_ms": 20},
+        ) as collector,
+        UnixSender(path, "a", lines_of) as sender,
+    ):  # fmt: skip
+        wait_until(lambda: sender.acked > 100)
+        wait_until(lambda: "stream_full" in " ".join(collector.daemon.status()["reasons"]))
+        assert collector.daemon.status()["health"] == "degraded"
+        assert collector.account("unix")["held"] > 0
+        assert collector.account("unix")["quarantined"] == 0
+        stored = len(logd.values("logs"))
+        assert stored <= 60
+        stream["retention"] = {"messages": 1_000_000}
+        assert logd.daemon.stop() == 0
+        logd.daemon.start()
+        wait_until(lambda: len(logd.values("logs")) > stored + 50, within_s=40)
+        sender.stop()
+        expect_exactly(logd, sender.acked, collector)
+
+
 def stand_still(collector: Collector, *, longer_than_s: float) -> None:
     """Stop the process until every time it had set has passed: of acks, ages and checkpoints."""
     os.kill(collector.daemon.pid, signal.SIGSTOP)
