@@ -36,6 +36,7 @@ LIMITS = Limits(
     flight_bytes_max=1200,
     backoff_min_ns=10 * MS,
     backoff_max_ns=200 * MS,
+    lanes_max=2,
 )
 POISON = b"poison"
 

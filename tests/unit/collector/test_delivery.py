@@ -154,3 +154,25 @@ def test_idle_lanes_are_forgotten_when_there_are_too_many() -> None:
     assert len(core.lanes) <= 2
     delivered = sum(lane.delivered for lane in core.lanes.values())
     assert delivered + core.retired["app"][0] == 5
+
+
+def test_a_late_answer_to_a_forgotten_lane_is_not_for_the_one_in_its_place() -> None:
+    limits = Limits(batch_records_max=2, batch_age_ns=100, backoff_min_ns=1000, lanes_max=1)
+    for late in (Stored, lambda request: Failed(request, "ack_timeout")):
+        core = Delivery(limits, jitter=lambda: 1.0)
+        core.handle(Read("spool", 0), 0)
+        first, second = core.handle(records(1, 5), 0)
+        assert isinstance(first, Publish)
+        assert isinstance(second, Publish)
+        core.handle(Stored(second.request), 1)
+        other = Batch(5, [5, 6], [5, 6], [b"5", b"6"], 2)
+        (third,) = core.handle(Take(LANE._replace(subject="telemetry.logs.y"), other), 2)
+        assert list(core.lanes) == [LANE._replace(subject="telemetry.logs.y")]
+        core.handle(records(7, 8, start=6), 3)
+        core.handle(Read("spool", 9), 3)
+        core.handle(late(first.request), 4)
+        assert core.cursor("spool") <= 6, "a record that is not delivered is before the cursor"
+        assert core.next_deadline_ns() == 103
+        assert isinstance(third, Publish)
+        core.handle(Stored(third.request), 5)
+        assert published([*core.handle(Flush(), 6)])[-1][1] == [7]

@@ -181,9 +181,11 @@ class Delivery:
             case Stored() | Behind() | Refused() | Failed():
                 return self._answered(event, now_ns)
             case Settled(key, batch):
-                lane = self.lanes[key]
-                lane.settled(batch)
-                return self._pump(lane, now_ns)
+                settled = self.lanes.get(key)
+                if settled is None:  # it was stored after all, and its origin forgotten
+                    return []
+                settled.settled(batch)
+                return self._pump(settled, now_ns)
             case Flush():
                 return self._flush(now_ns)
             case Tick():
@@ -276,12 +278,13 @@ class Delivery:
         the sequence that logd names: one more round trip, nothing lost or repeated. One that may
         still be met again when reading from the cursor is safe for the same reason.
         """
-        for key in [key for key, lane in self.lanes.items() if lane.start is None]:
+        for key in [key for key, lane in self.lanes.items() if lane.is_idle]:
             self._retire(key)
 
     def _retire(self, key: LaneKey) -> None:
         lane = self.lanes.pop(key)
         assert lane.start is None, key
+        self._busy.pop(key, None)
         counts = (lane.delivered, lane.quarantined, lane.repeated)
         before = self.retired.get(key.source, (0, 0, 0))
         self.retired[key.source] = (
@@ -368,10 +371,10 @@ class Delivery:
             self._requests[self._request] = _Request(lane, batch.last, batch.size, now_ns)
             self._flight_bytes += batch.size
             effects.append(Publish(self._request, lane.key, previous, batch))
-        if lane.start is None and lane.state is LaneState.FLOWING:
-            self._busy.pop(lane.key, None)
-        else:
+        if not lane.is_idle:
             self._busy[lane.key] = lane
+        elif self._busy.get(lane.key) is lane:  # not one that came in the place of a forgotten one
+            del self._busy[lane.key]
         return effects
 
     def _feed_starved(self, now_ns: int) -> list[Effect]:

@@ -193,6 +193,11 @@ class Lane:
             return batch.start
         return None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing to do: no records, none on their way into quarantine."""
+        return self.start is None and self.state is LaneState.FLOWING
+
     def pending(self) -> Iterator[Batch]:
         """Batches not known to be stored, oldest first."""
         for flight in self.flight:
