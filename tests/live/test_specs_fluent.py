@@ -110,7 +110,7 @@ def test_records_arrive_in_order_with_what_is_bound(agent: Agent) -> None:
     assert (first.tag, first.record["message"], first.record["level"]) == (
         "shop.orders", "order 0", "WARN",
     )  # fmt: skip
-    assert first.record["user.id"] == "u-1"
+    assert first.record["user.id"] == "[redacted:pseudonym]", "there is no key to hash it with"
     assert first.record["password"] == "[redacted:secret]"
     assert first.time_ns is not None
 
@@ -172,3 +172,15 @@ def test_a_peer_that_is_no_agent_is_left() -> None:
             with again:
                 assert b"a" in again.recv(1000)
         handler.close()
+
+
+def test_what_is_sensitive_stays_here(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_HASH_KEY", "k1:0123456789abcdef")
+    with logger_to(agent) as (logger, handler), specs.bind(user_id="alice-17"):
+        logger.warning("card 4111 1111 1111 1111 of x@example.com", extra={"to": "y@example.com"})
+        handler.flush()
+        check_reconciles(handler, 1)
+    (event,) = agent.events
+    assert event.record["message"] == "card [redacted:pci] of [redacted:pii]"
+    assert event.record["to"] == "[redacted:pii]"
+    assert str(event.record["user.id"]).startswith("hk1:")

@@ -40,7 +40,7 @@ _NAME_WORDS_MAX: Final = max(name.count("_") + 1 for name in _NAMES)
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD: Final = re.compile(r"[a-z0-9]+")
 
-_TEXT_CHARACTERS_MIN: Final = 6
+_TEXT_CHARACTERS_MIN: Final = 5
 """Shorter text matches none of the patterns."""
 PATTERN: Final = re.compile(
     r"(?P<key>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"

@@ -109,7 +109,7 @@ class Emitter:
         spill_dir: Path | None = None,
         encode: Callable[[dict[str, Any]], bytes] = encode_log,
     ) -> None:
-        self.scrubber: Final = scrubber or _usual_scrubber()
+        self.scrubber: Final = scrubber or usual_scrubber()
         self.sampler: Final = Sampler(sampling) if sampling != 1 else None
         self.facts: Final = MachineFacts() if machine_facts else None
         self._limits = limits or EmitterLimits()
@@ -291,9 +291,21 @@ def _usual_link(socket_path: str | None, descriptor: int) -> MakeLink:
     return lambda sender, resource_json: SocketLink(socket_path, sender, resource_json)
 
 
-def _usual_scrubber() -> Scrubber:
+def usual_scrubber(*, is_last: bool = False) -> Scrubber:
+    """With the key of PENSTOCK_HASH_KEY.
+
+    Args:
+        is_last: No collector comes behind that searches values, and makes pseudonyms with its key.
+
+    Raises:
+        SpecError: PENSTOCK_HASH_KEY is malformed.
+    """
     key = os.environ.get(HASH_KEY_VARIABLE)
-    return Scrubber(HashKey.parse(key) if key else None, keyless="keep", values=False)
+    return Scrubber(
+        HashKey.parse(key) if key else None,
+        keyless="redact" if is_last else "keep",
+        values=is_last,
+    )
 
 
 def _count_full(state: _State, dropped: Sequence[Held]) -> None:

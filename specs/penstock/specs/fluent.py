@@ -20,7 +20,7 @@ from typing_extensions import override
 from penstock.specs import native
 from penstock.specs.core.delivery import Acked, Batch
 from penstock.specs.core.queue import line_of
-from penstock.specs.emit import Emitter
+from penstock.specs.emit import Emitter, usual_scrubber
 from penstock.specs.emitter_limits import Counters, EmitterLimits
 from penstock.specs.errors import MissingExtraError
 from penstock.specs.framing import ANSWER_BYTES_MAX, RemoteProtocolError
@@ -59,6 +59,7 @@ class FluentHandler(SpecHandler):
 
     Raises:
         MissingExtraError: msgpack is not installed.
+        SpecError: PENSTOCK_HASH_KEY is malformed.
     """
 
     def __init__(  # noqa: PLR0913 - most are optional and named
@@ -78,6 +79,7 @@ class FluentHandler(SpecHandler):
                 tag, sender, path or (host, port), acknowledged=acknowledged
             ),
             limits=limits,
+            scrubber=usual_scrubber(is_last=True),
             encode=encode_entry,
         )
         super().__init__(self._fluent, level)

@@ -20,7 +20,7 @@ from penstock.specs.limits import (
     BAGGAGE_MEMBERS_MAX,
     TRACE_STATE_CHARACTERS_MAX,
 )
-from penstock.specs.traces import remote_parent, trace_fields, trace_state, use_trace
+from penstock.specs.traces import has_outlived, remote_parent, trace_fields, trace_state, use_trace
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
@@ -77,7 +77,7 @@ def extracted(headers: Mapping[str, str], *, baggage: bool = False) -> Iterator[
 @contextmanager
 def new_trace() -> Iterator[None]:
     """Within the block records belong to a trace: the running one, or a new one of their own."""
-    if trace_fields():
+    if trace_fields() and not has_outlived():
         yield
         return
     trace = {"trace_id": clock.trace_id(), "span_id": clock.span_id(), "trace_flags": 1}

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from penstock.specs import clock, current
 from penstock.specs.bound import bind
-from penstock.specs.propagation import extracted, new_trace
+from penstock.specs.propagation import TRACEPARENT, extracted, new_trace
 from penstock.specs.server_span import server_span
+from penstock.specs.traces import is_tracing
 
 _INFO: Final = 9
 _ERROR: Final = 17
@@ -67,6 +68,8 @@ def handling(
     """
     begun_ns = clock.monotonic_ns()
     with ExitStack() as stack:
+        if is_tracing():  # another middleware has gone on with the caller's trace
+            headers = {name: text for name, text in headers.items() if name != TRACEPARENT}
         stack.enter_context(extracted(headers, baggage=habits.baggage))
         stack.enter_context(bind(request_id=clock.record_id(), **context))
         span = stack.enter_context(server_span(request.name, request.attributes))

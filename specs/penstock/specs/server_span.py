@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from penstock.specs import environment
 from penstock.specs.traces import is_tracing
 from penstock.specs.tracing import RunningSpan, span
 
@@ -47,6 +48,8 @@ class ServerSpan:
 def server_span(name: str, attributes: Mapping[str, Any]) -> Iterator[ServerSpan]:
     """A span around the block, unless one is running: some frameworks trace themselves.
 
+    Ours is left out where OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER say that spans are not wanted.
+
     Exceptions are recorded by the log record, not as span events.
     """
     if is_tracing():
@@ -56,6 +59,8 @@ def server_span(name: str, attributes: Mapping[str, Any]) -> Iterator[ServerSpan
             name, kind=SpanKind.SERVER, attributes=attributes, record_exception=False
         ) as running:
             yield ServerSpan(running)
+    elif environment.sdk_is_disabled() or not environment.is_exported("traces"):
+        yield ServerSpan()
     else:
         with span(name, kind="SERVER", scope=_SCOPE, **attributes) as own:
             yield ServerSpan(own)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from penstock.specs.log_writer import LineSink
     from penstock.specs.tracing import RunningSpan
 
-_KINDS: Final = frozenset({"INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"})
+_KINDS: Final = ("INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
+_STATUSES: Final = ("UNSET", "OK", "ERROR")
 
 
 class SpanWriter(Surroundings):
@@ -66,7 +67,7 @@ class SpanWriter(Surroundings):
             "name": clean_text(span.name, NAME_CHARACTERS_MAX) or "unnamed",
             "span_kind": span.kind if span.kind in _KINDS else "INTERNAL",
             "end_time_unix_nano": end_unix_ns,
-            "status_code": span.status,
+            "status_code": span.status if span.status in _STATUSES else "UNSET",
         }
         if around.context:
             record["context"] = around.context

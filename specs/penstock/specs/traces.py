@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +29,25 @@ else:
     class _OwnSpan(NonRecordingSpan):
         """One of ours, to OpenTelemetry: a parent, nothing that it could write to."""
 
+        def __init__(self, context: SpanContext, work: "Work") -> None:
+            super().__init__(context)
+            self.work = work
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A span of ours, as long as something runs within it.
+
+    Attributes:
+        is_server: It is a request that is handled.
+        has_ended: What was begun within it may outlive it.
+        ids: As a record has them.
+    """
+
+    is_server: bool
+    has_ended: bool = False
+    ids: Mapping[str, Any] | None = None
+
 
 class Running(NamedTuple):
     """A trace that goes on here.
@@ -35,12 +55,12 @@ class Running(NamedTuple):
     Attributes:
         fields: ``trace_id``, ``span_id`` and ``trace_flags`` as a record has them, or nothing.
         state: The vendors' part of it (W3C ``tracestate``), to be passed on.
-        is_ours: Whether a span of ours runs it, rather than a caller.
+        work: The span of ours within which it goes on.
     """
 
     fields: Mapping[str, Any]
     state: str
-    is_ours: bool = False
+    work: Work | None = None
 
 
 _NOTHING: Final = Running(MappingProxyType({}), "")
@@ -74,7 +94,7 @@ def trace_state() -> str:
 @contextmanager
 def use_trace(fields: Mapping[str, Any], state: str) -> Iterator[None]:
     """Records made within the block belong to this trace, where OpenTelemetry runs none."""
-    token = _RUNNING.set(Running(fields, state))
+    token = _RUNNING.set(Running(fields, state, _RUNNING.get().work))
     try:
         yield
     finally:
@@ -85,9 +105,9 @@ def use_trace(fields: Mapping[str, Any], state: str) -> Iterator[None]:
 def remote_parent(trace: Mapping[str, Any], state: str) -> Iterator[None]:
     """Make OpenTelemetry's next span, within the block, a child of one elsewhere.
 
-    Unless a span of this process is running: a framework that traces itself has seen to it.
+    Unless a span of OpenTelemetry's is recorded: a framework that traces itself has seen to it.
     """
-    if _current_context is None or is_tracing():
+    if _current_context is None or get_current_span().is_recording():
         yield
         return
     token = attach(
@@ -99,38 +119,52 @@ def remote_parent(trace: Mapping[str, Any], state: str) -> Iterator[None]:
         detach(token)
 
 
-def enter_span(fields: Mapping[str, Any], state: str) -> Any:
+def enter_span(fields: Mapping[str, Any], state: str, work: Work) -> Any:
     """From here on a span of ours is running; returns what `leave_span` takes.
 
     It is the parent of OpenTelemetry's next span, too.
     """
     global _known  # noqa: PLW0603 - as in `trace_fields`
+    work.ids = fields
+    ours = _RUNNING.set(Running(fields, state, work))
     if _current_context is None:
-        return _RUNNING.set(Running(fields, state, is_ours=True))
-    span = _OwnSpan(_span_context(fields, state, is_remote=False))
-    token = attach(set_span_in_context(span))
+        return ours, None
+    span = _OwnSpan(_span_context(fields, state, is_remote=False), work)
+    theirs = attach(set_span_in_context(span))
     _known = (_current_context(), fields)
-    return token
+    return ours, theirs
 
 
-def leave_span(token: Any) -> None:
+def leave_span(tokens: Any) -> None:
     """What was running before is running again.
 
     A generator may end in another context than it began in; then there is nothing to go back to.
     """
-    if _current_context is not None:
-        detach(token)
-        return
-    with suppress(ValueError):
-        _RUNNING.reset(token)
+    ours, theirs = tokens
+    with suppress(ValueError, RuntimeError):
+        _RUNNING.reset(ours)
+        if theirs is not None:
+            detach(theirs)
 
 
 def is_tracing() -> bool:
-    """Whether OpenTelemetry's or a span of ours is running, made in this process."""
+    """Whether a request is being handled within a span already, OpenTelemetry's or ours."""
+    work = _RUNNING.get().work
+    if work is not None and work.is_server and not work.has_ended:
+        return True
+    return _current_context is not None and bool(get_current_span().is_recording())
+
+
+def has_outlived() -> bool:
+    """Whether what runs here was begun within a span of ours that has ended."""
+    running = _RUNNING.get()
+    work = running.work
+    if work is None or not work.has_ended or running.fields is not work.ids:
+        return False
     if _current_context is None:
-        return _RUNNING.get().is_ours
+        return True
     span = get_current_span()
-    return span.is_recording() or isinstance(span, _OwnSpan)
+    return isinstance(span, _OwnSpan) and span.work is work
 
 
 def _span_context(fields: Mapping[str, Any], state: str, *, is_remote: bool) -> "SpanContext":

@@ -7,6 +7,7 @@ What runs within the block, logs and OpenTelemetry's spans included, belongs to 
 is a child of whatever is running, ours, OpenTelemetry's or a caller's. It is emitted when it ends.
 """
 
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -15,14 +16,24 @@ from penstock.specs import clock, current
 from penstock.specs.attributes import clean_text
 from penstock.specs.limits import LINKS_MAX, NAME_CHARACTERS_MAX
 from penstock.specs.propagation import parse_traceparent
-from penstock.specs.traces import enter_span, leave_span, trace_fields, trace_state
+from penstock.specs.traces import (
+    Work,
+    enter_span,
+    has_outlived,
+    leave_span,
+    trace_fields,
+    trace_state,
+)
 
 SpanKind = Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
 _SAMPLED: Final = 1
 
 
 class RunningSpan:
-    """A piece of work that is measured while it lasts; made by `span`, entered once.
+    """A piece of work that is measured while it lasts; made by `span`.
+
+    Entered again within itself it is still one span, from the first entry to the last exit. In a
+    child that was forked within it, it says nothing: it is its parent's.
 
     Attributes:
         name: Of low cardinality, hence without ids; may be changed while it runs.
@@ -38,8 +49,8 @@ class RunningSpan:
     """
 
     __slots__ = (
-        "_begun_ns", "_token", "dropped_links", "fields", "ids", "kind", "links", "message",
-        "name", "parent_span_id", "scope", "start_unix_ns", "state", "status",
+        "_begun_ns", "_pid", "_tokens", "_work", "dropped_links", "fields", "ids", "kind", "links",
+        "message", "name", "parent_span_id", "scope", "start_unix_ns", "state", "status",
     )  # fmt: skip
 
     def __init__(self, name: str, kind: SpanKind, scope: str, fields: dict[str, Any]) -> None:
@@ -54,16 +65,19 @@ class RunningSpan:
         self.message = ""
         self.links: list[Mapping[str, Any]] = []
         self.dropped_links = 0
+        self._work = Work(is_server=kind == "SERVER")
+        self._tokens: list[Any] = []
 
     def set(self, given: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Add attributes; a mapping where their names have dots."""
-        if given:
+        """Add attributes; a mapping where their names have dots. What is no mapping is left out."""
+        if isinstance(given, Mapping):
             self.fields.update(given)
         self.fields.update(fields)
 
     def link(self, traceparent: str) -> None:
         """Say that another span has to do with this one, by its W3C header."""
-        found = parse_traceparent(traceparent)
+        text: object = traceparent  # of whatever type, it must not raise
+        found = parse_traceparent(text) if isinstance(text, str) else None
         if found is None or len(self.links) >= LINKS_MAX:
             self.dropped_links += 1
             return
@@ -75,7 +89,10 @@ class RunningSpan:
 
     def __enter__(self) -> Self:
         """The work begins."""
-        running = trace_fields()
+        if self._tokens:
+            self._tokens.append(enter_span(self.ids, self.state, self._work))
+            return self
+        running = {} if has_outlived() else trace_fields()
         if "trace_id" in running:
             self.parent_span_id = running.get("span_id")
             self.state = trace_state()
@@ -83,7 +100,9 @@ class RunningSpan:
         else:
             trace_id, flags = clock.trace_id(), _SAMPLED
         self.ids = {"trace_id": trace_id, "span_id": clock.span_id(), "trace_flags": flags}
-        self._token = enter_span(self.ids, self.state)
+        self._tokens.append(enter_span(self.ids, self.state, self._work))
+        self._work.has_ended = False
+        self._pid = os.getpid()
         self.start_unix_ns = clock.unix_ns()
         self._begun_ns = clock.monotonic_ns()
         return self
@@ -95,13 +114,18 @@ class RunningSpan:
         traceback: TracebackType | None,
     ) -> None:
         """The work has ended; what it raised makes it a failure and goes on."""
+        if not self._tokens:
+            return
+        leave_span(self._tokens.pop())
+        if self._tokens:
+            return
         took_ns = clock.monotonic_ns() - self._begun_ns
-        leave_span(self._token)
+        self._work.has_ended = True
         if isinstance(error, Exception):  # a task that is cancelled has not failed
             self.fields.setdefault("error.type", type(error).__qualname__)
             self.fail(self.message or clean_text(error))
         sink = current.sink()
-        if sink is not None:
+        if sink is not None and self._pid == os.getpid():
             sink.spans.write(self, self.start_unix_ns + took_ns)
 
 

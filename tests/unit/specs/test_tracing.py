@@ -16,6 +16,7 @@ from penstock import specs
 from penstock.specs import clock
 from penstock.specs.app import use_emitter
 from penstock.specs.limits import ATTRIBUTES_MAX, LINKS_MAX, NAME_CHARACTERS_MAX
+from penstock.specs.request import Habits, Request, handling
 from penstock.specs.server_span import server_span
 from penstock.specs.traces import is_tracing, trace_fields
 from tests.unit.specs.output import Output
@@ -257,3 +258,96 @@ def test_a_forked_child_draws_ids_of_its_own() -> None:
     os.close(writing)
     assert len(drawn) == 32
     assert drawn != clock.trace_id()
+
+
+@pytest.mark.usefixtures("world")
+def test_a_message_goes_on_with_its_producers_trace_within_a_span_of_its_consumer(
+    output: Output,
+) -> None:
+    with (
+        specs.span("poll") as poll,
+        specs.extracted({"traceparent": PARENT}),
+        specs.span("process") as process,
+    ):
+        process.link("00-{trace_id}-{span_id}-01".format(**poll.ids))
+    record = spans(output)["process"]
+    assert (record["trace_id"], record["parent_span_id"]) == (TRACE, CALLER)
+    assert record["links"] == [{name: poll.ids[name] for name in ("trace_id", "span_id")}]
+
+
+@pytest.mark.usefixtures("world")
+async def test_what_outlives_a_span_is_no_part_of_it(
+    output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.specs.server_span.get_tracer_provider", otel.ProxyTracerProvider)
+    over = asyncio.Event()
+
+    async def serve() -> None:
+        await over.wait()
+        for number, headers in enumerate(({}, {}, {"traceparent": PARENT})):
+            request, silent = Request("http.server", f"GET {number}"), Habits(records=False)
+            with (
+                handling(request, headers, silent),
+                handling(Request("http.server", "by another middleware"), headers, silent),
+            ):
+                pass
+
+    with specs.span("startup"):
+        task = asyncio.create_task(serve())
+    over.set()
+    await task
+    found = spans(output)
+    assert sorted(found) == ["GET 0", "GET 1", "GET 2", "startup"]
+    assert len({record["trace_id"] for record in found.values()}) == 4
+    assert found["GET 2"]["parent_span_id"] == CALLER
+    assert all("parent_span_id" not in found[name] for name in ("GET 0", "GET 1"))
+
+
+@pytest.mark.usefixtures("world")
+def test_wrong_use_raises_nothing(output: Output) -> None:
+    with specs.span("twice") as span:
+        with span:
+            output.emitter.logs.write("said", 9, {})
+        span.set(5)  # type: ignore[arg-type]
+        span.set([1])  # type: ignore[arg-type]
+        for odd in (None, 5, PARENT.encode()):
+            span.link(odd)  # type: ignore[arg-type]
+        span.status = "BOGUS"  # type: ignore[assignment]
+        span.kind = []  # type: ignore[assignment]
+    span.__exit__(None, None, None)
+    record = spans(output)["twice"]
+    assert (record["status_code"], record["span_kind"]) == ("UNSET", "INTERNAL")
+    assert record["dropped_links_count"] == 3
+    assert [each["kind"] for each in output.records()] == ["log", "span"]
+    assert output.records()[0]["span_id"] == record["span_id"]
+    assert trace_fields() == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")]
+)
+def test_requests_have_no_span_where_none_are_wanted(
+    output: Output, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setattr("penstock.specs.server_span.get_tracer_provider", otel.ProxyTracerProvider)
+    monkeypatch.setenv(variable, value)
+    with server_span("GET", {}):
+        pass
+    assert output.records() == []
+
+
+def test_a_child_forked_within_a_span_leaves_it_to_its_parent(output: Output) -> None:
+    with specs.span("parent's"):
+        child = os.fork()
+    if child == 0:
+        os._exit(len(output.emitter.counters().emitted))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert output.emitter.counters().emitted == {"span": 1}
+
+
+def test_threads_of_an_executor_belong_to_the_span(output: Output) -> None:
+    with specs.Executor(1) as executor, specs.span("outer") as outer:
+        inner = executor.submit(trace_fields).result()
+    assert inner["span_id"] == outer.ids["span_id"]
+    assert spans(output)["outer"]["span_id"] == outer.ids["span_id"]
