@@ -186,7 +186,13 @@ class FakeBigQuery:
     def _read(self, data: Any) -> Any:
         descriptor = types.ProtoSchema.pb(data.writer_schema).proto_descriptor
         for field in descriptor.field:
-            if self.schema.get(field.name) != field.type:
+            if self.schema.get(field.name, field.type) != field.type:
+                said = (
+                    f"The proto field mismatched with BigQuery field at Record.{field.name}, "
+                    f"the proto field type {field.type}, BigQuery field type another"
+                )
+                return refusal(code_pb2.INVALID_ARGUMENT, said, None)
+            if field.name not in self.schema:
                 kind = _CODES.SCHEMA_MISMATCH_EXTRA_FIELDS
                 said = f"the table has no {field.name} of that type"
                 return refusal(code_pb2.INVALID_ARGUMENT, said, kind)

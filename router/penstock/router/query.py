@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
@@ -57,6 +58,8 @@ class SinkQuery:
         self._failed_at_ns = 0
         self._query: Any = None
         self._closed = False
+        self._is_to_rest = False
+        self._work = threading.Lock()  # held by a batch that is being delivered
         self._log = structlog.get_logger().bind(sink=self.name)
 
     @property
@@ -98,6 +101,8 @@ class SinkQuery:
 
     def poll(self, spark: SparkSession) -> None:
         """Start the query when that is due, and notice what has become of it."""
+        if self._is_to_rest:
+            return
         now_ns = self._context.clock.monotonic_ns()
         if self._state is _State.WAITING and now_ns >= self._start_at_ns:
             self._start(spark)
@@ -135,11 +140,13 @@ class SinkQuery:
     def rest(self) -> bool:
         """End the query between two batches and close the sink, until `resume`; whether it rests.
 
-        A batch that begins just then is given up, and comes again.
+        From the first call on no batch is begun: one that Spark begins is given up, to come again.
+        To be called until it is so, or until `go_on`.
         """
         if self._state is _State.RESTING:
             return True
-        if self._state is _State.STOPPED or not self.is_idle():
+        self._is_to_rest = True
+        if self._state is _State.STOPPED or self._work.locked():
             return False
         if self._state is _State.RUNNING:
             try:
@@ -157,9 +164,19 @@ class SinkQuery:
         if self._state is not _State.RESTING:
             sink.close()
             return
-        self._feed = Feed(self._job, sink, self._context)
-        self._closed = False
+        try:
+            self._feed = Feed(self._job, sink, self._context)
+        except Exception:
+            sink.close()
+            raise
+        self._closed = self._is_to_rest = False
         self._state, self._start_at_ns = _State.WAITING, 0
+
+    def go_on(self) -> None:
+        """It need not rest after all."""
+        self._is_to_rest = False
+        if self._state is _State.RUNNING and not self._query.isActive:
+            self._state, self._start_at_ns = _State.WAITING, 0
 
     @property
     def _spark_checkpoint(self) -> Path:
@@ -183,8 +200,12 @@ class SinkQuery:
         self._log.info("query started", restarts=self._restarts.count)
 
     def _write(self, frame: DataFrame, batch: int) -> None:
-        if self._context.stop.is_set():
-            raise StoppedError("the job stops; this batch comes again")
+        with self._work:
+            if self._context.stop.is_set() or self._is_to_rest:
+                raise StoppedError("the job stops, or the sink rests; this batch comes again")
+            self._deliver(frame, batch)
+
+    def _deliver(self, frame: DataFrame, batch: int) -> None:
         planned, before = self._planned(batch), self._planned(batch - 1)
         begun_ns = self._context.clock.monotonic_ns()
         self._context.incarnations.update(planned.incarnations)

@@ -126,6 +126,7 @@ class Replays:
             if queries[replay.target].rest():
                 self._begin(replay)
             elif self._clock.monotonic_ns() - replay.asked_ns > REST_S * 1e9:
+                queries[replay.target].go_on()
                 problem = f"{replay.target} has been busy with a batch for {REST_S:g} s"
                 self._finish(replay, problem=f"{problem}; see what keeps it, and ask again")
         elif self._state is _State.RUNNING and not self._is_delivering():
@@ -136,7 +137,8 @@ class Replays:
             except (ServiceError, OSError) as error:
                 queries[replay.target].failure = f"it cannot be opened again: {error}"
                 return
-            self._state, self._replay = _State.NONE, None
+            with self._lock:
+                self._state, self._replay = _State.NONE, None
 
     def join(self, timeout_s: float) -> None:
         """The job ends: wait for a replay to give up."""
@@ -222,7 +224,8 @@ class Replays:
         except OSError as error:
             _log.warning("replay not taken down", reason=str(error))
         if ended:
-            self._state, self._replay = _State.NONE, None
+            with self._lock:
+                self._state, self._replay = _State.NONE, None
 
     def _note(self, replay: Replay, what: str, **facts: Any) -> None:
         """Take it down.

@@ -5,8 +5,9 @@ import os
 import socket
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 import structlog
@@ -50,11 +51,22 @@ class OnlyFrom:
     def _has(self, connection: socket.socket) -> bool:
         """Whether the process has its other end."""
         try:
-            ends = (connection.getpeername()[1], connection.getsockname()[1])
+            ends = (_end(connection.getpeername()), _end(connection.getsockname()))
             found = psutil.Process(self._pid).net_connections("tcp")
         except (OSError, psutil.Error):  # one of them is gone
             return False
-        return any((one.laddr.port, getattr(one.raddr, "port", 0)) == ends for one in found)
+        # Whole ends: somebody else could have the same ports at another address of loopback.
+        return any((_end(one.laddr), _end(one.raddr)) == ends for one in found)
+
+
+def _end(address: Sequence[Any]) -> tuple[str, int]:
+    """Address and port, as IPv4 where it is that: the JVM's sockets are of both kinds.
+
+    A socket that listens has no other end.
+    """
+    if not address:
+        return "", 0
+    return str(address[0]).removeprefix("::ffff:"), int(address[1])
 
 
 def unix_sockets(directory: Path) -> dict[str, str]:

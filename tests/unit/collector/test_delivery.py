@@ -156,6 +156,26 @@ def test_idle_lanes_are_forgotten_when_there_are_too_many() -> None:
     assert delivered + core.retired["app"][0] == 5
 
 
+def test_a_lane_that_is_forgotten_while_it_settles_stays_so() -> None:
+    core = delivery()
+    core.handle(Read("spool", 9), 0)
+    sent = [one.request for one in core.handle(records(1, 7), 0) if isinstance(one, Publish)]
+    core.handle(Failed(sent[0], "ack_timeout"), 1)
+    again = [one.request for one in core.handle(Tick(), 10**6) if isinstance(one, Publish)]
+    core.handle(Refused(again[0], "bad"), 10**6)  # halved, and sent alone
+    alone = [one.request for one in core.handle(Tick(), 10**6) if isinstance(one, Publish)]
+    refused = [*core.handle(Refused((alone or again)[0], "bad"), 10**6)] if alone else []
+    core.handle(Stored(sent[2]), 10**6)
+    assert core.cursor("spool") == 9
+    core.forget("spool")
+    core.handle(Failed(sent[1], "ack_timeout"), 10**6)
+    assert core.next_deadline_ns() is None
+    assert core.pending_records == 0
+    for effect in refused:
+        if isinstance(effect, Quarantine):
+            assert core.handle(Settled(LANE, effect.batch), 10**6) == []
+
+
 def test_a_late_answer_to_a_forgotten_lane_is_not_for_the_one_in_its_place() -> None:
     limits = Limits(batch_records_max=2, batch_age_ns=100, backoff_min_ns=1000, lanes_max=1)
     for late in (Stored, lambda request: Failed(request, "ack_timeout")):

@@ -137,3 +137,12 @@ def test_an_answer_means_what_google_documents(status: int, body: bytes, expecte
 def test_more_than_google_takes_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="at most 10000000 bytes"):
         sink(tmp_path, batch={"bytes_max": 11_000_000})
+
+
+def test_a_record_that_nests_too_deep_is_a_dead_letter(tmp_path: Path) -> None:
+    deep: Any = "x"
+    for _ in range(900):
+        deep = [deep]
+    record = log_record(0) | {"attributes": {"deep": deep}}
+    _, (faulty,) = sink(tmp_path)._requests(batch([record]))
+    assert faulty.fault.code == "not_encodable"

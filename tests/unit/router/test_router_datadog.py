@@ -146,6 +146,8 @@ def test_a_histogram_is_counts_by_bounds() -> None:
         (gauge_record(0, metric_type="exponential_histogram"), "not_encodable"),
         (gauge_record(0, flags=1), "not_encodable"),
         (log_record(0, padding="x" * 1_000_000), "log_too_large"),
+        (log_record(0, time_unix_nano=NOW_NS - 19 * 3600 * 10**9), "too_old"),
+        (log_record(0, time_unix_nano=NOW_NS + 3 * 3600 * 10**9), "in_the_future"),
     ],
     ids=lambda it: it if isinstance(it, str) else "",
 )

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.router.core.offsets import Offsets
+from penstock.router.errors import StoppedError
 from penstock.router.replays import REST_S, Replay, Replays
 from penstock.service import Visitor
 from tests.support.waiting import wait_until
@@ -96,16 +99,44 @@ def test_the_sink_rests_while_its_letters_are_delivered_and_goes_on_then(tmp_pat
 
 def test_a_batch_in_work_is_waited_for_and_not_for_ever(tmp_path: Path) -> None:
     job = Running(tmp_path)
-    job.query._query.status = IN_WORK
-    assert job.ask(do="replay")[0] == "202 Accepted"
-    job.poll()
-    assert job.query._query.isActive
-    job.clock.sleep(REST_S + 1)
-    job.poll()
+    with job.query._work:  # as while a batch is delivered
+        assert job.ask(do="replay")[0] == "202 Accepted"
+        job.poll()
+        assert job.query._query.isActive
+        job.clock.sleep(REST_S + 1)
+        job.poll()
     assert job.query._query.isActive
     assert "busy with a batch" in job.replays.info()["last"]["problem"]
     assert job.replays.info()["under_way"] is None
     assert [it["what"] for it in job.taken_down()] == ["asked", "failed"]
+
+
+def test_once_it_is_to_rest_no_batch_begins_and_none_is_called_a_failure(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    job.query._query.status = IN_WORK  # Spark is about a batch that has not reached the sink
+    frame: Any = None
+    with job.query._work:
+        assert not job.query.rest()
+    with pytest.raises(StoppedError):
+        job.query._write(frame, 0)
+    job.query._query.isActive = False  # which ends Spark's query
+    job.query.poll(SPARK)
+    assert job.query.failure is None
+    assert not job.query._query.isActive
+    assert job.query.rest()
+    assert [sink.closed for sink in job.sinks] == [1]
+
+
+def test_a_sink_that_need_not_rest_after_all_goes_on(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    with job.query._work:
+        assert not job.query.rest()
+    job.query._query.isActive = False
+    job.query.go_on()
+    job.query.poll(SPARK)
+    assert job.query._query.isActive
+    assert job.query.failure is None
+    assert [sink.closed for sink in job.sinks] == [0]
 
 
 def test_a_replay_that_fails_leaves_the_job_running(tmp_path: Path) -> None:

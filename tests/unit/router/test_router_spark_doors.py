@@ -55,6 +55,20 @@ def test_only_the_process_that_was_started_is_heard() -> None:
                 assert connection.recv(100) == b"", "the process is no more"
 
 
+def test_the_same_ports_at_another_address_are_a_strangers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with caller(port) as known, socket.socket() as stranger:
+            first, (_, known_port) = server.accept()
+            stranger.bind(("127.0.0.2", known_port))
+            stranger.connect(("127.0.0.1", port))
+            second, _ = server.accept()
+            door = OnlyFrom(known.pid)
+            with first, second:
+                assert door._has(first)
+                assert not door._has(second), "its ports are those of the one that is known"
+
+
 @pytest.fixture
 def short() -> Iterator[Path]:
     """A directory whose name leaves room for a socket's."""

@@ -182,8 +182,8 @@ class Delivery:
                 return self._answered(event, now_ns)
             case Settled(key, batch):
                 settled = self.lanes.get(key)
-                if settled is None:  # it was stored after all, and its origin forgotten
-                    return []
+                if settled is None or settled.state is not LaneState.SETTLING:
+                    return []  # it was stored after all, and its origin forgotten
                 settled.settled(batch)
                 return self._pump(settled, now_ns)
             case Flush():
@@ -371,10 +371,12 @@ class Delivery:
             self._requests[self._request] = _Request(lane, batch.last, batch.size, now_ns)
             self._flight_bytes += batch.size
             effects.append(Publish(self._request, lane.key, previous, batch))
-        if not lane.is_idle:
+        if self.lanes.get(lane.key) is not lane:  # a late answer to one that was forgotten
+            return effects
+        if lane.is_idle:
+            self._busy.pop(lane.key, None)
+        else:
             self._busy[lane.key] = lane
-        elif self._busy.get(lane.key) is lane:  # not one that came in the place of a forgotten one
-            del self._busy[lane.key]
         return effects
 
     def _feed_starved(self, now_ns: int) -> list[Effect]:

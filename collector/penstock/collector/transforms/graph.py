@@ -176,7 +176,7 @@ class Graph:
         """The collector's hottest path: lines are judged and go on as they came."""
         resource, observed_ns, start = arrival.resource, arrival.observed_ns, arrival.start
         prefix, batches = self._prefix, outcome.batches
-        scrubber, search = self._scrubber, LineSearch(arrival.lines)
+        scrubber, search = self._scrubber, self._search(arrival)
         verdicts = arrival.verdicts or repeat(None, len(arrival.lines))
         for sequence, line, known in zip(arrival.sequences, arrival.lines, verdicts, strict=True):
             try:
@@ -202,13 +202,16 @@ class Graph:
             batch.lines.append(treated)
             batch.size += len(treated)
 
+    def _search(self, arrival: Arrival) -> LineSearch:
+        return LineSearch(() if self._scrubber is None else arrival.lines)
+
     # With transforms.
 
     def _transform(
         self, arrival: Arrival, entry: list[Step | None], outcome: Outcome, now_ns: int
     ) -> None:
         resource, observed_ns = arrival.resource, arrival.observed_ns
-        search = LineSearch(arrival.lines)
+        search = self._search(arrival)
         for sequence, line in zip(arrival.sequences, arrival.lines, strict=True):
             try:
                 complete = attach(line, resource, observed_ns) if resource else line

@@ -4,6 +4,7 @@ An append is a call of its own: one request, one answer, one limit for both. Cod
 `google.rpc.Code`, and of the API's `StorageError` where that says more.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,6 +35,9 @@ _FAILURES: Final = frozenset({code_pb2.INTERNAL, code_pb2.UNKNOWN, code_pb2.DATA
 _SENDER: Final = frozenset(
     {code_pb2.UNAUTHENTICATED, code_pb2.PERMISSION_DENIED, code_pb2.UNIMPLEMENTED}
 )
+_DEFAULT_VALUE: Final = types.AppendRowsRequest.MissingValueInterpretation.DEFAULT_VALUE
+_OF_THE_SCHEMA: Final = re.compile(r"proto field|schema", re.IGNORECASE)
+"""How BigQuery speaks of a column that is there with another type; it has no code for it."""
 _CERTAIN: Final = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.RESOURCE_EXHAUSTED})
 """In an answer to an append: nothing of it is there, and the stream takes another one."""
 _MISSING: Final = frozenset({code_pb2.NOT_FOUND, code_pb2.FAILED_PRECONDITION})
@@ -146,6 +150,7 @@ class Connection:
             write_stream=stream,
             offset=Int64Value(value=offset),
             proto_rows=data,
+            default_missing_value_interpretation=_DEFAULT_VALUE,
             trace_id="penstock:router",
         )
         answer = self._exchange(asked)
@@ -235,7 +240,8 @@ def verdict_of(code: int, said: str, details: Any = ()) -> Verdict:
     kinds = set(_storage_codes(details))
     if kinds & _OF_THE_STREAM:
         return Busy(text)
-    if kinds & _WRONG_TABLE or code in _SENDER:
+    is_unfit = code == code_pb2.INVALID_ARGUMENT
+    if kinds & _WRONG_TABLE or code in _SENDER or (is_unfit and _OF_THE_SCHEMA.search(said)):
         return Paused(text)
     if code == code_pb2.RESOURCE_EXHAUSTED:
         return TooLarge(fault) if "larger than max" in said else Busy(text, _after_s(details))
@@ -243,7 +249,6 @@ def verdict_of(code: int, said: str, details: Any = ()) -> Verdict:
         return Failed(fault, _after_s(details), answered=False)
     if code in _FAILURES:
         return Failed(fault)
-    is_unfit = code == code_pb2.INVALID_ARGUMENT
     return Unfit(fault) if is_unfit else Busy(text, _after_s(details))
 
 
@@ -263,7 +268,7 @@ def _storage_codes(details: Any) -> Iterator[Any]:
     for detail in details:
         found = types.StorageError.pb(types.StorageError())
         if detail.Unpack(found):
-            yield types.StorageError.StorageErrorCode(found.code)
+            yield found.code  # a later service may have codes that are not known here
 
 
 def _after_s(details: Any) -> float:

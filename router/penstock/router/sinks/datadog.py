@@ -13,8 +13,9 @@ Datadog recognises nothing that comes again. Each log and span has its place in 
 delta temporality) counts twice after a crash.
 
 An intake says 202 to what it then drops or cuts off, so that is refused here and becomes a dead
-letter: a log of more than 1 MB, and a point more than ten minutes ahead (`future_s`) or an hour
-behind (`past_s`; larger where "historical metrics ingestion" is on) the router's clock. It names no
+letter: a log of more than 1 MB, or more than two hours ahead of (`logs_future_s`) or 18 behind the
+router's clock (`logs_past_s`), and a point more than ten minutes ahead (`future_s`) or an hour
+behind (`past_s`; larger where "historical metrics ingestion" is on). It names no
 record that it refuses with 400: those are looked for in halves. What it rejects in an answer of 202
 it does not name either, so the whole request is laid aside. A limit of Datadog's rate of metrics
 says in `X-RateLimit-Reset` when to come again.
@@ -62,6 +63,8 @@ class DatadogSink(HttpSettings):
     agent_url: HttpUrl | None = None
     future_s: Seconds = 600.0
     past_s: Seconds = 3600.0
+    logs_future_s: Seconds = 2 * 3600.0
+    logs_past_s: Seconds = 18 * 3600.0
 
     @model_validator(mode="before")
     @classmethod
@@ -129,19 +132,29 @@ class Datadog(HttpRequestSink):
             span = msgspec.msgpack.encode(span_of(record, place))
             return Item((record["trace_id"], span), len(span), "traces")
         document = document_of(row)
-        body = orjson.dumps(log_of(document, time_ns(row, document), place))
+        moment_ns = time_ns(row, document)
+        config = self._config
+        if fault := self._untimely(moment_ns, config.logs_future_s, config.logs_past_s):
+            return fault
+        body = orjson.dumps(log_of(document, moment_ns, place))
         if len(body) > _LOG_BYTES_MAX:
             return Fault("log_too_large", f"{len(body)} bytes; Datadog would cut it off")
         return Item(body, len(body) + 1, "logs")
 
     def _points(self, record: dict[str, Any]) -> Item | Fault:
-        ahead_s = (record["time_unix_nano"] - self.context.clock.unix_ns()) / 1e9
-        if ahead_s > self._config.future_s:
-            return Fault("in_the_future", f"{ahead_s:.0f} s ahead of the router's clock")
-        if -ahead_s > self._config.past_s:
-            return Fault("too_old", f"{-ahead_s:.0f} s old; Datadog would drop it (past_s)")
+        config = self._config
+        if fault := self._untimely(record["time_unix_nano"], config.future_s, config.past_s):
+            return fault
         body = b",".join(orjson.dumps(series) for series in series_of(record))
         return Item(body, len(body) + 1, "metrics")
+
+    def _untimely(self, moment_ns: int, future_s: float, past_s: float) -> Fault | None:
+        ahead_s = (moment_ns - self.context.clock.unix_ns()) / 1e9
+        if ahead_s > future_s:
+            return Fault("in_the_future", f"{ahead_s:.0f} s ahead of the router's clock")
+        if -ahead_s > past_s:
+            return Fault("too_old", f"{-ahead_s:.0f} s old; Datadog would drop it")
+        return None
 
     @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +42,12 @@ from penstock.router.sinks.request_settings import RequestBatch, RequestSettings
 from penstock.router.sinks.sink import Preview, Sink, SinkContext
 
 Row = dict[str, Any]
+
+
+_NOT_ENCODABLE: Final = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+"""What a record may make of whoever writes it in another form; nesting deeply is one way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +181,7 @@ class RequestSink(Sink):
         """A record that breaks its spec may not block its sink."""
         try:
             return self.encode(row)
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        except _NOT_ENCODABLE as error:
             return Fault("not_encodable", f"{type(error).__name__}: {error}")
 
     def _request(self, lane: str, piece: Sequence[tuple[int, Item]], rows: list[Row]) -> Request:
