@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from penstock.logd.cli.outcome import json_option, tell
 from penstock.logd.cli.server import asking, server_option
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json, safe
@@ -34,7 +35,7 @@ def acl() -> None:
 @acl.command("ls", epilog="Example: penstock logd acl ls --principal alice --json")
 @click.option("--principal", help="Only the rules about this one.")
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@json_option("One JSON object a line.")
 def list_rules(principal: str | None, server: str, as_json: bool) -> None:
     """List the rules."""
     with asking(server) as log:
@@ -59,8 +60,11 @@ def list_rules(principal: str | None, server: str, as_json: bool) -> None:
 @click.argument("principal")
 @click.argument("actions")
 @click.argument("resource")
+@json_option()
 @server_option
-def add(effect: str, principal: str, actions: str, resource: str, server: str) -> None:
+def add(
+    *, effect: str, principal: str, actions: str, resource: str, as_json: bool, server: str
+) -> None:
     """Allow or deny PRINCIPAL ACTIONS on RESOURCE; the same again changes nothing.
 
     ACTIONS is one or several of publish, read, create, delete, alter, cursor, admin, with commas
@@ -74,20 +78,24 @@ def add(effect: str, principal: str, actions: str, resource: str, server: str) -
     ]
     with asking(server) as log:
         changed = log.ask(access_calls.put_acls(rules))
+    if as_json:
+        echo_json({"rules": [{"id": one.id} | asdict(one) for one in rules], "changed": changed})
+        return
     for rule in rules:
         click.echo(f"{rule.id}  {safe(rule.text)}{'' if changed else '  (was there already)'}")
 
 
 @acl.command(epilog="Example: penstock logd acl rm 3f1c0a9be27d")
 @click.argument("ids", nargs=-1, required=True)
+@json_option()
 @server_option
-def rm(ids: tuple[str, ...], server: str) -> None:
+def rm(ids: tuple[str, ...], as_json: bool, server: str) -> None:
     """Remove the rules with these IDS, all of them or none."""
     if len(ids) > ACL_RULES_PER_REQUEST_MAX:
         raise click.UsageError(f"at most {ACL_RULES_PER_REQUEST_MAX} at a time")
     with asking(server) as log:
         log.ask(access_calls.delete_acls(ids))
-    click.echo(f"removed: {safe(', '.join(ids))}")
+    tell(f"removed: {', '.join(ids)}", {"removed": ids}, as_json=as_json)
 
 
 @acl.command("test", epilog="Example: penstock logd acl test read orders --principal alice")
@@ -96,7 +104,7 @@ def rm(ids: tuple[str, ...], server: str) -> None:
 @click.option("--principal", help="By default whoever asks.")
 @click.option("--group", "groups", multiple=True, help="That it is in; may be repeated.")
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option()
 def judge(
     action: str,
     resource: str,
@@ -111,10 +119,8 @@ def judge(
     call = access_calls.judge(action, resource, principal=principal, groups=groups)
     with asking(server) as log:
         verdict = log.ask(call)
-    if as_json:
-        echo_json(asdict(verdict))
-    else:
-        click.echo(f"{'allowed' if verdict.allowed else 'denied'}: {safe(verdict.reason)}")
+    words = f"{'allowed' if verdict.allowed else 'denied'}: {verdict.reason}"
+    tell(words, asdict(verdict), as_json=as_json)
     if not verdict.allowed:
         sys.exit(ExitCode.FAILURE)
 
@@ -149,7 +155,7 @@ def nats(logd_user: str, server: str) -> None:
 @click.argument("resource")
 @click.option("--all", "denied", is_flag=True, help="Also those who may not.")
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@json_option("One JSON object a line.")
 def who_can(action: str, resource: str, denied: bool, server: str, as_json: bool) -> None:
     """List who may do ACTION on RESOURCE, and by which rule.
 
@@ -180,7 +186,7 @@ def quotas() -> None:
 
 @quotas.command("ls", epilog="Example: penstock logd quotas ls --json")
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@json_option("One JSON object a line.")
 def list_quotas(server: str, as_json: bool) -> None:
     """List the quotas; * is that of all who have none of their own."""
     with asking(server) as log:
@@ -203,24 +209,28 @@ def list_quotas(server: str, as_json: bool) -> None:
 @click.option("--bytes-out-per-s", type=click.IntRange(min=1), help="Fetched, and subscribed to.")
 @click.option("--requests-per-s", type=click.IntRange(min=1), help="Requests and calls.")
 @click.option("--streams", type=click.IntRange(min=0), help="That it created, at a time.")
+@json_option()
 @server_option
-def set_quota(principal: str, server: str, **limits: Any) -> None:
+def set_quota(principal: str, as_json: bool, server: str, **limits: Any) -> None:
     """Set the quota of PRINCIPAL, a name, or * for all who have none; what is not given is free."""
     if not any(limit is not None for limit in limits.values()):
         raise click.UsageError("give it a limit, or remove it: penstock logd quotas rm")
+    quota = Quota(principal=principal, **limits)
     with asking(server) as log:
-        log.ask(access_calls.put_quota(Quota(principal=principal, **limits)))
-    click.echo(f"quota of {safe(principal)} is set")
+        log.ask(access_calls.put_quota(quota))
+    tell(f"quota of {principal} is set", asdict(quota), as_json=as_json)
 
 
 @quotas.command("rm", epilog="Example: penstock logd quotas rm alice")
 @click.argument("principal")
+@json_option()
 @server_option
-def remove_quota(principal: str, server: str) -> None:
+def remove_quota(principal: str, as_json: bool, server: str) -> None:
     """Remove the quota of PRINCIPAL."""
     with asking(server) as log:
         log.ask(access_calls.delete_quota(principal))
-    click.echo(f"quota of {safe(principal)} is removed")
+    done = {"principal": principal, "removed": True}
+    tell(f"quota of {principal} is removed", done, as_json=as_json)
 
 
 def _all(log: LogClient) -> tuple[AclPage, list[AclRule]]:

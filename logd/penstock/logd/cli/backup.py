@@ -22,6 +22,7 @@ from penstock.logd.backup import (
 )
 from penstock.logd.cli.copying import PartitionCopy
 from penstock.logd.cli.export import OutputError
+from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.progress import Progress
 from penstock.logd.cli.server import AskRefusedError, asking, server_option, stream_argument
 from penstock.logd.cli.text import echo_json, human_bytes
@@ -56,7 +57,7 @@ class DamagedBackupError(ServiceError):
     required=True,
     help="A directory that is not there yet, or what an earlier run was cut short in.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Say what was written as JSON.")
+@json_option("Say what was written as JSON.")
 @server_option
 def backup(stream: str, directory: Path, as_json: bool, server: str) -> None:
     """Copy STREAM, as it is committed now, into a directory.
@@ -85,7 +86,7 @@ def backup(stream: str, directory: Path, as_json: bool, server: str) -> None:
 @click.option("--keep-retention", is_flag=True, help="With its limits: what is older goes at once.")
 @click.option("--check", "only_check", is_flag=True, help="Only verify the backup.")
 @click.option("--retry-s", default=60.0, show_default=True, help="For as long as logd is away.")
-@click.option("--json", "as_json", is_flag=True, help="Say what was restored as JSON.")
+@json_option("Say what was restored as JSON.")
 @server_option
 def restore(  # noqa: PLR0913 - what is to come of it, and how
     *,

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from penstock.logd.cli.moving import left_of_drain, left_of_rebalance
+from penstock.logd.cli.outcome import json_option, tell
 from penstock.logd.cli.server import asking, server_option
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json
@@ -31,7 +32,7 @@ def cluster() -> None:
 
 @cluster.command(epilog="Example: penstock logd cluster info --json")
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option()
 def info(server: str, as_json: bool) -> None:
     """Show the nodes: whether they live, what they lead and have, who is the controller.
 
@@ -52,7 +53,7 @@ def info(server: str, as_json: bool) -> None:
 @cluster.command(epilog="Example: penstock logd cluster drain logd-2")
 @click.argument("node")
 @wait_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, when it is done.")
+@json_option("One JSON object, when it is done.")
 @server_option
 def drain(node: str, wait: bool, server: str, as_json: bool) -> None:
     """Move every replica and leadership off NODE.
@@ -78,31 +79,33 @@ def drain(node: str, wait: bool, server: str, as_json: bool) -> None:
 
 @cluster.command(epilog="Example: penstock logd cluster undrain logd-2")
 @click.argument("node")
+@json_option()
 @server_option
-def undrain(node: str, server: str) -> None:
+def undrain(node: str, as_json: bool, server: str) -> None:
     """Give NODE replicas again; `rebalance` moves some back."""
     with asking(server) as log:
         log.drain_node(node, undo=True)
-    click.echo(f"node {node} is active")
+    tell(f"node {node} is active", {"node": node, "active": True}, as_json=as_json)
 
 
 @cluster.command(epilog="Example: penstock logd cluster remove logd-2 --yes")
 @click.argument("node")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option()
 @server_option
-def remove(node: str, yes: bool, server: str) -> None:
+def remove(node: str, yes: bool, as_json: bool, server: str) -> None:
     """End the membership of NODE for ever; drain it first."""
     with asking(server) as log:
         if not yes:
             click.confirm(f"Remove node {node} from the cluster?", abort=True, err=True)
         log.remove_node(node)
-    click.echo(f"node {node} is removed")
+    tell(f"node {node} is removed", {"node": node, "removed": True}, as_json=as_json)
 
 
 @cluster.command(epilog="Example: penstock logd cluster rebalance --json")
 @wait_option
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, when it is done.")
+@json_option("One JSON object, when it is done.")
 def rebalance(wait: bool, server: str, as_json: bool) -> None:
     """Spread replicas and leaderships evenly over the nodes; data moves in the background.
 
@@ -119,13 +122,14 @@ def rebalance(wait: bool, server: str, as_json: bool) -> None:
             if not as_json:
                 click.echo("nothing is under way any more")
     if as_json:
-        echo_json({"moves": moves})
+        echo_json({"moves": moves, "done": wait})
 
 
 @cluster.command(epilog="Example: penstock logd cluster wait --seconds 300")
 @click.option("--seconds", type=click.FloatRange(min=0), default=300.0, show_default=True)
+@json_option("One JSON object, when it is so.")
 @server_option
-def wait(seconds: float, server: str) -> None:
+def wait(seconds: float, as_json: bool, server: str) -> None:
     """Wait until every node lives and every replica is in sync: then the next may be stopped.
 
     For rolling restarts: stop one node with SIGTERM, which hands on what it leads; start it; wait.
@@ -138,7 +142,8 @@ def wait(seconds: float, server: str) -> None:
             what, fix = missing
             raise UnavailableError(f"after {seconds:g} s: {what}", fix=fix)
         time.sleep(_LOOK_S)
-    click.echo("every node lives, every replica is in sync: one node may be stopped")
+    words = "every node lives, every replica is in sync: one node may be stopped"
+    tell(words, {"in_sync": True}, as_json=as_json)
 
 
 def _missing(server: str) -> tuple[str, str] | None:
@@ -165,7 +170,7 @@ def _missing(server: str) -> tuple[str, str] | None:
 @cluster.command("step-down", epilog="Example: penstock logd cluster step-down --to logd-2")
 @click.option("--to", "heir", metavar="NODE", help="Who is to decide. Default: any other node.")
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option()
 def step_down(heir: str | None, server: str, as_json: bool) -> None:
     """Have another node be the controller, which decides who leads what.
 
@@ -174,10 +179,7 @@ def step_down(heir: str | None, server: str, as_json: bool) -> None:
     """
     with asking(server) as log:
         controller = log.step_down(heir)
-    if as_json:
-        echo_json({"controller": controller})
-    else:
-        click.echo(f"node {controller} is the controller")
+    tell(f"node {controller} is the controller", {"controller": controller}, as_json=as_json)
 
 
 def _summary(info: ClusterInfo, streams: list[StreamInfo]) -> str:

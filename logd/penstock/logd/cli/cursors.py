@@ -5,6 +5,7 @@ from dataclasses import asdict
 import click
 
 from penstock.logd.cli.lag import PartitionPlace, Standing, standings
+from penstock.logd.cli.outcome import json_option, tell
 from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json
@@ -20,7 +21,7 @@ def cursors() -> None:
 @click.option("--consumer", help="Only this consumer's.")
 @click.option("--stream", help="Only those of this stream.")
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@json_option("One JSON object a line.")
 def list_cursors(consumer: str | None, stream: str | None, server: str, as_json: bool) -> None:
     """List cursors: the next record each consumer wants, and how many it has before it."""
     with asking(server) as log:
@@ -53,17 +54,15 @@ def list_cursors(consumer: str | None, stream: str | None, server: str, as_json:
 @click.argument("offset", type=click.IntRange(min=0))
 @click.option("--partition", type=int, default=0, show_default=True)
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option()
 def set_cursor(
     consumer: str, stream: str, offset: int, partition: int, server: str, as_json: bool
 ) -> None:
     """Set the cursor of CONSUMER in STREAM to OFFSET, forwards or back; durable on return."""
     with asking(server) as log:
         cursor = log.cursor(consumer, stream, partition).commit(offset, rewind=True)
-    if as_json:
-        echo_json(asdict(cursor))
-    else:
-        click.echo(f"{consumer} reads {stream}/{partition} from {cursor.offset} on")
+    words = f"{consumer} reads {stream}/{partition} from {cursor.offset} on"
+    tell(words, asdict(cursor), as_json=as_json)
 
 
 @cursors.command(epilog="Example: penstock logd cursors delete billing logs")
@@ -71,16 +70,15 @@ def set_cursor(
 @stream_argument()
 @click.option("--partition", type=int, default=0, show_default=True)
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option()
 def delete(consumer: str, stream: str, partition: int, server: str, as_json: bool) -> None:
     """Delete the cursor of CONSUMER in STREAM; without one, nothing changes."""
     with asking(server) as log:
         deleted = log.delete_cursor(consumer, stream, partition)
-    if as_json:
-        echo_json({"deleted": deleted})
-    else:
-        what = "is deleted" if deleted else "was not there"
-        click.echo(f"the cursor of {consumer} in {stream}/{partition} {what}")
+    what = "is deleted" if deleted else "was not there"
+    words = f"the cursor of {consumer} in {stream}/{partition} {what}"
+    done = {"consumer": consumer, "stream": stream, "partition": partition, "deleted": deleted}
+    tell(words, done, as_json=as_json)
 
 
 def _lag(cursor: Cursor, known: dict[PartitionPlace, Standing]) -> int | None:

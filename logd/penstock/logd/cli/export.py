@@ -12,6 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.positions import (
     PARTITIONS,
     POSITION,
@@ -86,7 +87,7 @@ class _Asked:
 @click.option("--from", "start", type=POSITION, default="earliest", show_default=True)
 @click.option("--to", "end", type=POSITION, default="latest", show_default=True, help="Exclusive.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
-@click.option("--json", "as_json", is_flag=True, help="Say what was written as JSON.")
+@json_option("Say what was written as JSON.")
 @server_option
 def export(
     *, output: Path, form: str | None, force: bool, as_json: bool, server: str, **asked: Any

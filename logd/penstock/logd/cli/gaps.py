@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.server import asking, server_option
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json, safe
@@ -18,7 +19,7 @@ _Rows = list[dict[str, Any]]
 @click.command(epilog="Example: penstock logd gaps --stream logs")
 @click.option("--stream", help="Only this stream's.")
 @click.option("--node", help="Only of this node. Default: all nodes of the cluster.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@json_option("One JSON object a line.")
 @server_option
 def gaps(stream: str | None, node: str | None, as_json: bool, server: str) -> None:
     """Say when streams missed messages, and why; and which offsets are damaged.

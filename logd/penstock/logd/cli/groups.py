@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from penstock.logd.cli.lag import PartitionPlace, Standing, standings
+from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.server import asking, server_option
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json
@@ -19,7 +20,7 @@ def groups() -> None:
 
 @groups.command("ls", epilog="Example: penstock logd groups ls --json")
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@json_option("One JSON object a line.")
 def list_groups(server: str, as_json: bool) -> None:
     """List the consumer groups that have members.
 
@@ -40,7 +41,7 @@ def list_groups(server: str, as_json: bool) -> None:
 @groups.command(epilog="Example: penstock logd groups info billing --json")
 @click.argument("name")
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option()
 def info(name: str, server: str, as_json: bool) -> None:
     """Show the members of group NAME, and the partitions that each of them reads.
 

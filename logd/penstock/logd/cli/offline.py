@@ -11,6 +11,7 @@ import click
 from typing_extensions import override
 
 from penstock.logd import offline
+from penstock.logd.cli.outcome import check_form, json_option
 from penstock.logd.cli.server import AskRefusedError
 from penstock.logd.cli.showing import record_json, record_text, time_text
 from penstock.logd.cli.tables import table
@@ -88,7 +89,7 @@ _key_option = click.option(
     callback=_keys,
     help="A master key, for streams that are encrypted; repeatable.",
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+_json_option = json_option()
 
 
 class DamagedStoreError(ServiceError):
@@ -148,10 +149,9 @@ def repair(directory: Path, dry_run: bool, as_json: bool) -> None:
     "--format",
     "form",
     type=click.Choice(["text", "ndjson", "arrow", "parquet"]),
-    default="text",
-    show_default=True,
-    help="Lines for people, JSON lines, an Arrow IPC stream, or Parquet.",
+    help="Lines for people, JSON lines, an Arrow IPC stream, or Parquet. Default: text.",
 )
+@json_option("JSON lines: the same as --format ndjson.")
 @click.option("--records", is_flag=True, help="With text: every record below its frame.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Instead of stdout."
@@ -159,7 +159,14 @@ def repair(directory: Path, dry_run: bool, as_json: bool) -> None:
 @_live_option
 @_key_option
 def dump(
-    directory: Path, stream: str | None, partition: int, live: bool, keys: Keys, **options: Any
+    *,
+    directory: Path,
+    stream: str | None,
+    partition: int,
+    live: bool,
+    keys: Keys,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Write what DIR holds of STREAM; STREAM is left out for one partition's directory.
 
@@ -171,7 +178,9 @@ def dump(
         damaged.append(text)
         click.echo(f"damaged: {safe(text)}", err=True)
 
-    form, terminal = options["form"], sys.stdout.isatty()
+    check_form(options["form"], as_json=as_json)
+    form = options["form"] = "ndjson" if as_json else options["form"] or "text"
+    terminal = sys.stdout.isatty()
     if options["output"] is None and (form == "parquet" or (form == "arrow" and terminal)):
         raise click.UsageError(f"--format {form} needs --output FILE")
     with _offline():

@@ -12,6 +12,7 @@ import click
 from typing_extensions import override
 
 from penstock.logd.cli.nats import nats_option, publishing
+from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.progress import Progress
 from penstock.logd.cli.text import echo_json, safe
 from penstock.logd.errors import LogdError
@@ -102,7 +103,7 @@ class _Stored:
     help="How long to look for a NATS server.",
 )  # fmt: skip
 @nats_option
-@click.option("--json", "as_json", is_flag=True, help="An ack a line, as JSON.")
+@json_option("An ack a line, as JSON.")
 def publish(  # noqa: PLR0913 - what is published, how, and where
     *,
     subject: str,

@@ -2,6 +2,7 @@
 
 import click
 
+from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.positions import POSITION, Position, resolve
 from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.source import partitions_of
@@ -19,7 +20,7 @@ from penstock.logd.client import LogClient
 @click.option("--all", "everything", is_flag=True, help="Delete every record there is now.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this one. Default: all.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each partition.")
+@json_option("One JSON object for each partition.")
 @server_option
 def purge(  # noqa: PLR0913 - what is to go, and how
     *,

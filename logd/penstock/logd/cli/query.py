@@ -11,6 +11,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.logd.cli.cells import json_row, text_row
+from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.positions import POSITION, Position, resolve
 from penstock.logd.cli.progress import Progress
 from penstock.logd.cli.server import access, asking, server_option
@@ -91,7 +92,7 @@ class _Scope:
     show_default=True,
     help="What sorting, grouping and joining may take.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a row.")
+@json_option("One JSON object a row.")
 @server_option
 def query(  # noqa: PLR0913 - what is asked for, of what, and how
     *,

@@ -11,6 +11,7 @@ import click
 from typing_extensions import override
 
 from penstock.logd.batch import Record, decode_body, encode_body, stream_prefix
+from penstock.logd.cli.outcome import check_form, json_option
 from penstock.logd.cli.positions import (
     PARTITIONS,
     POSITION,
@@ -97,7 +98,7 @@ class _Wanted:
     help="Only records that have it; repeatable, and all must be there.",
 )
 @click.option("--pretty", is_flag=True, help="Headers, and JSON laid out, over several lines.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@json_option("One JSON object a line.")
 @server_option
 def tail(
     *,
@@ -206,24 +207,25 @@ def _time_of(row: _Row) -> int:
     "--format",
     "form",
     type=click.Choice(["ndjson", "arrow"]),
-    default="ndjson",
-    show_default=True,
-    help="JSON lines, or an Arrow IPC stream.",
+    help="JSON lines, or an Arrow IPC stream. Default: ndjson.",
 )
+@json_option("JSON lines: the same as --format ndjson.")
 @server_option
-def fetch(
+def fetch(  # noqa: PLR0913 - what is written, and how
     *,
     stream: str,
     partitions: tuple[int, ...],
     start: Position,
     end: Position,
-    form: str,
+    form: str | None,
+    as_json: bool,
     server: str,
 ) -> None:
     """Write the records of STREAM from one offset or time to another to standard output.
 
     Those of several partitions come by their times, as JSON lines.
     """
+    check_form(form, as_json=as_json)
     with asking(server) as log:
         numbers = partitions_of(log, stream, partitions)
         for option, position in (("--from", start), ("--to", end)):
@@ -231,7 +233,7 @@ def fetch(
         if form == "arrow" and len(numbers) > 1:
             raise click.UsageError("an Arrow stream holds one partition: name it with --partition")
         ranges = [_range(log, stream, number, start, end) for number in numbers]
-        if form == "ndjson":
+        if form != "arrow":
             rows = (_rows(log, part) for part in ranges)
             for number, offset, record in heapq.merge(*rows, key=_time_of):
                 click.echo(record_json(offset, record, number if len(ranges) > 1 else None))

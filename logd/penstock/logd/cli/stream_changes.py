@@ -1,10 +1,12 @@
 """What `penstock logd streams` changes: options, modes, replicas, observers, leaders."""
 
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
 
 from penstock.logd.cli.moving import Parts, Place, left_of_move
+from penstock.logd.cli.outcome import json_option, tell
 from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.stream_options import chosen_options, stream_options, unset_options
 from penstock.logd.cli.text import echo_json
@@ -26,9 +28,16 @@ from penstock.service import ServiceError
     is_flag=True,
     help="Let publishers in though part of its backup is missing, for good.",
 )
+@json_option()
 @server_option
 def alter(
-    name: str, unset: tuple[str, ...], end_restore: bool, server: str, **options: Any
+    *,
+    name: str,
+    unset: tuple[str, ...],
+    end_restore: bool,
+    as_json: bool,
+    server: str,
+    **options: Any,
 ) -> None:
     """Change options of the stream NAME in a cluster; the others stay as they are.
 
@@ -43,51 +52,58 @@ def alter(
         raise click.UsageError("name an option to change")
     with asking(server) as log:
         log.alter_stream(name, **changes)
-    click.echo(f"stream {name} is changed: {', '.join(sorted(changes))}")
+    words = f"stream {name} is changed: {', '.join(sorted(changes))}"
+    tell(words, {"stream": name, "changed": changes}, as_json=as_json)
 
 
 @click.command(epilog="Example: penstock logd streams pause logs")
 @stream_argument("name")
 @click.option("--hold", is_flag=True, help="Off its subject, until it is resumed.")
+@json_option()
 @server_option
-def pause(name: str, hold: bool, server: str) -> None:
+def pause(name: str, hold: bool, as_json: bool, server: str) -> None:
     """Let the stream NAME rest until a message comes for it; it can be read.
 
     The message is stored, and ends the pause. With --hold nothing is stored until it is resumed.
     """
     with asking(server) as log:
         log.set_stream_mode(name, paused=True, held=hold)
-    click.echo(f"stream {name} is {'held' if hold else 'paused'}")
+    words = f"stream {name} is {'held' if hold else 'paused'}"
+    tell(words, {"stream": name, "paused": True, "held": hold}, as_json=as_json)
 
 
 @click.command(epilog="Example: penstock logd streams resume logs")
 @stream_argument("name")
+@json_option()
 @server_option
-def resume(name: str, server: str) -> None:
+def resume(name: str, as_json: bool, server: str) -> None:
     """Let the stream NAME take messages again, after a pause."""
     with asking(server) as log:
         log.set_stream_mode(name, paused=False)
-    click.echo(f"stream {name} is resumed")
+    done = {"stream": name, "paused": False, "held": False}
+    tell(f"stream {name} is resumed", done, as_json=as_json)
 
 
 @click.command(epilog="Example: penstock logd streams readonly logs")
 @stream_argument("name")
+@json_option()
 @server_option
-def readonly(name: str, server: str) -> None:
+def readonly(name: str, as_json: bool, server: str) -> None:
     """Refuse what is published to the stream NAME; publishers that ask for acks are told."""
     with asking(server) as log:
         log.set_stream_mode(name, read_only=True)
-    click.echo(f"stream {name} is read-only")
+    tell(f"stream {name} is read-only", {"stream": name, "read_only": True}, as_json=as_json)
 
 
 @click.command(epilog="Example: penstock logd streams writable logs")
 @stream_argument("name")
+@json_option()
 @server_option
-def writable(name: str, server: str) -> None:
+def writable(name: str, as_json: bool, server: str) -> None:
     """Store what is published to the stream NAME again."""
     with asking(server) as log:
         log.set_stream_mode(name, read_only=False)
-    click.echo(f"stream {name} is writable")
+    tell(f"stream {name} is writable", {"stream": name, "read_only": False}, as_json=as_json)
 
 
 @click.command(epilog="Example: penstock logd streams move logs --to logd-1,logd-2,logd-4")
@@ -96,7 +112,7 @@ def writable(name: str, server: str) -> None:
 @click.option("--to", "nodes", metavar="NODE,...", help="Its replicas from now on, leader first.")
 @click.option("--cancel", is_flag=True, help="Give up a move that is under way.")
 @wait_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, when it is done.")
+@json_option("One JSON object, when it is done.")
 @server_option
 def move(  # noqa: PLR0913 - what is to go where, and how it is told
     *,
@@ -169,8 +185,11 @@ class MovedElsewhereError(ServiceError):
 @click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--on", "nodes", metavar="NODE,...", help="Its observers from now on.")
 @click.option("--none", is_flag=True, help="It has none from now on.")
+@json_option()
 @server_option
-def observers(name: str, partition: int, nodes: str | None, none: bool, server: str) -> None:
+def observers(
+    *, name: str, partition: int, nodes: str | None, none: bool, as_json: bool, server: str
+) -> None:
     """Have other nodes hold a copy of a partition of the stream NAME, for readers.
 
     An observer is fed like a replica, but nothing waits for it and it never leads.
@@ -180,15 +199,18 @@ def observers(name: str, partition: int, nodes: str | None, none: bool, server: 
     wanted = [] if nodes is None else [node.strip() for node in nodes.split(",")]
     with asking(server) as log:
         log.set_observers(name, partition, wanted)
-    click.echo(f"{name}/{partition} is observed by {', '.join(wanted) or 'nobody'}")
+    words = f"{name}/{partition} is observed by {', '.join(wanted) or 'nobody'}"
+    done = {"stream": name, "partition": partition, "observers": wanted}
+    tell(words, done, as_json=as_json)
 
 
 @click.command(epilog="Example: penstock logd streams elect logs --partition 2 --lose-records")
 @stream_argument("name")
 @click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--lose-records", is_flag=True, help="Do not ask.")
+@json_option()
 @server_option
-def elect(name: str, partition: int, lose_records: bool, server: str) -> None:
+def elect(name: str, partition: int, lose_records: bool, as_json: bool, server: str) -> None:
     """Have a replica of the stream NAME lead that lacks acked records.
 
     For a partition that has no leader, because every replica that was in sync is lost. Whatever
@@ -209,4 +231,5 @@ def elect(name: str, partition: int, lose_records: bool, server: str) -> None:
         lost = f"at most {found.lost_max} records are lost, from offset {found.end_offset} on"
     else:
         lost = "no record is lost that is known of"
-    click.echo(f"{where} is led by {found.leader}; {lost}")
+    done = {"stream": name, "partition": partition, "lost_max": found.lost_max} | asdict(found)
+    tell(f"{where} is led by {found.leader}; {lost}", done, as_json=as_json)

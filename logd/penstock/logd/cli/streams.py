@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.logd.cli.outcome import json_option, tell
 from penstock.logd.cli.purge import purge
 from penstock.logd.cli.server import AskRefusedError, asking, server_option, stream_argument
 from penstock.logd.cli.stream_changes import (
@@ -37,7 +38,7 @@ for _command in (alter, purge, pause, resume, readonly, writable, move, observer
 @streams.command("ls", epilog="Example: penstock logd streams ls --json")
 @click.option("--internal", is_flag=True, help="Also logd's own.")
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@json_option("One JSON object a line.")
 def list_streams(internal: bool, server: str, as_json: bool) -> None:
     """List the streams, with a line for each partition.
 
@@ -67,8 +68,9 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
     help="Of what is on disk; cannot be changed.",
 )
 @stream_options
+@json_option()
 @server_option
-def create(name: str, subject: str, server: str, **options: Any) -> None:
+def create(name: str, subject: str, as_json: bool, server: str, **options: Any) -> None:
     """Create a stream NAME; the same again changes nothing.
 
     Partition 0 stores the subject itself, partition n what is published on the subject with .n
@@ -76,13 +78,15 @@ def create(name: str, subject: str, server: str, **options: Any) -> None:
     """
     with asking(server) as log:
         stream = log.create_stream(name, subject, **chosen_options(options))
-    click.echo(f"stream {stream.name} stores {stream.subject}")
+    done = {"stream": stream.name, "subject": stream.subject, "incarnation": stream.incarnation}
+    done |= {"partitions": len(stream.partitions)}
+    tell(f"stream {stream.name} stores {stream.subject}", done, as_json=as_json)
 
 
 @streams.command(epilog="Example: penstock logd streams info logs")
 @stream_argument("name")
 @server_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option()
 def info(name: str, server: str, as_json: bool) -> None:
     """Show everything about the stream NAME."""
     with asking(server) as log:
@@ -109,19 +113,22 @@ def info(name: str, server: str, as_json: bool) -> None:
 @streams.command("open", epilog="Example: penstock logd streams open logs")
 @stream_argument("name")
 @click.option("--node", help="Of a cluster; default: the one at --server.")
+@json_option()
 @server_option
-def open_stream(name: str, node: str | None, server: str) -> None:
+def open_stream(name: str, node: str | None, as_json: bool, server: str) -> None:
     """Open the stream NAME again, after what made it fail was seen to."""
     with asking(server) as log:
         log.open_stream(name, node=node)
-    click.echo(f"stream {name} is open")
+    done = {"stream": name, "node": node, "open": True}
+    tell(f"stream {name} is open", done, as_json=as_json)
 
 
 @streams.command(epilog="Example: penstock logd streams delete scratch --yes")
 @stream_argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option()
 @server_option
-def delete(name: str, yes: bool, server: str) -> None:
+def delete(name: str, yes: bool, as_json: bool, server: str) -> None:
     """Delete the stream NAME and everything in it."""
     with asking(server) as log:
         stream = log.stream(name)
@@ -130,18 +137,22 @@ def delete(name: str, yes: bool, server: str) -> None:
             records = sum(part.high_watermark + 1 - part.start_offset for part in known)
             click.confirm(f"Delete stream {name} with {records} records?", abort=True, err=True)
         log.delete_stream(name)
-    click.echo(f"stream {name} is deleted")
+    tell(f"stream {name} is deleted", {"stream": name, "deleted": True}, as_json=as_json)
 
 
 @click.command(epilog="Example: penstock logd match telemetry.logs.checkout")
 @click.argument("subject")
+@json_option()
 @server_option
-def match(subject: str, server: str) -> None:
+def match(subject: str, as_json: bool, server: str) -> None:
     """Say which streams store what is published on SUBJECT; exit code 1: none does."""
     with asking(server) as log:
         found = log.match(subject)
-    for name in found:
-        click.echo(name)
+    if as_json:
+        echo_json({"subject": subject, "streams": found})
+    else:
+        for name in found:
+            click.echo(name)
     if not found:
         raise AskRefusedError(
             f"no stream stores {safe(subject)}",

@@ -21,6 +21,8 @@ USAGE = [
     "tail logs --from 99999999999999d",
     "tail logs --header =x",
     "tail logs --pretty --json",
+    "fetch logs --json --format arrow",
+    "dump . --json --format text",
     "publish t.a --tombstone",
     "publish t.a x --tombstone --key k",
     "publish t.a --tombstone --key k --id 1",
@@ -91,10 +93,12 @@ def test_without_a_logd_every_command_ends_with_69_and_says_what_to_do(
     (tmp_path / "logs").mkdir()  # a backup that is sound, for `restore`
     manifest = Manifest("1", "", "logs", "t.>", "x", {}, [BackupPartition(0, 0)])
     manifest.save(tmp_path / "logs" / MANIFEST)
-    done = CliRunner().invoke(cli, [*words, "--server", f"127.0.0.1:{free_port()}"])
-    assert (done.exit_code, done.stdout) == (69, ""), done.output
-    assert "cannot be reached" in done.stderr
-    assert "fix: start logd, or name its fetch address with --server" in done.stderr
+    nobody = ["--server", f"127.0.0.1:{free_port()}"]
+    for more in ([], ["--json"])[: 1 + (words[:2] != ("acl", "nats"))]:
+        done = CliRunner().invoke(cli, [*words, *nobody, *more])
+        assert (done.exit_code, done.stdout) == (69, ""), done.output
+        assert "cannot be reached" in done.stderr
+        assert "fix: start logd, or name its fetch address with --server" in done.stderr
 
 
 def test_without_nats_publishing_ends_with_69() -> None:

@@ -27,7 +27,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> FakeLog:
 
 
 def shown(*words: str) -> list[tuple[int | None, int, str]]:
-    done = CliRunner().invoke(cli, [*words, "--json"] if words[0] == "tail" else list(words))
+    done = CliRunner().invoke(cli, [*words, "--json"])
     assert done.exit_code == 0, done.output
     found = [orjson.loads(line) for line in done.stdout.splitlines()]
     return [(one.get("partition"), one["offset"], one["value"]) for one in found]
