@@ -10,7 +10,7 @@ throws failed batches away.
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.specs import environment, hooks
@@ -48,6 +48,7 @@ except ImportError as error:
 
 from typing_extensions import override
 
+from penstock.specs.otel_bound import BoundSpanProcessor, bound_at_start
 from penstock.specs.otel_records import log_record, metric_records, span_record
 from penstock.specs.resource import fit_resource
 
@@ -75,10 +76,7 @@ class _Outlet:
                 return
             record["sample_weight"] = emitter.sampler.weight
         if kind == "span" and emitter.facts is not None:
-            facts = emitter.facts.at(record["end_time_unix_nano"])
-            own = record.get("attributes", {})
-            if facts and len(own) + len(facts) <= ATTRIBUTES_MAX:
-                record["attributes"] = {**facts, **own}
+            _add_below(record, emitter.facts.at(record["end_time_unix_nano"]))
         try:
             line = _encode(emitter.scrubber.scrub(record))
             extra = self._resource_json(emitter, resource)
@@ -120,6 +118,10 @@ class PenstockSpanExporter(SpanExporter):
         for span in spans:
             try:
                 record = span_record(span)
+                if (here := bound_at_start(span)) is not None:
+                    if here.context:
+                        record["context"] = dict(here.context)
+                    _add_below(record, here.attributes)
             except Exception:  # noqa: BLE001 - one odd span must not lose its batch
                 self._outlet.lose("span")
             else:
@@ -240,6 +242,7 @@ def shutdown() -> None:
 
 def _install_tracers(emitter: Emitter | None, resource: Resource) -> None:
     tracers = TracerProvider(resource=resource)
+    tracers.add_span_processor(BoundSpanProcessor())
     tracers.add_span_processor(BatchSpanProcessor(PenstockSpanExporter(emitter)))
     trace.set_tracer_provider(tracers)
 
@@ -278,6 +281,19 @@ def temporality_of(preference: str) -> dict[type, AggregationTemporality]:
         UpDownCounter: cumulative,
         ObservableUpDownCounter: cumulative,
     }
+
+
+def _add_below(record: dict[str, Any], around: Mapping[str, Any]) -> None:
+    """Attributes that give way to the record's own; what there is no room for is counted."""
+    own = record.get("attributes", {})
+    more = [item for item in around.items() if item[0] not in own]
+    if not more:
+        return
+    room = max(0, ATTRIBUTES_MAX - len(own))
+    if len(more) > room:
+        dropped = record.get("dropped_attributes_count", 0)
+        record["dropped_attributes_count"] = dropped + len(more) - room
+    record["attributes"] = {**dict(more[:room]), **own}
 
 
 def _encode(record: dict[str, Any]) -> bytes:
