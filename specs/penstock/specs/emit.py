@@ -22,6 +22,7 @@ from typing import Any, Final
 from penstock.specs import clock, limits, native
 from penstock.specs.attributes import encodable
 from penstock.specs.audit_lane import AuditLane
+from penstock.specs.cardinality import Cardinality
 from penstock.specs.codec import to_wire
 from penstock.specs.core.delivery import Delivery
 from penstock.specs.core.folding import Folder
@@ -112,6 +113,7 @@ class Emitter:
         self.scrubber: Final = scrubber or usual_scrubber()
         self.sampler: Final = Sampler(sampling) if sampling != 1 else None
         self.facts: Final = MachineFacts() if machine_facts else None
+        self._cardinality = Cardinality()
         self._limits = limits or EmitterLimits()
         self._batch_records_max = self._limits.batch_records_max
         self._batch_bytes_max = self._limits.batch_bytes_max
@@ -179,7 +181,14 @@ class Emitter:
     def emit_record(self, record: Record) -> bool:
         """Offer a record; False when it was dropped at once."""
         try:
-            fields = self.scrubber.scrub(to_wire(record))
+            fields = to_wire(record)
+            if record.kind == "metric" and record.own_fields:
+                try:
+                    self._cardinality.fold(type(record), fields)
+                except ValueError:
+                    self.lose(record.kind, "dimension_overflow")
+                    return False
+            fields = self.scrubber.scrub(fields)
             try:
                 line = encode_json(fields)
             except (TypeError, ValueError):
@@ -219,6 +228,7 @@ class Emitter:
                 dropped=_dropped(state),
                 queued=state.queue.records,
                 in_flight=state.delivery.in_flight,
+                folded=dict(self._cardinality.folded),
             )
         return counters if state.lane is None else state.lane.counted(counters)
 

@@ -1,6 +1,6 @@
 """What an emitter may hold, and its account of what became of records."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from penstock.specs import limits
@@ -58,6 +58,7 @@ class Counters:
         dropped: Given up, by kind and reason.
         queued: Waiting, all kinds.
         in_flight: Sent and not answered yet, all kinds.
+        folded: Values of metrics' dimensions beyond their caps, by attribute.
     """
 
     emitted: dict[str, int]
@@ -65,6 +66,7 @@ class Counters:
     dropped: dict[str, dict[str, int]]
     queued: int
     in_flight: int
+    folded: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

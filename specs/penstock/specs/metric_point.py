@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
+from penstock.specs.current import emit_here
 from penstock.specs.envelope import CONFIG, Record
 from penstock.specs.limits import (
     BUCKETS_MAX,
@@ -94,6 +95,13 @@ class MetricPoint(Record, spec="metric/1.0"):
     negative: Buckets | None = None
     exemplars: Annotated[list[Exemplar] | None, Field(max_length=EXEMPLARS_MAX)] = None
     flags: Annotated[Int64 | None, Field(ge=0, le=0xFFFF_FFFF)] = None
+
+    def emit(self) -> bool:
+        """Emit through the process's emitter; False when it was dropped, also without `setup`.
+
+        A dimension's values beyond its cap go out as one: `penstock.specs.cardinality`.
+        """
+        return emit_here(self)
 
 
 _TYPED = (
