@@ -40,6 +40,14 @@ def exception_attributes(error: BaseException) -> dict[str, Any]:
     return attributes
 
 
+def fingerprint(error: BaseException) -> str:
+    """That of `exception_attributes` alone; empty where an odd exception cannot be looked at."""
+    try:
+        return _Account().of(error)[1]
+    except Exception:  # noqa: BLE001 - what is raised must go on, whatever it is
+        return ""
+
+
 class _Account:
     """Tells one exception with all that belongs to it, within bounds."""
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self
 
 from penstock.specs import clock, current
 from penstock.specs.attributes import clean_text
+from penstock.specs.exceptions import fingerprint
 from penstock.specs.limits import LINKS_MAX, NAME_CHARACTERS_MAX
 from penstock.specs.propagation import parse_traceparent
 from penstock.specs.traces import (
@@ -123,6 +124,7 @@ class RunningSpan:
         self._work.has_ended = True
         if isinstance(error, Exception):  # a task that is cancelled has not failed
             self.fields.setdefault("error.type", type(error).__qualname__)
+            self.fields.setdefault("exception.fingerprint", fingerprint(error))
             self.fail(self.message or clean_text(error))
         sink = current.sink()
         if sink is not None and self._pid == os.getpid():

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import os
+import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing_extensions import override
 from penstock import specs
 from penstock.specs import clock
 from penstock.specs.app import use_emitter
+from penstock.specs.exceptions import exception_attributes
 from penstock.specs.limits import ATTRIBUTES_MAX, LINKS_MAX, NAME_CHARACTERS_MAX
 from penstock.specs.request import Habits, Request, handling
 from penstock.specs.server_span import server_span
@@ -67,6 +69,26 @@ def test_a_span_says_what_was_done_how_long_and_with_what(output: Output) -> Non
         "tenant": "t-1", "order_id": 7, "card.brand": "visa", "amount": 42,
     }  # fmt: skip
     assert "parent_span_id" not in record
+
+
+@pytest.mark.usefixtures("world")
+def test_a_fault_has_one_fingerprint_on_its_spans_and_in_the_log(output: Output) -> None:
+    def fault(card: str) -> None:
+        raise TimeoutError(f"no answer for {card}")
+
+    for card in ("a", "b"):
+        try:
+            with specs.span("charge"):
+                fault(card)
+        except TimeoutError as error:
+            caught = error
+    found = [record["attributes"] for record in output.records()]
+    assert found[0]["exception.fingerprint"] == found[1]["exception.fingerprint"]
+    assert re.fullmatch("[0-9a-f]{16}", found[0]["exception.fingerprint"])
+    assert exception_attributes(caught)["exception.type"] == found[0]["error.type"]
+    with specs.span("fine"):
+        pass
+    assert "attributes" not in output.records()[-1]
 
 
 @pytest.mark.usefixtures("world")
