@@ -29,6 +29,12 @@ CARRIED: Final = ("user.id", "account.id", "account.license", "request.id", "ses
 """The keys of the context that baggage may hold."""
 
 _TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_STATE_KEY: Final = (
+    r"(?:[a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
+)
+_STATE_VALUE: Final = r"[ -+\--<>-~]{0,255}[!-+\--<>-~]"
+_STATE_MEMBER: Final = re.compile(f"({_STATE_KEY})={_STATE_VALUE}")
+_STATE_MEMBERS_MAX: Final = 32
 _SAFE: Final = "!#$&'()*+-./:<=>?@[]^_`{|}~"
 
 
@@ -60,8 +66,7 @@ def extracted(headers: Mapping[str, str], *, baggage: bool = False) -> Iterator[
             request becomes ``request.parent_id``.
     """
     trace = parse_traceparent(headers.get(TRACEPARENT, ""))
-    state = headers.get(TRACESTATE, "") if trace else ""
-    state = state if len(state) <= TRACE_STATE_CHARACTERS_MAX else ""
+    state = parse_tracestate(headers.get(TRACESTATE, "")) if trace else ""
     with ExitStack() as stack:
         if trace:
             stack.enter_context(use_trace(trace, state))
@@ -95,6 +100,22 @@ def parse_traceparent(text: str) -> dict[str, Any] | None:
     if unknown or trace_id == ZERO_TRACE or span_id == ZERO_SPAN:
         return None
     return {"trace_id": trace_id, "span_id": span_id, "trace_flags": int(flags, 16)}
+
+
+def parse_tracestate(text: str) -> str:
+    """A ``tracestate`` header as it is passed on: all of it, or nothing if it is not well formed.
+
+    W3C Trace Context: at most 32 members, keys that come once, values of printable ASCII without
+    comma and equals sign, blanks only around members, which may be empty.
+    """
+    if len(text) > TRACE_STATE_CHARACTERS_MAX:
+        return ""
+    members = [member for part in text.split(",") if (member := part.strip(" \t"))]
+    found = [_STATE_MEMBER.fullmatch(member) for member in members]
+    keys = {match[1] for match in found if match is not None}
+    if not len(keys) == len(members) <= _STATE_MEMBERS_MAX:
+        return ""
+    return ",".join(members)
 
 
 def parse_baggage(text: str) -> dict[str, str]:

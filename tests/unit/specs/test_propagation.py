@@ -11,7 +11,13 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from penstock import specs
 from penstock.specs.bound import bound
-from penstock.specs.propagation import CARRIED, new_trace, parse_baggage, parse_traceparent
+from penstock.specs.propagation import (
+    CARRIED,
+    new_trace,
+    parse_baggage,
+    parse_traceparent,
+    parse_tracestate,
+)
 from penstock.specs.traces import trace_fields
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -57,6 +63,41 @@ def test_malformed_parents_are_ignored(text: str) -> None:
     assert parse_traceparent(text) is None
     with specs.extracted({"traceparent": text}):
         assert trace_fields() == {}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "vendor", "vendor=", "=1", "Vendor=1", "vendor=a=b", "vendor=1\r\nX-Evil: 1", "vendor=\x00",
+        "vendor=é", "vendor=1;other", "a=1,a=2", "vendor=1,broken", "v=" + "x" * 257, "@a=1",
+        "1a=1", "v@=1", "v@" + "a" * 15 + "=1", ",".join(f"k{n}=1" for n in range(33)),
+        "v=" + "x" * 600, "ven dor=1", "vendor =1",
+    ],
+)  # fmt: skip
+def test_malformed_states_are_not_passed_on(state: str) -> None:
+    expected = {"traceparent": PARENT}
+    if state == "vendor=1;other":  # a semicolon is an ordinary character
+        expected["tracestate"] = state
+    with specs.extracted({"traceparent": PARENT, "tracestate": state}):
+        headers: dict[str, str] = {}
+        specs.inject(headers)
+        assert trace_fields() == FIELDS
+        with specs.span("own") as span:
+            assert span.state == expected.get("tracestate", "")
+    assert headers == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("a=1 , b=2,,", "a=1,b=2"),
+        ("0tenant@sys=x y,foo_-*/=!~", "0tenant@sys=x y,foo_-*/=!~"),
+        (",".join(f"k{n}=1" for n in range(32)), ",".join(f"k{n}=1" for n in range(32))),
+        ("", ""),
+    ],
+)
+def test_well_formed_states_are_passed_on(state: str, expected: str) -> None:
+    assert parse_tracestate(state) == expected
 
 
 def test_parents_of_later_versions_are_understood() -> None:
