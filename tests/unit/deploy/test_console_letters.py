@@ -1,5 +1,6 @@
 """The console's way to a job's dead letters: over TLS, with the token of actions and no other."""
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,11 +9,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from penstock.deploy.console import letters
+from penstock.deploy.console.asking import Answer
 from penstock.deploy.console.config import AccessSection, ConsoleConfig
 from penstock.deploy.console.letters import PATH, RouterDoors
+from penstock.deploy.console.polling import Polling
+from penstock.deploy.core.rates import Rates
 from penstock.logd.errors import UnavailableError
 from penstock.router import replays
 from penstock.service import AdminAccess, Health, Status, Visitor, admin_server
+from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority
 
 READS, ACTS = "0123456789abcdef", "fedcba9876543210"
@@ -29,6 +35,10 @@ class Job:
         if visitor.authorization != f"Bearer {ACTS}":
             return "401 Unauthorized", {"error": "that is not the token"}
         return "202 Accepted", {"done": "1 files"}
+
+
+def doors_of(config: ConsoleConfig, component: str = "router") -> RouterDoors:
+    return RouterDoors(config, lambda _: component)
 
 
 @pytest.fixture
@@ -65,13 +75,13 @@ def test_the_console_and_the_router_speak_of_the_same_path() -> None:
 async def test_a_job_behind_tls_is_asked_with_the_token_of_actions(
     config: ConsoleConfig, job: Job
 ) -> None:
-    answer = await RouterDoors(config).about_letters("router", {"do": "replay", "sink": "lake"})
+    answer = await doors_of(config).about_letters("router", {"do": "replay", "sink": "lake"})
     assert answer == {"done": "1 files"}
     assert job.asked == [(f"Bearer {ACTS}", {"do": "replay", "sink": "lake"})]
 
 
 async def test_why_nothing_is_done_is_told(config: ConsoleConfig, tmp_path: Path) -> None:
-    doors = RouterDoors(config)
+    doors = doors_of(config)
     (tmp_path / "actions.token").write_text("another\n")
     with pytest.raises(UnavailableError, match="that is not the token"):
         await doors.about_letters("router", {"do": "list"})
@@ -82,4 +92,58 @@ async def test_why_nothing_is_done_is_told(config: ConsoleConfig, tmp_path: Path
         await doors.about_letters("other", {"do": "list"})
     unknown = config.model_copy(update={"access": AccessSection()})
     with pytest.raises(UnavailableError):
-        await RouterDoors(unknown).about_letters("router", {"do": "list"})
+        await doors_of(unknown).about_letters("router", {"do": "list"})
+
+
+@pytest.mark.parametrize(
+    ("component", "why"),
+    [("collector", "is a collector"), ("nats", "is a nats"), ("", "has not said yet")],
+)
+async def test_the_token_of_actions_is_shown_to_routers_alone(
+    config: ConsoleConfig, job: Job, component: str, why: str
+) -> None:
+    with pytest.raises(UnavailableError, match=rf"router {why}.*correct the key `parts`"):
+        await doors_of(config, component).about_letters("router", {"do": "list"})
+    assert job.asked == []
+
+
+PLAIN = [
+    "http://10.0.0.7:9296", "http://router:9296", "http://[fd00::1]:9296", "http://127.0.0.1.nip:1",
+    "http://127.0.0.1@10.0.0.7:9296",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", PLAIN)
+async def test_the_token_of_actions_is_not_sent_in_clear_to_other_machines(
+    config: ConsoleConfig, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def ask(url: str, *_: Any, **__: Any) -> Answer:
+        asked.append(url)
+        return Answer({})
+
+    monkeypatch.setattr(letters, "ask_json", ask)
+    plain = config.model_copy(update={"parts": {"router": url}})
+    with pytest.raises(UnavailableError, match=r"not sent over plain http.*https://"):
+        await doors_of(plain).about_letters("router", {"do": "list"})
+    assert asked == []
+    for near in ("http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://router:1"):
+        known = config.model_copy(update={"parts": {"router": near}})
+        assert await doors_of(known).about_letters("router", {"do": "list"}) == {}
+    assert len(asked) == 4
+
+
+async def test_what_a_part_is_its_last_answer_says(job: Job) -> None:
+    status = Status("collector", "edge", "1.0", Health.READY)
+    server = admin_server(lambda: status, CollectorRegistry(), None, {PATH: job.answer})
+    address = server.start("127.0.0.1:0")
+    config = ConsoleConfig(parts={"router": f"http://{address}"}, timeout_s=20)
+    answered = asyncio.Event()
+    polling = Polling(config, Rates(10**9), SystemClock(), answered.set)
+    assert polling.component_of("router") == polling.component_of("other") == ""
+    task = asyncio.create_task(polling.run())
+    await answered.wait()
+    task.cancel()
+    assert polling.component_of("router") == "collector"
+    server.close()

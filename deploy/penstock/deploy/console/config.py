@@ -15,6 +15,14 @@ PREFIX = "PENSTOCK_CONSOLE"
 """Of the environment variables that override keys."""
 
 
+def is_loopback(host: str) -> bool:
+    """Whether what is sent there stays on this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -108,11 +116,7 @@ class ConsoleConfig(_Section):
     @property
     def is_local(self) -> bool:
         """Whether only this machine can connect."""
-        host = self.listen.rpartition(":")[0].strip("[]")
-        try:
-            return ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost"
+        return is_loopback(self.listen.rpartition(":")[0].strip("[]"))
 
     @property
     def anybody_may_look(self) -> bool:

@@ -103,7 +103,8 @@ class Console:
             started_ns=self._clock.unix_ns(), can_act=door.acts,
         )  # fmt: skip
         self._tracing = Tracing(config.tracing, "console", config.listen)
-        self._web = Web(door, self._view, self._log, RouterDoors(config), self._tracing.tracer)
+        doors = RouterDoors(config, self._polling.component_of)
+        self._web = Web(door, self._view, self._log, doors, self._tracing.tracer)
         self._health = Health.STARTING
         registry = CollectorRegistry()
         registry.register(ConsoleMetrics(self))

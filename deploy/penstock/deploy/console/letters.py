@@ -1,21 +1,32 @@
 """The way to routers that list dead letters, and deliver them again."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from penstock.deploy.console.asking import Posted, ask_json
-from penstock.deploy.console.config import ConsoleConfig
+from penstock.deploy.console.config import ConsoleConfig, is_loopback
 from penstock.logd.errors import UnavailableError
 
 PATH: Final = "/dead-letters"
 """Of a job's admin endpoint; `penstock.router.replays` describes it."""
 
 
-class RouterDoors:
-    """As `penstock.deploy.console.actions.Routers`: the parts that are configured."""
+ROUTER: Final = "router"
+"""The component that takes the token of actions; it is shown to no other."""
 
-    def __init__(self, config: ConsoleConfig) -> None:
+
+class RouterDoors:
+    """As `penstock.deploy.console.actions.Routers`: the parts that are configured.
+
+    Args:
+        config: Where they are.
+        component_of: What a part last said it is; empty: it has never answered.
+    """
+
+    def __init__(self, config: ConsoleConfig, component_of: Callable[[str], str]) -> None:
         self._config = config
+        self._component_of = component_of
 
     async def about_letters(self, router: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         """As `Routers`."""
@@ -25,6 +36,7 @@ class RouterDoors:
             raise UnavailableError(
                 f"the console knows no router {router!r}, or has no token for it"
             )
+        self._check(router, url)
         try:
             token = path.read_text().strip()
         except OSError as error:
@@ -35,3 +47,24 @@ class RouterDoors:
         if answer.document is None:
             raise UnavailableError(f"{router}: {answer.problem}")
         return answer.document
+
+    def _check(self, name: str, url: str) -> None:
+        """Whether the token of actions may be shown there.
+
+        Raises:
+            UnavailableError: It may not; why, and what to do.
+        """
+        component = self._component_of(name)
+        if component != ROUTER:
+            seen = f"is a {component}" if component else "has not said yet that it is a router"
+            raise UnavailableError(
+                f"{name} {seen}: the token of actions is shown to routers alone; name a router, or"
+                " correct the key `parts` of the console"
+            )
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+            raise UnavailableError(
+                f"{name}: the token of actions is not sent over plain http, where others can read"
+                " it: give the router `admin_access` with `cert_file` and `key_file`, and name it"
+                " with https:// in the key `parts` of the console"
+            )

@@ -65,6 +65,10 @@ class Polling:
             for name in self._config.parts
         ]
 
+    def component_of(self, name: str) -> str:
+        """What the part of that name last said it is; empty: it has never answered."""
+        return str(self._statuses.get(name, {}).get("component", ""))
+
     def _age_ms(self, name: str, now_ns: int) -> int:
         return (now_ns - self._answered_ns[name]) // 1_000_000
 
