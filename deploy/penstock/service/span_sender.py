@@ -12,12 +12,18 @@ import threading
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import structlog
 
 from penstock.service.errors import ConfigError
-from penstock.service.tracing import SERVICES, Span, Tracer, TracingSection, Value
+from penstock.service.tracing import (
+    SERVICES,
+    Span,
+    Tracer,
+    TracingSection,
+    Value,
+    address_of,
+)
 
 _LINGER_S: Final = 1.0
 """Spans wait so long for others, and so long for a collector that is away; then longer."""
@@ -92,7 +98,7 @@ class SpanSender:
         body = encode_spans(self._resource, spans)
         try:
             status, answer = self._post(body)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             self._note(f"{type(error).__name__}: {error}")
             return {}
         if status == 200:
@@ -103,14 +109,11 @@ class SpanSender:
         return {} if status in _AGAIN else {"refused": len(spans)}
 
     def _post(self, body: bytes) -> tuple[int, bytes]:
-        to = urlsplit(self._endpoint)
-        assert to.hostname is not None
+        host, port = address_of(self._endpoint)
         connection = (
-            http.client.HTTPConnection(to.hostname, to.port or 80, timeout=_TIMEOUT_S)
+            http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
             if self._tls is None
-            else http.client.HTTPSConnection(
-                to.hostname, to.port or 443, timeout=_TIMEOUT_S, context=self._tls
-            )
+            else http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=self._tls)
         )
         try:
             connection.request("POST", "/v1/traces", body, {"Content-Type": "application/json"})
@@ -174,8 +177,8 @@ def _value(value: Value) -> dict[str, Any]:
 
 def _rejected(answer: bytes) -> int:
     try:
-        return int(json.loads(answer)["partialSuccess"]["rejectedSpans"])
-    except (ValueError, KeyError, TypeError):
+        return max(0, int(json.loads(answer)["partialSuccess"]["rejectedSpans"]))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0
 
 

@@ -19,9 +19,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from penstock.service.clock import Clock, SystemClock
 
@@ -50,6 +51,27 @@ Kind = Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
 Value = str | int | float | bool
 
 
+def address_of(endpoint: str) -> tuple[str, int]:
+    """The host and the port of an endpoint.
+
+    Raises:
+        ValueError: It has none that could be asked.
+    """
+    parts = urlsplit(endpoint)
+    if parts.path or parts.query or parts.fragment:
+        msg = f"{endpoint}: nothing may follow HOST:PORT"
+        raise ValueError(msg)
+    if not parts.hostname:
+        msg = f"{endpoint}: there is no host; it is http://HOST:PORT or https://HOST:PORT"
+        raise ValueError(msg)
+    parts.hostname.encode("idna")
+    port = parts.port
+    if port == 0:
+        msg = f"{endpoint}: Port 0 is none"
+        raise ValueError(msg)
+    return parts.hostname, port or (443 if parts.scheme == "https" else 80)
+
+
 class TracingSection(BaseModel):
     """The section `tracing` of a part's configuration.
 
@@ -72,6 +94,12 @@ class TracingSection(BaseModel):
     spans_per_s_max: Annotated[float, Field(gt=0, le=10_000)] = 20.0
     waiting_max: Annotated[int, Field(ge=1, le=65_536)] = 2048
     own_subjects: tuple[Annotated[str, Field(min_length=1, max_length=512)], ...] = OWN_SUBJECTS
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str) -> str:
+        address_of(endpoint)
+        return endpoint
 
 
 @dataclass(slots=True, eq=False)
