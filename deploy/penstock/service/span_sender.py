@@ -67,10 +67,11 @@ class SpanSender:
         self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
         self._thread.start()
 
-    def close(self, timeout_s: float = 2.0) -> None:
-        """Try to send what waits, once; what is left then is lost, and counted."""
+    def close(self, timeout_s: float) -> None:
+        """Send what waits while there is time and it is taken; the rest is lost, and counted."""
         self._stop.set()
         self._tracer.came.set()
+        self._tracer.full.set()
         self._thread.join(timeout_s)
         self._tracer.give_up()
 
@@ -79,16 +80,16 @@ class SpanSender:
         spans: list[Span] = []
         while True:
             if not spans:
-                self._tracer.came.wait()
-                self._stop.wait(_LINGER_S)
+                if not self._stop.is_set():
+                    self._tracer.came.wait()
+                    self._tracer.full.wait(_LINGER_S)
                 spans = self._tracer.take()
             outcomes = self._send(spans) if spans else {}
-            last = self._stop.is_set()
-            if outcomes or last:
-                self._tracer.settle(outcomes or {"lost": len(spans)})
+            if outcomes:
+                self._tracer.settle(outcomes)
                 spans, pause_s = [], _LINGER_S
-                if last:
-                    return
+            elif self._stop.is_set():
+                return  # what was taken and what waits is given up
             elif spans:
                 self._stop.wait(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
@@ -219,7 +220,7 @@ class Tracing:
         """Spans by outcome; empty where nothing is traced."""
         return {} if self.tracer is None else self.tracer.counts()
 
-    def close(self) -> None:
-        """Send what waits, if that is possible now."""
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Send what waits, as far as that is possible within the time."""
         if self._sender is not None:
-            self._sender.close()
+            self._sender.close(timeout_s)

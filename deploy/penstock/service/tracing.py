@@ -141,6 +141,10 @@ class Tracer:
         clock: For time.
         draw: Decides what is traced, and makes ids.
         own: Further subjects of Penstock's own spans.
+
+    Attributes:
+        came: Spans wait.
+        full: So many wait that nothing is gained by waiting for others.
     """
 
     def __init__(
@@ -165,7 +169,10 @@ class Tracer:
         self._sending = 0
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._enough = min(BATCH_SPANS_MAX, section.waiting_max)
+        self._is_over = False
         self.came: Final = threading.Event()
+        self.full: Final = threading.Event()
 
     def start(
         self, name: str, *, kind: Kind = "INTERNAL", trace_id: int = 0, ago_ns: int = 0
@@ -220,31 +227,42 @@ class Tracer:
         """A span is over; `Span.end` calls it."""
         span.ended_unix_ns = span.begun_unix_ns + max(0, self._clock.monotonic_ns() - span.begun_ns)
         with self._lock:
+            if self._is_over:
+                self._counts["lost"] += 1
+                return
             if len(self._ended) + self._sending >= self._waiting_max:
                 self._counts["queue_full"] += 1
                 return
             self._ended.append(span)
+            enough = len(self._ended) >= self._enough
         self.came.set()
+        if enough:
+            self.full.set()
 
     def take(self) -> list[Span]:
         """What is to be sent next; they count as waiting until `settle`."""
         with self._lock:
-            self.came.clear()
             spans = [self._ended.popleft() for _ in range(min(len(self._ended), BATCH_SPANS_MAX))]
+            if not self._ended:
+                self.came.clear()
+            if len(self._ended) < self._enough:
+                self.full.clear()
             self._sending = len(spans)
             return spans
 
     def settle(self, outcomes: Mapping[str, int]) -> None:
         """What became of the spans that were taken."""
         with self._lock:
-            self._counts.update(outcomes)
-            self._sending = 0
+            if not self._is_over:  # else they are counted
+                self._counts.update(outcomes)
+                self._sending = 0
 
     def give_up(self) -> None:
-        """Nothing is sent any more."""
+        """Nothing is sent any more, and what becomes of what is being sent is not waited for."""
         with self._lock:
-            self._counts["lost"] += len(self._ended)
+            self._counts["lost"] += len(self._ended) + self._sending
             self._ended.clear()
+            self._sending, self._is_over = 0, True
 
     def counts(self) -> dict[str, int]:
         """Spans by outcome, and those that wait."""
