@@ -334,6 +334,8 @@ class Agent:
         failpoints.passed("reload_before_exchange")
         # Nothing else runs until all is exchanged.
         self._config, self._before = after, before
+        if self._tracing.tracer is not None:
+            self._tracing.tracer.add_own(own_subjects(after))
         self._engine.exchange(after, graph, publisher)
         failpoints.passed("reload_after_exchange")
         old, self._publisher = self._publisher, publisher

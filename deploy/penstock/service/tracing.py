@@ -155,8 +155,8 @@ class Tracer:
         draw: random.Random | None = None,
         own: Iterable[str] = (),
     ) -> None:
-        self.own_subjects: Final = frozenset((*section.own_subjects, *own))
-        self._own_bytes = frozenset(subject.encode() for subject in self.own_subjects)
+        self.own_subjects: frozenset[str] = frozenset(section.own_subjects)
+        self.add_own(own)
         self._clock = clock or SystemClock()
         self._random = draw or random.Random()  # noqa: S311 - a sample, not a secret
         self._share = section.sample
@@ -218,6 +218,11 @@ class Tracer:
     def now_ns(self) -> int:
         """What `ago_ns` is measured by."""
         return self._clock.monotonic_ns()
+
+    def add_own(self, subjects: Iterable[str]) -> None:
+        """Penstock's own spans travel there, too; what waits may still go where it went before."""
+        self.own_subjects |= frozenset(subjects)
+        self._own_bytes = frozenset(subject.encode() for subject in self.own_subjects)
 
     def is_own(self, subject: str | bytes) -> bool:
         """Whether what travels there are Penstock's own spans."""
