@@ -4,7 +4,8 @@ import json
 import random
 import threading
 import timeit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -14,7 +15,15 @@ from typing_extensions import override
 
 from penstock.service.clock import Clock
 from penstock.service.span_sender import Tracing
-from penstock.service.tracing import LINKS_MAX, Tracer, TracingSection, span_of, trace_of
+from penstock.service.tracing import (
+    BATCH_SPANS_MAX,
+    LINKS_MAX,
+    Tracer,
+    TracingSection,
+    address_of,
+    span_of,
+    trace_of,
+)
 from tests.support.waiting import wait_until
 
 SECOND_NS = 10**9
@@ -106,6 +115,10 @@ def test_own_subjects_are_known_as_text_and_as_bytes() -> None:
     assert found.is_own("telemetry.traces.penstock_logd")
     assert found.is_own(b"other.traces.penstock_logd")
     assert not found.is_own("telemetry.traces.shop")
+    found.add_own(["telemetry.traces.shop"])
+    assert found.is_own("telemetry.traces.shop")
+    assert found.is_own(b"telemetry.traces.shop")
+    assert found.is_own("other.traces.penstock_logd")  # what waits is still on its way there
 
 
 def test_what_is_not_traced_costs_next_to_nothing() -> None:
@@ -125,12 +138,38 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
         section(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "why"),
+    [
+        ("http://:4318", "no host"), ("http://h:99999", "[Pp]ort"), ("http://h:x", "[Pp]ort"),
+        ("http://h:0", "[Pp]ort"), ("http://[::1", "IPv6"), (f"http://{'a' * 64}.example", "label"),
+        ("https://a..b", "label"), ("http://h?x", "HOST:PORT"), ("http://h#x", "HOST:PORT"),
+    ],
+)  # fmt: skip
+def test_an_endpoint_that_cannot_be_asked_is_refused(endpoint: str, why: str) -> None:
+    with pytest.raises(ValidationError, match=f"{why}.*"):
+        section(endpoint=endpoint)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host", "port"),
+    [
+        ("http://127.0.0.1:4318", "127.0.0.1", 4318), ("https://[::1]:1", "::1", 1),
+        ("http://Collector", "collector", 80), ("https://bücher.example", "bücher.example", 443),
+    ],
+)  # fmt: skip
+def test_an_endpoint_is_a_host_and_a_port(endpoint: str, host: str, port: int) -> None:
+    assert address_of(section(endpoint=endpoint).endpoint) == (host, port)
+
+
 class Collector:
     """Takes OTLP over HTTP, with the answers a test sets."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, dict[str, Any]]] = []
         self.requests: list[dict[str, Any]] = []
+        self.said = ""
+        self.before: Callable[[], None] = lambda: None
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -144,7 +183,9 @@ class Collector:
                 status, answer = outer.answers.pop(0) if outer.answers else (200, {})
                 self.send_response(status)
                 self.end_headers()
-                self.wfile.write(json.dumps(answer).encode())
+                outer.before()
+                with suppress(OSError):  # who asked may have gone
+                    self.wfile.write((outer.said or json.dumps(answer)).encode())
 
             @override
             def log_message(self, *_: Any) -> None:
@@ -226,6 +267,95 @@ def test_spans_for_a_collector_that_is_away_are_lost_at_the_end_and_counted() ->
     span.end()
     tracing.close()
     assert (tracing.counts()["lost"], tracing.counts()["waiting"]) == (1, 0)
+
+
+def work(found: Tracer | None, count: int) -> None:
+    assert found is not None
+    for _ in range(count):
+        span = found.start("work")
+        assert span is not None
+        span.end()
+
+
+def test_more_than_one_batch_is_known_to_wait_until_all_are_taken() -> None:
+    found = tracer(spans_per_s_max=10_000)
+    work(found, BATCH_SPANS_MAX - 1)
+    assert (found.came.is_set(), found.full.is_set()) == (True, False)
+    work(found, BATCH_SPANS_MAX + 2)
+    for left in (BATCH_SPANS_MAX + 1, 1, 0):
+        assert (found.came.is_set(), found.full.is_set()) == (True, left > 0)
+        assert found.take()
+        found.settle({"sent": 1})
+        assert found.counts()["waiting"] == left
+    assert not found.came.is_set()
+
+
+def test_where_few_may_wait_they_are_sent_before_others_find_no_room() -> None:
+    found = tracer(waiting_max=2, spans_per_s_max=100)
+    work(found, 2)
+    assert found.full.is_set()
+
+
+def test_all_that_waits_is_sent_though_no_other_span_comes(collector: Collector) -> None:
+    tracing = Tracing(section(endpoint=collector.endpoint, spans_per_s_max=10_000), "logd", "n-1")
+    work(tracing.tracer, 600)
+    wait_until(lambda: tracing.counts()["sent"] == 600)
+    tracing.close()
+    assert len(collector.requests) >= 3
+
+
+def test_at_the_end_several_batches_are_sent(collector: Collector) -> None:
+    tracing = Tracing(section(endpoint=collector.endpoint, spans_per_s_max=10_000), "logd", "n-1")
+    work(tracing.tracer, 600)
+    tracing.close(60)
+    assert (tracing.counts()["sent"], tracing.counts()["lost"]) == (600, 0)
+
+
+def test_what_a_slow_collector_has_not_taken_in_time_is_counted_as_lost_once(
+    collector: Collector,
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        asked.set()
+        go_on.wait(60)
+
+    collector.before = wait
+    tracing = Tracing(section(endpoint=collector.endpoint, spans_per_s_max=10_000), "logd", "n-1")
+    work(tracing.tracer, 300)
+    assert asked.wait(60)
+    tracing.close(0.01)
+    assert (tracing.counts()["lost"], tracing.counts()["waiting"]) == (300, 0)
+    go_on.set()
+    work(tracing.tracer, 1)
+    wait_until(lambda: not any(one.name == "spans" for one in threading.enumerate()))
+    assert (tracing.counts()["lost"], tracing.counts()["sent"]) == (301, 0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"partialSuccess": {"rejectedSpans": Infinity}}',
+        '{"partialSuccess": {"rejectedSpans": -5}}',
+        "[" * 60_000,
+    ],
+)
+def test_no_answer_ends_the_sending(collector: Collector, said: str) -> None:
+    collector.said = said
+    tracing = Tracing(section(endpoint=collector.endpoint), "logd", "n-1")
+    work(tracing.tracer, 1)
+    wait_until(lambda: tracing.counts()["waiting"] == 0)
+    tracing.close()
+    assert (tracing.counts()["sent"], tracing.counts()["refused"]) == (1, 0)
+
+
+def test_an_address_that_cannot_be_asked_does_not_end_the_sending() -> None:
+    """Whatever a name is that no check knew: here one that no socket takes."""
+    given = section().model_copy(update={"endpoint": f"http://{'a' * 64}.example:4318"})
+    tracing = Tracing(given, "logd", "n-1")
+    assert tracing._sender is not None
+    assert tracing._sender._send([]) == {}
+    tracing.close()
 
 
 @pytest.mark.parametrize("given", [None, section(enabled=False)])
