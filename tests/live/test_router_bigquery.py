@@ -256,16 +256,16 @@ def test_what_is_too_large_is_split(table: FakeBigQuery, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [(None, "the table has no raw"), (9, "mismatched with BigQuery field at Record.raw")],
+    [(None, "the table has no raw"), ("kind", "mismatched with BigQuery field at Record.raw")],
     ids=["not there", "of another type"],
 )
 def test_a_table_that_lacks_a_column_is_waited_for(
-    table: FakeBigQuery, tmp_path: Path, kind: int | None, said: str
+    table: FakeBigQuery, tmp_path: Path, kind: str | None, said: str
 ) -> None:
     sink, context = sink_of(table, tmp_path)
     del table.schema["raw"]
     if kind is not None:
-        table.schema["raw"] = kind
+        table.schema["raw"] = SCHEMA[kind]
     writing = threading.Thread(target=sink.write, args=(rows(),))
     writing.start()
     problem = wait_until(lambda: context.meter.problem) or ""

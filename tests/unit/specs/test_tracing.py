@@ -77,15 +77,12 @@ def test_a_fault_has_one_fingerprint_on_its_spans_and_in_the_log(output: Output)
         raise TimeoutError(f"no answer for {card}")
 
     for card in ("a", "b"):
-        try:
-            with specs.span("charge"):
-                fault(card)
-        except TimeoutError as error:
-            caught = error
+        with pytest.raises(TimeoutError) as caught, specs.span("charge"):
+            fault(card)
     found = [record["attributes"] for record in output.records()]
     assert found[0]["exception.fingerprint"] == found[1]["exception.fingerprint"]
     assert re.fullmatch("[0-9a-f]{16}", found[0]["exception.fingerprint"])
-    assert exception_attributes(caught)["exception.type"] == found[0]["error.type"]
+    assert exception_attributes(caught.value)["exception.type"] == found[0]["error.type"]
     with specs.span("fine"):
         pass
     assert "attributes" not in output.records()[-1]

@@ -78,8 +78,8 @@ def create(name: str, subject: str, as_json: bool, server: str, **options: Any) 
     """
     with asking(server) as log:
         stream = log.create_stream(name, subject, **chosen_options(options))
-    done = {"stream": stream.name, "subject": stream.subject, "incarnation": stream.incarnation}
-    done |= {"partitions": len(stream.partitions)}
+    done: dict[str, Any] = {"stream": stream.name, "subject": stream.subject}
+    done |= {"incarnation": stream.incarnation, "partitions": len(stream.partitions)}
     tell(f"stream {stream.name} stores {stream.subject}", done, as_json=as_json)
 
 
