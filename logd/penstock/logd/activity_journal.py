@@ -116,11 +116,12 @@ class ActivityJournal:
             file.write(0, [data])
             file.sync()
             temporary.replace(self._path)
+            self._file, self._size = file, len(data)  # the one before has no name any more
             REAL_DISK.sync_directory(self._path.parent)
         except OSError as error:
             self._failed(error)
             return
-        self._file, self._size, self.problem = file, len(data), ""
+        self.problem = ""
 
     def _write(self, position: int, data: bytes) -> bool:
         try:

@@ -17,7 +17,7 @@ from penstock.logd.activity_journal import ActivityJournal, Event
 from penstock.logd.errors import UnavailableError
 from penstock.logd.limits import ACTIVITY_EVENT_BYTES_MAX, ACTIVITY_WAITING_MAX
 from penstock.logd.security.principal import Method, Principal
-from penstock.logd.store.disk import RealFile
+from penstock.logd.store.disk import RealDisk, RealFile
 
 ALICE = Principal("alice", Method.TOKEN)
 
@@ -210,6 +210,27 @@ async def test_what_is_stored_leaves_the_journal_and_what_waits_does_not(tmp_pat
     assert ActivityJournal(path).found == (*events[500:], events[0])
     journal.settle((), 0)
     assert ActivityJournal(path).found == ()
+
+
+def test_what_comes_behind_a_directory_that_was_not_synced_is_in_the_file_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal"
+    journal = ActivityJournal(path)
+    events = [Event(f"{number}", "stream.create", b"x" * 4096) for number in range(600)]
+    for event in events:
+        assert journal.append(event)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RealDisk, "sync_directory", fail)
+        journal.settle(events[500:], 100)
+    assert "Input/output" in journal.problem
+    assert journal.append(events[0])
+    assert journal.sync()
+    assert ActivityJournal(path).found == (*events[500:], events[0])
 
 
 def test_a_line_that_was_cut_or_changed_is_passed_over(tmp_path: Path) -> None:
