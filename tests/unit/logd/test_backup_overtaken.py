@@ -1,17 +1,19 @@
 """What becomes of a backup, and of a restore, when the stream does not stay as it was."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from penstock.logd.backup import PARTIAL, BackupPartition, Manifest
+from penstock.logd.backup import PARTIAL, BackupFile, BackupPartition, Manifest
 from penstock.logd.batch import Record
 from penstock.logd.cli import backup as command
 from penstock.logd.cli import copying
 from penstock.logd.cli.backup import _Sending
-from penstock.logd.cli.copying import BackupOvertakenError, PartitionCopy
+from penstock.logd.cli.copying import BackupOvertakenError, PartitionCopy, check_begun
 from penstock.logd.cli.progress import Progress
+from penstock.logd.cli.server import AskRefusedError
 from penstock.logd.client import Fetched, OffsetRange
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import RefusedError, UnavailableError
@@ -95,6 +97,24 @@ def test_a_backup_that_goes_on_knows_what_it_has_read(tmp_path: Path) -> None:
         copied(tmp_path, log, manifest)
     assert log.asked[0]["log_epoch"] == 7
     assert (error.value.exit_code, "begin again" in str(error.value)) == (65, True)
+
+
+def test_what_an_older_release_has_copied_is_not_gone_on_with(tmp_path: Path) -> None:
+    """It did not keep the epoch, so nobody can tell whether what is there now follows it."""
+    file = BackupFile("0-0.frames", 0, 2, 1, 2, 0)
+    parts = [BackupPartition(0, 4), BackupPartition(0, 4, [file])]
+    manifest = Manifest("1", "", "logs", "a", "x", {}, parts)
+    with pytest.raises(BackupOvertakenError, match="logs/1 is still there.*another directory"):
+        check_begun(manifest, tmp_path)
+    parts[1].epoch = 0
+    check_begun(manifest, tmp_path)
+
+
+def test_a_server_that_does_not_say_the_epoch_is_not_copied_from(tmp_path: Path) -> None:
+    silent = replace(fetched(0, 1, 2, 3), log_epoch=None)
+    with pytest.raises(AskRefusedError, match="upgrade logd"):
+        copied(tmp_path, Log(silent))
+    assert not (tmp_path / PARTIAL).exists()
 
 
 @pytest.mark.parametrize(

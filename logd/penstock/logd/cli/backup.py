@@ -20,7 +20,7 @@ from penstock.logd.backup import (
     frames_of,
     sync_directory,
 )
-from penstock.logd.cli.copying import PartitionCopy
+from penstock.logd.cli.copying import PartitionCopy, check_begun
 from penstock.logd.cli.export import OutputError
 from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.progress import Progress
@@ -144,6 +144,7 @@ def _begin(log: LogClient, stream: str, directory: Path) -> Manifest:
     if (begun.stream, begun.incarnation) != (stream, found.incarnation):
         was = f"a backup of {begun.stream} ({begun.incarnation}) was begun in {directory}"
         raise click.UsageError(f"{was}, which is not this stream: name another directory")
+    check_begun(begun, directory)
     return begun
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from penstock.logd.backup import FILE_BYTES, PARTIAL, FileWriter, Manifest, cut
 from penstock.logd.cli.progress import Progress
+from penstock.logd.cli.server import AskRefusedError
 from penstock.logd.client import Fetched, LogClient, calls
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.service import ExitCode, ServiceError
@@ -32,6 +33,19 @@ class BackupOvertakenError(ServiceError):
     """What was to be copied is no more what it was (exit code 65)."""
 
     exit_code = ExitCode.DATA
+
+
+def check_begun(manifest: Manifest, directory: Path) -> None:
+    """Look whether what an earlier run has copied can be told from another history.
+
+    Raises:
+        BackupOvertakenError: A release that did not ask for the history has copied some of it.
+    """
+    for number, part in enumerate(manifest.partitions):
+        if part.files and part.epoch is None:
+            message = f"{directory}: an older release of Penstock began this backup, and nobody"
+            message += f" can tell whether what it has of {manifest.stream}/{number} is still there"
+            raise BackupOvertakenError(message, fix="begin anew in another directory")
 
 
 class PartitionCopy:
@@ -113,6 +127,9 @@ class PartitionCopy:
                 fetched = None  # a new leader does not know yet what was committed
         if fetched is not None and fetched.frames:
             self._short_ns = None
+            if fetched.log_epoch is None:
+                message = f"{self._label}: logd does not say the epoch of what it sends (log_epoch)"
+                raise AskRefusedError(message, fix="upgrade logd, and run the same command again")
             part.epoch = fetched.log_epoch
             return fetched.frames
         self._check_short(offset)
