@@ -17,7 +17,8 @@ from penstock.logd.cli.server import AskRefusedError
 from penstock.logd.client import Fetched, OffsetRange
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import RefusedError, UnavailableError
-from tests.support.frames import make_batch_frame
+from penstock.logd.frame import encode_header
+from tests.support.frames import make_batch_frame, make_frames
 
 Answer = Fetched | Exception | int
 
@@ -31,9 +32,11 @@ class Log:
         self.answers = list(answers)
         self.ends = list(ends)
         self.asked: list[dict[str, Any]] = []
+        self.sent: list[bytes] = []
 
     def ask(self, call: Call[Any]) -> Any:
         self.asked.append(dict(call.request))
+        self.sent.append(call.upload)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -160,6 +163,30 @@ def test_frames_that_only_the_leader_has_are_not_taken_for_restored() -> None:
     log = Log(refused_at(9), ends=(UnavailableError("?"), 9))
     sending(log).send(b"frames", 9)
     assert len(log.asked) == 2
+
+
+def backed_up(start: int, end: int) -> bytes:
+    made = make_frames(start, [bytes(8)] * (end - start))
+    return b"".join(encode_header(header) + body for header, body in made)
+
+
+def test_what_only_the_leader_has_of_an_earlier_run_is_waited_for() -> None:
+    """A run begins where the committed ends; the leader wants what follows what it has."""
+    log = Log(refused_at(7), refused_at(7), 9, ends=(5, 7))
+    sending(log).send(backed_up(5, 9), 9)
+    assert log.sent == [backed_up(5, 9), backed_up(5, 9), backed_up(7, 9)]
+    log = Log(refused_at(12), ends=(5, 12))
+    sending(log).send(backed_up(5, 9), 9)
+    assert len(log.asked) == 2
+
+
+def test_what_only_the_leader_has_is_not_waited_for_for_ever() -> None:
+    log = Log(refused_at(7), ends=(5,))
+    with pytest.raises(RefusedError, match="no"):
+        _Sending(cast("Any", log), "logs", 0, -1.0).send(backed_up(5, 9), 9)
+    log = Log(refused_at(3), ends=(3,))
+    with pytest.raises(RefusedError, match="no"):  # what was committed is gone
+        sending(log).send(backed_up(5, 9), 9)
 
 
 def test_a_restore_goes_on_where_whoever_leads_is_and_waits_for_one() -> None:

@@ -28,7 +28,7 @@ from penstock.logd.cli.server import AskRefusedError, asking, server_option, str
 from penstock.logd.cli.text import echo_json, human_bytes
 from penstock.logd.client import LogClient, StreamInfo, calls
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.logd.frame import encode_header
+from penstock.logd.frame import HEADER_SIZE, decode_header, encode_header, parse_frames
 from penstock.logd.replication_settings import ReplicationSettings
 from penstock.service import ExitCode, ServiceError
 from penstock.service.clock import SystemClock
@@ -276,18 +276,21 @@ class _Sending:
             time.sleep(_PAUSE_S)
 
     def send(self, frames: bytes, upto: int) -> None:
-        """Send frames that end at an offset; on return they are committed."""
+        """Send frames that end at an offset; on return they are committed.
+
+        What only the leader has of them, of an earlier run, is waited for: it is committed soon,
+        and not sent again, or lost with that leader.
+        """
         clock = SystemClock()
         deadline_ns = clock.monotonic_ns() + self._retry_ns
         while True:
             try:
                 self._log.ask(calls.restore(self._stream, self.partition, frames))
             except RefusedError as error:
-                taken = error.detail.get("next_offset") == upto  # the answer was lost, not they
-                if taken and self._is_committed(upto):
+                frames = self._left(frames, upto, error)
+                if not frames:
                     return
-                late = clock.monotonic_ns() > deadline_ns
-                if late or not (taken or error.code in _AWAY):
+                if clock.monotonic_ns() > deadline_ns:
                     raise
             except UnavailableError:
                 if clock.monotonic_ns() > deadline_ns:
@@ -296,12 +299,37 @@ class _Sending:
                 return
             time.sleep(_PAUSE_S)
 
-    def _is_committed(self, upto: int) -> bool:
-        """Whether frames that the leader has are committed: if it is lost before, so are they."""
+    def _left(self, frames: bytes, upto: int, error: RefusedError) -> bytes:
+        """What is to be sent after a refusal; nothing: all of it is committed.
+
+        Raises:
+            RefusedError: The same; it does not pass.
+        """
+        wanted = error.detail.get("next_offset")
+        if wanted is None:
+            if error.code not in _AWAY:
+                raise error
+            return frames
+        committed = self._committed()
+        if committed is None or wanted > committed:  # if the leader is lost before, so are they
+            return frames
+        if wanted >= upto:
+            return b""
+        ahead = b"".join(
+            encode_header(header) + body
+            for header, body in parse_frames(frames)
+            if header.base_offset >= wanted
+        )
+        if len(ahead) in (0, len(frames)) or decode_header(ahead[:HEADER_SIZE]).base_offset != wanted:
+            raise error
+        return ahead
+
+    def _committed(self) -> int | None:
+        """The end of what is committed; None: nobody says."""
         try:
-            return self._log.offsets(self._stream, self.partition).end >= upto
+            return self._log.offsets(self._stream, self.partition).end
         except (UnavailableError, RefusedError):
-            return False
+            return None
 
 
 def _send(
