@@ -76,13 +76,17 @@ def test_a_fault_has_one_fingerprint_on_its_spans_and_in_the_log(output: Output)
     def fault(card: str) -> None:
         raise TimeoutError(f"no answer for {card}")
 
+    caught: list[BaseException] = []
     for card in ("a", "b"):
-        with pytest.raises(TimeoutError) as caught, specs.span("charge"):
-            fault(card)
+        try:
+            with specs.span("charge"):
+                fault(card)
+        except TimeoutError as error:
+            caught.append(error)
     found = [record["attributes"] for record in output.records()]
     assert found[0]["exception.fingerprint"] == found[1]["exception.fingerprint"]
     assert re.fullmatch("[0-9a-f]{16}", found[0]["exception.fingerprint"])
-    assert exception_attributes(caught.value)["exception.type"] == found[0]["error.type"]
+    assert exception_attributes(caught[0])["exception.type"] == found[0]["error.type"]
     with specs.span("fine"):
         pass
     assert "attributes" not in output.records()[-1]

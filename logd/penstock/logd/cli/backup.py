@@ -306,7 +306,7 @@ class _Sending:
             RefusedError: The same; it does not pass.
         """
         wanted = error.detail.get("next_offset")
-        if wanted is None:
+        if not isinstance(wanted, int):
             if error.code not in _AWAY:
                 raise error
             return frames
@@ -320,7 +320,9 @@ class _Sending:
             for header, body in parse_frames(frames)
             if header.base_offset >= wanted
         )
-        if len(ahead) in (0, len(frames)) or decode_header(ahead[:HEADER_SIZE]).base_offset != wanted:
+        if len(ahead) in (0, len(frames)):
+            raise error
+        if decode_header(ahead[:HEADER_SIZE]).base_offset != wanted:
             raise error
         return ahead
 
