@@ -92,6 +92,64 @@ async def test_who_has_read_what_is_lost_is_told_from_where_on(partition: Partit
     assert (await fetch(partition, 3, log_epoch=epoch + 1)).header["next_offset"] == 3
 
 
+@pytest.mark.parametrize(("offset", "subject"), [(2, None), (2, "t.a"), (0, "t.c")])
+async def test_who_waits_while_records_are_lost_is_told_when_there_are_others(
+    partition: Partition, offset: int, subject: str | None
+) -> None:
+    """The wait begins at offset 2; for the last one a filter has read up to there."""
+    await publish(partition, "t.a", "t.a")
+    epoch = partition.epoch
+    waiting = asyncio.create_task(
+        fetch(partition, offset, subject=subject, log_epoch=epoch, wait_ms_max=60_000)
+    )
+    await wait_until_async(lambda: partition._waiters)
+    partition.role.epochs.begin(epoch + 1, 1)  # the second one was lost
+    await publish(partition, subject or "t.a")
+    with pytest.raises(RefusedError) as refused:
+        await waiting
+    assert (refused.value.code, refused.value.detail["offset"]) == ("RECORDS_LOST", 1)
+
+
+@pytest.mark.parametrize("subject", [None, "t.a"])
+async def test_who_waits_while_another_leader_goes_on_has_lost_nothing(
+    partition: Partition, subject: str | None
+) -> None:
+    await publish(partition, "t.a", "t.b")
+    epoch = partition.epoch
+    options = {"subject": subject, "wait_ms_max": 60_000}
+    waiting = asyncio.create_task(fetch(partition, 2, log_epoch=epoch, **options))
+    await wait_until_async(lambda: partition._waiters)
+    partition.role.epochs.begin(epoch + 1, 2)
+    await publish(partition, "t.a")
+    answer = (await waiting).header
+    assert (answer["next_offset"], answer["log_epoch"]) == (3, epoch + 1)
+    await publish(partition, "t.a")
+    again = await fetch(partition, 3, log_epoch=epoch + 1, **options)
+    assert again.header["next_offset"] == 4
+
+
+@pytest.mark.parametrize("subject", [None, "t.a", "t.c"])
+async def test_what_was_read_before_an_election_is_not_answered_under_its_epoch(
+    partition: Partition, subject: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next fetch is told that it is lost."""
+    await publish(partition, "t.a", "t.a")
+    epoch, read = partition.epoch, CommitLog.read
+
+    def read_before_election(log: CommitLog, offset: int, **options: Any) -> Any:
+        ranges = read(log, offset, **options)
+        if partition.role.epochs.latest == epoch:
+            partition.role.epochs.begin(epoch + 1, 1)
+        return ranges
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(CommitLog, "read", read_before_election)
+        answer = (await fetch(partition, 0, subject=subject)).header
+    assert (answer["next_offset"], answer["log_epoch"]) == (2, epoch)
+    with pytest.raises(RefusedError, match="from offset 1 on is lost"):
+        await fetch(partition, 2, subject=subject, log_epoch=answer["log_epoch"])
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 async def test_a_replica_that_is_behind_says_nothing_of_loss(
     partition: Partition, ahead: int

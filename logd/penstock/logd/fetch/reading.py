@@ -57,7 +57,6 @@ class FetchReading:
             UnavailableError: The log failed, and what is asked for was taken back.
         """
         _check_incarnation(partition, request)
-        _check_history(partition, request)
         wait_s = min(request.wait_ms_max, FETCH_WAIT_MS_MAX) / 1000
         until = asyncio.get_running_loop().time() + wait_s
         if request.subject is None:
@@ -71,6 +70,7 @@ class FetchReading:
         copied = partition.log.vault is not None
         bytes_max = min(request.bytes_max, FILTER_BYTES_MAX if copied else FETCH_BYTES_MAX)
         while True:
+            latest = _check_history(partition, request, request.offset, request.log_epoch)
             ranges = await _read(partition, request, request.offset, bytes_max)
             next_offset = ranges[-1].next_offset if ranges else request.offset
             length = sum(part.length for part in ranges)
@@ -78,7 +78,7 @@ class FetchReading:
             if enough or not await _wait_for(partition, next_offset, turn.waiting, until):
                 break
         if not copied or not ranges:
-            return Response(_standing(partition, next_offset), ranges)
+            return Response(_standing(partition, next_offset, latest), ranges)
         await turn.take()  # a connection holds one payload in memory at a time
         read = partition.log.read_frames
         frames = await asyncio.to_thread(
@@ -89,7 +89,8 @@ class FetchReading:
         payload = b"".join(
             [part for header, body in frames for part in (encode_header(header), body)]
         )
-        return Response(_standing(partition, frames[-1][0].next_offset), payload=payload)
+        end = frames[-1][0].next_offset
+        return Response(_standing(partition, end, latest), payload=payload)
 
     async def _filtered(
         self, partition: Readable, request: FetchRequest, turn: SendingTurn, until: float
@@ -97,8 +98,9 @@ class FetchReading:
         """Look at no more than `bytes_max` bytes; say how far, though nothing may match."""
         assert request.subject is not None
         bytes_max = min(request.bytes_max, FILTER_BYTES_MAX)
-        left, position = bytes_max, request.offset
+        left, position, epoch = bytes_max, request.offset, request.log_epoch
         while True:
+            latest = _check_history(partition, request, position, epoch)
             ranges = await _read(partition, request, position, left)
             payload = b""
             if ranges:
@@ -107,14 +109,14 @@ class FetchReading:
                     filter_ranges, ranges, request.subject, log=partition.log, bytes_max=bytes_max
                 )
                 payload, position = await asyncio.wrap_future(work)
-                left -= sum(part.length for part in ranges)
+                left, epoch = left - sum(part.length for part in ranges), latest
             if payload or left <= 0:
                 break
             if position > partition.high_watermark:
                 turn.give_back()
                 if not await _wait_for(partition, position, turn.waiting, until):
                     break
-        return Response(_standing(partition, position), payload=payload)
+        return Response(_standing(partition, position, latest), payload=payload)
 
 
 async def _read(
@@ -149,21 +151,40 @@ def _check_incarnation(partition: Readable, request: FetchRequest) -> None:
         raise RefusedError("STREAM_RECREATED", message, incarnation=present)
 
 
-def _check_history(partition: Readable, request: FetchRequest) -> None:
+def _check_history(
+    partition: Readable, request: FetchRequest, offset: int, log_epoch: int | None
+) -> int:
     """Refuse a reader that has read what is no more: it must not take what is there for the rest.
 
     As Kafka's KIP-320: what leaders up to the reader's epoch have ordered ends where the next epoch
     begins. If the reader has got further, an election has cost records that it has read. A replica
     that knows of no later epoch is behind, at most, and cannot tell.
+
+    Asked before each look at the log, as a wait may outlast an election. What is found is answered
+    under the epoch of before: were it read under a later one, the next fetch would tell.
+
+    Args:
+        partition: What is read.
+        request: For errors.
+        offset: Up to which the reader has read, or a filter for it.
+        log_epoch: Under which; None: it does not say.
+
+    Returns:
+        The last epoch there is.
+
+    Raises:
+        RefusedError: `RECORDS_LOST`.
     """
     epochs = partition.role.epochs
-    if request.log_epoch is None or request.log_epoch >= epochs.latest:
-        return
-    end = epochs.end_of(request.log_epoch, partition.log.end_offset)
-    if request.offset > end:
+    latest = epochs.latest
+    if log_epoch is None or log_epoch >= latest:
+        return latest
+    end = epochs.end_of(log_epoch, partition.log.end_offset)
+    if offset > end:
         where = f"{request.stream}/{request.partition}"
         message = f"what was read of {where} from offset {end} on is lost; others are there now"
         raise RefusedError("RECORDS_LOST", message, offset=end)
+    return latest
 
 
 def _out_of_range(partition: Readable, request: FetchRequest, offset: int) -> RefusedError:
@@ -174,12 +195,8 @@ def _out_of_range(partition: Readable, request: FetchRequest, offset: int) -> Re
     return RefusedError("OUT_OF_RANGE", message, earliest=start, latest=end, end_offset=written)
 
 
-def _standing(partition: Readable, next_offset: int) -> Document:
-    epochs = partition.role.epochs
-    return partition_standing(partition) | {
-        "next_offset": next_offset,
-        "log_epoch": epochs.latest,
-    }
+def _standing(partition: Readable, next_offset: int, log_epoch: int) -> Document:
+    return partition_standing(partition) | {"next_offset": next_offset, "log_epoch": log_epoch}
 
 
 def partition_standing(partition: Readable) -> Document:
