@@ -107,7 +107,7 @@ def test_what_an_older_release_has_copied_is_not_gone_on_with(tmp_path: Path) ->
     file = BackupFile("0-0.frames", 0, 2, 1, 2, 0)
     parts = [BackupPartition(0, 4), BackupPartition(0, 4, [file])]
     manifest = Manifest("1", "", "logs", "a", "x", {}, parts)
-    with pytest.raises(BackupOvertakenError, match="logs/1 is still there.*another directory"):
+    with pytest.raises(BackupOvertakenError, match=r"(?s)logs/1 is still there.*another directory"):
         check_begun(manifest, tmp_path)
     parts[1].epoch = 0
     check_begun(manifest, tmp_path)

@@ -116,7 +116,7 @@ async def test_who_waits_while_another_leader_goes_on_has_lost_nothing(
 ) -> None:
     await publish(partition, "t.a", "t.b")
     epoch = partition.epoch
-    options = {"subject": subject, "wait_ms_max": 60_000}
+    options: dict[str, Any] = {"subject": subject, "wait_ms_max": 60_000}
     waiting = asyncio.create_task(fetch(partition, 2, log_epoch=epoch, **options))
     await wait_until_async(lambda: partition._waiters)
     partition.role.epochs.begin(epoch + 1, 2)
