@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-containers test-extended check sim fuzz soak appliance-soak nemesis crash router-kills bench failover proto metrics reference constraints clean
+.PHONY: help demo test test-containers test-extended check sim fuzz fuzz-gate soak appliance-soak nemesis crash router-kills bench failover proto metrics reference constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -18,13 +18,15 @@ check: .venv/.installed ## Format, lint, types, import contracts, tidiness, bare
 sim: .venv/.installed ## Run the seeded simulations only; SEED=n repeats one
 	@$(BIN)/python -m tests.run sim $(ARGS)
 
-fuzz: .venv/.installed ## Send hostile bytes to every port and decoder; CASES=n times as many as the tests do, RECORDS=n for the gate, SEED=n draws others
+fuzz: fuzz-gate ## Send hostile bytes to every port and decoder; CASES=n times as many as the tests do, RECORDS=n for the gate, SEED=n draws others
 	@PENSTOCK_FUZZ_CASES=$(or $(CASES),20) PENSTOCK_FUZZ_SEED=$(or $(SEED),0) $(BIN)/pytest --timeout 3600 \
 	  tests/unit/logd/test_hostile_requests.py tests/unit/collector/test_hostile_bytes.py \
 	  tests/live/test_logd_fuzz.py $(ARGS)
-	@seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom)); seed=$$(echo $$seed); \
-	  echo "the fast gate against pydantic: $(or $(RECORDS),100000) mutated lines of each kind, SEED=$$seed"; \
-	  FUZZ=$(or $(RECORDS),100000) FUZZ_SEED=$$seed $(BIN)/pytest --timeout 3600 tests/unit/specs/test_fast_gate.py $(ARGS)
+
+fuzz-gate: seed := $(or $(SEED),$(shell date +%N))
+fuzz-gate: .venv/.installed
+	@echo "the fast gate against pydantic: $(or $(RECORDS),100000) mutated lines of each kind, SEED=$(seed)"
+	@FUZZ=$(or $(RECORDS),100000) FUZZ_SEED=$(seed) $(BIN)/pytest --timeout 3600 tests/unit/specs/test_fast_gate.py $(ARGS)
 
 test-containers: .venv/.installed ## Build the images and run deploy/compose.yaml for real, with faults; needs root or docker
 	@$(BIN)/python -m tests.run containers $(ARGS)
