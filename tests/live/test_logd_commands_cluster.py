@@ -114,7 +114,11 @@ async def test_changes_reach_the_cluster(cluster: StandIn) -> None:
     assert begun == (0, "7 moves have begun\n", "")
     for options in ("--json", "--json --no-wait"):
         done = await command(cluster, "cluster", "rebalance", *options.split())
-        assert (done[0], orjson.loads(done[1]), done[2]) == (0, {"moves": 7}, "")
+        assert (done[0], orjson.loads(done[1]), done[2]) == (
+            0,
+            {"moves": 7, "done": "--no-wait" not in options},
+            "",
+        )
 
 
 async def test_an_election_that_loses_records_is_confirmed_and_says_what_is_lost(
