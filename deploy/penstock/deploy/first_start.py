@@ -8,7 +8,7 @@ but what the version that runs it configures otherwise, and certificates that ar
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ _SECRET_BYTES: Final = 32
 _READERS: Final = ("router", "console", "prometheus", "operator")
 """Who connects to logd: with its authority's certificate and a key."""
 
+PAGE_TOKENS: Final = ("read", "console")
+
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
@@ -33,12 +35,14 @@ class Secrets:
         keys: API keys of logd's.
         admin: Tokens of parts' admin endpoints.
         actions: The token with which the console has the router act.
+        page: Tokens of the console's page: `read` shows what it knows, `console` acts, too.
     """
 
     passwords: Mapping[str, str]
     keys: Mapping[str, str]
     admin: Mapping[str, str]
     actions: str
+    page: Mapping[str, str]
 
 
 def init(root: Path, site: Site, clock: Clock) -> list[Path]:
@@ -100,6 +104,9 @@ def _files(root: Path, site: Site, kept: Secrets) -> dict[str, bytes]:
         found |= {f"{reader}/{part}.token": token for reader in readers}
     for part in ("router", "console"):
         found[f"{part}/actions.token"] = kept.actions.encode()
+    found["console/read.token"] = kept.page["read"].encode()
+    if site.one_place:  # elsewhere the console makes its own, in its volume
+        found["console/console.token"] = kept.page["console"].encode()
     url = site.nats_url("operator", kept.passwords["operator"])
     found["operator/nats.url"] = url.encode()
     return found
@@ -112,9 +119,11 @@ def _certificates(root: Path, site: Site, clock: Clock) -> None:
     nodes = Authority("penstock nodes", operator / "nodes-ca.pem", operator / "nodes-ca.key", clock)
     nats = root / "nats"
     servers.sign(site.nats, site.names(site.nats), nats / "cert.pem", nats / "cert.key")
-    for part in ("collector", "router"):
-        place = root / part
-        servers.sign(part, site.names(part), place / "cert.pem", place / "cert.key")
+    for part in ("collector", "router", *(["console"] if site.one_place else [])):
+        place, names = root / part, site.names(part)
+        if part == "collector" and site.collectors != part:
+            names = [*names, *site.names(site.collectors)[:-2]]
+        servers.sign(part, names, place / "cert.pem", place / "cert.key")
     for node, host in site.hosts.items():
         place = root / site.place(node)
         names = site.names(host)
@@ -133,7 +142,8 @@ def _secrets(path: Path) -> Secrets:
         try:
             found = json.loads(path.read_text())
             found["passwords"], found["keys"] = dict(found["passwords"]), dict(found["keys"])
-            found["admin"] = dict(found.get("admin", {}))  # an older version made none
+            for name in ("admin", "page"):  # an older version made none
+                found[name] = dict(found.get(name, {}))
         except (ValueError, KeyError, TypeError):
             raise ConfigError(
                 f"{path}: damaged",
@@ -146,7 +156,10 @@ def _secrets(path: Path) -> Secrets:
     admin = {part: secrets.token_urlsafe(_SECRET_BYTES) for part in ADMIN_READERS} | found.get(
         "admin", {}
     )
+    page = {name: secrets.token_urlsafe(_SECRET_BYTES) for name in PAGE_TOKENS} | found.get(
+        "page", {}
+    )
     actions = str(found.get("actions") or secrets.token_urlsafe(_SECRET_BYTES))
-    document = {"passwords": passwords, "keys": keys, "admin": admin, "actions": actions}
-    keep(path, (json.dumps(document, indent=2) + "\n").encode())
-    return Secrets(passwords, keys, admin, actions)
+    made = Secrets(passwords, keys, admin, actions, page)
+    keep(path, (json.dumps(asdict(made), indent=2) + "\n").encode())
+    return made

@@ -57,6 +57,7 @@ class Site:
         nats: The host of nats-server.
         domain: Behind each host's name, where names may be longer; empty: nowhere.
         one_place: The files of all logd are in one directory, each named for its node.
+        collectors: A host's name that stands for each collector there is.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Site:
     nats: str = "nats"
     domain: str = ""
     one_place: bool = False
+    collectors: str = "collector"
 
     @property
     def nodes(self) -> list[str]:
@@ -97,7 +99,8 @@ def site_of(name: str, nodes: int) -> Site:
     """The deployment that `deploy/compose.yaml` or `deploy/k8s` describes."""
     if name == "kubernetes":
         hosts = {f"logd-{number}": f"logd-{number}.logd" for number in range(nodes)}
-        return Site(name, hosts, domain="penstock.svc.cluster.local", one_place=True)
+        domain = "penstock.svc.cluster.local"
+        return Site(name, hosts, domain=domain, one_place=True, collectors="collectors")
     return Site(name, {f"logd-{number + 1}": f"logd-{number + 1}" for number in range(nodes)})
 
 
@@ -236,14 +239,22 @@ def _backends(lake: dict[str, Any]) -> dict[str, Any]:
 
 
 def _console(site: Site) -> dict[str, Any]:
-    """The page that shows it all; compose makes its port this machine's own."""
+    """The page that shows it all; compose makes its port this machine's own.
+
+    Where the network is everybody's (Kubernetes) it has TLS, and whoever looks has a token.
+    """
     files = FILES / "console"
     logds = {node: f"https://{host}:{LOGD_PORTS['admin']}" for node, host in site.hosts.items()}
-    return {
+    own = {"cert_file": str(files / "cert.pem"), "key_file": str(files / "cert.key")}
+    document = {
         "listen": f"{ANYBODY}:9299",
         "admin": "127.0.0.1:9298",
         "admin_access": {"token_file": str(files / "admin.token")},
-        "parts": {"collector": "https://collector:9295", **logds, "router": "https://router:9296"},
+        "parts": {
+            "collector": f"https://{site.collectors}:9295",
+            **logds,
+            "router": "https://router:9296",
+        },
         "part_tokens": {
             part: str(files / f"{part}.token")
             for part, readers in ADMIN_READERS.items()
@@ -251,10 +262,19 @@ def _console(site: Site) -> dict[str, Any]:
         },
         "logd": site.servers(),
         "token_file": str(DATA / "console.token"),
+        "read_token_file": str(files / "read.token"),
         "router_token_file": str(files / "actions.token"),
-        "insecure_listener": True,
-        "read_without_token": True,
         "access": {"ca_file": str(files / "ca.pem"), "token_file": str(files / "token")},
+    }
+    if not site.one_place:
+        return document | {"insecure_listener": True, "read_without_token": True}
+    return document | {
+        "admin": f"{ANYBODY}:9298",
+        "admin_access": {"token_file": str(files / "admin.token"), **own},
+        "each_address": ["collector"],
+        "token_file": str(files / "console.token"),
+        "hosts": ["console", f"console.{site.domain}"],
+        "tls": own,
     }
 
 

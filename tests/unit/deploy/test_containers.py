@@ -16,17 +16,25 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
+from pydantic import BaseModel
 
+from penstock.collector.config import CollectorConfig
+from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.first_start import init
 from penstock.deploy.site import site_of
+from penstock.logd.config import LogdConfig
+from penstock.router.config import JobConfig
 from penstock.service import AdminServer, Health, Status
 from penstock.service.clock import SystemClock
+from penstock.service.config import load_config
+from penstock.service.tracing import address_of
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 OURS = {n: s for n, s in COMPOSE["services"].items() if "penstock/" in s["image"]}
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+TRACED = {"PENSTOCK_TRACING": "true", "PENSTOCK_TRACING_SAMPLE": "0.5"}
 OPEN = ("loki", "jaeger", "opensearch")
 """Backends of others, of the profile `demo`."""
 
@@ -73,6 +81,38 @@ def test_nothing_is_reachable_from_elsewhere_and_no_secret_is_in_the_file() -> N
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
         assert not re.search("PASSWORD|SECRET", json.dumps(service.get("environment", {})))
     assert COMPOSE["services"]["init"]["network_mode"] == "none"
+
+
+def interpolated(text: str, variables: dict[str, str]) -> str:
+    """As Compose does it."""
+    return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda one: variables.get(one[1], one[2]), text)
+
+
+@pytest.mark.parametrize(
+    ("service", "file", "model"),
+    [
+        *((f"logd-{n}", f"logd-{n}/logd.yaml", LogdConfig) for n in (1, 2, 3)),
+        ("collector", "collector/collector.yaml", CollectorConfig),
+        ("router", "router/router.yaml", JobConfig),
+        ("backends", "router/backends.yaml", JobConfig),
+        ("console", "console/console.yaml", ConsoleConfig),
+    ],
+)
+def test_one_variable_has_every_part_send_spans_of_its_own_work(
+    tmp_path: Path, service: str, file: str, model: type[BaseModel]
+) -> None:
+    init(tmp_path, site_of("compose", 3), SystemClock())
+    [name] = [one for one in COMPOSE["services"][service]["environment"] if "TRACING" in one]
+    said = COMPOSE["services"][service]["environment"][name]
+    for chosen, enabled, sample in (({}, False, 0.01), (TRACED, True, 0.5)):
+        section = interpolated(said, chosen)
+        prefix = name.removesuffix("__TRACING")
+        config: Any = load_config(
+            model, tmp_path / file, env_prefix=prefix, environ={name: section}
+        )
+        assert (config.tracing.enabled, config.tracing.sample) == (enabled, sample)
+        host, port = address_of(config.tracing.endpoint)
+        assert f":{port}" in "".join(COMPOSE["services"][host]["ports"])
 
 
 def test_prometheus_asks_whom_compose_starts_and_grafana_finds_its_dashboards() -> None:

@@ -103,6 +103,9 @@ def test_each_part_gets_what_it_needs_and_nothing_that_opens_others(
         assert places == {part, *ADMIN_READERS[part]}
     holders = {path for path in opens if secrets["actions"].encode() in said[path]}
     assert holders == {"router/actions.token", "console/actions.token"}
+    holders = {path for path in opens if secrets["page"]["read"].encode() in said[path]}
+    assert holders == {"console/read.token"}
+    assert not any(secrets["page"]["console"].encode() in said[path] for path in opens)
     assert not any(path.endswith("ca.key") for path in opens)
     assert all(one.stat().st_mode & 0o777 == 0o600 for one in tmp_path.glob("*/*"))
     assert set(load_keys(tmp_path / "logd-2" / "keys").by_name) == set(KEYS)

@@ -8,17 +8,27 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from cryptography import x509
+from pydantic import BaseModel
 
+from penstock.collector.config import CollectorConfig
+from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.first_start import init
 from penstock.deploy.site import site_of
+from penstock.logd.config import LogdConfig
+from penstock.router.config import JobConfig
 from penstock.service.clock import SystemClock
+from penstock.service.config import load_config
+from penstock.service.tracing import address_of
 from tests.support.kubernetes_schemas import mistakes
 
 ROOT = Path(__file__).resolve().parents[3]
 DIRECTORY = ROOT / "deploy" / "k8s"
+NAME = "app.kubernetes.io/name"
 WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet")
 VERSIONS = ("1.30", "1.37")
 
@@ -93,10 +103,12 @@ def test_what_is_named_is_there(document: dict[str, Any]) -> None:
     assert ours <= images
 
 
-@pytest.mark.parametrize("service", ["nats", "logd"])
+@pytest.mark.parametrize(
+    "service", ["nats", "logd", "collector", "collectors", "router", "console"]
+)
 def test_services_lead_to_pods_that_listen(service: str) -> None:
     spec = one("Service", service)["spec"]
-    [target] = [d for d in PODS if d["metadata"]["name"] == service]
+    [target] = [d for d in PODS if d["metadata"]["name"] == spec["selector"][NAME]]
     assert spec["selector"].items() <= target["spec"]["template"]["metadata"]["labels"].items()
     listens = {p["name"]: p["containerPort"] for p in pod(target)["containers"][0]["ports"]}
     assert all(listens[port["targetPort"]] == port["port"] for port in spec["ports"])
@@ -130,7 +142,7 @@ def test_there_are_never_two_nats_that_know_nothing_of_each_other() -> None:
     assert (found["replicas"], found["strategy"]["type"]) == (1, "Recreate")
 
 
-@pytest.mark.parametrize("name", ["logd", "collector", "router"])
+@pytest.mark.parametrize("name", ["logd", "collector", "router", "console"])
 def test_a_probe_that_kills_asks_whether_it_answers_and_not_how_it_is(name: str) -> None:
     """Degraded is ready, and a node that waits for others is alive."""
     [document] = [document for document in PODS if document["metadata"]["name"] == name]
@@ -156,9 +168,66 @@ def test_secrets_are_the_files_that_init_makes(tmp_path: Path) -> None:
             assert (tmp_path / file).is_file(), file
             assert "operator" not in file
     named = {file for g in KUSTOMIZATION["secretGenerator"] for file in g["files"]}
-    for part in ("logd", "collector", "router"):
+    for part in ("logd", "collector", "router", "console"):
         made = {str(p.relative_to(tmp_path)) for p in (tmp_path / "secrets" / part).iterdir()}
         assert made - {"secrets/router/backends.yaml"} <= named
+
+
+def test_the_console_asks_services_that_there_are_and_shows_nothing_to_strangers(
+    tmp_path: Path,
+) -> None:
+    init(tmp_path, site_of("kubernetes", 3), SystemClock())
+    config = load_config(
+        ConsoleConfig, tmp_path / "console" / "console.yaml", env_prefix="PENSTOCK_CONSOLE"
+    )
+    services = {d["metadata"]["name"]: d["spec"] for d in DOCUMENTS if d["kind"] == "Service"}
+    for url in config.parts.values():
+        host, port = urlsplit(url).hostname, urlsplit(url).port
+        assert host is not None
+        spec = services[host.rpartition(".")[2]]  # of a node of the set, that of the set
+        assert port in [one["port"] for one in spec["ports"]]
+        assert spec["clusterIP"] == "None", "what is not well is asked, too"
+        assert spec["publishNotReadyAddresses"]
+    assert config.each_address == ("collector",)
+    assert not config.anybody_may_look
+    assert config.tls is not None
+    assert config.admin_access is not None
+    names = x509.load_pem_x509_certificate((tmp_path / "collector" / "cert.pem").read_bytes())
+    found = names.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "collectors" in found.get_values_for_type(x509.DNSName)
+    tokens = [(tmp_path / "console" / f"{name}.token").read_text() for name in ("read", "console")]
+    assert len({*tokens}) == 2
+    assert min(map(len, tokens)) >= 32
+
+
+@pytest.mark.parametrize(
+    ("part", "file", "model"),
+    [
+        ("logd", "logd-0-logd", LogdConfig), ("collector", "collector", CollectorConfig),
+        ("router", "router", JobConfig), ("console", "console", ConsoleConfig),
+    ],
+)  # fmt: skip
+def test_one_setting_has_every_part_send_spans_of_its_own_work(
+    tmp_path: Path, part: str, file: str, model: type[BaseModel]
+) -> None:
+    init(tmp_path, site_of("kubernetes", 3), SystemClock())
+    [made] = KUSTOMIZATION["configMapGenerator"]
+    [(key, _, section)] = [literal.partition("=") for literal in made["literals"]]
+    [workload] = [document for document in PODS if document["metadata"]["name"] == part]
+    variables = {one["name"]: one for one in pod(workload)["containers"][0]["env"]}
+    named = variables[f"PENSTOCK_{part.upper()}__TRACING"]["valueFrom"]["configMapKeyRef"]
+    assert named == {"name": made["name"], "key": key}
+    for enabled in (False, True):
+        said = section.replace("enabled: false", f"enabled: {str(enabled).lower()}")
+        config: Any = load_config(
+            model,
+            tmp_path / part / f"{file}.yaml",
+            env_prefix=f"PENSTOCK_{part.upper()}",
+            environ={f"PENSTOCK_{part.upper()}__TRACING": said},
+        )
+        assert config.tracing.enabled is enabled
+        host, port = address_of(config.tracing.endpoint)
+        assert port in [one["port"] for one in one("Service", host)["spec"]["ports"]]
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here")
@@ -172,5 +241,5 @@ def test_kustomize_builds_it(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     documents = list(yaml.safe_load_all(built.stdout))
     assert {d["metadata"].get("namespace", "penstock") for d in documents} == {"penstock"}
-    assert sum(d["kind"] == "Secret" for d in documents) == 4
+    assert sum(d["kind"] == "Secret" for d in documents) == 5
     assert mistakes(documents, VERSIONS[-1]) == []

@@ -38,12 +38,20 @@ class Posted:
 
 
 async def ask_json(
-    url: str, access: AccessSection, *, timeout_s: float, posted: Posted | None = None
+    url: str,
+    access: AccessSection,
+    *,
+    timeout_s: float,
+    posted: Posted | None = None,
+    address: str | None = None,
 ) -> Answer:
-    """The JSON object at `url`, or what a part answers to a POST there. Never raises."""
+    """The JSON object at `url`, or what a part answers to a POST there. Never raises.
+
+    `address` is the one to ask of those that the host's name stands for; None: any.
+    """
     try:
         async with asyncio.timeout(timeout_s):
-            status, body = await _request(url, access, posted)
+            status, body = await _request(url, access, posted, address)
         if posted is not None and status >= HTTPStatus.BAD_REQUEST:
             return Answer(None, _said(status, body))
         return Answer(_object(status, body))
@@ -83,7 +91,9 @@ def _object(status: int, body: bytes) -> dict[str, Any]:
     return document
 
 
-async def _request(url: str, access: AccessSection, posted: Posted | None) -> tuple[int, bytes]:
+async def _request(
+    url: str, access: AccessSection, posted: Posted | None, address: str | None
+) -> tuple[int, bytes]:
     """Status code and body.
 
     Raises:
@@ -93,7 +103,10 @@ async def _request(url: str, access: AccessSection, posted: Posted | None) -> tu
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     reader, writer = await asyncio.open_connection(
-        parts.hostname, parts.port or (443 if secure else 80), ssl=_tls(access) if secure else None
+        address or parts.hostname,
+        port_of(url),
+        ssl=_tls(access) if secure else None,
+        server_hostname=parts.hostname if secure else None,
     )
     try:
         verb, sent = (
@@ -114,6 +127,12 @@ async def _request(url: str, access: AccessSection, posted: Posted | None) -> tu
         msg = "what answers there does not speak HTTP"
         raise ValueError(msg)
     return int(words[1]), body
+
+
+def port_of(url: str) -> int:
+    """The port of an address of a part."""
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _tls(access: AccessSection) -> ssl.SSLContext:

@@ -75,9 +75,11 @@ class ConsoleConfig(_Section):
         tracing: Spans of actions, sent to a collector; none: there are none.
         parts: Admin endpoints by name, as in `logd-1: http://10.0.0.1:9294`; that of nats-server
             is its monitoring.
+        each_address: Parts whose host's name stands for several: each address is a part, too.
         logd: Addresses of logd's fetch; none: no streams and no records are shown.
         hosts: Names by which browsers may call the console, besides where it listens.
         token_file: Holds the token for actions; made when it is not there. None: no actions.
+        read_token_file: Holds a token for looking alone; none: only that of `token_file` opens.
         router_token_file: Holds the token of the jobs' `actions_token_file`; none: `token_file`.
         read_without_token: Whether anybody who reaches the console may look; none: only while it
             listens on this machine alone.
@@ -96,9 +98,11 @@ class ConsoleConfig(_Section):
     admin_access: AdminAccess | None = None
     tracing: TracingSection | None = None
     parts: dict[Annotated[str, Field(min_length=1, max_length=64)], str] = {}
+    each_address: tuple[str, ...] = ()
     logd: HostPorts | None = None
     hosts: tuple[str, ...] = ()
     token_file: Path | None = None
+    read_token_file: Path | None = None
     router_token_file: Path | None = None
     read_without_token: bool | None = None
     tls: ServedTls | None = None
@@ -133,14 +137,18 @@ class ConsoleConfig(_Section):
             if not self.parts.get(name, "").startswith("https://"):
                 msg = f"part_tokens.{name}: there is no such part with an address of https"
                 raise ValueError(msg)
+        for name in self.each_address:
+            if name not in self.parts:
+                msg = f"each_address: there is no part {name!r}"
+                raise ValueError(msg)
         if not self.is_local and self.tls is None and not self.insecure_listener:
             msg = (
                 f"listen: {self.listen} is open to other machines and has no TLS: give the section"
                 " `tls`, listen on 127.0.0.1, or ask for it by name: insecure_listener: true"
             )
             raise ValueError(msg)
-        if not self.anybody_may_look and self.token_file is None:
-            msg = "token_file: without it nobody may look"
+        if not self.anybody_may_look and self.token_file is self.read_token_file is None:
+            msg = "token_file: without it nobody may look, nor without read_token_file"
             raise ValueError(msg)
         self.access.access()
         return self

@@ -29,6 +29,8 @@ class Door:
         names = {"localhost", "127.0.0.1", "[::1]", address.rpartition(":")[0], *config.hosts}
         self._hosts = {called.lower() for name in names for called in (name, f"{name}:{port}")}
         self._token = None if config.token_file is None else token_of(config.token_file)
+        read = config.read_token_file
+        self._read_token = None if read is None else token_of(read)
         self._open = config.anybody_may_look
         self.refused = 0
 
@@ -44,17 +46,31 @@ class Door:
 
     def may_look(self, authorization: str) -> bool:
         """Whether somebody is shown what there is."""
-        return self._open or self.may_act(authorization)
+        if self._open or _is_shown(self._read_token, authorization):
+            return True
+        return self.may_act(authorization)
+
+    def may_only_look(self, authorization: str) -> bool:
+        """Whether somebody shows the token that is for looking."""
+        return _is_shown(self._read_token, authorization) and not _is_shown(
+            self._token, authorization
+        )
 
     def may_act(self, authorization: str) -> bool:
         """Whether somebody shows the token."""
-        if self._token is None:
-            return False
-        shown = authorization.removeprefix("Bearer ").strip()
-        if hmac.compare_digest(shown.encode(), self._token.encode()):
+        if _is_shown(self._token, authorization):
             return True
-        self.refused += bool(shown)
+        self.refused += bool(_token_in(authorization))
         return False
+
+
+def _token_in(authorization: str) -> str:
+    return authorization.removeprefix("Bearer ").strip()
+
+
+def _is_shown(token: str | None, authorization: str) -> bool:
+    shown = _token_in(authorization).encode()
+    return token is not None and hmac.compare_digest(shown, token.encode())
 
 
 def token_of(path: Path) -> str:

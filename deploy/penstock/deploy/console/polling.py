@@ -1,10 +1,17 @@
-"""Asks every part how it is, each in a task of its own: one that is slow delays nobody."""
+"""Asks every part how it is, each in a task of its own: one that is slow delays nobody.
+
+A part of `each_address` is as many as its host's name has addresses, asked for now and then: those
+that come are asked, too, and those that are gone are shown no more.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from socket import SOCK_STREAM
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from penstock.deploy.console.asking import Answer, ask_json
+from penstock.deploy.console.asking import Answer, ask_json, port_of
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.core.picture import Seen, note_rates
 from penstock.deploy.core.rates import Rates
@@ -18,6 +25,27 @@ _LOAD: Final = 10
 `PAUSE_S_MAX` (or the configured interval): what ends must show soon."""
 
 PAUSE_S_MAX: Final = 1.5
+
+
+RESOLVE_S: Final = 5.0
+"""From one look at the addresses of a name to the next."""
+
+ADDRESSES_MAX: Final = 256
+"""Of one name; further ones are not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a part is asked.
+
+    Attributes:
+        configured: Its name in the configuration.
+        address: Of those that the host's name has; None: any.
+    """
+
+    configured: str
+    url: str
+    address: str | None = None
 
 
 class Polling:
@@ -42,6 +70,7 @@ class Polling:
         self._changed = changed
         self._statuses: dict[str, Mapping[str, Any]] = {}
         self._answered_ns: dict[str, int] = {}
+        self._addresses: dict[str, dict[str, asyncio.Task[None]]] = {}
         self._problems = dict.fromkeys(config.parts, "not asked yet")
         self.failures = dict.fromkeys(config.parts, 0)
 
@@ -49,7 +78,11 @@ class Polling:
         """Ask for ever."""
         async with asyncio.TaskGroup() as tasks:
             for name, url in self._config.parts.items():
-                tasks.create_task(self._follow(name, url.rstrip("/")))
+                place = _Place(name, url.rstrip("/"))
+                if name in self._config.each_address:
+                    tasks.create_task(self._follow_each(place, tasks))
+                else:
+                    tasks.create_task(self._follow(name, place))
             await asyncio.Event().wait()  # also without parts
 
     def seen(self) -> list[Seen]:
@@ -62,8 +95,12 @@ class Polling:
                 self._problems[name],
                 None if name not in self._answered_ns else self._age_ms(name, now_ns),
             )
-            for name in self._config.parts
+            for name in self._names()
         ]
+
+    def _names(self) -> list[str]:
+        """As configured; in the place of a name with several addresses, each of those."""
+        return [one for name in self._config.parts for one in self._addresses.get(name) or [name]]
 
     def component_of(self, name: str) -> str:
         """What the part of that name last said it is; empty: it has never answered."""
@@ -72,10 +109,40 @@ class Polling:
     def _age_ms(self, name: str, now_ns: int) -> int:
         return (now_ns - self._answered_ns[name]) // 1_000_000
 
-    async def _follow(self, name: str, url: str) -> None:
+    async def _follow_each(self, place: _Place, tasks: asyncio.TaskGroup) -> None:
+        name = place.configured
+        known = self._addresses.setdefault(name, {})
+        while True:
+            try:
+                found = {f"{name}-{one}": one for one in await self._resolve(place.url)}
+            except OSError as error:  # those that are known are asked as before
+                self._problems[name] = f"{urlsplit(place.url).hostname}: {error}"
+            else:
+                for part in known.keys() - found.keys():
+                    known.pop(part).cancel()
+                    self._forget(part)
+                for part in found.keys() - known.keys():
+                    self._problems[part], self.failures[part] = "not asked yet", 0
+                    one = _Place(name, place.url, found[part])
+                    known[part] = tasks.create_task(self._follow(part, one))
+            self._changed()
+            await asyncio.sleep(RESOLVE_S)
+
+    async def _resolve(self, url: str) -> list[str]:
+        async with asyncio.timeout(self._config.timeout_s):  # a TimeoutError is an OSError
+            found = await asyncio.get_running_loop().getaddrinfo(
+                urlsplit(url).hostname, port_of(url), type=SOCK_STREAM
+            )
+        return sorted({str(one[4][0]) for one in found})[:ADDRESSES_MAX]
+
+    def _forget(self, part: str) -> None:
+        for kept in (self._statuses, self._answered_ns, self._problems, self.failures):
+            kept.pop(part, None)
+
+    async def _follow(self, name: str, place: _Place) -> None:
         while True:
             begun_ns = self._clock.monotonic_ns()
-            answer = await self._ask(name, url)
+            answer = await self._ask(place)
             now_ns = self._clock.monotonic_ns()
             self._problems[name] = answer.problem
             if answer.document is None:
@@ -89,11 +156,15 @@ class Polling:
             pause_s = min(_LOAD * took_s, PAUSE_S_MAX)
             await asyncio.sleep(max(self._config.poll_interval_s, pause_s))
 
-    async def _ask(self, name: str, url: str) -> Answer:
-        config = self._config
+    async def _ask(self, place: _Place) -> Answer:
+        config, name = self._config, place.configured
         path = "/varz" if name == NATS else "/status"
-        access = config.access_to(name)
-        answer = await ask_json(f"{url}{path}", access, timeout_s=config.timeout_s)
+        answer = await ask_json(
+            f"{place.url}{path}",
+            config.access_to(name),
+            timeout_s=config.timeout_s,
+            address=place.address,
+        )
         if answer.document is None:
             return answer
         if name == NATS:

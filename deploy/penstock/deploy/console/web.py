@@ -143,7 +143,11 @@ class Web:
     async def _act(self, request: Request, peer: str) -> Mapping[str, Any]:
         if request.method != "POST":
             raise _RefusalError(405, "METHOD", "only POST")
-        if not self.door.may_act(request.headers.get("authorization", "")):
+        shown = request.headers.get("authorization", "")
+        if self.door.may_only_look(shown):
+            what = "that token is for looking; to act takes the other one"
+            raise _RefusalError(403, "LOOK_ONLY", what)
+        if not self.door.may_act(shown):
             what = "that is not the console's token" if self.door.acts else "there is no token"
             raise _RefusalError(401, "TOKEN", what)
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":

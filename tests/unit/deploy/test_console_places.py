@@ -1,0 +1,140 @@
+"""Consoles of networks: a token that only looks, and a name that stands for several parts."""
+
+import json
+import socket
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from penstock.deploy.console import polling
+from penstock.deploy.console.config import ConsoleConfig
+from penstock.deploy.console.daemon import Console
+from penstock.deploy.console.door import Door
+from tests.support.console import (
+    FakeConsoleLog,
+    FakePart,
+    a_stage,
+    a_status,
+    a_stream,
+    running_console,
+)
+from tests.support.waiting import wait_until
+
+READ, ACT = "a token for looking alone", "a token for whoever acts"
+PAUSE = json.dumps({"action": "pause", "stream": "logs"})
+
+
+def ask(console: Console, path: str, token: str, body: str | None = None) -> tuple[int, Any]:
+    host, _, port = console.address.rpartition(":")
+    connection = HTTPConnection(host, int(port), timeout=10)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    connection.request("GET" if body is None else "POST", path, body, headers if token else {})
+    answer = connection.getresponse()
+    said = json.loads(answer.read())
+    connection.close()
+    return answer.status, said
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    for name, token in (("read", READ), ("act", ACT)):
+        (tmp_path / name).write_text(f"{token}\n")
+    return {"read_token_file": str(tmp_path / "read"), "token_file": str(tmp_path / "act")}
+
+
+def test_who_has_the_token_for_looking_looks_and_does_not_act(
+    tmp_path: Path, tokens: dict[str, str]
+) -> None:
+    log = FakeConsoleLog([a_stream("logs", 3)])
+    with running_console(tmp_path, {}, log, read_without_token=False, **tokens) as console:
+        codes = [ask(console, "/api/snapshot", token)[0] for token in ("", "x" * 24, READ, ACT)]
+        assert codes == [401, 401, 200, 200]
+        status, said = ask(console, "/api/actions", READ, PAUSE)
+        assert (status, said["code"]) == (403, "LOOK_ONLY")
+        assert log.modes == []
+        assert ask(console, "/api/actions", ACT, PAUSE)[0] == 200
+        assert log.modes == [("logs", True, None)]
+
+
+def test_one_token_for_both_acts(tokens: dict[str, str]) -> None:
+    both = tokens | {"read_token_file": tokens["token_file"]}
+    door = Door(ConsoleConfig.model_validate(both), "127.0.0.1:1")
+    assert door.may_act(f"Bearer {ACT}")
+    assert not door.may_only_look(f"Bearer {ACT}")
+
+
+def test_without_any_token_nobody_could_look(tokens: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="nobody may look"):
+        ConsoleConfig(read_without_token=False)
+    reading = {"read_without_token": False, "read_token_file": tokens["read_token_file"]}
+    door = Door(ConsoleConfig.model_validate(reading), "127.0.0.1:1")
+    assert (door.may_look(f"Bearer {READ}"), door.acts) == (True, False)
+
+
+class Names:
+    """A name service that says what a test has it say.
+
+    Attributes:
+        addresses: Of the name `collectors.test`.
+    """
+
+    def __init__(self) -> None:
+        self.addresses = ["127.0.0.1", "127.0.0.2"]
+        self._real = socket.getaddrinfo
+
+    def look_up(self, host: Any, port: Any, *more: Any, **named: Any) -> list[Any]:
+        if host != "collectors.test":
+            return list(self._real(host, port, *more, **named))
+        if not self.addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "there is no such name")
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        return [(*kind, (address, port)) for address in self.addresses]
+
+
+def test_each_address_of_a_name_is_a_part_as_long_as_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Names()
+    monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
+    monkeypatch.setattr(polling, "RESOLVE_S", 0.05)
+    part = FakePart(lambda: a_status("collector", "node-a", a_stage("source/otlp", 1)))
+    parts = {"collector": part.url.replace("127.0.0.1", "collectors.test")}
+
+    def seen() -> dict[str, str]:
+        found = ask(console, "/api/snapshot", "")[1]["parts"]
+        return {one["name"]: one["health"] for one in found}
+
+    more: dict[str, Any] = {"each_address": ["collector"], "poll_interval_s": 0.2}
+    with running_console(tmp_path, parts, **more) as console:
+        both = {"collector-127.0.0.1": "ready", "collector-127.0.0.2": "unreachable"}
+        wait_until(lambda: seen() == both, what="the one that is away is shown, too")
+        names.addresses = []
+        wait_until(lambda: "no such name" in console._polling._problems["collector"])
+        assert seen() == both, "who is known stays while names are not to be had"
+        names.addresses = ["127.0.0.1"]
+        wait_until(lambda: seen() == {"collector-127.0.0.1": "ready"})
+    part.close()
+
+
+def test_a_name_that_stands_for_nothing_yet_is_shown_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Names()
+    names.addresses = []
+    monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
+    parts = {"collector": "http://collectors.test:9295"}
+    with running_console(tmp_path, parts, each_address=["collector"]) as console:
+
+        def told() -> bool:
+            [found] = ask(console, "/api/snapshot", "")[1]["parts"]
+            return found["health"] == "unreachable" and "no such name" in found["reasons"][0]
+
+        wait_until(told)
+
+
+def test_only_a_part_that_there_is_has_addresses() -> None:
+    with pytest.raises(ValidationError, match="there is no part 'collectors'"):
+        ConsoleConfig(parts={"collector": "http://a:1"}, each_address=("collectors",))
