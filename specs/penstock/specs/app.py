@@ -12,11 +12,15 @@ from penstock.specs import current, environment
 from penstock.specs.console import render
 from penstock.specs.emit import Emitter, MakeLink
 from penstock.specs.emitter_limits import EmitterLimits
+from penstock.specs.environment import configure_opentelemetrys_loggers
 from penstock.specs.links import StreamLink
+from penstock.specs.otel_environment import well_formed
+from penstock.specs.propagators import propagators
 from penstock.specs.resource import describe_process
 
 _emitter: Emitter | None = None
 _STDOUT = 1
+_LOGGER = logging.getLogger("penstock.specs")
 
 
 def setup(  # noqa: PLR0913 - all are optional and named
@@ -74,10 +78,9 @@ def setup(  # noqa: PLR0913 - all are optional and named
     _configure_logging(level)
     if hooks:
         _install_hooks()
+    propagators()  # warns of what it does not know
     if opentelemetry and find_spec("opentelemetry.sdk") is not None:
-        from penstock.specs.otel import install_where_free
-
-        install_where_free()
+        _set_up_opentelemetry()
     return emitter
 
 
@@ -161,6 +164,18 @@ def _configure_logging(level: int) -> None:
         root.removeHandler(handler)
     root.addHandler(SpecHandler())
     root.setLevel(level)
+
+
+def _set_up_opentelemetry() -> None:
+    """As its variables say; one that the SDK would choke on is as good as not set."""
+    configure_opentelemetrys_loggers()
+    try:
+        with well_formed():
+            from penstock.specs.otel import install_where_free
+
+            install_where_free()
+    except Exception as error:  # noqa: BLE001 - the app starts, whatever becomes of its traces
+        _LOGGER.warning("OpenTelemetry is not set up, nor are its spans emitted: %r", error)
 
 
 def _install_hooks() -> None:

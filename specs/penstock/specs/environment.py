@@ -1,9 +1,9 @@
 """OpenTelemetry's environment variables that `setup` honours.
 
-The SDK, where it is installed, honours its own besides: OTEL_BSP_*, OTEL_*_LIMIT, OTEL_PROPAGATORS,
-OTEL_TRACES_SAMPLER, OTEL_METRIC_EXPORT_INTERVAL.
+Those that the SDK reads itself are in `otel_environment`, OTEL_PROPAGATORS in `propagators`.
 """
 
+import logging
 import os
 import tempfile
 from collections.abc import Mapping
@@ -17,6 +17,19 @@ EXPORTER: Final = "penstock"
 SOCKET_VARIABLE: Final = "PENSTOCK_SOCKET"
 USUAL_SOCKET: Final = "/run/penstock/collector.sock"
 SPILL_VARIABLE: Final = "PENSTOCK_SPILL_DIR"
+LEVEL_VARIABLE: Final = "OTEL_LOG_LEVEL"
+_LEVELS: Final = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+    "critical": logging.CRITICAL,
+    "none": logging.CRITICAL + 1,
+}
+_LOGGER: Final = logging.getLogger("penstock.specs")
 
 
 def spill_directory() -> Path | None:
@@ -38,6 +51,33 @@ def is_exported(signal: str) -> bool:
     """
     given = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip()
     return not given or EXPORTER in (name.strip() for name in given.split(","))
+
+
+def warn_of_other_exporters(signal: str) -> None:
+    """OTEL_<SIGNAL>_EXPORTER may name several, of which `setup` brings Penstock's alone."""
+    given = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "")
+    others = [name for part in given.split(",") if (name := part.strip()) not in ("", EXPORTER)]
+    if others:
+        _LOGGER.warning(
+            "OTEL_%s_EXPORTER: nothing goes to %s: setup brings Penstock's exporter alone; start"
+            " with opentelemetry-instrument for several",
+            signal.upper(),
+            ", ".join(others),
+        )
+
+
+def configure_opentelemetrys_loggers() -> None:
+    """OTEL_LOG_LEVEL: the least severe that OpenTelemetry says of itself."""
+    given = os.environ.get(LEVEL_VARIABLE, "").strip()
+    if not given:
+        return
+    level = _LEVELS.get(given.lower())
+    if level is None:
+        _LOGGER.warning(
+            "%s is ignored: it is one of %s", LEVEL_VARIABLE, ", ".join(sorted(_LEVELS))
+        )
+        return
+    logging.getLogger("opentelemetry").setLevel(level)
 
 
 def service_name() -> str | None:

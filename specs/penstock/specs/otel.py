@@ -40,6 +40,7 @@ try:
         MetricsData,
         PeriodicExportingMetricReader,
     )
+    from opentelemetry.sdk.metrics.view import Aggregation, ExponentialBucketHistogramAggregation
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -53,6 +54,7 @@ from penstock.specs.otel_records import log_record, metric_records, span_record
 from penstock.specs.resource import fit_resource
 
 TEMPORALITY_VARIABLE: Final = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+HISTOGRAM_VARIABLE: Final = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 INTERVAL_VARIABLE: Final = "OTEL_METRIC_EXPORT_INTERVAL"
 _INTERVAL_MS: Final = 10_000.0
 _FLUSH_MS: Final = 1_000
@@ -167,12 +169,16 @@ class PenstockMetricExporter(MetricExporter):
     """Metric points to the emitter.
 
     The temporality follows OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE: ``cumulative``
-    (default), ``delta`` or ``lowmemory``.
+    (default), ``delta`` or ``lowmemory``; histograms are exponential where
+    OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION says so.
     """
 
     def __init__(self, emitter: Emitter | None = None) -> None:
         preference = os.environ.get(TEMPORALITY_VARIABLE, "cumulative")
-        super().__init__(preferred_temporality=temporality_of(preference))
+        super().__init__(
+            preferred_temporality=temporality_of(preference),
+            preferred_aggregation=aggregation_of(os.environ.get(HISTOGRAM_VARIABLE, "")),
+        )
         self._outlet = _Outlet(emitter)
 
     @override
@@ -226,9 +232,11 @@ def install_where_free() -> None:
     resource = Resource.create(process_emitter().resource)
     tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
     if environment.is_exported("traces") and isinstance(tracers, trace.ProxyTracerProvider):
+        environment.warn_of_other_exporters("traces")
         _install_tracers(None, resource)
     # The API has no public name for what stands in for a provider.
     if environment.is_exported("metrics") and type(meters).__name__ == "_ProxyMeterProvider":
+        environment.warn_of_other_exporters("metrics")
         _install_meters(None, resource, None)
     hooks.before_end(_force_flush)
 
@@ -281,6 +289,13 @@ def temporality_of(preference: str) -> dict[type, AggregationTemporality]:
         UpDownCounter: cumulative,
         ObservableUpDownCounter: cumulative,
     }
+
+
+def aggregation_of(name: str) -> dict[type, Aggregation]:
+    """OpenTelemetry's ``base2_exponential_bucket_histogram``; any other name is the usual."""
+    if name.strip().lower() != "base2_exponential_bucket_histogram":
+        return {}
+    return {HistogramInstrument: ExponentialBucketHistogramAggregation()}
 
 
 def _add_below(record: dict[str, Any], around: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from penstock.specs import clock, current
 from penstock.specs.bound import bind
-from penstock.specs.propagation import TRACEPARENT, extracted, new_trace
+from penstock.specs.propagation import continued, new_trace
 from penstock.specs.server_span import server_span
 from penstock.specs.traces import is_tracing
 
@@ -68,9 +68,9 @@ def handling(
     """
     begun_ns = clock.monotonic_ns()
     with ExitStack() as stack:
-        if is_tracing():  # another middleware has gone on with the caller's trace
-            headers = {name: text for name, text in headers.items() if name != TRACEPARENT}
-        stack.enter_context(extracted(headers, baggage=habits.baggage))
+        # Where something is traced, another middleware has gone on with the caller's trace.
+        is_first = not is_tracing()
+        stack.enter_context(continued(headers, baggage=habits.baggage, trace=is_first))
         stack.enter_context(bind(request_id=clock.record_id(), **context))
         span = stack.enter_context(server_span(request.name, request.attributes))
         stack.enter_context(new_trace())

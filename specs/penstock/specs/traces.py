@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 _current_context: Callable[[], Any] | None
 try:
     from opentelemetry import context as otel_context
-    from opentelemetry.context import attach, detach, get_current
+    from opentelemetry.context import Context, attach, detach, get_current
     from opentelemetry.trace import (
         NonRecordingSpan,
         SpanContext,
@@ -165,6 +165,22 @@ def has_outlived() -> bool:
         return True
     span = get_current_span()
     return isinstance(span, _OwnSpan) and span.work is work
+
+
+def to_foreign(fields: Mapping[str, Any] | None, state: str = "") -> Any:
+    """A context of OpenTelemetry's in which this trace, or none, is running."""
+    if fields is None:
+        return Context()
+    span = NonRecordingSpan(_span_context(fields, state, is_remote=False))
+    return set_span_in_context(span, Context())
+
+
+def from_foreign(context: Any) -> tuple[Mapping[str, Any], str] | None:
+    """The trace that is running in a context of OpenTelemetry's, and its state; None if none is."""
+    fields = _span_fields(context)
+    if fields is None:
+        return None
+    return fields, get_current_span(context).get_span_context().trace_state.to_header()
 
 
 def _span_context(fields: Mapping[str, Any], state: str, *, is_remote: bool) -> "SpanContext":

@@ -16,7 +16,7 @@ from penstock.specs import clock, current
 from penstock.specs.attributes import clean_text
 from penstock.specs.exceptions import fingerprint
 from penstock.specs.limits import LINKS_MAX, NAME_CHARACTERS_MAX
-from penstock.specs.propagation import parse_traceparent
+from penstock.specs.trace_context import parse_traceparent
 from penstock.specs.traces import (
     Work,
     enter_span,

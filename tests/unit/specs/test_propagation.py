@@ -15,9 +15,8 @@ from penstock.specs.propagation import (
     CARRIED,
     new_trace,
     parse_baggage,
-    parse_traceparent,
-    parse_tracestate,
 )
+from penstock.specs.trace_context import parse_traceparent, parse_tracestate
 from penstock.specs.traces import trace_fields
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -1,0 +1,183 @@
+"""Which headers carry a trace, by OTEL_PROPAGATORS."""
+
+import logging
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import TextMapPropagator
+from typing_extensions import override
+
+from penstock import specs
+from penstock.specs import propagators
+from penstock.specs.bound import bound
+from penstock.specs.middleware import AsgiMiddleware, Message
+from penstock.specs.testing import Capture
+from penstock.specs.traces import trace_fields
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+OTHER = "a" * 32 + "-" + "b" * 16
+HEADERS = {"traceparent": PARENT, "tracestate": "vendor=1", "baggage": "user.id=u"}
+
+
+class OneHeader(TextMapPropagator):
+    """As OpenTelemetry's own are: here ``trace: TRACE-SPAN``."""
+
+    @override
+    def extract(self, carrier: Any, context: Context | None = None, getter: Any = None) -> Context:
+        given = carrier.get("trace")
+        if given is None:
+            return context or Context()
+        trace_id, span_id = (int(part, 16) for part in given.split("-"))
+        found = trace.SpanContext(
+            trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(1)
+        )
+        return trace.set_span_in_context(trace.NonRecordingSpan(found), context)
+
+    @override
+    def inject(self, carrier: Any, context: Context | None = None, setter: Any = None) -> None:
+        here = trace.get_current_span(context).get_span_context()
+        carrier["trace"] = f"{here.trace_id:032x}-{here.span_id:016x}"
+
+    @property
+    @override
+    def fields(self) -> set[str]:
+        return {"trace"}
+
+
+class Broken(OneHeader):
+    @override
+    def extract(self, carrier: Any, context: Context | None = None, getter: Any = None) -> Context:
+        raise KeyError("extract")
+
+    @override
+    def inject(self, carrier: Any, context: Context | None = None, setter: Any = None) -> None:
+        raise KeyError("inject")
+
+
+Choose = Callable[[str], None]
+
+
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
+    """Sets the variable, where a package registers ``one``, ``broken`` and ``unloadable``."""
+    targets = {"one": "OneHeader", "broken": "Broken", "unloadable": "Absent"}
+
+    def entry_points(*, group: str, name: str) -> list[EntryPoint]:
+        assert group == "opentelemetry_propagator"
+        target = targets.get(name)
+        return [EntryPoint(name, f"{__name__}:{target}", group)] if target else []
+
+    monkeypatch.setattr(propagators, "entry_points", entry_points)
+    monkeypatch.setattr(propagators, "_known", None)
+    return lambda text: monkeypatch.setenv("OTEL_PROPAGATORS", text)
+
+
+def sent(*, baggage: bool = True) -> dict[str, str]:
+    """What goes out within a span of the trace ``HEADERS``."""
+    headers: dict[str, str] = {}
+    specs.inject(headers, baggage=baggage)
+    return headers
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {"traceparent", "tracestate", "baggage"}),
+        ("tracecontext,baggage", {"traceparent", "tracestate", "baggage"}),
+        (" tracecontext , tracecontext ", {"traceparent", "tracestate"}),
+        ("baggage", {"baggage"}),
+        ("none", set()),
+        ("tracecontext,None", set()),
+        ("one", {"trace"}),
+        ("one,tracecontext", {"trace", "traceparent", "tracestate"}),
+        ("broken,one", {"trace"}),
+        ("nobody,tracecontext", {"traceparent", "tracestate"}),
+        ("unloadable,tracecontext", {"traceparent", "tracestate"}),
+        ("nobody", set()),
+    ],
+)
+def test_traces_are_written_as_the_variable_says(
+    choose: Choose, text: str, expected: set[str]
+) -> None:
+    choose("tracecontext")
+    with specs.extracted(HEADERS), specs.bind(user_id="u"):
+        choose(text)
+        assert sent().keys() == expected
+        assert sent(baggage=False).keys() == expected - {"baggage"}
+
+
+@pytest.mark.parametrize(
+    ("text", "trace_id", "who"),
+    [
+        ("", PARENT[3:35], {"user.id": "u"}),
+        ("tracecontext", PARENT[3:35], {}),
+        ("baggage", None, {"user.id": "u"}),
+        ("none", None, {}),
+        ("one", "a" * 32, {}),
+        ("one,tracecontext", PARENT[3:35], {}),
+        ("tracecontext,one", "a" * 32, {}),
+        ("tracecontext,broken", PARENT[3:35], {}),
+    ],
+)
+def test_traces_are_read_as_the_variable_says(
+    choose: Choose, text: str, trace_id: str | None, who: dict[str, str]
+) -> None:
+    choose(text)
+    with specs.extracted({**HEADERS, "trace": OTHER}, baggage=True):
+        assert trace_fields().get("trace_id") == trace_id
+        assert bound().context == who
+
+
+def test_a_span_goes_on_under_another_packages_header(choose: Choose) -> None:
+    choose("one")
+    with specs.extracted({"trace": OTHER}), specs.span("work") as span:
+        assert (span.ids["trace_id"], span.parent_span_id) == tuple(OTHER.split("-"))
+        assert sent() == {"trace": f"{'a' * 32}-{span.ids['span_id']}"}
+
+
+async def test_a_middleware_reads_what_the_variable_says(
+    choose: Choose, specs_capture: Capture
+) -> None:
+    async def app(scope: Message, receive: Any, send: Any) -> None:
+        specs.log().info("inside")
+        await send({"type": "http.response.start", "status": 200})
+
+    async def receive() -> Message:
+        return {}
+
+    async def send(_: Message) -> None:
+        return None
+
+    choose("one")
+    headers = [(b"Trace", OTHER.encode()), (b"traceparent", PARENT.encode())]
+    scope: Message = {"type": "http", "method": "GET", "path": "/", "headers": headers}
+    await AsgiMiddleware(AsgiMiddleware(app))(scope, receive, send)
+    traces = {
+        record.get("trace_id")
+        for record in specs_capture.records
+        if record.get("scope") != "asyncio"
+    }
+    assert traces == {"a" * 32}
+    outer = specs_capture.of("span")[-1]
+    assert outer["parent_span_id"] == "b" * 16
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("b3", "b3 is ignored: no installed package registers it"),
+        ("unloadable", "unloadable is ignored, it cannot be loaded"),
+    ],
+)
+def test_names_that_are_not_known_are_warned_of_once(
+    choose: Choose, caplog: pytest.LogCaptureFixture, text: str, said: str
+) -> None:
+    choose(text)
+    with caplog.at_level(logging.WARNING, "penstock.specs"):
+        for _ in range(3):
+            sent()
+    assert [said in message for message in caplog.messages] == [True]
