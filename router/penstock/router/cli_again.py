@@ -1,6 +1,7 @@
 """Commands that deliver again: replay a range of the log, look at dead letters and replay them."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -9,9 +10,11 @@ import click
 
 from penstock.logd.client import LogClient
 from penstock.router.cli_job import job_argument, load_job
+from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import StreamPartition
 from penstock.router.letters import find_letters
+from penstock.router.replay_notes import typed
 from penstock.service import ConfigError
 from penstock.service.command import PenstockGroup
 from penstock.service.positions import POSITION
@@ -52,8 +55,14 @@ def replay(path: Path, sink: str, begin: Any, end: Any, stream: str | None) -> N
                     last[at] = None if end is None else _offset(log, at, end)
                 else:
                     last[at] = earliest
-        rows = backfill(run, sink, first, last, click.echo)
+        asked = {"sink": sink, "from": _ends(first), "until": _ends(last)}
+        with typed(job.dead_letters, SystemClock(), "range ", **asked) as replay:
+            rows = replay.records = backfill(run, sink, first, last, click.echo)
     click.echo(f"{rows} records went to {sink} again")
+
+
+def _ends(offsets: Mapping[StreamPartition, int | None]) -> dict[str, int | None]:
+    return {f"{at.stream}-{at.partition}": offset for at, offset in offsets.items()}
 
 
 def _offset(log: LogClient, at: StreamPartition, position: Any) -> int:
@@ -122,7 +131,9 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
         click.echo("there are no dead letters")
         return
     with bounded_run(job, needs_lock=True, needs_log=False) as run:
-        rows = replay_letters(run, files, target, click.echo)
+        asked: dict[str, Any] = {"sink": sink, "to": target, "files": len(files)}
+        with typed(job.dead_letters, SystemClock(), **asked) as replay:
+            rows = replay.records = replay_letters(run, files, target, click.echo)
     click.echo(f"{rows} records were delivered again")
 
 

@@ -11,11 +11,9 @@ and when it ended, and in the log.
 
 import hmac
 import json
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +24,7 @@ from penstock.router.clock import Clock
 from penstock.router.config import JobConfig
 from penstock.router.letters import find_letters
 from penstock.router.query import SinkQuery
+from penstock.router.replay_notes import now_of, take_down
 from penstock.router.sinks import Sink
 from penstock.service import ServiceError, Visitor
 
@@ -235,16 +234,10 @@ class Replays:
         """
         about = {"sink": replay.sink, "to": replay.target, "by": replay.by, **facts}
         _log.info(f"replay {what}", **about)
-        line = json.dumps({"time": self._now(), "what": what, **about}) + "\n"
-        directory = self._config.dead_letters
-        directory.mkdir(parents=True, exist_ok=True)
-        with (directory / "replays.ndjson").open("a") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        take_down(self._config.dead_letters, self._clock, what, **about)
 
     def _now(self) -> str:
-        return datetime.fromtimestamp(self._clock.unix_ns() // 10**9, UTC).isoformat()
+        return now_of(self._clock)
 
     def _count(self) -> None:
         now_ns = self._clock.monotonic_ns()
