@@ -6,7 +6,7 @@ URLs. Only the sensitive part of a text is replaced.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -57,23 +57,11 @@ PATTERN: Final = re.compile(
     r"|(?<![0-9.])(?P<card>[2-6](?:[ -]?[0-9]){12,18})(?![0-9])",
     re.DOTALL,
 )
-_PARTS: Final = (
+PARTS: Final = (
     "-----BEGIN ", "eyJ", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "xox", "sk_",
 )  # fmt: skip
 _DIGITS: Final = re.compile(r"[2-6](?:[ -]?[0-9]){12}")
 """One of these, an at-sign or the word bearer is in every text that `PATTERN` matches."""
-_CAPITALS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_CODE: Final = b"\\u"
-"""What a character begins with that stands in JSON as its code."""
-_SIGNS: Final = (_CODE, b"@", *(part.encode() for part in _PARTS))
-_BEARER: Final = b"bearer"
-_FOLDED: Final = bytes(
-    ord("0") if code in b"0123456789" else code + 32 if code in _CAPITALS else code
-    for code in range(256)
-)
-"""Takes digits for one another, and capitals for small letters."""
-_THIRTEEN: Final = b"0" * 13
-_TIME: Final = b'nano":' + _THIRTEEN
 _CLASSES: Final[dict[str, Sensitivity]] = {
     "key": "secret",
     "token": "secret",
@@ -116,63 +104,9 @@ def may_match(text: str) -> bool:
     return (
         "@" in text
         or _DIGITS.search(text) is not None
-        or any(part in text for part in _PARTS)
+        or any(part in text for part in PARTS)
         or "bearer " in text.lower()
     )
-
-
-class LineSearch:
-    """Which signs of something sensitive records' lines show; each is searched for those alone.
-
-    Signs are looked for in all the lines at once, as they stand: quicker by far than to take each
-    apart and to look at each text. What is sought holds neither quotes nor backslashes, so it
-    stands in a line as in the text, unless a character stands there as its code.
-
-    Args:
-        lines: What `shows` is to be asked of.
-    """
-
-    def __init__(self, lines: Sequence[bytes]) -> None:
-        self._text = b"\n".join(lines)
-        self._codes = _CODE in self._text
-        self._signs = tuple(sign for sign in _SIGNS if sign in self._text)
-        plain = self._text.translate(_FOLDED, b" -")
-        self._bearers = _BEARER in plain
-        self._numbers = _has_long_number(plain)
-        self._keys: dict[object, tuple[bytes, ...]] = {}
-
-    def shows(self, line: bytes) -> bool:
-        """Whether one of the patterns can be in a text of this line."""
-        for sign in self._signs:
-            if sign in line:
-                return True
-        if not (self._bearers or self._numbers):
-            return False
-        plain = line.translate(_FOLDED, b" -")
-        return (self._bearers and _BEARER in plain) or (self._numbers and _has_long_number(plain))
-
-    def has_key(self, line: bytes, of: object, keys: Iterable[bytes]) -> bool:
-        """Whether one of these keys can be in this line, with their quotes.
-
-        Args:
-            line: One of the lines.
-            of: What the keys belong to; they are looked for in all the lines once.
-            keys: With quotes around them.
-        """
-        if self._codes and _CODE in line:
-            return True
-        found = self._keys.get(of)
-        if found is None:
-            found = self._keys[of] = tuple(key for key in keys if key in self._text)
-        for key in found:  # noqa: SIM110 - a generator costs more than all the looks
-            if key in line:
-                return True
-        return False
-
-
-def _has_long_number(plain: bytes) -> bool:
-    """Whether there is one, other than records' own times: numbers of so many digits, not text."""
-    return _THIRTEEN in plain and _THIRTEEN in plain.replace(_TIME, b"")
 
 
 def _replacement(match: re.Match[str]) -> str:

@@ -7,12 +7,12 @@ record without anything to do comes back as the very object that was given.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import BaseModel
 from pydantic_core import from_json
 
-from penstock.specs.detectors import LineSearch, redact_text, suspect_names
+from penstock.specs.detectors import redact_text, suspect_names
 from penstock.specs.envelope import Context, Record
 from penstock.specs.errors import RefusedSpecError
 from penstock.specs.fast_gate import Accepted
@@ -28,6 +28,9 @@ from penstock.specs.sensitive import (
 )
 from penstock.specs.versions import base_model, on_register, resolve
 from penstock.specs.wire import encode_json
+
+if TYPE_CHECKING:
+    from penstock.specs.line_search import LineSearch  # not in the base install
 
 Path = tuple[str, ...]
 """Keys from the record's root to a value on the wire."""
@@ -91,7 +94,7 @@ class Scrubber:
         scrubbed = self.scrub(fields)
         return line if scrubbed is fields else encode_json(scrubbed)
 
-    def is_clean(self, line: bytes, accepted: Accepted, search: LineSearch) -> bool:
+    def is_clean(self, line: bytes, accepted: Accepted, search: "LineSearch") -> bool:
         """Whether there is nothing to do for a line, beyond doubt; `scrub` has the last word.
 
         Args:
@@ -101,11 +104,8 @@ class Scrubber:
         """
         if suspect_names(accepted.names):
             return False
-        schema, kind = accepted.schema, accepted.kind
-        plan = _plan_of(schema, kind, self._actions)
-        if search.has_key(line, (schema, kind), plan.keys):
-            return False
-        return not (self._values and search.shows(line))
+        plan = _plan_of(accepted.schema, accepted.kind, self._actions)
+        return not search.shows(line, plan.keys, values=self._values)
 
     def scrub(self, fields: dict[str, Any]) -> dict[str, Any]:
         """A record's JSON object, scrubbed; the object itself is not changed.

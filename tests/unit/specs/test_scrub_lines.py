@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.specs import Accepted, Event, HashKey, Scrubber, Sensitive, check_line, encode
-from penstock.specs.detectors import PATTERN, LineSearch, may_match
+from penstock.specs.detectors import PATTERN, may_match
+from penstock.specs.line_search import LineSearch
 from tests.unit.specs import records
 
+KEYS = ('"café"'.encode(),)
 KEY = HashKey("k1", b"0123456789abcdef")
 
 
@@ -97,8 +99,32 @@ def test_usual_lines_are_not_taken_apart() -> None:
         b"x@example.com",
         b"bearer " + b"a" * 20,
         b":4111111111111111",
+        b"x:4111111111111111",
+        b'o\\":4111111111111111',
         b"a\\u0040b.de",
     ):
         found = line.replace(b"order placed", text)
         assert not Scrubber(KEY).is_clean(found, verdict, LineSearch([line, found]))
         assert Scrubber(KEY).is_clean(line, verdict, LineSearch([line, found]))
+
+
+def test_ids_and_times_of_digits_are_not_taken_for_card_numbers() -> None:
+    record = {**json.loads(usual_line()), "time_unix_nano": 2 * 10**18, "trace_id": "4" * 32}
+    line = json.dumps(record, separators=(",", ":")).encode()
+    verdict = check_line(line)
+    assert isinstance(verdict, Accepted)
+    assert Scrubber(KEY).is_clean(line, verdict, LineSearch([line]))
+
+
+def test_every_line_that_shows_a_sign_is_found_among_many() -> None:
+    lines = [b'{"body":"%d %s"}' % (at, b"a@b" * (at % 3)) for at in range(100)]
+    lines[9] = b'{"body":\n"a@b"}'  # a line break between tokens
+    search = LineSearch(lines)
+    for at, line in enumerate(lines):
+        assert search.shows(line, (), values=True) is (at % 3 != 0 or at == 9)
+
+
+def test_a_key_outside_ascii_is_found() -> None:
+    lines = [b'{"caf\xc3\xa9":1}', b'{"cafe":1}']
+    search = LineSearch(lines)
+    assert [search.shows(line, KEYS, values=False) for line in lines] == [True, False]

@@ -33,9 +33,9 @@ from penstock.collector.transforms.event import (
 from penstock.collector.transforms.paths import Fields
 from penstock.collector.transforms.subjects import SubjectTemplate
 from penstock.collector.transforms.wiring import OUTPUT, Wiring
-from penstock.specs.detectors import LineSearch
 from penstock.specs.fast_gate import Accepted
 from penstock.specs.gate import Rejected, attach, check_line
+from penstock.specs.line_search import LineSearch
 from penstock.specs.scrub import Scrubber
 from penstock.specs.subjects import subject_of
 from penstock.specs.wire import encode_json
