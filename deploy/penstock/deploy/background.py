@@ -7,12 +7,19 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import click
 
-from penstock.deploy.layout import Layout, default_root, read_running
+from penstock.deploy.layout import (
+    Layout,
+    default_root,
+    read_running,
+    require_space,
+    unusable,
+)
 from penstock.deploy.probe import is_serving
 from penstock.service.clock import Clock, SystemClock
 from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
@@ -42,7 +49,7 @@ def start(*, directory: Path | None, arguments: Sequence[str]) -> None:
 
     Raises:
         ConfigError: The directory cannot be written to.
-        UnavailableError: It ended before, or not all parts were ready in time.
+        UnavailableError: The disk is full, it ended before, or not all parts were ready in time.
     """
     layout = Layout((directory or default_root()).absolute())
     running = read_running(layout)
@@ -51,15 +58,26 @@ def start(*, directory: Path | None, arguments: Sequence[str]) -> None:
         return
     try:
         layout.logs.mkdir(parents=True, exist_ok=True)
+        require_space(layout.root)  # what a launcher says of a full disk would find no room there
+        launcher = _spawn(layout, arguments)
     except OSError as error:
-        raise ConfigError(
-            f"{layout.root}: cannot be used: {error.strerror}",
-            fix="name a directory you can write to with --dir",
-        ) from None
+        raise unusable(layout, error) from None
+    _await_ready(layout, launcher, SystemClock())
+    where = "" if directory is None else f" --dir {directory}"
+    click.echo(f"runs in {layout.root} (process {launcher}); stop it: penstock down{where}")
+
+
+def _spawn(layout: Layout, arguments: Sequence[str]) -> int:
+    """The process number of a launcher that prints to a file.
+
+    Raises:
+        OSError: That file cannot be written.
+    """
     output = layout.output("launcher")
+    output.open("a").close()  # a name comes with this error, not with that of the next call
     command = [sys.executable, "-c", _ENTRY, "up", "--dir", str(layout.root), *arguments]
     written = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    launcher = os.posix_spawn(
+    return os.posix_spawn(
         sys.executable, command, os.environ, setsid=True,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -67,9 +85,6 @@ def start(*, directory: Path | None, arguments: Sequence[str]) -> None:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )  # fmt: skip
-    _await_ready(layout, launcher, SystemClock())
-    where = "" if directory is None else f" --dir {directory}"
-    click.echo(f"runs in {layout.root} (process {launcher}); stop it: penstock down{where}")
 
 
 def _await_ready(layout: Layout, launcher: int, clock: Clock) -> None:
@@ -80,8 +95,10 @@ def _await_ready(layout: Layout, launcher: int, clock: Clock) -> None:
             code = os.waitstatus_to_exitcode(status)
             lines = layout.output("launcher").read_text(errors="replace").splitlines()
             told = "\n".join(f"    {line}" for line in lines[-_LINES_SHOWN:])
+            fix = "as it says" if lines else f"see {layout.logs}, and start it without --detach"
             error = UnavailableError(
-                f"it ended with {code} before all parts were ready:\n{told}", fix="as it says"
+                f"it ended with {code} before all parts were ready:\n{told or '    (no word)'}",
+                fix=fix,
             )
             error.exit_code = ExitCode(code) if code in list(ExitCode) else ExitCode.FAILURE
             raise error
@@ -106,6 +123,7 @@ def stop(*, directory: Path | None, timeout_s: int) -> None:
     """Have a launch drain and end; return when it has.
 
     Raises:
+        ConfigError: It is another user's.
         StillRunningError: It has not within the time; it goes on draining.
     """
     layout = Layout((directory or default_root()).absolute())
@@ -114,7 +132,8 @@ def stop(*, directory: Path | None, timeout_s: int) -> None:
         click.echo(f"nothing runs in {layout.root}")
         return
     pid, clock = int(running["pid"]), SystemClock()
-    os.kill(pid, signal.SIGTERM)
+    with suppress(ProcessLookupError):  # it ended just now
+        _terminate(layout, pid)
     until_ns = clock.monotonic_ns() + timeout_s * 10**9
     while _is_claimed(layout):
         if clock.monotonic_ns() > until_ns:
@@ -126,13 +145,28 @@ def stop(*, directory: Path | None, timeout_s: int) -> None:
     click.echo(f"stopped what ran in {layout.root}")
 
 
+def _terminate(layout: Layout, pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except PermissionError:
+        raise ConfigError(
+            f"{layout.root}: process {pid} is another user's", fix="be that user, or root"
+        ) from None
+
+
 def _is_claimed(layout: Layout) -> bool:
-    """Whether a launcher holds the directory: a process of that number alone may be another's."""
+    """Whether a launcher holds the directory: a process of that number alone may be another's.
+
+    Raises:
+        ConfigError: It cannot be told.
+    """
     try:
         with (layout.root / "launcher.lock").open("a+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except BlockingIOError:
         return True
+    except OSError as error:
+        raise unusable(layout, error) from None
     return False

@@ -20,7 +20,7 @@ from penstock.deploy.probe import get_json
 from penstock.deploy.topology import logd_parts
 from penstock.service.clock import SystemClock
 from penstock.service.config import load_config, read_yaml
-from penstock.service.errors import ExitCode, ServiceError
+from penstock.service.errors import ConfigError, ExitCode, ServiceError
 
 _MODELS: Final[Mapping[str, tuple[str, str]]] = {
     "router": ("penstock.router.config", "JobConfig"),
@@ -82,7 +82,11 @@ def _launch(layout: Layout, nats_url: str | None, nodes: int) -> Iterator[Findin
     yield examination.disk("disk", layout.root, Path("/proc/mounts").read_text())
     if nats_url is not None:
         yield examination.nats(nats_url)
-    running = read_running(layout)
+    try:
+        running = read_running(layout)
+    except ConfigError as error:
+        yield Finding("directory", Verdict.WRONG, error.reason, error.fix)
+        return
     if running is not None:
         for name, url in running["parts"].items():
             yield _part(name, url)

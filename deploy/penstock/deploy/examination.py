@@ -142,10 +142,12 @@ def disk(about: str, path: Path, mounts: str) -> Finding:
         path: A directory, which may not be there yet.
         mounts: What /proc/mounts says.
     """
-    place = next(one for one in (path, *path.parents) if one.exists())
-    if not os.access(place, os.W_OK):
+    # Not `Path.exists`, which raises where this user may not even look.
+    place = next(one for one in (path, *path.parents) if os.path.exists(one))  # noqa: PTH110
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        wrong = "cannot be written to" if place.is_dir() else "is no directory"
         fix = "give this user the directory, or name another"
-        return Finding(about, Verdict.WRONG, f"{place} cannot be written to", fix)
+        return Finding(about, Verdict.WRONG, f"{place} {wrong}", fix)
     free, kind = shutil.disk_usage(place).free, _file_system(place.resolve(), mounts)
     found = f"{path}: {free // MIB} MiB free, {kind}"
     if free < FREE_BYTES_MIN:

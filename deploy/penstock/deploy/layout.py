@@ -95,10 +95,7 @@ def claimed(layout: Layout) -> Iterator[None]:
             path.mkdir(parents=True, exist_ok=True)
         lock = (layout.root / "launcher.lock").open("a+")
     except OSError as error:
-        raise ConfigError(
-            f"{layout.root}: cannot be used: {error.strerror}",
-            fix="name a directory you can write to with --dir",
-        ) from None
+        raise unusable(layout, error) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,14 +105,28 @@ def claimed(layout: Layout) -> Iterator[None]:
                 fix="stop it, or name another directory with --dir",
             ) from None
         layout.running.unlink(missing_ok=True)  # of a launcher that was killed
-        _require_space(layout.root)
+        require_space(layout.root)
         try:
             yield
         finally:
             layout.running.unlink(missing_ok=True)
 
 
-def _require_space(root: Path) -> None:
+def unusable(layout: Layout, error: OSError) -> ConfigError:
+    """What is said of a directory that this user cannot work with."""
+    path = error.filename or layout.root
+    return ConfigError(
+        f"{path}: cannot be used: {error.strerror}",
+        fix="name a directory you can write to with --dir, or be the user whose it is",
+    )
+
+
+def require_space(root: Path) -> None:
+    """Check that the disk has room to begin with.
+
+    Raises:
+        UnavailableError: It has not.
+    """
     free = shutil.disk_usage(root).free
     if free < FREE_BYTES_MIN:
         raise UnavailableError(
@@ -145,10 +156,18 @@ def write_running(
 
 
 def read_running(layout: Layout) -> dict[str, Any] | None:
-    """What `write_running` said; None when no live launcher stands behind it."""
+    """What `write_running` said; None when no live launcher stands behind it.
+
+    Raises:
+        ConfigError: It is not for this user to read.
+    """
     try:
-        document: dict[str, Any] = json.loads(layout.running.read_text())
-    except (FileNotFoundError, ValueError):
+        document = json.loads(layout.running.read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    except OSError as error:
+        raise unusable(layout, error) from None
+    if not isinstance(document, dict) or not {"pid", "parts"} <= document.keys():
         return None
     return document if Path(f"/proc/{document['pid']}").exists() else None
 

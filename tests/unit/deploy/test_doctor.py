@@ -66,6 +66,28 @@ def test_a_directory_that_cannot_be_written_to_is_wrong(
     assert says(examination.disk("disk", tmp_path, MOUNTS), Verdict.WRONG)
 
 
+def test_a_place_below_a_file_is_no_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    finding = examination.disk("disk", tmp_path / "file" / "state", MOUNTS)
+    assert says(finding, Verdict.WRONG)
+    assert "is no directory" in finding.found
+
+
+def test_a_place_that_this_user_may_not_even_look_at_is_wrong_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.stat
+
+    def closed(path: str | Path, *more: object, **named: object) -> os.stat_result:
+        if str(path).startswith(f"{tmp_path}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *more, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", closed)
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.X_OK)
+    assert says(examination.disk("disk", tmp_path / "closed" / "state", MOUNTS), Verdict.WRONG)
+
+
 @pytest.mark.parametrize(
     ("soft", "verdict"), [(65536, Verdict.OK), (1024, Verdict.WARNING), (256, Verdict.WRONG)]
 )
@@ -180,3 +202,19 @@ def test_an_empty_directory_is_examined_for_a_first_start(
     assert code == 0, found
     assert {"python", "java", "disk", "clock", "port nats", "port logd fetch"} <= set(found)
     assert all(one["fix"] for one in found.values() if one["verdict"] != "ok")
+
+
+def test_a_launch_that_is_not_for_this_user_is_a_finding_among_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *_: object, **__: object) -> str:
+        if self.name == "running.json":
+            raise PermissionError(13, "Permission denied", str(self))
+        return MOUNTS
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    done = CliRunner().invoke(cli, ["doctor", "--dir", str(tmp_path), "--json"])
+    found = {one["about"]: one["verdict"] for one in json.loads(done.output)}
+    assert done.exit_code == 1
+    assert found["directory"] == Verdict.WRONG.value
+    assert "disk" in found

@@ -1,0 +1,100 @@
+"""`penstock up --detach` and `penstock down` where something is odd."""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.deploy import background
+from penstock.deploy import layout as layout_module
+from penstock.deploy.layout import Layout, read_running, write_running
+from penstock.service import ConfigError, ExitCode, UnavailableError
+
+SILENT = "raise SystemExit(7)"
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Layout]:
+    """A directory that somebody holds, whose process number is written there."""
+    layout = Layout(tmp_path)
+    write_running(layout, {})
+    with (tmp_path / "launcher.lock").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield layout
+
+
+def test_below_a_file_there_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "state"
+    with pytest.raises(ConfigError, match="Not a directory"):
+        background.start(directory=place, arguments=[])
+    background.stop(directory=place, timeout_s=1)
+    assert read_running(Layout(place)) is None
+
+
+def test_on_a_full_disk_nothing_is_started_that_could_not_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout_module, "FREE_BYTES_MIN", 2**63)
+    with pytest.raises(UnavailableError, match="MiB are free"):
+        background.start(directory=tmp_path, arguments=[])
+    assert not (tmp_path / "logs" / "launcher.out").exists()
+
+
+def test_a_launcher_that_ends_without_a_word_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "_ENTRY", SILENT)
+    with pytest.raises(UnavailableError, match=r"no word[^$]*without --detach") as caught:
+        background.start(directory=tmp_path, arguments=[])
+    assert caught.value.exit_code == ExitCode.FAILURE
+
+
+def test_what_the_launcher_would_say_has_a_place(tmp_path: Path) -> None:
+    (tmp_path / "logs" / "launcher.out").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"launcher\.out: cannot be used"):
+        background.start(directory=tmp_path, arguments=[])
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "{}", '{"pid": 1}', "", "\x00", '{"parts": {}}'])
+def test_a_file_that_no_launcher_wrote_names_none(tmp_path: Path, text: str) -> None:
+    layout = Layout(tmp_path)
+    layout.running.write_text(text)
+    assert read_running(layout) is None
+
+
+def test_what_another_user_runs_is_not_stopped_and_told(
+    held: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int, number: int) -> None:
+        assert number == signal.SIGTERM
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "kill", refuse)
+    with pytest.raises(ConfigError, match="another user's"):
+        background.stop(directory=held.root, timeout_s=1)
+
+
+def test_a_directory_that_is_not_for_this_user_is_told(
+    held: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(ConfigError, match=r"running\.json: cannot be used: Permission denied"):
+        background.stop(directory=held.root, timeout_s=1)
+
+
+def test_one_that_runs_is_what_was_asked_for(
+    held: Layout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nothing/is/started")
+    held.running.write_text(json.dumps({"pid": os.getpid(), "parts": {}}))
+    background.start(directory=held.root, arguments=[])
+    assert "runs already" in capsys.readouterr().out
