@@ -334,12 +334,22 @@ def _dropped(state: _State) -> dict[str, dict[str, int]]:
     return found
 
 
+_ending = False
+
+
 def _renew_after_fork() -> None:
     for emitter in list(_EMITTERS):
         emitter._become_child()  # noqa: SLF001 - this module's own
 
 
+def is_ending() -> bool:
+    """Whether emitters were flushed for the last time: who emits now flushes by himself."""
+    return _ending
+
+
 def _flush_at_exit() -> None:
+    global _ending  # noqa: PLW0603 - once in the life of a process
+    _ending = True
     for emitter in list(_EMITTERS):
         emitter.flush(limits.EXIT_FLUSH_MS / 1000)
         emitter.retire()

@@ -16,13 +16,15 @@ from typing import Any, Final
 from penstock.specs import environment, hooks
 from penstock.specs.app import process_emitter
 from penstock.specs.attributes import clean_attributes, encodable
-from penstock.specs.emit import Emitter
+from penstock.specs.bound import Bound
+from penstock.specs.emit import Emitter, is_ending
 from penstock.specs.errors import MissingExtraError
-from penstock.specs.limits import ATTRIBUTES_MAX
+from penstock.specs.limits import ATTRIBUTES_MAX, EXIT_FLUSH_MS
 from penstock.specs.wire import encode_json
 
 try:
     from opentelemetry import metrics, trace
+    from opentelemetry._logs import get_logger_provider
     from opentelemetry.sdk._logs import ReadableLogRecord
     from opentelemetry.sdk._logs.export import LogRecordExporter, LogRecordExportResult
     from opentelemetry.sdk.metrics import (
@@ -49,7 +51,7 @@ except ImportError as error:
 
 from typing_extensions import override
 
-from penstock.specs.otel_bound import BoundSpanProcessor, bound_at_start
+from penstock.specs.otel_bound import bound_at_emit, bound_at_start, see_to
 from penstock.specs.otel_records import log_record, metric_records, span_record
 from penstock.specs.resource import fit_resource
 
@@ -97,6 +99,11 @@ class _Outlet:
         """Wait until all that was emitted is answered."""
         return (self._emitter or process_emitter()).flush(timeout_ms / 1000)
 
+    def shutdown(self) -> None:
+        """The emitter outlives the SDK, unless the process ends and that was set up before it."""
+        if is_ending():
+            self.flush(EXIT_FLUSH_MS)
+
     def _resource_json(self, emitter: Emitter, resource: Resource) -> bytes | None:
         """The SDK's resource over the emitter's, as JSON; None when it adds nothing to it."""
         own = emitter.resource  # another one after a fork
@@ -120,10 +127,7 @@ class PenstockSpanExporter(SpanExporter):
         for span in spans:
             try:
                 record = span_record(span)
-                if (here := bound_at_start(span)) is not None:
-                    if here.context:
-                        record["context"] = dict(here.context)
-                    _add_below(record, here.attributes)
+                _add_bound(record, bound_at_start(span))
             except Exception:  # noqa: BLE001 - one odd span must not lose its batch
                 self._outlet.lose("span")
             else:
@@ -132,7 +136,7 @@ class PenstockSpanExporter(SpanExporter):
 
     @override
     def shutdown(self, **kwargs: Any) -> None:
-        """Nothing: the emitter outlives the SDK and flushes at exit."""
+        self._outlet.shutdown()
 
     @override
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -150,6 +154,7 @@ class PenstockLogRecordExporter(LogRecordExporter):
         for readable in batch:
             try:
                 record = log_record(readable)
+                _add_bound(record, bound_at_emit(readable))
             except Exception:  # noqa: BLE001 - one odd record must not lose its batch
                 self._outlet.lose("log")
             else:
@@ -158,7 +163,7 @@ class PenstockLogRecordExporter(LogRecordExporter):
 
     @override
     def shutdown(self, **kwargs: Any) -> None:
-        """Nothing: the emitter outlives the SDK and flushes at exit."""
+        self._outlet.shutdown()
 
     @override
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
@@ -199,7 +204,7 @@ class PenstockMetricExporter(MetricExporter):
 
     @override
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        """Nothing: the emitter outlives the SDK and flushes at exit."""
+        self._outlet.shutdown()
 
     @override
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
@@ -222,6 +227,7 @@ def install(emitter: Emitter | None = None, *, metric_interval_s: float | None =
         _install_tracers(emitter, resource)
     if not isinstance(metrics.get_meter_provider(), MeterProvider):
         _install_meters(emitter, resource, metric_interval_s)
+    _see_to_providers()
     hooks.before_end(_force_flush)
 
 
@@ -238,6 +244,7 @@ def install_where_free() -> None:
     if environment.is_exported("metrics") and type(meters).__name__ == "_ProxyMeterProvider":
         environment.warn_of_other_exporters("metrics")
         _install_meters(None, resource, None)
+    _see_to_providers()
     hooks.before_end(_force_flush)
 
 
@@ -250,7 +257,7 @@ def shutdown() -> None:
 
 def _install_tracers(emitter: Emitter | None, resource: Resource) -> None:
     tracers = TracerProvider(resource=resource)
-    tracers.add_span_processor(BoundSpanProcessor())
+    see_to(tracers)
     tracers.add_span_processor(BatchSpanProcessor(PenstockSpanExporter(emitter)))
     trace.set_tracer_provider(tracers)
 
@@ -264,6 +271,12 @@ def _install_meters(emitter: Emitter | None, resource: Resource, interval_s: flo
     )
     os.register_at_fork(after_in_child=lambda: _renew_lock(reader))
     metrics.set_meter_provider(MeterProvider(metric_readers=[reader], resource=resource))
+
+
+def _see_to_providers() -> None:
+    """What others have set up, by ``OTEL_LOGS_EXPORTER=penstock``, is to tell what is bound."""
+    see_to(trace.get_tracer_provider())
+    see_to(get_logger_provider())
 
 
 def _renew_lock(reader: PeriodicExportingMetricReader) -> None:
@@ -296,6 +309,13 @@ def aggregation_of(name: str) -> dict[type, Aggregation]:
     if name.strip().lower() != "base2_exponential_bucket_histogram":
         return {}
     return {HistogramInstrument: ExponentialBucketHistogramAggregation()}
+
+
+def _add_bound(record: dict[str, Any], here: Bound | None) -> None:
+    if here is not None:
+        if here.context:
+            record["context"] = dict(here.context)
+        _add_below(record, here.attributes)
 
 
 def _add_below(record: dict[str, Any], around: Mapping[str, Any]) -> None:

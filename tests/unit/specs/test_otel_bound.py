@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry._logs import LogRecord
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, SimpleLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -19,8 +22,8 @@ from penstock import specs
 from penstock.specs import Emitter, HashKey, Scrubber
 from penstock.specs.bound import Bound
 from penstock.specs.limits import ATTRIBUTES_MAX
-from penstock.specs.otel import PenstockSpanExporter
-from penstock.specs.otel_bound import BoundSpanProcessor
+from penstock.specs.otel import PenstockLogRecordExporter, PenstockSpanExporter
+from penstock.specs.otel_bound import BoundLogRecordProcessor, BoundSpanProcessor, see_to
 from tests.unit.specs.output import Output
 
 
@@ -130,6 +133,45 @@ def test_without_the_processor_a_span_has_nothing_bound(output: Output) -> None:
     assert "context" not in record
 
 
+@pytest.mark.parametrize("exporting", [BatchLogRecordProcessor, SimpleLogRecordProcessor])
+@pytest.mark.parametrize("order", ["before", "seen to later"])
+def test_what_is_bound_when_a_log_record_is_emitted_is_on_it(
+    output: Output, exporting: Any, order: str
+) -> None:
+    provider = LoggerProvider(resource=Resource({"service.name": "app"}))
+    if order == "before":
+        provider.add_log_record_processor(BoundLogRecordProcessor())
+    provider.add_log_record_processor(exporting(PenstockLogRecordExporter(output.emitter)))
+    if order == "seen to later":
+        see_to(provider)
+        see_to(provider)
+    logger = provider.get_logger("lib")
+    with specs.bind(user_id="u-1", tenant="t", tier="bound"):
+        logger.emit(LogRecord(body="own", attributes={"tier": "own"}))
+        logger.emit(LogRecord(body="bare"))
+        with specs.bind(user_id="u-2"):
+            logger.emit(LogRecord(body="other"))
+    logger.emit(LogRecord(body="outside"))
+    with specs.bind(user_id="who flushes"):
+        provider.shutdown()
+    found = {record["body"]: record for record in output.records()}
+    contexts = {body: record.get("context", {}).get("user.id") for body, record in found.items()}
+    assert contexts == {"own": "u-1", "bare": "u-1", "other": "u-2", "outside": None}
+    assert found["own"]["attributes"] == {"tenant": "t", "tier": "own"}
+    assert found["bare"]["attributes"] == {"tenant": "t", "tier": "bound"}
+    assert "attributes" not in found["outside"]
+
+
+def test_a_provider_is_seen_to_once() -> None:
+    provider, tracers = LoggerProvider(), TracerProvider()
+    for _ in range(3):
+        see_to(provider)
+        see_to(tracers)
+    see_to(object())
+    assert len(provider._multi_log_record_processor._log_record_processors) == 1
+    assert len(tracers._active_span_processor._span_processors) == 1
+
+
 PROGRAM = """
 from opentelemetry import trace
 from penstock import specs
@@ -146,3 +188,49 @@ def test_setup_brings_it(tmp_path: Path) -> None:
         (sys.executable, "-c", PROGRAM), cwd=tmp_path, env=quiet, capture_output=True, check=True
     )
     assert b'"context":{"user.id":"u-1"}' in done.stdout, done
+
+
+BY_NAME = """
+import sys
+from importlib.metadata import entry_points
+from opentelemetry import _logs, trace
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+def exporter(signal):
+    (found,) = entry_points(group=f"opentelemetry_{signal}_exporter", name="penstock")
+    return found.load()()
+loggers, tracers = LoggerProvider(), TracerProvider()
+loggers.add_log_record_processor(BatchLogRecordProcessor(exporter("logs")))
+tracers.add_span_processor(BatchSpanProcessor(exporter("traces")))
+_logs.set_logger_provider(loggers)
+trace.set_tracer_provider(tracers)
+from penstock import specs
+specs.setup("shop")
+with specs.bind(user_id="u-1"):
+    _logs.get_logger("lib").emit(_logs.LogRecord(body="said"))
+    trace.get_tracer("lib").start_span("work").end()
+"""
+
+
+def test_setup_brings_it_to_providers_that_others_set_up(tmp_path: Path) -> None:
+    """As opentelemetry-instrument does it before the application begins."""
+    quiet = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
+    done = subprocess.run(
+        (sys.executable, "-c", BY_NAME), cwd=tmp_path, env=quiet, capture_output=True, check=True
+    )
+    assert done.stdout.count(b'"context":{"user.id":"u-1"}') == 2, done
+
+
+@pytest.mark.parametrize("spans", [1, 700])
+def test_what_the_sdk_exports_at_exit_is_not_lost(tmp_path: Path, spans: int) -> None:
+    """Though it was set up before the emitter, and so ends after that was flushed."""
+    quiet = {name: text for name, text in os.environ.items() if not name.startswith("OTEL_")}
+    program = BY_NAME.partition("from penstock import specs")[0] + (
+        f"for _ in range({spans}):\n    trace.get_tracer('lib').start_span('work').end()\n"
+    )
+    done = subprocess.run(
+        (sys.executable, "-c", program), cwd=tmp_path, env=quiet, capture_output=True, check=True
+    )
+    assert done.stdout.count(b'"kind":"span"') == spans, done.stderr
