@@ -44,8 +44,8 @@ from penstock.service.clock import SystemClock
 
 ENDPOINTS_FILE: Final = "endpoints.json"
 
-Load = Callable[[], CollectorConfig]
-"""Reads the configuration again."""
+Load = Callable[[str | None], CollectorConfig]
+"""Reads the configuration again; refuses files that have not the digest, if one is given."""
 
 
 class DrainCutShortError(ServiceError):
@@ -274,17 +274,18 @@ class Agent:
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
 
-    async def reload(self, undo: int | None = None) -> Report:
+    async def reload(self, undo: int | None = None, digest: str | None = None) -> Report:
         """Read the configuration again and run by it, or go on as before; never raises.
 
         Args:
             undo: The generation that runs: go back to the one before it instead.
+            digest: What the files must say, where others run by them, too.
         """
         async with self._reloading:
             notify_reloading()
             generation, now_ns = self._reloads.generation, self._clock.unix_ns()
             try:
-                after = await self._next(generation, undo)
+                after = await self._next(generation, undo, digest)
                 report = await self._exchange(after, generation, now_ns)
             except ServiceError as error:
                 report = Report("refused", generation, now_ns, error=str(error))
@@ -296,11 +297,11 @@ class Agent:
             self._log.info("reloaded", **asdict(report))
             return report
 
-    async def _next(self, generation: int, undo: int | None) -> CollectorConfig:
+    async def _next(self, generation: int, undo: int | None, digest: str | None) -> CollectorConfig:
         if self._load is None or self._health is not Health.READY:
             raise ServiceError("nothing can be reloaded now", fix="restart the collector")
         if undo is None:
-            return await asyncio.to_thread(self._load)
+            return await asyncio.to_thread(self._load, digest)
         if undo != generation or self._before is None:
             raise ServiceError(f"generation {undo} cannot be undone", fix="reload what shall run")
         return self._before

@@ -108,7 +108,7 @@ def start(
         raise click.UsageError("--config FILE is needed to run the collector", context)
     config_path = Path(", ".join(map(str, config_paths)))
 
-    def load(texts: Texts | None = None) -> CollectorConfig:
+    def load(texts: Texts) -> CollectorConfig:
         config = load_collector_config(config_paths, texts=texts)
         graph_of(config, str(config_path))
         return config if worker is None else config_of(config, worker)
@@ -124,14 +124,18 @@ def start(
 
         run_until_stopped(Workers(config, count, texts, load=load).run)
         return
-    _run_one(config, config_path, worker, load)
+
+    def load_again(digest: str | None) -> CollectorConfig:
+        return load(read_texts(config_paths, digest))
+
+    _run_one(config, config_path, worker, load_again)
 
 
 def _run_one(
     config: CollectorConfig,
     config_path: Path,
     worker: Share | None,
-    load: Callable[[], CollectorConfig],
+    load: Callable[[str | None], CollectorConfig],
 ) -> None:
     from penstock.collector.agent import Agent
     from penstock.collector.workers import stop_when_orphaned

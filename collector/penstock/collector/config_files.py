@@ -10,6 +10,8 @@ read: a value is a text, whatever it contains, and adds no keys. Names that are 
 refused. Without the key nothing is replaced.
 """
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -42,13 +44,25 @@ Texts = Mapping[Path, str]
 """What configuration files said when they were read, by their names."""
 
 
-def read_texts(paths: Sequence[Path]) -> Texts:
+def read_texts(paths: Sequence[Path], digest: str | None = None) -> Texts:
     """What the files say now.
 
     Raises:
-        ConfigError: One cannot be read.
+        ConfigError: One cannot be read, or they have not the digest that is given.
     """
-    return {path: read_text(path) for path in paths}
+    texts = {path: read_text(path) for path in paths}
+    if digest is not None and digest_of(texts) != digest:
+        raise ConfigError(
+            f"{', '.join(map(str, paths))}: changed after another worker read it",
+            fix="reload again when it is written",
+        )
+    return texts
+
+
+def digest_of(texts: Texts) -> str:
+    """The same for the same texts of the same files alone."""
+    named = json.dumps(sorted((str(path), text) for path, text in texts.items()))
+    return hashlib.sha256(named.encode()).hexdigest()
 
 
 def load_collector_config(

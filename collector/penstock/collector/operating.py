@@ -22,7 +22,7 @@ class Operating:
 
     def __init__(
         self,
-        reload: Callable[[int | None], Awaitable[Report]],
+        reload: Callable[[int | None, str | None], Awaitable[Report]],
         replayer: Replayer,
         taps: Taps,
         status: Callable[[], Status],
@@ -44,12 +44,18 @@ class Operating:
         }
 
     async def reload(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """Read the configuration again, or `undo` that generation; what was refused is an error."""
-        undo = request.get("undo")
+        """Read the configuration again, or `undo` that generation; what was refused is an error.
+
+        With a `digest` files that have another are refused.
+        """
+        undo, digest = request.get("undo"), request.get("digest")
         if undo is not None and type(undo) is not int:
             msg = "undo must be a generation"
             raise ValueError(msg)
-        report = await self._reload(undo)
+        if digest is not None and type(digest) is not str:
+            msg = "digest must be a text"
+            raise ValueError(msg)
+        report = await self._reload(undo, digest)
         if report.result == "refused":
             yield {"ok": False, "error": report.error, "report": asdict(report)}
         else:

@@ -19,6 +19,7 @@ from penstock.collector.limits import QUARANTINE_LINE_S, RELOAD_ANSWER_S, REPLAY
 from penstock.service import ServiceError, Status, UnavailableError, notify, notify_reloading
 
 Answer = dict[str, Any]
+Checked = tuple[str, Callable[[], None]]
 
 _TAP_AGAIN_S: Final = 0.5
 
@@ -30,7 +31,7 @@ class WorkerControl:
         sockets: The workers' own, by their numbers.
         draining: Those of workers that only deliver what an earlier run left, and end then.
         check: Reads the configuration again; raises `ServiceError` when no worker can run by it.
-            What it returns is called when all do.
+            Returns the digest of what it read, and what is called when all run by that.
         status: The account of all, now.
     """
 
@@ -39,7 +40,7 @@ class WorkerControl:
         sockets: Mapping[int, Path],
         *,
         draining: Mapping[int, Path],
-        check: Callable[[], Callable[[], None]],
+        check: Callable[[], Checked],
         status: Callable[[], Status],
     ) -> None:
         self._sockets = sockets
@@ -78,8 +79,8 @@ class WorkerControl:
         async with self._reloading:
             notify_reloading()
             try:
-                accept = await asyncio.to_thread(self._check)
-                report = await self._reload_workers()
+                digest, accept = await asyncio.to_thread(self._check)
+                report = await self._reload_workers(digest)
                 if report["result"] != "refused":
                     accept()
             except ServiceError as error:
@@ -91,9 +92,10 @@ class WorkerControl:
             self._log.info("reloaded", **report)
             return report
 
-    async def _reload_workers(self) -> Answer:
+    async def _reload_workers(self, digest: str) -> Answer:
         everyone = {**self._sockets, **self._draining}
-        answers = await self._ask_all({"do": "reload"}, RELOAD_ANSWER_S, everyone)
+        request = {"do": "reload", "digest": digest}
+        answers = await self._ask_all(request, RELOAD_ANSWER_S, everyone)
         for index in self._draining:
             if answers[index].get("away"):  # it is done, or is begun with what all run by
                 del answers[index]

@@ -23,12 +23,12 @@ from prometheus_client.registry import Collector as PrometheusCollector
 from typing_extensions import override
 
 from penstock.collector.config import CollectorConfig
-from penstock.collector.config_files import Texts, read_texts
+from penstock.collector.config_files import Texts, digest_of, read_texts
 from penstock.collector.control import SOCKET_NAME, ControlServer
 from penstock.collector.core.restarts import Restarts
 from penstock.collector.handed import hand_over
 from penstock.collector.reloading import changed_keys
-from penstock.collector.worker_control import WorkerControl
+from penstock.collector.worker_control import Checked, WorkerControl
 from penstock.collector.worker_plan import Share, config_of, control_of, directory_of, left_behind
 from penstock.logd.errors import RefusedError
 from penstock.logd.store import DirectoryLock
@@ -255,7 +255,7 @@ class Workers(PrometheusCollector):
         await self._control.settled()
         return self._texts
 
-    def _check(self) -> Callable[[], None]:
+    def _check(self) -> Checked:
         """Whether the workers can run by the configuration as it is now; called on a thread."""
         texts = read_texts([*self._texts])
         config = self._load(texts)
@@ -266,7 +266,7 @@ class Workers(PrometheusCollector):
         def accept() -> None:
             self._texts = texts
 
-        return accept
+        return digest_of(texts), accept
 
     def _signal(self, number: signal.Signals) -> None:
         for worker in self._workers:

@@ -8,8 +8,9 @@ from typing_extensions import override
 
 from penstock.collector.agent import Agent
 from penstock.collector.config import CollectorConfig
+from penstock.collector.operating import Operating
 from penstock.collector.publisher import Publisher
-from penstock.service import Health
+from penstock.service import ConfigError, Health
 
 
 async def test_what_runs_is_not_refused_because_a_file_for_people_cannot_be_written(
@@ -19,13 +20,38 @@ async def test_what_runs_is_not_refused_because_a_file_for_people_cannot_be_writ
     document = {"data_dir": tmp_path, "sources": [source]}
     before = CollectorConfig.model_validate(document)
     after = CollectorConfig.model_validate({**document, "resource": {"service.name": "other"}})
-    agent = Agent(before, Path("collector.yaml"), load=lambda: after, takes=lambda _: False)
+    agent = Agent(before, Path("collector.yaml"), load=lambda _: after, takes=lambda _: False)
     monkeypatch.setattr(agent, "_health", Health.READY)
     (tmp_path / "endpoints.new").mkdir()  # as on a full disk, no file can be written there
     report = await agent.reload()
     assert (report.result, report.error, report.generation) == ("applied", "", 2)
     again = await agent.reload()
     assert again.result == "unchanged"
+
+
+async def test_what_is_read_again_is_what_the_others_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of several processes reads the files itself; the digest is of what the first read."""
+    config = CollectorConfig.model_validate({"data_dir": tmp_path, "sources": [{"type": "stdin"}]})
+
+    def load(digest: str | None) -> CollectorConfig:
+        if digest is not None:
+            raise ConfigError(f"not {digest}", fix="reload again")
+        return config
+
+    agent = Agent(config, Path("collector.yaml"), load=load, takes=lambda _: False)
+    monkeypatch.setattr(agent, "_health", Health.READY)
+    engine = agent._engine
+    operating = Operating(agent.reload, engine.replayer, engine.pipeline.taps, agent._reporter.now)
+    results = [
+        line["report"]["result"]
+        for request in ({}, {"digest": "d1"})
+        async for line in operating.reload(request)
+    ]
+    assert results == ["unchanged", "refused"]
+    with pytest.raises(ValueError, match="digest must be a text"):
+        await anext(operating.reload({"digest": 1}))
 
 
 class _Connected(Publisher):
@@ -47,7 +73,7 @@ async def test_what_runs_is_not_refused_because_the_connection_before_cannot_be_
     nats = {"url": "nats://127.0.0.1:1"}
     after = CollectorConfig.model_validate({**document, "nats": nats})
     monkeypatch.setattr("penstock.collector.agent.Publisher", _Connected)
-    agent = Agent(before, Path("collector.yaml"), load=lambda: after, takes=lambda _: False)
+    agent = Agent(before, Path("collector.yaml"), load=lambda _: after, takes=lambda _: False)
     monkeypatch.setattr(agent, "_health", Health.READY)
     report = await agent.reload()
     assert (report.result, report.error, report.keys) == ("applied", "", ("nats",))

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.collector import worker_control
 from penstock.collector.control import Action, ControlServer, asking
-from penstock.collector.worker_control import WorkerControl
+from penstock.collector.worker_control import Checked, WorkerControl
 from penstock.service import ConfigError, Health, Status
 from tests.support.waiting import wait_until_async
 
@@ -75,7 +75,7 @@ class Made:
 
 
 def control_of(
-    paths: Mapping[int, Path], *, receivers: int, check: Callable[[], Callable[[], None]]
+    paths: Mapping[int, Path], *, receivers: int, check: Callable[[], Checked]
 ) -> WorkerControl:
     return WorkerControl(
         {index: path for index, path in paths.items() if index < receivers},
@@ -95,10 +95,10 @@ async def workers(
 ) -> AsyncIterator[Path]:
     """Their common socket; the last ones are draining."""
 
-    def check() -> Callable[[], None]:
+    def check() -> Checked:
         if wrong is not None:
             raise wrong
-        return accept
+        return "d1", accept
 
     paths = {index: directory / f"{index}.sock" for index in range(len(made))}
     servers = [ControlServer(paths[i], one.actions) for i, one in enumerate(made)]
@@ -135,7 +135,7 @@ async def test_what_one_refuses_the_others_take_back(tmp_path: Path, who: int) -
     assert answer["error"] == f"worker {who}: the port is taken"
     for index, one in enumerate(made):
         undone = [{"do": "reload", "undo": 2}] if index != who else []
-        assert one.asked == [{"do": "reload"}, *undone]
+        assert one.asked == [{"do": "reload", "digest": "d1"}, *undone]
 
 
 async def test_one_that_cannot_go_back_is_named(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ async def test_a_look_that_nobody_reads_any_more_ends(tmp_path: Path) -> None:
     made = [Made(), Made()]
     async with workers(tmp_path, *made):
         paths = {0: tmp_path / "0.sock", 1: tmp_path / "1.sock"}
-        control = control_of(paths, receivers=2, check=lambda: lambda: None)
+        control = control_of(paths, receivers=2, check=lambda: ("d1", lambda: None))
         look = control.tap({"do": "tap", "follow": True})
         assert "record" in await anext(look)
         await wait_until_async(lambda: all(one.shown == LINES for one in made))
@@ -255,7 +255,7 @@ async def test_a_look_goes_on_at_a_worker_that_was_begun_again(
     monkeypatch.setattr(worker_control, "_TAP_AGAIN_S", 0)
     made = Made()
     made.ends = True
-    control = control_of({0: tmp_path / "0.sock"}, receivers=1, check=lambda: lambda: None)
+    control = control_of({0: tmp_path / "0.sock"}, receivers=1, check=lambda: ("d1", lambda: None))
     look = control.tap({"do": "tap", "follow": True})
     async with asyncio.timeout(30):
         for _ in range(2):  # the process, and the one after it
@@ -313,7 +313,7 @@ async def test_a_worker_is_begun_when_it_is_settled_what_all_run_by(tmp_path: Pa
     paths = {0: tmp_path / "0.sock"}
     server = ControlServer(paths[0], made.actions)
     await server.start()
-    control = control_of(paths, receivers=1, check=lambda: lambda: None)
+    control = control_of(paths, receivers=1, check=lambda: ("d1", lambda: None))
     async with asyncio.timeout(30):
         reload = asyncio.create_task(control.reload_all())
         await wait_until_async(lambda: made.asked)
