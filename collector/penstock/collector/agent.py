@@ -25,7 +25,7 @@ from penstock.collector.reloading import Reloads, Report, changed_keys
 from penstock.collector.reporting import Reporter
 from penstock.collector.runner import Surroundings
 from penstock.collector.saving import Saver
-from penstock.collector.settings import graph_of, own_subjects, resource_of, sizes_of
+from penstock.collector.settings import graph_of, own_subjects, resource_of, sizes_of, tables_of
 from penstock.collector.source_sections import Source as Section
 from penstock.collector.source_set import Difference, SourceSet, difference
 from penstock.collector.sources.source import Source
@@ -317,9 +317,11 @@ class Agent:
             for what in ("added", "changed", "removed")
             if getattr(sources, what)
         }
+        graph = await asyncio.to_thread(graph_of, after)
+        if "transforms" not in keys and tables_of(graph) != tables_of(self._engine.pipeline.graph):
+            keys = (*keys, "transforms")
         if not keys and not names:
             return Report("unchanged", generation, now_ns)
-        graph = graph_of(after)
         publisher, around = self._publisher, self._sources.around
         if "nats" in keys:
             publisher = self._make_publisher(after)

@@ -7,6 +7,7 @@ from penstock.collector.config import CollectorConfig
 from penstock.collector.core.batch import Limits
 from penstock.collector.opening import Sizes
 from penstock.collector.transforms.build import build_checked
+from penstock.collector.transforms.enrich import Enrich, Rows
 from penstock.collector.transforms.graph import Graph
 from penstock.service.tracing import SERVICES
 from penstock.specs.subjects import subject_of
@@ -44,3 +45,9 @@ def graph_of(config: CollectorConfig, where: str = "the configuration") -> Graph
         ConfigError: It makes no graph; `where` says of which files.
     """
     return build_checked(config, resource_of(config), where)
+
+
+def tables_of(graph: Graph) -> dict[str, list[Rows]]:
+    """What the files of the tables said when a graph was made."""
+    transforms = {name: step.transform for name, step in graph.steps.items()}
+    return {name: one.rows for name, one in transforms.items() if isinstance(one, Enrich)}

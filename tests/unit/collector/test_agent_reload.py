@@ -10,6 +10,7 @@ from penstock.collector.agent import Agent
 from penstock.collector.config import CollectorConfig
 from penstock.collector.operating import Operating
 from penstock.collector.publisher import Publisher
+from penstock.collector.settings import tables_of
 from penstock.service import ConfigError, Health
 
 
@@ -27,6 +28,33 @@ async def test_what_runs_is_not_refused_because_a_file_for_people_cannot_be_writ
     assert (report.result, report.error, report.generation) == ("applied", "", 2)
     again = await agent.reload()
     assert again.result == "unchanged"
+
+
+async def test_a_table_that_was_written_anew_is_read_at_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configuration says the same, and its file of owners something else."""
+    table = tmp_path / "owners.csv"
+    table.write_text("service,owner\nshop,ann\n")
+    tables = [{"key": 'resource["service.name"]', "file": table, "column": "service"}]
+    transforms = {"own": {"type": "enrich", "inputs": ["stdin"], "tables": tables}}
+    config = CollectorConfig.model_validate(
+        {
+            "data_dir": tmp_path,
+            "sources": [{"type": "stdin", "service": "shop"}],
+            "transforms": transforms,
+        }
+    )
+    agent = Agent(config, Path("collector.yaml"), load=lambda _: config, takes=lambda _: False)
+    monkeypatch.setattr(agent, "_health", Health.READY)
+    assert (await agent.reload()).result == "unchanged"
+    table.write_text("service,owner\nshop,bob\n")
+    report = await agent.reload()
+    assert (report.result, report.keys) == ("applied", ("transforms",))
+    rows = tables_of(agent._engine.pipeline.graph)
+    assert rows == {"own": [{"shop": {"owner": "bob"}}]}
+    table.write_text("service,owner\nshop,cid\nshop,dan\n")
+    assert "repeats the service" in (await agent.reload()).error
 
 
 async def test_what_is_read_again_is_what_the_others_read(

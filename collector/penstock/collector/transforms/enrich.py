@@ -31,6 +31,9 @@ _DOCKER: Final = re.compile(r"/containers/(?P<id>[0-9a-f]{64})/(?P=id)-json\.log
 ReadDocker = Callable[[str, str], Mapping[str, Any] | None]
 """Directory and id of a Docker container to its ``config.v2.json``; None when it cannot be read."""
 
+Rows = Mapping[str, Mapping[str, Any]]
+"""Of a table, by their keys."""
+
 
 class Enrich(Transform):
     """Adds facts that the record does not have yet; what is there stays.
@@ -47,13 +50,18 @@ class Enrich(Transform):
         self,
         resource: Mapping[str, Any],
         read_docker: ReadDocker | None,
-        tables: list[tuple[Evaluate, Mapping[str, Mapping[str, Any]], str]],
+        tables: list[tuple[Evaluate, Rows, str]],
     ) -> None:
         self._resource = resource
         self._read_docker = read_docker
         self._tables = tables
         self._path = getter(("attributes", "log.file.path"))
         self._containers: OrderedDict[str, tuple[Mapping[str, Any], int | None]] = OrderedDict()
+
+    @property
+    def rows(self) -> list[Rows]:
+        """Of each table."""
+        return [rows for _, rows, _ in self._tables]
 
     @override
     def apply(self, event: Event, now_ns: int) -> Verdict:
