@@ -12,7 +12,13 @@ import click
 
 from penstock.collector.control import ask, ask_once
 from penstock.collector.core.ledger import Ledger
-from penstock.collector.directories import is_running, journal_argument, opened, socket_of
+from penstock.collector.directories import (
+    is_running,
+    journal_argument,
+    of_workers,
+    opened,
+    socket_of,
+)
 from penstock.collector.opening import Sizes, open_data_directory
 from penstock.collector.quarantine import facts_of, kept_in
 from penstock.collector.replay import Outcome, Replayer, Wanted
@@ -89,30 +95,49 @@ def quarantine_replay(
     """Put records back into the spool as they were received, each once, and mark them.
 
     A running collector is asked to, through its admin socket; a stopped one's are delivered when it
-    starts. What is refused again is in quarantine again.
+    starts. What is refused again is in quarantine again. Those of all workers are put back, also of
+    such as run no more; with --offset only what DIR itself has.
     """
-    data_dir = directory.resolve().parent
-    if is_running(directory):
-        request = {
-            "do": "replay",
-            "source": source,
-            "reason": reason,
-            "offsets": list(offsets),
-        }
-        answer = ask_once(socket_path or socket_of(data_dir), request)
-        answer.pop("ok")
-        workers = answer.pop("workers", None)
-        outcome = Outcome(**answer)
-    else:
-        workers = None
-        outcome = asyncio.run(_replay(data_dir, Wanted(source, reason, frozenset(offsets))))
-    more = {} if workers is None else {"workers": workers}
-    click.echo(json.dumps({**asdict(outcome), **more}))
+    wanted = Wanted(source, reason, frozenset(offsets))
+    running = is_running(directory)
+    outcome, workers = _replay_in(directory, wanted, socket_path)
+    for index, other in ({} if offsets else of_workers(directory)).items():
+        if str(index) in workers:
+            continue
+        workers.setdefault("0", asdict(outcome))
+        try:
+            more, _ = _replay_in(other, wanted, None)
+        except ServiceError as error:
+            more = Outcome(stopped=f"worker {index}: {error}")
+        outcome.add(more)
+        workers[str(index)] = asdict(more)
+        if running and more.replayed and not is_running(other):
+            click.echo(f"{other.parent}: delivered when the collector is started again", err=True)
+    click.echo(json.dumps({**asdict(outcome), **({"workers": workers} if workers else {})}))
     if outcome.stopped:
         raise ReplayStoppedError(
             f"not everything was put back: {outcome.stopped}",
             fix="let the collector deliver what waits, and replay again",
         )
+
+
+def _replay_in(
+    directory: Path, wanted: Wanted, socket_path: Path | None
+) -> tuple[Outcome, dict[str, Any]]:
+    """What became of one quarantine, or of those of all workers that are asked with it."""
+    data_dir = directory.resolve().parent
+    if not is_running(directory):
+        return asyncio.run(_replay(data_dir, wanted)), {}
+    request = {
+        "do": "replay",
+        "source": wanted.source,
+        "reason": wanted.reason,
+        "offsets": sorted(wanted.offsets),
+    }
+    answer = ask_once(socket_path or socket_of(data_dir), request)
+    answer.pop("ok")
+    workers = answer.pop("workers", {})
+    return Outcome(**answer), workers
 
 
 async def _replay(data_dir: Path, wanted: Wanted) -> Outcome:
@@ -135,7 +160,19 @@ async def _replay(data_dir: Path, wanted: Wanted) -> Outcome:
 
 
 def _kept(directory: Path, socket_path: Path | None) -> Iterator[dict[str, Any]]:
-    """Everything in a quarantine; of a running collector through its admin socket."""
+    """Everything in a quarantine, and in those of the other workers, each with its worker."""
+    others = of_workers(directory)
+    told: set[int] = set()
+    for kept in _kept_in(directory, socket_path, told):
+        yield {"worker": 0, **kept} if others else kept
+    for index, other in others.items():
+        if index not in told:
+            for kept in _kept_in(other, None, told):
+                yield {"worker": index, **kept}
+
+
+def _kept_in(directory: Path, socket_path: Path | None, told: set[int]) -> Iterator[dict[str, Any]]:
+    """Of one, of a running collector through its admin socket; adds which workers that told of."""
     if not is_running(directory):
         with opened(directory) as log:
             for kept, replayed in kept_in(log):
@@ -146,6 +183,7 @@ def _kept(directory: Path, socket_path: Path | None) -> Iterator[dict[str, Any]]
         if "kept" in answer:
             yield answer["kept"]
         elif answer.get("ok"):
+            told.update(answer.get("workers", ()))
             return
         else:
             raise UnavailableError(str(answer.get("error")), fix="look at the collector's log")

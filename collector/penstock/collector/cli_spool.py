@@ -11,10 +11,17 @@ import click
 
 from penstock.collector.config_files import load_collector_config
 from penstock.collector.decode.units import decode_records
-from penstock.collector.directories import DamagedError, journal_argument, locked, opened
+from penstock.collector.directories import (
+    DamagedError,
+    journal_argument,
+    locked,
+    of_workers,
+    opened,
+)
 from penstock.collector.errors import UndecodableError
 from penstock.collector.journal import undamaged
 from penstock.collector.spool import Unit, decode_unit
+from penstock.collector.worker_plan import Share, config_of, left_behind
 from penstock.logd.frame import FrameHeader
 from penstock.logd.store.inspection import Inspection, PartitionReport
 from penstock.logd.store.repair import apply, plan
@@ -29,7 +36,8 @@ _SPOOL = "/var/lib/penstock/collector"
 def spool() -> None:
     """Look into a spool, mend it, deliver it; the collector that owns it must not run.
 
-    DIR is the collector's data directory, or `spool-urgent` in it.
+    DIR is the collector's data directory, or `spool-urgent` in it. Each of several workers has its
+    own, in DIR/workers/N.
     """
 
 
@@ -93,6 +101,7 @@ def _print(offset: int, unit: Unit) -> None:
 @_DIRECTORY
 def spool_check(directory: Path) -> None:
     """Read every frame and its checksum, changing nothing; exit with 65 when one is damaged."""
+    _name_others(directory)
     with locked(directory):
         report = Inspection(directory).run()
     _show(report)
@@ -107,6 +116,7 @@ def spool_repair(directory: Path, *, dry_run: bool) -> None:
     What is cut off is copied beside its segment first. Damaged units stay as they are; the
     collector skips and counts them.
     """
+    _name_others(directory)
     with locked(directory):
         inspection = Inspection(directory)
         inspection.run()
@@ -135,27 +145,43 @@ def spool_repair(directory: Path, *, dry_run: bool) -> None:
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds; without it, until all is delivered or it is interrupted.",
+    help="Seconds for each worker; without it, until all is delivered or it is interrupted.",
 )
 def spool_drain(config_path: Path, timeout_s: float | None) -> None:
-    """Deliver what waits in a stopped collector's spools, and receive nothing.
+    """Deliver what waits in a stopped collector's spools, its workers' too, and receive nothing.
 
     Exit code 75: not everything could be delivered; what is left stays, and may be tried again.
     """
     config = load_collector_config([config_path])
-    from penstock.collector.agent import Agent
+    from penstock.collector.agent import Agent, DrainCutShortError
 
     configure_logs("collector", level=config.log_level)
+    shares = [Share(index, 1) for index in left_behind(config.data_dir, 1)]
+    configs = [config, *(config_of(config, share) for share in shares)]
 
     async def main(stop: Any) -> None:
-        await Agent(config, config_path, receives=False).run(stop, within_s=timeout_s)
+        cut_short = None
+        for one in configs:
+            try:
+                await Agent(one, config_path, receives=False).run(stop, within_s=timeout_s)
+            except DrainCutShortError as error:
+                cut_short = error
+        if cut_short is not None:
+            raise cut_short
 
     run_until_stopped(main)
+
+
+def _name_others(directory: Path) -> None:
+    """Say which spools are not looked at."""
+    for other in of_workers(directory).values():
+        click.echo(f"{other}: another worker's spool, to be named by itself", err=True)
 
 
 def _frames(
     directory: Path, start: int | None = None, end: int | None = None
 ) -> Iterator[tuple[FrameHeader, bytes]]:
+    _name_others(directory)
     with opened(directory) as log:
         for header, body in undamaged(log.frames, max(start or 0, log.start_offset)):
             if end is not None and header.base_offset >= end:

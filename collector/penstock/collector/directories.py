@@ -9,6 +9,7 @@ import click
 
 from penstock.collector.control import SOCKET_NAME
 from penstock.collector.opening import DATA_FORMAT
+from penstock.collector.worker_plan import directory_of, left_behind
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.store import CommitLog, DirectoryLock, LogConfig
 from penstock.service import ExitCode, ServiceError, UnavailableError
@@ -70,6 +71,16 @@ def is_running(directory: Path) -> bool:
     except RefusedError:
         return True
     return False
+
+
+def of_workers(directory: Path) -> dict[int, Path]:
+    """The same spool or quarantine of the other workers below a data directory."""
+    data_dir = directory.resolve().parent
+    found = {
+        index: directory_of(data_dir, index) / directory.name
+        for index in left_behind(data_dir, count=1)
+    }
+    return {index: path for index, path in found.items() if path.is_dir()}
 
 
 def socket_of(data_dir: Path) -> Path:

@@ -66,6 +66,13 @@ class Outcome:
     unknown: int = 0
     stopped: str = ""
 
+    def add(self, other: "Outcome") -> None:
+        """What another replay did counts, too."""
+        self.replayed += other.replayed
+        self.before += other.before
+        self.unknown += other.unknown
+        self.stopped = "; ".join(filter(None, (self.stopped, other.stopped)))
+
 
 class Replayer:
     """Puts records of one quarantine back.

@@ -123,7 +123,7 @@ class WorkerControl:
         return {"result": "refused", "error": "; ".join(errors), "workers": reports}
 
     async def replay(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """Put back what is in the quarantines of all."""
+        """Put back what is in the quarantines of all that receive."""
         if request.get("offsets"):
             raise ValueError("offsets are those of one worker: name its own admin socket")
         answers = await self._ask_all(request, REPLAY_ANSWER_S, self._sockets)
@@ -141,7 +141,10 @@ class WorkerControl:
         yield {"ok": True, **whole, "stopped": "; ".join(stopped), "workers": each}
 
     async def quarantine(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """Everything in quarantine, one worker after the other, each with its worker."""
+        """Everything in quarantine, one worker after the other, each with its worker.
+
+        Of those that receive; what others left is told by themselves, or lies in their directories.
+        """
         for index, path in self._sockets.items():
             async with aclosing(asking(path, request)) as lines:
                 while (line := await self._next_line(index, lines)) is not None:
@@ -151,7 +154,7 @@ class WorkerControl:
                         raise UnavailableError(
                             f"worker {index}: {line.get('error')}", fix="look at its log"
                         )
-        yield {"ok": True}
+        yield {"ok": True, "workers": [*self._sockets]}
 
     async def _next_line(self, index: int, lines: AsyncGenerator[Answer, None]) -> Answer | None:
         try:
@@ -170,23 +173,25 @@ class WorkerControl:
 
     async def tap(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         """Records as they pass in any worker, each with its worker."""
-        lines: asyncio.Queue[Answer | None] = asyncio.Queue(maxsize=len(self._sockets))
+        everyone = {**self._sockets, **self._draining}
+        lines: asyncio.Queue[Answer | None] = asyncio.Queue(maxsize=len(everyone))
 
         async def read(index: int, path: Path) -> None:
-            refused = False
-            while not refused:
+            done = False
+            while not done:
                 try:
                     async with aclosing(asking(path, request)) as answers:
                         async for line in answers:
-                            refused = line.get("ok") is False
+                            done = line.get("ok") is False
                             await lines.put({**line, "worker": index})
                 except (ServiceError, ValueError) as error:
                     self._log.info("a worker is looked for", worker=index, error=str(error))
-                if not refused:  # it ended, and is begun again
+                done |= index in self._draining
+                if not done:  # it ended, and is begun again
                     await asyncio.sleep(_TAP_AGAIN_S)
             await lines.put(None)  # cancelled there is nobody any more who would make room for it
 
-        readers = [asyncio.create_task(read(i, path)) for i, path in self._sockets.items()]
+        readers = [asyncio.create_task(read(i, path)) for i, path in everyone.items()]
         try:
             left = len(readers)
             while left:

@@ -1,6 +1,7 @@
 """Requests to several collectors as one, asked on real sockets of workers that are made up."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -265,6 +266,27 @@ async def test_a_look_goes_on_at_a_worker_that_was_begun_again(
             assert [line["record"] for line in shown] == [str(n) for n in range(LINES)]
             await server.close()
         await look.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_look_is_at_those_that_drain_too_and_goes_on_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_control, "_TAP_AGAIN_S", 0)
+    made = [Made(), Made()]
+    made[0].ends = made[1].ends = True
+    shown = Counter[int]()
+    async with workers(tmp_path, *made, draining=1) as path, asyncio.timeout(30):
+        look = asking(path, {"do": "tap", "follow": True})
+        async for line in look:
+            shown[line["worker"]] += 1
+            if shown[1] == LINES and line["worker"] == 1:
+                shown[0] = 0
+            if shown[1] >= LINES and shown[0] >= 20 * LINES:  # the other was begun anew so often
+                break
+        await look.aclose()
+        for _ in range(100):  # nobody asks any more who would be cut off in the middle
+            await asyncio.sleep(0)
+    assert (shown[1], len(made[1].asked)) == (LINES, 1)
 
 
 async def test_a_look_that_is_refused_ends(tmp_path: Path) -> None:
