@@ -45,7 +45,8 @@ _TEXT_CHARACTERS_MIN: Final = 5
 PATTERN: Final = re.compile(
     r"(?P<key>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
     r"(?:.*?-----END [A-Z ]{0,40}PRIVATE KEY-----|.*))"
-    r"|(?P<token>\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
+    r"|(?P<token>\beyJ(?:(?<![A-Za-z0-9_-]eyJ)|(?=[A-Za-z0-9_-]{8,1024}\.))"
+    r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
     r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
     r"|\bgh[pousr]_[A-Za-z0-9]{36,}"
     r"|\bxox[abeoprs]-[A-Za-z0-9-]{10,}"
@@ -57,6 +58,9 @@ PATTERN: Final = re.compile(
     r"|(?<![0-9.])(?P<card>[2-6](?:[ -]?[0-9]){12,18})(?![0-9])",
     re.DOTALL,
 )
+"""Takes time in proportion to a text: a JSON web token that begins within a word, behind a hyphen,
+is looked for no further than 1024 characters, for each such beginning could be followed to the end
+of the text in vain."""
 PARTS: Final = (
     "-----BEGIN ", "eyJ", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "xox", "sk_",
 )  # fmt: skip
