@@ -44,7 +44,7 @@ def test_every_mode_yields_the_same_event(message: list[Any]) -> None:
     framed = one(packed(message))
     assert framed.count == 1
     (event,) = decode_message(framed.raw)
-    assert event == forward.Event("app.x", 1_700_000_000_000_000_000, {"message": "hi"})
+    assert event == forward.Event("app.x", 1_700_000_000_000_000_000, {"message": "hi"}, {})
 
 
 def test_a_stream_is_cut_the_same_however_it_arrives() -> None:
@@ -76,7 +76,7 @@ def test_what_fluent_logger_makes_is_read() -> None:
     sender = FluentSender("app", nanosecond_precision=True)
     made = sender._make_packet("web", EventTime(1_700_000_000.5), {"k": "v"})
     (event,) = decode_message(one(made).raw)
-    assert event == forward.Event("app.web", 1_700_000_000_500_000_000, {"k": "v"})
+    assert event == forward.Event("app.web", 1_700_000_000_500_000_000, {"k": "v"}, {})
     assert Event  # the client's own event class exists in the version tested
 
 

@@ -15,8 +15,8 @@ nanoseconds. A bare nil is a keepalive. Fluent Bit sends ``[[time, metadata], re
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -53,8 +53,7 @@ class Message:
     chunk: bytes | str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One record of a message.
 
     Attributes:
@@ -65,7 +64,7 @@ class Event:
     tag: str
     time_ns: int | None
     record: dict[Any, Any]
-    metadata: dict[Any, Any] = field(default_factory=dict)
+    metadata: dict[Any, Any]
 
 
 class MessageReader:

@@ -29,29 +29,28 @@ def flatten(
         The attributes, and how many were left out because there are too many or a key is too long,
         or were cut because they are too long.
     """
+    if len(fields) <= count_max and all(map(_is_fit, fields.keys(), fields.values())):
+        return dict(fields), 0  # as almost all are
     attributes: dict[str, Value] = {}
     left_out = 0
-    for item in fields.items():
-        # Almost every field is fit as it stands.
-        leaves = (item,) if _is_fit(*item) else _leaves(dict((item,)), "", ATTRIBUTE_DEPTH_SOFT)
-        for key, value in leaves:
-            if len(attributes) >= count_max or not 0 < len(key) <= KEY_CHARACTERS_MAX:
-                left_out += 1
-            elif value.__class__ is str and len(value) > STRING_CHARACTERS_MAX:
-                left_out += 1
-                attributes[key] = value[:STRING_CHARACTERS_MAX]
-            else:
-                attributes[key] = value
+    for key, value in _leaves(fields, "", ATTRIBUTE_DEPTH_SOFT):
+        if len(attributes) >= count_max or not 0 < len(key) <= KEY_CHARACTERS_MAX:
+            left_out += 1
+        elif value.__class__ is str and len(value) > STRING_CHARACTERS_MAX:
+            left_out += 1
+            attributes[key] = value[:STRING_CHARACTERS_MAX]
+        else:
+            attributes[key] = value
     return attributes, left_out
 
 
 def _is_fit(key: Any, value: Any) -> bool:
-    """Whether `_leaves` would give the field back; ASCII is known to a string, not looked for."""
-    if key.__class__ is not str or not key.isascii():
+    """Whether a field stays as it is; ASCII is known to a string, not looked for."""
+    if key.__class__ is not str or not key.isascii() or not 0 < len(key) <= KEY_CHARACTERS_MAX:
         return False
     kind = value.__class__
     if kind is str:
-        return bool(value.isascii())
+        return len(value) <= STRING_CHARACTERS_MAX and bool(value.isascii())
     if kind is int:
         return bool(INT64_MIN <= value <= INT64_MAX)
     if kind is float:
@@ -61,6 +60,9 @@ def _is_fit(key: Any, value: Any) -> bool:
 
 def _leaves(fields: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[str, Value]]:
     for key, value in fields.items():
+        if not prefix and _is_fit(key, value):
+            yield key, value
+            continue
         name = f"{prefix}{_text(key)}"
         if isinstance(value, Mapping) and value and depth > 1:
             yield from _leaves(value, f"{name}.", depth - 1)
