@@ -18,6 +18,7 @@ from penstock.collector.core.lines import Line
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.spool import Unit
 from penstock.collector.spools import Spooling
+from penstock.collector.verdicts import Known
 from penstock.service.clock import Clock
 
 _RETRY_S: Final = 1.0
@@ -30,12 +31,14 @@ class Payload:
     Attributes:
         count: Records in it, as far as the source can tell.
         meta: What the format needs besides.
+        verdicts: The gate's on its lines, where they were judged already.
     """
 
     format: str
     data: bytes
     count: int
     meta: dict[str, Any] = field(default_factory=dict)
+    verdicts: Known = ()
 
 
 def payload_of_lines(
@@ -90,6 +93,7 @@ class Intake:
             count=payload.count,
             received_ns=self.clock.unix_ns(),
             meta=payload.meta,
+            verdicts=payload.verdicts,
         )
         future = await self._spool.put(unit, wait=wait)
         assert future is not None, "only a unit with a sender can be a repeat"

@@ -21,15 +21,15 @@ from penstock.collector.core.batch import LaneKey
 from penstock.collector.core.delivery import Take
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
-from penstock.collector.decode.units import Undecodable, decode_records
+from penstock.collector.decode.units import Decoded, Undecodable, decode_records
 from penstock.collector.quarantine import Again, Quarantine, Refusal
 from penstock.collector.spool import Unit
 from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
 from penstock.collector.taps import Taps
 from penstock.collector.transforms.event import Ending
 from penstock.collector.transforms.graph import Arrival, Graph, Outcome
+from penstock.collector.verdicts import Known
 from penstock.service.clock import Clock
-from penstock.specs import Accepted
 
 _SLICE_RECORDS: Final = 500
 """Records handled before other tasks get a turn; a few milliseconds of work."""
@@ -45,7 +45,7 @@ class Chunk:
     Attributes:
         start: Position to read again from, to meet all of them.
         resource: JSON, of the lines that have none of their own; empty when all are complete.
-        verdicts: The gate's on complete lines, of those where it is known already.
+        verdicts: The gate's on lines that are complete, of those where it is known already.
     """
 
     origin: str
@@ -55,7 +55,7 @@ class Chunk:
     lines: Sequence[bytes]
     resource: bytes
     observed_ns: int
-    verdicts: Sequence[Accepted | None] = ()
+    verdicts: Known = ()
 
 
 class Pipeline:
@@ -101,6 +101,7 @@ class Pipeline:
             lines=decoded.lines,
             resource=orjson.dumps(decoded.resource) if decoded.resource else b"",
             observed_ns=unit.received_ns,
+            verdicts=_known(unit, decoded),
         )
         await self.take(chunk)
 
@@ -164,6 +165,13 @@ class Pipeline:
         account.pending -= total
         account.quarantined += total - dropped
         account.dropped["quarantine_full"] += dropped
+
+
+def _known(unit: Unit, decoded: Decoded) -> Known:
+    """The verdicts on a unit's lines; none when they are not known of each."""
+    if len(unit.verdicts) != decoded.count:
+        return ()
+    return [unit.verdicts[index] for index in decoded.indexes]
 
 
 def _refused(chunk: Chunk, outcome: Outcome) -> list[Refusal]:

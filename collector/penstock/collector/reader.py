@@ -70,7 +70,7 @@ class Reader:
                 return  # it was dropped meanwhile
             self._next = header.next_offset
             try:
-                unit = decode_unit(header, body)
+                unit = decode_unit(header, body, self._spool.verdicts.take(header.base_offset))
             except UndecodableError as error:
                 unit = Unit("spool", "unknown", body, 1, header.first_timestamp_ns)
                 self._ledger.recovered(unit.source, unit.count)

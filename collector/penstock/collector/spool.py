@@ -31,6 +31,7 @@ from penstock.collector.core.senders import SenderTable
 from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
 from penstock.collector.journal import Entry, Journal, entry_size, undamaged
 from penstock.collector.state import SPOOL_ORIGIN
+from penstock.collector.verdicts import Known, Verdicts
 from penstock.logd.batch import Record, decode_body
 from penstock.logd.errors import CorruptError
 from penstock.logd.frame import NO_PRODUCER, FrameHeader
@@ -48,6 +49,7 @@ class Unit:
         kind: Of the records; decides what happens when there is no room.
         sender: Who sent it, for removing repeats; empty when it cannot be sent again.
         sequence: The sender's number for it.
+        verdicts: The gate's on its lines, where they were judged already; not written.
     """
 
     source: str
@@ -59,6 +61,7 @@ class Unit:
     sender: str = ""
     sequence: int = 0
     kind: Kind = "logs"
+    verdicts: Known = ()
 
     @property
     def size(self) -> int:
@@ -94,6 +97,7 @@ class Spool:
         self.make_room: MakeRoom | None = None
         self._ledger = ledger
         self.senders = SenderTable()
+        self.verdicts = Verdicts()
         self._pending: dict[bytes, asyncio.Future[int]] = {}
 
     async def put(
@@ -161,6 +165,8 @@ class Spool:
     def _count(self, unit: Unit, done: asyncio.Future[int]) -> None:
         if not done.cancelled() and done.exception() is None:
             self._ledger.spooled(unit.source, unit.count)
+            if unit.verdicts:
+                self.verdicts.keep(done.result(), unit.verdicts)
 
     def _settle(self, entry: Entry, done: asyncio.Future[int]) -> None:
         if self._pending.get(entry.producer_id) is done:
@@ -205,8 +211,8 @@ def _entry(unit: Unit) -> Entry:
     return Entry(record, sender_id(unit.sender), unit.sequence)
 
 
-def decode_unit(header: FrameHeader, body: bytes) -> Unit:
-    """Read a unit back from its frame.
+def decode_unit(header: FrameHeader, body: bytes, verdicts: Known = ()) -> Unit:
+    """Read a unit back from its frame, with what is known of its lines.
 
     Raises:
         UndecodableError: The frame does not hold a unit.
@@ -222,6 +228,7 @@ def decode_unit(header: FrameHeader, body: bytes) -> Unit:
             received_ns=header.first_timestamp_ns,
             meta=orjson.loads(headers["meta"]) if "meta" in headers else {},
             kind=_kind(headers.get("kind", b"").decode()),
+            verdicts=verdicts,
         )
     except (CorruptError, KeyError, ValueError, TypeError) as error:
         raise UndecodableError(f"not a spooled unit: {error}") from None

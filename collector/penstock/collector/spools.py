@@ -127,7 +127,9 @@ def _parts(unit: Unit, head: bytes, found: Sorted) -> list[Unit]:
     if not found.rest:
         return [dataclasses.replace(unit, kind=found.urgent_kind)]
     return [
-        dataclasses.replace(unit, payload=head + b"\n".join(lines), count=len(lines), kind=kind)
+        dataclasses.replace(
+            unit, payload=head + b"\n".join(lines), count=len(lines), kind=kind, verdicts=()
+        )
         for lines, kind in ((found.urgent, found.urgent_kind), (found.rest, found.kind))
     ]
 

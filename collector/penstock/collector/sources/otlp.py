@@ -38,6 +38,7 @@ from penstock.collector.sources.otlp_http import OtlpHttp
 from penstock.collector.sources.source import Source
 from penstock.collector.tls import ServerTls
 from penstock.specs.errors import RefusedRecordError
+from penstock.specs.fast_gate import Accepted
 from penstock.specs.gate import Rejected, check_line
 
 _MAPPED_AT_ONCE: Final = 2
@@ -51,6 +52,7 @@ class _Taken:
     """A request's records, one a line; those that `unread` names by index are OTLP's objects."""
 
     lines: list[bytes] = field(default_factory=list)
+    verdicts: list[Accepted | None] = field(default_factory=list)
     unread: list[tuple[int, str]] = field(default_factory=list)
     size: int = 0
     rejected: int = 0
@@ -58,14 +60,19 @@ class _Taken:
 
     def add(self, made: bytes | str) -> None:
         """Take a line, or what is none."""
+        accepted, reason = None, ""
         if isinstance(made, str):
             self.unread.append((len(self.lines), "not_otlp"))
             line, reason = made.encode(), "not_otlp"
         else:
             verdict = check_line(made)
-            reason = f"{verdict.reason} {verdict.detail}" if isinstance(verdict, Rejected) else ""
+            if isinstance(verdict, Rejected):
+                reason = f"{verdict.reason} {verdict.detail}"
+            else:
+                accepted = verdict
             line = made
         self.lines.append(line)
+        self.verdicts.append(accepted)
         self.size += len(line)
         if reason:
             self.rejected += 1
@@ -149,7 +156,8 @@ class OtlpSource(Source):
             return _refuse(encoding, Code.RESOURCE_EXHAUSTED, f"more than {limit}: send less")
         if taken.lines:
             meta = {"refused": taken.unread} if taken.unread else {}
-            payload = Payload("ndjson", b"\n".join(taken.lines), len(taken.lines), meta)
+            data, count = b"\n".join(taken.lines), len(taken.lines)
+            payload = Payload("ndjson", data, count, meta, taken.verdicts)
             try:
                 await self._intake.keep(payload, wait=False, charge=charge)
             except SpoolFullError as error:

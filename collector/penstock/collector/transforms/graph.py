@@ -180,7 +180,7 @@ class Graph:
         verdicts = arrival.verdicts or repeat(None, len(arrival.lines))
         for sequence, line, known in zip(arrival.sequences, arrival.lines, verdicts, strict=True):
             try:
-                complete = attach(line, resource, observed_ns) if resource else line
+                complete = attach(line, resource, observed_ns) if resource and not known else line
                 verdict = known or check_line(complete)
                 if isinstance(verdict, Rejected):
                     outcome.refused.append(Refused(sequence, _reason(verdict), line))

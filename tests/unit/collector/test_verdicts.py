@@ -1,0 +1,134 @@
+"""What was judged before it was spooled is not judged again, and becomes the same."""
+
+import asyncio
+import dataclasses
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from penstock.collector import verdicts
+from penstock.collector.budget import Budget, Charge
+from penstock.collector.core.delivery import Take
+from penstock.collector.core.ledger import Ledger
+from penstock.collector.decode.otlp_messages import LOGS, Encoding
+from penstock.collector.intake import Intake
+from penstock.collector.pipeline import Pipeline
+from penstock.collector.quarantine import Refusal
+from penstock.collector.source_sections import OtlpSource as Section
+from penstock.collector.sources.otlp import OtlpSource
+from penstock.collector.spool import Unit
+from penstock.collector.transforms import graph
+from penstock.collector.verdicts import Verdicts
+from penstock.service.clock import SystemClock
+from penstock.specs import Accepted, check_line
+from tests.support.collector_graph import graph_of
+from tests.unit.collector.test_otlp_logs import requests
+
+HOST = {"host.name": "h"}
+
+
+class Keeping:
+    """A spool that keeps the last unit as it was put."""
+
+    era = 0
+    unit: Unit | None = None
+
+    async def put(
+        self, unit: Unit, *, era: int | None = None, wait: bool = True
+    ) -> asyncio.Future[int]:
+        del era, wait
+        self.unit = unit
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(0)
+        return future
+
+
+class Ends:
+    """Where the pipeline's records go."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+    def handle(self, event: Take) -> None:
+        batch = event.records
+        self.found.append((event.lane, batch.sequences, batch.timestamps, batch.lines, batch.size))
+
+    async def wait_for_room(self, *, urgent: bool = False) -> None:
+        """There is room."""
+
+    async def put(self, refusals: list[Refusal]) -> int:
+        self.found += refusals
+        return 0
+
+
+def received(body: bytes, encoding: Encoding = Encoding.PROTOBUF) -> Unit | None:
+    """The unit that a request becomes."""
+    spool = Keeping()
+    share = Budget(bytes_max=1 << 30, share_bytes_max=1 << 30).share("app")
+    intake = Intake("app", spool=spool, ledger=Ledger(), clock=SystemClock(), share=share)
+    source = OtlpSource(Section(type="otlp", grpc="127.0.0.1:0"), HOST, intake=intake)
+    asyncio.run(source.take(LOGS, body, encoding, Charge(share)))
+    return spool.unit
+
+
+def ends_of(unit: Unit) -> list[Any]:
+    ends = Ends()
+    pipeline = Pipeline(
+        cast("Any", ends), cast("Any", ends), Ledger(),
+        graph=graph_of({}), resource=HOST, clock=SystemClock(),
+    )  # fmt: skip
+    asyncio.run(pipeline.take_unit("spool", 7, unit))
+    return ends.found
+
+
+@settings(max_examples=100, deadline=None)
+@given(request=requests())
+def test_known_verdicts_change_nothing(request: ExportLogsServiceRequest) -> None:
+    unit = received(request.SerializeToString())
+    if unit is not None:
+        assert ends_of(unit) == ends_of(dataclasses.replace(unit, verdicts=()))
+
+
+def test_a_line_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the gate refused, or what is no record, is judged where it was before."""
+    body = (
+        b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"timeUnixNano":"soon"},'
+        b'{"timeUnixNano":"5","body":{"stringValue":"x"}},{"timeUnixNano":"-5"}]}]}]}'
+    )
+    unit = received(body, Encoding.JSON)
+    assert unit is not None
+    judged: list[bytes] = []
+
+    def judge(line: bytes) -> Any:
+        judged.append(line)
+        return check_line(line)
+
+    monkeypatch.setattr(graph, "check_line", judge)
+    found = ends_of(unit)
+    assert len(judged) == 1
+    assert b"-5" in judged[0]
+    assert len(found) == 3
+    assert found == ends_of(dataclasses.replace(unit, verdicts=()))
+
+
+ACCEPTED = [cast("Accepted", object())]
+
+
+def test_verdicts_are_taken_in_order_and_let_go_behind() -> None:
+    known = Verdicts()
+    for offset in (1, 2, 4):
+        known.keep(offset, ACCEPTED * offset)
+    assert [len(known.take(offset)) for offset in (0, 2, 3, 4, 1)] == [0, 2, 0, 4, 0]
+    assert known._records == 0
+
+
+def test_beyond_the_bound_what_is_read_next_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "RECORDS_MAX", 3)
+    known = Verdicts()
+    for offset in range(5):
+        known.keep(offset, ACCEPTED * 2)
+    assert [len(known.take(offset)) for offset in range(5)] == [2, 0, 0, 0, 0]
+    known.keep(9, ACCEPTED)
+    assert len(known.take(9)) == 1
