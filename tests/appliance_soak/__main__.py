@@ -92,6 +92,8 @@ def _show(report: dict[str, Any]) -> None:
                 f"{one['part']:>13} {one['pid']}: {one['last_mib']:.0f} MiB after"
                 f" {one['lived_s'] / 60:.0f} min, {one['mib_per_hour']:+.1f} MiB/h, {mark}"
             )
+            if not one["flat"]:
+                click.echo(f"{'':>13} minute by minute: {' '.join(map(str, one['curve_mib']))} MiB")
     for name, times in sorted(report["errors_explained"].items()):
         click.echo(f"explained by a fault, {times} times: {name}")
     for line in report["errors_unexplained"]:

@@ -37,6 +37,9 @@ BATCH: Final = 20
 FROZEN_S: Final = 8.0
 RECOVERED_S: Final = 240.0
 SAMPLE_S: Final = 10.0
+HEAP_EVERY: Final = 6
+"""Looks from one at a JVM's heap to the next: each has it collect what is dead."""
+
 UP_S: Final = 400.0
 DOWN_S: Final = 300
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -150,6 +153,7 @@ class Course:
         self._tell = tell
         self._clock = SystemClock()
         self._idle = threading.Event()
+        self._looks = 0
         self._begun_ns = self._clock.monotonic_ns()
 
     def run(self, minutes: float) -> None:
@@ -224,10 +228,15 @@ class Course:
             begun = _children()
             for part, pids in self._appliance.pids().items():
                 for name, pid in _with_descendants(part, pids, begun):
-                    size = _resident(pid)
-                    if size:
-                        sample = Sample(self._clock.monotonic_ns(), size)
-                        self.seen.samples.setdefault((name, pid), []).append(sample)
+                    self._take(name, pid, _resident(pid))
+                    if name.endswith(" java") and self._looks % HEAP_EVERY == 0:
+                        self._take(f"{name} heap", pid, live_heap(pid))
+            self._looks += 1
+
+    def _take(self, name: str, pid: int, size: int) -> None:
+        if size:
+            sample = Sample(self._clock.monotonic_ns(), size)
+            self.seen.samples.setdefault((name, pid), []).append(sample)
 
 
 def _children() -> dict[int, list[tuple[str, int]]]:
@@ -260,6 +269,20 @@ def _resident(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     except OSError:
         return 0
+
+
+def live_heap(pid: int) -> int:
+    """Bytes that live in a JVM's heap, once it has looked; 0: there is no `jcmd`, or it is gone."""
+    try:
+        jcmd = Path(f"/proc/{pid}/exe").readlink().with_name("jcmd")
+        said = subprocess.run(
+            [jcmd, str(pid), "GC.class_histogram"],
+            capture_output=True, text=True, timeout=20, check=True,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = re.search(r"^Total +\d+ +(\d+)", said, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def landed(layout: Layout, acked: int) -> Count:

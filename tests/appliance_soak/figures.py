@@ -17,10 +17,15 @@ WARM_UP_S: Final = 180
 WATCHED_S: Final = 240
 """A process is judged by its memory if it lived so long after that."""
 
-GROWTH_MIB_PER_HOUR_MAX: Final[Mapping[str, float]] = {"router java": 240.0}
+GROWTH_MIB_PER_HOUR_MAX: Final[Mapping[str, float]] = {"router java heap": 150.0}
 GROWTH_MIB_PER_HOUR_DEFAULT: Final = 60.0
-"""A leak of 1 KiB a record at 200 records a second is 700 MiB an hour. A JVM's heap goes up and
-down by more than a leak of another process would be in half an hour."""
+"""A leak of 1 KiB a record at 200 records a second is 700 MiB an hour. What lives in a JVM's heap
+goes up and down by 10 MiB from batch to batch, which in ten minutes is a slope of its own."""
+
+RESIDENT_MIB_MAX: Final[Mapping[str, float]] = {"router java": 900.0}
+"""A JVM fills its heap before it looks for room in it, so that it grows for half an hour though the
+same 70 MiB live in it. It may have its heap (640) and what it has beside; what lives is looked at
+for itself."""
 
 EXPLAINED_S: Final = 60.0
 """An error is explained by a fault that lasted until so many seconds before it."""
@@ -50,6 +55,7 @@ class Growth:
 
     Attributes:
         mib_per_hour: The slope of the line that fits best; None: it did not live long enough.
+        curve_mib: What it had, minute by minute: what fills up levels off, a leak does not.
     """
 
     part: str
@@ -57,10 +63,13 @@ class Growth:
     lived_s: float
     last_mib: float
     mib_per_hour: float | None
+    curve_mib: tuple[int, ...] = ()
 
     @property
     def is_flat(self) -> bool:
         """Whether it is within its bound, or cannot be judged."""
+        if self.part in RESIDENT_MIB_MAX:
+            return self.last_mib <= RESIDENT_MIB_MAX[self.part]
         bound = GROWTH_MIB_PER_HOUR_MAX.get(self.part, GROWTH_MIB_PER_HOUR_DEFAULT)
         return self.mib_per_hour is None or self.mib_per_hour <= bound
 
@@ -72,7 +81,14 @@ def growth(part: str, pid: int, samples: Sequence[Sample]) -> Growth:
     watched_s = (counted[-1].at_ns - counted[0].at_ns) / SECOND_NS if counted else 0.0
     slope = _slope(counted) * 3600 / 2**20 if watched_s >= WATCHED_S else None
     lived_s = (last.at_ns - first.at_ns) / SECOND_NS
-    return Growth(part, pid, lived_s, last.bytes / 2**20, slope)
+    return Growth(part, pid, lived_s, last.bytes / 2**20, slope, _curve(samples))
+
+
+def _curve(samples: Sequence[Sample]) -> tuple[int, ...]:
+    begin, found = samples[0].at_ns, dict[int, int]()
+    for one in samples:
+        found.setdefault((one.at_ns - begin) // (60 * SECOND_NS), one.bytes // 2**20)
+    return tuple(found.values())
 
 
 def _slope(samples: Sequence[Sample]) -> float:

@@ -38,9 +38,17 @@ def test_growth_after_the_warm_up_counts(slope: float, flat: bool) -> None:
     assert found.is_flat is flat
 
 
-def test_a_java_process_has_a_bound_of_its_own() -> None:
-    assert growth("router java", 1, samples(20, 150)).is_flat
-    assert not growth("router java", 1, samples(20, 400)).is_flat
+def test_a_java_process_fills_its_heap_and_no_more() -> None:
+    assert growth("router java", 1, samples(20, 800)).is_flat
+    assert not growth("router java", 1, samples(20, 2000)).is_flat
+
+
+def test_what_lives_in_a_heap_must_not_grow() -> None:
+    assert growth("router java heap", 1, samples(20, 100)).is_flat
+    leaking = growth("router java heap", 1, samples(20, 400))
+    assert not leaking.is_flat
+    assert list(leaking.curve_mib) == sorted(leaking.curve_mib)
+    assert len(leaking.curve_mib) == 20
 
 
 def test_a_process_that_lived_too_short_is_not_judged() -> None:

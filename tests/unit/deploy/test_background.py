@@ -41,6 +41,7 @@ def test_on_a_full_disk_nothing_is_started_that_could_not_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layout_module, "FREE_BYTES_MIN", 2**63)
+    monkeypatch.setattr(background, "_ENTRY", SILENT)  # should it be started after all
     with pytest.raises(UnavailableError, match="MiB are free"):
         background.start(directory=tmp_path, arguments=[])
     assert not (tmp_path / "logs" / "launcher.out").exists()
