@@ -183,7 +183,7 @@ ROTATIONS = [
     Rotation(rename, [*range(10)]),
     Rotation(rename_and_create, [*range(20)]),
     Rotation(rename_chain, [*range(20)]),
-    Rotation(compress, [*range(10)], OPEN),
+    Rotation(compress, [*range(10)]),
     Rotation(swap_symlink, [*range(20)]),
     Rotation(copy_and_truncate, [*range(10)], ()),
     Rotation(truncate_shorter, [*range(10), *range(20, 25)], ()),

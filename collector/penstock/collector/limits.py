@@ -37,6 +37,13 @@ beyond it."""
 FILE_READ_BYTES: Final = 256 * KIB
 """One read from a file, at least a longest line's worth of progress."""
 
+COMPRESSED_PIECES_MAX: Final = 256
+"""Pieces of a compressed file that are fed in one step: at most 1 MiB, though it become nothing."""
+
+DECOMPRESSED_BYTES_MAX: Final = 4096 * MIB
+"""Bytes that a compressed file may become, unless its source says otherwise; far above what
+rotation by size allows, and some ten seconds of a processor."""
+
 FORWARD_MESSAGE_BYTES_MAX: Final = 16 * MIB
 """One Fluent forward message; Fluentd's default chunk is 8 MiB."""
 

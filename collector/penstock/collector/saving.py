@@ -84,7 +84,7 @@ class Saver:
     def _now(self) -> State:
         files = list(self._file_sources())
         names = {source.name for source in files}
-        absent = [s for s in self._generations.known.values() if s.source not in names]
+        absent = [s for s in self._generations.waiting if s.source not in names]
         return State(
             incarnation=self.state.incarnation,
             cursor=self._delivery.cursor(SPOOL_ORIGIN),

@@ -10,7 +10,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import re2
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from penstock.collector.limits import CONNECTIONS_MAX, KIB, LINE_BYTES_MAX, MIB
+from penstock.collector.limits import (
+    CONNECTIONS_MAX,
+    DECOMPRESSED_BYTES_MAX,
+    KIB,
+    LINE_BYTES_MAX,
+    MIB,
+)
 from penstock.service import HostPort
 
 _REUSE: Final = "other processes of this user may listen there, too"
@@ -98,6 +104,11 @@ class FileSource(SourceSection):
     line_bytes_max: int = Field(default=LINE_BYTES_MAX, ge=64, le=LINE_BYTES_MAX)
     poll_ms: int = Field(default=250, ge=10, le=60_000)
     rotate_wait_s: float = Field(default=30.0, ge=0)
+    decompressed_bytes_max: int = Field(
+        default=DECOMPRESSED_BYTES_MAX,
+        ge=1,
+        description="what the rest of a file is not read in a compressed one beyond",
+    )
 
 
 class ForwardSource(ListeningSection):

@@ -1,6 +1,7 @@
 """Files that cannot be read for a while: nothing ends, nothing is read twice."""
 
 import errno
+import gzip
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -70,9 +71,9 @@ async def test_a_file_that_cannot_be_opened_at_start_keeps_its_position(
     source = source_of(path, [state])
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
-        await source._discover(first=True)
+        await source._discover()
     assert [(s.generation, s.position) for s in source.states] == [(1, 4)]
-    await source._discover(first=False)
+    await source._discover()
     assert [tail.lines.position for tail in source._tails.values()] == [4]
     assert [s.generation for s in source.states] == [1]
 
@@ -81,16 +82,44 @@ async def test_a_file_that_cannot_be_read_is_tried_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = source_of(path, [])
-    await source._discover(first=True)
+    await source._discover()
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", refuse)
         append(path)
-        await source._discover(first=False)
+        await source._discover()
         assert not await source._read_round()
     assert source._ledger["file"].notes["files_unreadable"] == 1
     for tail in source._tails.values():
         assert tail.lines.position == 0
         tail.close()
+
+
+async def test_what_is_unread_of_a_file_goes_on_in_a_compressed_one_with_its_inode(
+    path: Path,
+) -> None:
+    """The file's number is the compressed one's by now, which is no log itself."""
+    state = Generations().begin("file", found(path), str(path))
+    state.position = 4
+    compressed = compress(path, b"three\n")
+    state.device, state.inode = compressed.st_dev, compressed.st_ino
+    source = source_of(path, [state])
+    await source._discover()
+    assert [(s.generation, s.position) for s in source.states] == [(1, 4)]
+    while source._seek():
+        assert source._generations.lost == [state]
+    [tail] = source._tails.values()
+    _, lines, at_end = tail.read(0)
+    assert ([line.text for line in lines], at_end) == ([b"two", b"three"], True)
+    assert [s.generation for s in source.states] == [1]
+    tail.close()
+    source._search.close()
+
+
+def compress(path: Path, more: bytes) -> os.stat_result:
+    compressed = path.with_name(f"{path.name}.1.gz")
+    compressed.write_bytes(gzip.compress(path.read_bytes() + more))
+    path.unlink()
+    return compressed.stat()
 
 
 def append(path: Path) -> None:

@@ -49,3 +49,14 @@ def test_equal_heads_in_two_files_are_two_files() -> None:
     generations = known(Generations())
     verdict, _ = generations.recognise("s", replace(FILE, inode=3))
     assert verdict is Verdict.NEW
+
+
+def test_a_file_whose_inode_is_anothers_is_lost_and_not_forgotten() -> None:
+    generations = known(Generations(), position=80)
+    other = replace(FILE, head=b"other" + b"x" * 95)
+    assert generations.recognise("s", other) == (Verdict.REPLACED, None)
+    assert [(state.generation, state.position) for state in generations.lost] == [(1, 80)]
+    begun = generations.begin("s", other, "/x.log")
+    again = Generations(following=3, known=[*generations.waiting, begun])
+    assert [state.generation for state in again.lost] == [1]
+    assert again.recognise("s", other) == (Verdict.SAME, begun)

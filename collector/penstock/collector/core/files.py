@@ -104,8 +104,32 @@ class Generations:
     def __init__(self, *, following: int = 1, known: Iterable[FileState] = ()) -> None:
         self.following = following
         """The next number to be given."""
-        self.known = {(state.source, state.device, state.inode): state for state in known}
+        self.known: dict[tuple[str, int, int], FileState] = {}
         """Files of the checkpoint that were not found again yet."""
+        self.lost: list[FileState] = []
+        """Files that are gone; what is unread of them may be in compressed ones. Their device and
+        inode may be another file's by now."""
+        self.remember(known)
+
+    def remember(self, states: Iterable[FileState]) -> None:
+        """Know files for when they are found again; two of one inode: the later has it."""
+        for state in states:
+            key = (state.source, state.device, state.inode)
+            other = self.known.setdefault(key, state)
+            if other is not state:
+                older, later = sorted((other, state), key=lambda state: state.generation)
+                self.known[key] = later
+                self.lost.append(older)
+
+    def lose(self, state: FileState) -> None:
+        """A known file is gone."""
+        del self.known[state.source, state.device, state.inode]
+        self.lost.append(state)
+
+    @property
+    def waiting(self) -> list[FileState]:
+        """All that are not being read, in the order that a checkpoint needs: lost ones first."""
+        return [*self.lost, *self.known.values()]
 
     def begin(self, source: str, found: Found, path: str) -> FileState:
         """A new generation of a file."""
@@ -116,14 +140,15 @@ class Generations:
         )
 
     def recognise(self, source: str, found: Found) -> tuple[Verdict, FileState | None]:
-        """The whole table; the state of a file that is the same is handed over."""
+        """The whole table; the state of a file that is the same is handed over, another is lost."""
         state = self.known.get((source, found.device, found.inode))
         if state is None:
             return (Verdict.NEW, None) if found.size else (Verdict.NOT_YET, None)
         verdict = state.judge(found, read=state.position)
-        del self.known[source, found.device, found.inode]
         if verdict is Verdict.SAME:
+            del self.known[source, found.device, found.inode]
             return verdict, state
+        self.lose(state)
         return (verdict, None) if found.size else (Verdict.NOT_YET, None)
 
 

@@ -5,8 +5,10 @@ looked at (gzip at most 1,032 bytes of one, a zstd block of 4 bytes 128 KiB), an
 finished member is copied, which data of many tiny members would make quadratic.
 """
 
+import io
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import zstandard
@@ -34,18 +36,34 @@ class _Member(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A format: how a member of it begins, what is fed at once, and what its reader raises."""
+
+    name: str
+    begin: Callable[[], _Member]
+    piece_bytes: int
+    error: type[Exception]
+
+
+GZIP: Final = Packing(
+    "gzip", lambda: zlib.decompressobj(_GZIP_WINDOW), _GZIP_PIECE_BYTES, zlib.error
+)
+ZSTD: Final = Packing(
+    "zstd",
+    lambda: zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX).decompressobj(),
+    _ZSTD_PIECE_BYTES,
+    zstandard.ZstdError,
+)
+
+
 def gunzip(data: bytes, bytes_max: int) -> bytes:
     """All members of gzip data.
 
     Raises:
         UndecodableError: Not gzip, cut short, or (`ExpandsTooFarError`) more than `bytes_max`.
     """
-    try:
-        return _inflate(
-            data, bytes_max, lambda: zlib.decompressobj(_GZIP_WINDOW), _GZIP_PIECE_BYTES
-        )
-    except zlib.error as error:
-        raise UndecodableError(f"not gzip: {error}") from None
+    return _inflate(data, bytes_max, GZIP)
 
 
 def unzstd(data: bytes, bytes_max: int) -> bytes:
@@ -54,26 +72,36 @@ def unzstd(data: bytes, bytes_max: int) -> bytes:
     Raises:
         UndecodableError: Not zstd, cut short, or (`ExpandsTooFarError`) more than `bytes_max`.
     """
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
-    try:
-        return _inflate(data, bytes_max, decompressor.decompressobj, _ZSTD_PIECE_BYTES)
-    except zstandard.ZstdError as error:
-        raise UndecodableError(f"not zstd: {error}") from None
+    return _inflate(data, bytes_max, ZSTD)
 
 
-def _inflate(data: bytes, bytes_max: int, begin: Callable[[], _Member], piece_bytes: int) -> bytes:
+def unpack(read: Callable[[int], bytes], packing: Packing) -> Iterator[bytes]:
+    """Decompress what `read` gives until it gives nothing, a piece of at most some MiB at a time.
+
+    Raises:
+        UndecodableError: Not of this format, or cut short, which an empty file is.
+    """
+    member = packing.begin()
+    while piece := read(packing.piece_bytes):
+        while piece:
+            if member.eof:
+                member = packing.begin()
+            try:
+                part = member.decompress(piece)
+            except packing.error as error:
+                raise UndecodableError(f"not {packing.name}: {error}") from None
+            piece = member.unused_data
+            yield part
+    if not member.eof:
+        raise UndecodableError("compressed data ends early")
+
+
+def _inflate(data: bytes, bytes_max: int, packing: Packing) -> bytes:
     parts: list[bytes] = []
-    size = at = 0
-    member = begin()
-    while at < len(data):
-        if member.eof:
-            member = begin()
-        piece = data[at : at + piece_bytes]
-        parts.append(member.decompress(piece))
-        size += len(parts[-1])
+    size = 0
+    for part in unpack(io.BytesIO(data).read, packing) if data else ():
+        parts.append(part)
+        size += len(part)
         if size > bytes_max:
             raise ExpandsTooFarError(f"more than {bytes_max} bytes after decompression")
-        at += len(piece) - len(member.unused_data)
-    if data and not member.eof:
-        raise UndecodableError("compressed data ends early")
     return b"".join(parts)

@@ -3,7 +3,8 @@
 The file is its own spool: nothing is copied, and the position that a restart begins at moves only
 when logd has acknowledged what lies before it. A file that was renamed or removed is read to its
 end and let go only when all of it is in the log. A file that was truncated (`copytruncate`) or
-replaced in place begins a new generation. Polling is the only truth; it works on every file system.
+replaced in place begins a new generation. One that rotation compressed before it was read is read
+on in what it left. Polling is the only truth; it works on every file system.
 """
 
 import asyncio
@@ -27,13 +28,14 @@ from penstock.collector.courier import Courier
 from penstock.collector.decode.lines import LineContext, TextLines, decode_line, printable
 from penstock.collector.pipeline import Chunk, Pipeline
 from penstock.collector.source_sections import FileSource as FileSection
+from penstock.collector.sources.compressed import Search, siblings
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.tail import Tail, look, make_tail
 from penstock.service.clock import Clock
 from penstock.specs import Accepted
 
 _COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz", ".zip")
-"""What rotation leaves behind; its content was read under another name."""
+"""What rotation leaves behind; nothing begins in one."""
 
 _SAVE_RETRY_S: Final = 1.0
 
@@ -74,6 +76,7 @@ class FileSource(Source):
         self._complained: set[str] = set()
         self._stopping = asyncio.Event()
         self._log = structlog.get_logger().bind(source=self.name)
+        self._search = Search(section, self._note, self._complain, self._log)
 
     @override
     async def start(self) -> None:
@@ -82,16 +85,16 @@ class FileSource(Source):
     @override
     async def run(self) -> None:
         try:
-            first = True
             while not self._stopping.is_set():
-                await self._discover(first=first)
-                first = False
+                await self._discover()
                 self._from_end = False
-                more = await self._read_round()
+                more = self._seek()
+                more |= await self._read_round()
                 self._retire()
                 if not more:
                     await self._pause()
         finally:
+            self._search.close()
             for tail in self._tails.values():
                 tail.close()
 
@@ -102,19 +105,22 @@ class FileSource(Source):
     @property
     def states(self) -> list[FileState]:
         """For the checkpoint: every file known, read to where it is done."""
+        self._set_positions()
+        waiting = self._generations.waiting
+        return [
+            *(state for state in waiting if state.source == self.name),
+            *(tail.state for tail in self._tails.values()),
+        ]
+
+    def _set_positions(self) -> None:
         delivery = self._courier.delivery
         for tail in self._tails.values():
             tail.state.position = delivery.cursor(tail.state.origin)
-        known = self._generations.known.values()
-        return [
-            *(tail.state for tail in self._tails.values()),
-            *(state for state in known if state.source == self.name),
-        ]
 
     def hand_over(self) -> None:
         """Leave what is known of the files to the source that comes next; all read is done."""
-        for state in self.states:
-            self._generations.known[state.source, state.device, state.inode] = state
+        self._set_positions()
+        self._generations.remember(tail.state for tail in self._tails.values())
         self._tails.clear()
         self._retire()
 
@@ -124,7 +130,7 @@ class FileSource(Source):
         lag = 0
         for tail in self._tails.values():
             with contextlib.suppress(OSError):
-                lag += max(0, os.fstat(tail.descriptor).st_size - tail.lines.position)
+                lag += max(0, tail.size - tail.lines.position)
         return lag
 
     async def _pause(self) -> None:
@@ -134,12 +140,11 @@ class FileSource(Source):
 
     # Finding files.
 
-    async def _discover(self, *, first: bool) -> None:
+    async def _discover(self) -> None:
         begun = False
         for path in self._matching():
             begun |= self._meet(path)
-        if first:
-            begun |= self._find_renamed()
+        self._find_renamed()
         for tail in list(self._tails.values()):
             try:
                 begun |= await self._watch(tail)
@@ -162,7 +167,7 @@ class FileSource(Source):
                 if not excluded and not name.endswith(_COMPRESSED):
                     yield Path(name)
 
-    def _meet(self, path: Path) -> bool:
+    def _meet(self, path: Path, *, begin: bool = True) -> bool:
         """Open a file that is not open; true when a generation began that must be saved."""
         try:
             status = path.stat()
@@ -173,7 +178,7 @@ class FileSource(Source):
                 if not tail.has_name(Path(tail.state.path)):
                     tail.state.path = str(path)
                 return False
-            return self._open(path)
+            return self._open(path, begin=begin)
         except FileNotFoundError:
             return False  # it went between the listing and now
         except OSError as error:
@@ -184,10 +189,13 @@ class FileSource(Source):
         """Say once that a file cannot be read; it is tried again at every poll."""
         if path not in self._complained:
             self._complained.add(path)
-            self._ledger[self.name].notes["files_unreadable"] += 1
+            self._note("files_unreadable")
             self._log.warning("file cannot be read", path=path, error=error.strerror)
 
-    def _open(self, path: Path) -> bool:
+    def _note(self, what: str) -> None:
+        self._ledger[self.name].notes[what] += 1
+
+    def _open(self, path: Path, *, begin: bool) -> bool:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             found = look(descriptor)
@@ -195,7 +203,7 @@ class FileSource(Source):
         except BaseException:
             os.close(descriptor)
             raise
-        if verdict is Verdict.NOT_YET:
+        if verdict is Verdict.NOT_YET or not (begin or verdict is Verdict.SAME):
             os.close(descriptor)
             return False
         begun = state is None
@@ -203,29 +211,45 @@ class FileSource(Source):
             state = self._generations.begin(self.name, found, str(path))
             state.position = found.size if self._from_end else 0
         state.path = str(path)
-        self._follow(state, descriptor)
+        self._follow(make_tail(self._section, state, descriptor))
         self._log.info(
             "file opened", path=str(path), generation=state.generation, position=state.position
         )
         return begun
 
-    def _follow(self, state: FileState, descriptor: int) -> None:
-        self._tails[state.device, state.inode] = make_tail(self._section, state, descriptor)
-        self._courier.handle(Read(state.origin, state.position))
+    def _follow(self, tail: Tail) -> None:
+        self._tails[tail.key] = tail
+        self._courier.handle(Read(tail.state.origin, tail.state.position))
 
-    def _find_renamed(self) -> bool:
+    def _find_renamed(self) -> None:
         """After a restart, look for known files under the names that rotation gave them."""
-        begun = False
-        for key, state in list(self._generations.known.items()):
+        for state in list(self._generations.known.values()):
             if state.source != self.name:
                 continue
-            path = _name_of(state)
-            if path is not None:
-                begun |= self._meet(path)
-            elif self._generations.known.pop(key, None) is not None:
-                self._ledger[self.name].notes["files_gone"] += 1
-                self._log.warning("a file is gone since the last run", path=state.path)
-        return begun
+            try:
+                path = _name_of(state)
+            except OSError as error:
+                self._complain(str(Path(state.path).parent), error)
+                continue
+            if path is None:
+                self._generations.lose(state)
+            else:
+                self._meet(path, begin=False)
+
+    def _seek(self) -> bool:
+        """Look for what is unread of files that are gone; true when there is more to look at."""
+        lost = [state for state in self._generations.lost if state.source == self.name]
+        if not lost:
+            self._search.close()
+            return False
+        decided, more = self._search.seek(lost, self._clock.monotonic_ns())
+        for state, tail in decided:
+            self._generations.lost.remove(state)
+            if tail is None:
+                self._courier.delivery.forget(state.origin)
+            else:
+                self._follow(tail)
+        return more
 
     async def _watch(self, tail: Tail) -> bool:
         """Begin a new generation where the content is not the one that was being read."""
@@ -233,7 +257,7 @@ class FileSource(Source):
         if verdict is Verdict.SAME:
             return False
         found = look(tail.descriptor)
-        self._ledger[self.name].notes[f"files_{verdict.name.lower()}"] += 1
+        self._note(f"files_{verdict.name.lower()}")
         self._log.info("file begins again", path=tail.state.path, verdict=verdict.name.lower())
         await self._take(tail, *tail.flush_all())
         self._retiring[tail.state.origin] = tail.position
@@ -242,7 +266,7 @@ class FileSource(Source):
             del self._tails[tail.key]  # met again once there is something in it
             return False
         state = self._generations.begin(self.name, found, tail.state.path)
-        self._follow(state, tail.descriptor)
+        self._follow(make_tail(self._section, state, tail.descriptor))
         return True
 
     # Reading files.
@@ -321,7 +345,7 @@ class FileSource(Source):
                 stream=line.stream,
             )
         except Exception:  # noqa: BLE001 - whatever fails, the next line goes on
-            self._ledger[self.name].notes["lines_undecodable"] += 1
+            self._note("lines_undecodable")
             self._log.exception("a line cannot be decoded")
             return line.text, None
         return record, None
@@ -358,16 +382,9 @@ class FileSource(Source):
 
 def _name_of(state: FileState) -> Path | None:
     """A name that the file has now in its directory; None when it has none."""
-    for path in _siblings(Path(state.path)):
+    for path in siblings(Path(state.path).parent):
         with contextlib.suppress(OSError):
             status = path.stat()
             if (status.st_dev, status.st_ino) == (state.device, state.inode):
                 return path
     return None
-
-
-def _siblings(path: Path) -> list[Path]:
-    try:
-        return sorted(path.parent.iterdir())
-    except OSError:
-        return []

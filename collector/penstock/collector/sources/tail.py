@@ -66,6 +66,11 @@ class Tail:
         return verdict
 
     @property
+    def size(self) -> int:
+        """Bytes that there are to read."""
+        return os.fstat(self.descriptor).st_size
+
+    @property
     def position(self) -> int:
         """Everything before it has been handed out."""
         held = None if self.joiner is None else self.joiner.start
@@ -84,12 +89,17 @@ class Tail:
         data = os.pread(self.descriptor, FILE_READ_BYTES, self.lines.position)
         if data and self.verdict() is not Verdict.SAME:
             return start, [], True
+        return *self.feed(data, now_ns), len(data) < FILE_READ_BYTES
+
+    def feed(self, data: bytes, now_ns: int) -> tuple[int, list[Line]]:
+        """Take what was read; returns what `read` does."""
+        start = self.lines.line_start
         lines = self.lines.feed(data) if data else []
         if data:
             self.grew_ns = now_ns
         if self.joiner is not None and lines:
             start, lines = self.joiner.feed(start, lines)
-        return start, lines, len(data) < FILE_READ_BYTES
+        return start, lines
 
     def flush_events(self) -> tuple[int, list[Line]]:
         """What is held for lines that may follow; the position it can be read again from first."""
@@ -124,19 +134,24 @@ class Tail:
 
 def make_tail(section: FileSection, state: FileState, descriptor: int) -> Tail:
     """A tail that reads as its source is configured, from where the state says."""
+    return Tail(state, descriptor, *make_cutter(section, state.position))
+
+
+def make_cutter(section: FileSection, position: int) -> tuple[LineCutter, Joiner | None]:
+    """What makes lines of bytes from `position` on, and events of lines."""
     read = _READERS[section.format]
     framed = section.format != "plain"
     bytes_max = CONTAINER_LINE_BYTES_MAX if framed else section.line_bytes_max
-    lines = LineCutter(bytes_max, position=state.position)
+    lines = LineCutter(bytes_max, position=position)
     if not framed and section.multiline is None:
-        return Tail(state, descriptor, lines)
+        return lines, None
     joiner = Joiner(
         read,
         None if section.multiline is None else _is_start(section.multiline),
         bytes_max=section.line_bytes_max,
         held_bytes_max=HELD_BYTES_MAX,
     )
-    return Tail(state, descriptor, lines, joiner)
+    return lines, joiner
 
 
 def _is_start(section: MultilineSection) -> IsStart:
