@@ -4,7 +4,7 @@ import hashlib
 import textwrap
 import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from penstock.specs.attributes import clean_text
 from penstock.specs.limits import (
@@ -20,18 +20,20 @@ def exception_attributes(error: BaseException) -> dict[str, Any]:
 
     The fingerprint is made of the types and of where the frames are, without line numbers and
     messages: equal for the same fault across releases that only moved code. Of an exception group's
-    members it is neither their order nor how many are alike, which are chance.
+    members it is neither their order nor how many are alike, which are chance. An exception keeps
+    the one that it had where it was looked at first: its frames grow on its way up, and all spans
+    and log records of it are to agree.
 
     A group has ``exception.group.size`` and ``exception.group.types``, too: the number of its
     members, and the different types of those that were looked at.
     """
     account = _Account()
-    text, fingerprint = account.of(error)
+    text, computed = account.of(error)
     attributes: dict[str, Any] = {
         "exception.type": _type_name(error),
         "exception.message": clean_text(error),
         "exception.stacktrace": clean_text(text, STRING_CHARACTERS_MAX),
-        "exception.fingerprint": fingerprint,
+        "exception.fingerprint": _kept(error) or _keep(error, computed),
     }
     if isinstance(error, BaseExceptionGroup):
         members = error.exceptions[:EXCEPTION_MEMBERS_MAX]
@@ -43,9 +45,37 @@ def exception_attributes(error: BaseException) -> dict[str, Any]:
 def fingerprint(error: BaseException) -> str:
     """That of `exception_attributes` alone; empty where an odd exception cannot be looked at."""
     try:
-        return _Account().of(error)[1]
+        return _kept(error) or _keep(error, _Account().of(error)[1])
     except Exception:  # noqa: BLE001 - what is raised must go on, whatever it is
         return ""
+
+
+_KEPT: Final = "__penstock_fingerprint__"
+
+
+def _kept(error: BaseException) -> str | None:
+    """The fingerprint from where it was looked at first, if it is still raised from there."""
+    where, found = _members(error).get(_KEPT) or (None, None)
+    return found if where == _origin(error) else None
+
+
+def _keep(error: BaseException, computed: str) -> str:
+    _members(error)[_KEPT] = (_origin(error), computed)
+    return computed
+
+
+def _members(error: BaseException) -> dict[str, Any]:
+    """What it holds, whatever its class makes of attributes."""
+    members: dict[str, Any] = object.__getattribute__(error, "__dict__")
+    return members
+
+
+def _origin(error: BaseException) -> tuple[str, int] | None:
+    """Where it was raised; an exception that is a constant is raised in many places."""
+    innermost = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        innermost = (frame.f_code.co_filename, line)
+    return innermost
 
 
 class _Account:

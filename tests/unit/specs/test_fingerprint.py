@@ -1,0 +1,52 @@
+"""One fault, one fingerprint, wherever it is told."""
+
+import pytest
+
+from penstock import specs
+from penstock.specs.testing import Capture
+
+
+def test_an_exception_has_one_fingerprint_on_all_its_spans_and_log_records(
+    specs_capture: Capture,
+) -> None:
+    def fault() -> None:
+        raise TimeoutError("no answer")
+
+    def tells_of_it() -> None:
+        try:
+            fault()
+        except TimeoutError:
+            specs.log().exception("told within")
+            raise
+
+    def handles() -> None:
+        with specs.span("inner"):
+            tells_of_it()
+
+    with pytest.raises(TimeoutError) as caught, specs.span("outer"):
+        handles()
+    specs.log().error("told at the end", exc_info=caught.value)
+    found = {
+        record.get("name") or record["body"]: record["attributes"]["exception.fingerprint"]
+        for record in specs_capture.records
+    }
+    assert list(found) == ["told within", "inner", "outer", "told at the end"]
+    assert len(set(found.values())) == 1
+
+
+def test_an_exception_that_is_raised_elsewhere_again_is_another_fault(
+    specs_capture: Capture,
+) -> None:
+    constant = TimeoutError("no answer")
+
+    def one() -> None:
+        raise constant.with_traceback(None)
+
+    def other() -> None:
+        raise constant.with_traceback(None)
+
+    for fault in (one, one, other):
+        with pytest.raises(TimeoutError), specs.span(fault.__name__):
+            fault()
+    marks = [r["attributes"]["exception.fingerprint"] for r in specs_capture.records]
+    assert [mark == marks[0] for mark in marks] == [True, True, False]
