@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.specs import clock, limits, native
+from penstock.specs import clock, endings, limits, native
 from penstock.specs.attributes import encodable
 from penstock.specs.audit_lane import AuditLane
 from penstock.specs.cardinality import Cardinality
@@ -340,6 +340,7 @@ _ending = False
 def _renew_after_fork() -> None:
     for emitter in list(_EMITTERS):
         emitter._become_child()  # noqa: SLF001 - this module's own
+    endings.see_to_child()
 
 
 def is_ending() -> bool:
@@ -357,3 +358,6 @@ def _flush_at_exit() -> None:
 
 os.register_at_fork(after_in_child=_renew_after_fork)
 atexit.register(_flush_at_exit)
+endings.flush_first(_flush_at_exit)
+endings.see_to_child()
+endings.see_to_process()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-from penstock.specs import current, limits, native
+from penstock.specs import current, endings, limits, native
 
 _FATAL: Final = 21
 _ERROR: Final = 17
@@ -89,7 +89,11 @@ def _record(body: str, severity: int, error: BaseException, thread: str | None =
 
 
 def before_end(flush: Callable[[], object]) -> None:
-    """Have something called before the process is ended by SIGTERM; it may take a second or two."""
+    """Have something called before SIGTERM, or `multiprocessing`, ends the process.
+
+    It may take a second or two.
+    """
+    endings.flush_first(flush)
     if flush not in _FLUSHES:
         _FLUSHES.insert(0, flush)
 
