@@ -37,7 +37,7 @@ export const view = {
       at = there.map((row) => row.partition).join(",");
       look(generation);
     } else {
-      note.textContent = snapshot.streams.problem || "Nothing is taken down: logd has no section `activity`.";
+      note.textContent = snapshot.streams.problem || "There is none to see: logd takes nothing down (it has neither `activity` nor `auth.acl`), or the console may not read `__activity`.";
     }
   },
   unmount() {
