@@ -35,5 +35,9 @@ class UnavailableError(LogdError):
     """Cannot be done now; retrying later can succeed."""
 
 
+class UnsettledError(UnavailableError):
+    """Nodes answer, and none of them can do it yet: a leader is being found."""
+
+
 class NotReadyError(UnavailableError):
     """This node has just started and does not know yet what there is; nothing was done."""

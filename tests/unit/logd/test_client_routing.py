@@ -14,7 +14,7 @@ from penstock.logd.client.answers import Described
 from penstock.logd.client.calls import Call
 from penstock.logd.client.course import Course
 from penstock.logd.client.routing import REPLICA_S, Router, Step
-from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.errors import RefusedError, UnavailableError, UnsettledError
 
 NAMES = ("a", "b", "c")
 ALL = ",".join(f"{name}:1" for name in NAMES)
@@ -238,7 +238,7 @@ def test_an_offset_that_a_new_leader_does_not_know_to_be_committed_yet_is_waited
     with pytest.raises(RefusedError):
         world.fetch(found, 10)
     assert world.now_s < 0.1, "nobody has that"
-    with pytest.raises(UnavailableError):
+    with pytest.raises(UnsettledError):
         world.fetch(found, 8)
 
 
@@ -394,5 +394,5 @@ def test_a_node_that_does_not_know_yet_what_there_is_is_passed_over() -> None:
     assert world.apis()[:2] == ["a delete_stream", "b delete_stream"]
     world = World(unready=set(NAMES), changes=[(3.0, lambda it: it.unready.clear())])
     assert world.fetch(router("a:1")) == "a", "it is asked again when there is no other"
-    with pytest.raises(UnavailableError, match="just started"):
+    with pytest.raises(UnsettledError, match="just started"):
         World(unready=set(NAMES)).call(router(), calls.delete_stream("s"))

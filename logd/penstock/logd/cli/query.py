@@ -15,7 +15,7 @@ from penstock.logd.cli.outcome import json_option
 from penstock.logd.cli.positions import POSITION, Position, resolve
 from penstock.logd.cli.progress import Progress
 from penstock.logd.cli.server import access, asking, server_option
-from penstock.logd.cli.source import Range, StreamSource, clip, partitions_of
+from penstock.logd.cli.source import QUERY_SCHEMA, Range, StreamSource, clip, partitions_of
 from penstock.logd.cli.sql import Bounds, Reading, reading_of
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json, safe_lines
@@ -166,7 +166,10 @@ def _engine(memory: str) -> Iterator[Any]:
             _words(error), fix="give it more with --memory, or less to read with --from and --to"
         ) from None
     except duckdb.Error as error:
-        raise click.UsageError(f"the query cannot be run: {_words(error)}") from None
+        message = f"the query cannot be run: {_words(error)}"
+        if isinstance(error, duckdb.BinderException):  # DuckDB names only columns that sound alike
+            message += f"\nA stream's columns: {', '.join(QUERY_SCHEMA.names)}"
+        raise click.UsageError(message) from None
     finally:
         engine.close()
 

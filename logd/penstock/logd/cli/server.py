@@ -10,7 +10,13 @@ from click.shell_completion import CompletionItem
 
 from penstock.logd.cli.text import safe
 from penstock.logd.client import Access, LogClient
-from penstock.logd.errors import CorruptError, LogdError, RefusedError, UnavailableError
+from penstock.logd.errors import (
+    CorruptError,
+    LogdError,
+    RefusedError,
+    UnavailableError,
+    UnsettledError,
+)
 from penstock.service import ExitCode, ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
 
@@ -177,6 +183,11 @@ def asking(server: str) -> Iterator[LogClient]:
             yield client
     except RefusedError as error:
         raise refusal(error) from None
+    except UnsettledError as error:
+        raise ServiceUnavailableError(
+            safe(str(error)),
+            fix="ask again: a leader is being found; if it lasts: penstock logd cluster info",
+        ) from None
     except UnavailableError as error:
         raise ServiceUnavailableError(
             safe(str(error)), fix="start logd, or name its fetch address with --server"

@@ -13,7 +13,7 @@ from penstock.logd.client.answers import ClusterInfo, Described
 from penstock.logd.client.calls import Call, ToNode, ToPartition
 from penstock.logd.client.following import Patience
 from penstock.logd.client.routing import Router, Step
-from penstock.logd.errors import LogdError, RefusedError, UnavailableError
+from penstock.logd.errors import LogdError, RefusedError, UnavailableError, UnsettledError
 
 PAUSE_MAX_S: Final = 0.5
 """Seconds between two tries at most: an election takes about two."""
@@ -76,7 +76,7 @@ class Course:
 
         Raises:
             RefusedError: There is no other way.
-            UnavailableError: No node was found in time that has the partition.
+            UnsettledError: No node was found in time that has the partition.
         """
         if step.call is not self._call:
             self._questions.clear()  # what is refused there, the call itself is told better
@@ -87,7 +87,7 @@ class Course:
             if not isinstance(to, ToNode):
                 self._router.lost(step.address)
             self._replica = False
-            self._trouble(UnavailableError(str(error)), now_ns, ask=False)
+            self._trouble(UnsettledError(str(error)), now_ns, ask=False)
             return
         if not isinstance(to, ToPartition):
             raise error
@@ -95,11 +95,11 @@ class Course:
             leader = str(error.detail.get("leader", ""))
             self._replica = False
             moved = self._router.redirect(to, leader, step.address)
-            self._trouble(UnavailableError(str(error)), now_ns, ask=not (moved and self._first))
+            self._trouble(UnsettledError(str(error)), now_ns, ask=not (moved and self._first))
         elif error.code in ("OUT_OF_RANGE", "RECORDS_LOST") and step.replica:
             self._replica = False  # the leader may have more, and has the last word
         elif self._router.is_clustered and self._is_ahead(error):
-            self._trouble(UnavailableError(str(error)), now_ns, ask=False)
+            self._trouble(UnsettledError(str(error)), now_ns, ask=False)
         elif self._router.is_clustered and self._call.repeatable and error.code == "UNAVAILABLE":
             self._trouble(error, now_ns, ask=True)
         else:

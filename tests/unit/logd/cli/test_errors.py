@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from penstock.logd.backup import MANIFEST, BackupPartition, Manifest
 from penstock.logd.cli import cli
 from penstock.logd.cli.positions import POSITION
+from penstock.logd.client import LogClient
+from penstock.logd.errors import UnavailableError, UnsettledError
 from penstock.service import ExitCode
 from tests.support.processes import free_port
 
@@ -46,6 +48,28 @@ def test_wrong_usage_ends_with_64(words: str) -> None:
     assert done.exit_code == 64, done.output
     assert done.stdout == ""
     assert "Usage:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (UnsettledError("nobody leads it now"), "ask again: a leader is being found"),
+        (UnavailableError("a:1 cannot be reached"), "start logd, or name its fetch address"),
+    ],
+)
+def test_what_to_do_depends_on_whether_nodes_have_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    """As when a leader moves while an export reads."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(LogClient, "stream", fail)
+    output = tmp_path / "x.parquet"
+    done = CliRunner().invoke(cli, ["export", "logs", "-o", str(output)])
+    assert (done.exit_code, done.stdout, output.exists()) == (ExitCode.UNAVAILABLE, "", False)
+    assert said in done.stderr
 
 
 def _asking(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

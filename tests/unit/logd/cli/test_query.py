@@ -205,6 +205,13 @@ def test_what_is_no_select_over_streams_is_wrong_usage(log: FakeLog, text: str, 
     assert said in done.stderr
 
 
+def test_all_columns_are_named_to_who_asks_for_another(log: FakeLog) -> None:
+    done = run('SELECT "offset" FROM logs')
+    assert (done.exit_code, done.stdout) == (64, "")
+    assert "A stream's columns: partition, log_offset, timestamp, " in done.stderr
+    assert "columns" not in run("SELECT 1 +").stderr
+
+
 def test_a_stream_that_is_not_there_is_refused(log: FakeLog) -> None:
     for name in ("nothing", "progress", "Logs", '"a b"'):
         done = run(f"SELECT * FROM {name}")
