@@ -8,9 +8,9 @@ interpolated.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ValidationError
@@ -24,6 +24,8 @@ _FIXES = {
     "extra_forbidden": "remove the key, or correct its spelling; known keys here: {known}",
     "missing": "add the key",
 }
+_LEVELS_MAX: Final = 100
+"""Of a file; far above what any key needs, and below where Python's own bound may be."""
 _HOST_PORT = re.compile(r"^(?P<host>[^:\s]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})$")
 
 
@@ -117,14 +119,42 @@ def check_only(config: BaseModel, path: Path) -> str:
     return f"# {path} is valid; the effective configuration:\n{show_config(config)}"
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML 1.1 as `SafeLoader` reads it, but a repeated key is an error, not the last one wins."""
+class _StrictLoader(yaml.SafeLoader):
+    """YAML 1.1 as `SafeLoader` reads it, without what no configuration can be meant to say.
+
+    A repeated key is an error, where the last one would win. So are a key that is no plain value,
+    something that holds itself, and more than `_LEVELS_MAX` levels, which end in Python's own
+    errors.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._open: list[str | None] = []
+
+    @override
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call] # its stubs know no types
+        problem = ""
+        if len(self._open) >= _LEVELS_MAX:
+            problem = f"more than {_LEVELS_MAX} levels"
+        elif isinstance(event, yaml.AliasEvent) and event.anchor in self._open:
+            problem = f"*{event.anchor} is in what it stands for"
+        if problem:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        self._open.append(None if isinstance(event, yaml.AliasEvent) else event.anchor)
+        node = super().compose_node(parent, index)
+        self._open.pop()
+        return node
 
     @override
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.MarkedYAMLError(
+                    problem="a key is a list or mapping", problem_mark=key_node.start_mark
+                )
             if key in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"the key {key!r} is repeated", problem_mark=key_node.start_mark
@@ -180,7 +210,7 @@ def mapping_of(text: str, path: Path) -> dict[str, Any]:
 
 def _parse(text: str, path: Path) -> Any:
     try:
-        return yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)

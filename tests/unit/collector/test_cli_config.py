@@ -53,6 +53,35 @@ def test_a_failed_test_shows_what_differs_and_exits_with_1(tmp_path: Path) -> No
     assert run("test", path, "--name", "nobody").exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("99999999999999999999999", "Integer exceeds 64-bit range"),
+        ("2026-01-01", "datetime.date"),
+        ("{1: 2}", "Dict key must be str"),
+        ("!!binary aGVsbG8=", "bytes"),
+        (r'"\ud800"', "surrogates"),
+    ],
+)
+@pytest.mark.parametrize("given", [True, False])
+def test_a_test_with_what_json_cannot_hold_is_refused(
+    tmp_path: Path, value: str, reason: str, *, given: bool
+) -> None:
+    """Of a date `expected "2026-01-01", found "2026-01-01"` was said, and others were a bug."""
+    record, fields = (value, "x") if given else ("x", value)
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "data_dir: /x\nsources: [{type: stdin, service: s}]\n"
+        "tests:\n- name: t\n  source: stdin\n  steps:\n"
+        f"  - record: {{body: {record}}}\n"
+        f"    expect: {{delivered: {{fields: {{body: {fields}}}}}}}\n"
+    )
+    result = run("test", path)
+    assert result.exit_code == 78, result.output
+    key = "record" if given else "fields"
+    assert re.search(rf"\.{key}.*: records are JSON, .*{reason}.*write it as a text", result.output)
+
+
 def test_a_wrong_graph_exits_with_78_and_names_the_key(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     document = {"data_dir": "/x", "sources": [{"type": "stdin"}]}

@@ -101,6 +101,10 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     [
         ("name: [", "not valid YAML"),
         ("name: a\nname: b\n", "'name' is repeated"),
+        ("? [a]\n: 1\n", "1:3: not valid YAML: a key is a list or mapping"),
+        ("nats: &n {url: *n}\n", r"1:16: not valid YAML: \*n is in what it stands for"),
+        ("sources: &s\n  - [*s]\n", r"2:6: not valid YAML: \*s is in what it stands for"),
+        (f"name: {'[' * 3000}{']' * 3000}", "not valid YAML: more than 100 levels"),
         ("- name\n", "the top level is a list"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import AfterValidator, Field, model_validator
 
 from penstock.collector.source_sections import Section
@@ -13,6 +14,15 @@ def _path(text: str) -> str:
     return text
 
 
+def _json(value: Any) -> Any:
+    try:
+        orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATETIME)
+    except orjson.JSONEncodeError as error:
+        msg = f"records are JSON, which has no such value ({error}): write it as a text"
+        raise ValueError(msg) from None
+    return value
+
+
 Readable = Annotated[str, AfterValidator(_path)]
 
 
@@ -20,7 +30,7 @@ class ExpectedRecord(Section):
     """A record that leaves the graph: its subject and some of its fields."""
 
     subject: str | None = None
-    fields: dict[Readable, Any] = Field(default={})
+    fields: Annotated[dict[Readable, Any], AfterValidator(_json)] = Field(default={})
     absent: list[Readable] = Field(default=[])
 
 
@@ -51,7 +61,7 @@ class Step(Section):
         after_s: How much later than the one before it comes.
     """
 
-    record: dict[str, Any] | str
+    record: Annotated[dict[str, Any] | str, AfterValidator(_json)]
     after_s: float = Field(default=0, ge=0)
     expect: Expected
 
