@@ -5,9 +5,9 @@ not wanted is passed over as text. Only rows that are not as the specs say are l
 they are kept, their fields NULL where they cannot be told, and `malformed_reason` says why.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, compress
+from itertools import compress
 from operator import attrgetter
 from typing import Annotated, Any, Final
 
@@ -15,16 +15,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.router.json_maps import NULL_TEXT, compact, maps
 from penstock.router.spec_versions import SpecVersions
 
 _NOT_JSON: Final = "not a JSON object"
 _NO_VALUE: Final = "no value"
 _REASON_LENGTH_MAX: Final = 200
 
-_NULL_TEXT: Final = b"null"
-_NULL: Final = msgspec.Raw(_NULL_TEXT)
+_NULL: Final = msgspec.Raw(NULL_TEXT)
 _MAP: Final = "map<string,string>"
-_BLANK: Final = r"[ \t\r\n]"
 _Text = str | None
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -159,21 +158,21 @@ class Decoder:
             for at in pc.indices_nonzero(is_other).to_pylist():
                 text, verdict = texts[at], verdicts[schemas.indices[at].as_py()]
                 if rows.rows[at].problem is None and text is not None:
-                    rows.rows[at] = self._of_other_version(text, verdict)
+                    rows.put(at, self._of_other_version(text, verdict))
         for key in self._maps:
             texts_of = rows.texts(key)
-            is_map = pc.or_(pc.starts_with(texts_of, b"{"), pc.equal(texts_of, _NULL_TEXT))
+            is_map = pc.or_(pc.starts_with(texts_of, b"{"), pc.equal(texts_of, NULL_TEXT))
             for at in pc.indices_nonzero(pc.invert(is_map)).to_pylist():
                 if rows.rows[at].problem is None:
                     problem = f"{key}: not an object"
-                    rows.rows[at] = self._with_problem(rows.rows[at], problem)
+                    rows.put(at, self._with_problem(rows.rows[at], problem))
         known = pc.fill_null(pc.is_in(rows.column("kind"), value_set=self._kinds), fill_value=False)
         for at in pc.indices_nonzero(pc.invert(known)).to_pylist():
             row = rows.rows[at]
             if row.problem is None:
                 kind = getattr(row, self._slots["kind"])
                 problem = "no kind" if kind is None else f"no such kind: {kind!r}"
-                rows.rows[at] = self._with_problem(row, problem)
+                rows.put(at, self._with_problem(row, problem))
         return rows
 
     def _of_other_version(self, text: bytes, problem: str | None) -> Any:
@@ -228,8 +227,11 @@ class Decoder:
 class Rows:
     """Decoded records, of which columns can be made.
 
+    Most fields of most kinds are absent from a whole batch; that costs next to nothing. What
+    several columns are made of is made once.
+
     Attributes:
-        rows: One object each.
+        rows: One object each; changed by `put` alone.
     """
 
     def __init__(
@@ -243,6 +245,14 @@ class Rows:
         self._fields = fields
         self._slots = slots
         self._nested = nested
+        self._known: dict[str, list[Any]] = {}
+        self._maps: dict[str, tuple[pa.Array, pa.Array]] = {}
+
+    def put(self, at: int, row: Any) -> None:
+        """Have another row in a place."""
+        self.rows[at] = row
+        self._known.clear()
+        self._maps.clear()
 
     def filter(self, mask: pa.Array) -> "Rows":
         """The rows for which a mask is true."""
@@ -261,25 +271,43 @@ class Rows:
         """A column of the decoder's fields."""
         field = self._fields[name]
         key = field.path[0]
+        if self._is_absent(key):
+            inner_kind = pa.string() if len(field.path) == 2 else ARROW_TYPES[field.neutral]
+            return pa.nulls(len(self.rows), inner_kind)
         if key in self._nested:
             nothing = self._nested[key]
             inner = attrgetter(_slot_of(field.path[1]))
             values = [nothing if value is None else value for value in self._values(key)]
             return pa.array(list(map(inner, values)), pa.string())
         if len(field.path) == 2 or field.neutral == _MAP:
-            raws = self.texts(key).dictionary_encode()
-            maps = _maps(raws.dictionary)
+            found, indices = self._maps_of(key)
             if len(field.path) == 2:
-                maps = pc.map_lookup(maps, field.path[1], "first")
-            return maps.take(raws.indices)
+                found = pc.map_lookup(found, field.path[1], "first")
+            return found.take(indices)
         if field.neutral == "json":
             texts = self.texts(key)
-            texts = pc.if_else(pc.equal(texts, _NULL_TEXT), None, texts)
-            return _compact(texts, pc.is_valid(texts)).cast(pa.string())
+            texts = pc.if_else(pc.equal(texts, NULL_TEXT), None, texts)
+            return compact(texts, pc.is_valid(texts)).cast(pa.string())
         return pa.array(self._values(key), ARROW_TYPES[field.neutral])
 
+    def _maps_of(self, key: str) -> tuple[pa.Array, pa.Array]:
+        """The different maps of a key, and which of them each row has."""
+        if key not in self._maps:
+            raws = self.texts(key).dictionary_encode()
+            self._maps[key] = maps(raws.dictionary), raws.indices
+        return self._maps[key]
+
+    def _is_absent(self, key: str) -> bool:
+        """Whether no row has a value there; never said of what is there as JSON's null."""
+        values = self._values(key)
+        if not values or (values[0] is not None and values[0] is not _NULL):
+            return False
+        return values.count(values[0]) == len(values)
+
     def _values(self, key: str) -> list[Any]:
-        return list(map(attrgetter(self._slots[key]), self.rows))
+        if key not in self._known:
+            self._known[key] = list(map(attrgetter(self._slots[key]), self.rows))
+        return self._known[key]
 
 
 def _document(text: bytes) -> dict[str, Any] | None:
@@ -343,54 +371,3 @@ def _as_text(value: Any) -> str | None:
 
 _OBJECT: Final = msgspec.defstruct("Object", [], gc=False, eq=False)
 """Any JSON object, of which nothing is kept."""
-
-_decode_map: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
-
-
-def _map_or_none(text: bytes) -> dict[str, msgspec.Raw]:
-    try:
-        return _decode_map(text) or {}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-
-
-def _maps(texts: pa.Array) -> pa.Array:
-    """JSON objects as maps of text; a nested value is its JSON."""
-    found = list(map(_map_or_none, texts.to_pylist()))
-    absent = pc.invert(pc.starts_with(texts, b"{")).to_pylist()
-    starts = list(accumulate(map(len, found), initial=0))
-    offsets = [None if none else at for at, none in zip(starts, [*absent, False], strict=True)]
-    items = list(map(bytes, chain.from_iterable(map(dict.values, found))))
-    return pa.MapArray.from_arrays(
-        pa.array(offsets, pa.int32()),
-        pa.array(list(chain.from_iterable(found)), pa.string()),
-        _plain_texts(pa.array(items, pa.binary())),
-    )
-
-
-def _plain_texts(texts: pa.Array) -> pa.Array:
-    """JSON values as text: strings without their quotes, null as null."""
-    is_string = pc.starts_with(texts, b'"')
-    plain = pc.if_else(is_string, pc.binary_slice(texts, 1, -1), texts)
-    plain = pc.if_else(pc.equal(texts, _NULL_TEXT), None, plain)
-    escaped = pc.and_(is_string, pc.match_substring(texts, b"\\"))
-    plain = _replaced(plain, escaped, texts, lambda text: msgspec.json.decode(text).encode())
-    return _compact(plain, pc.invert(is_string)).cast(pa.string())
-
-
-def _compact(texts: pa.Array, is_json: pa.Array) -> pa.Array:
-    """Lists and objects without blanks, as Spark's own functions write them."""
-    is_nested = pc.or_(pc.starts_with(texts, b"{"), pc.starts_with(texts, b"["))
-    loose = pc.and_(pc.and_(is_json, is_nested), pc.match_substring_regex(texts, _BLANK))
-    return _replaced(texts, loose, texts, lambda text: msgspec.json.format(text, indent=-1))
-
-
-def _replaced(
-    values: pa.Array, mask: pa.Array, texts: pa.Array, make: Callable[[bytes], bytes]
-) -> pa.Array:
-    """Values of which some are made of texts one by one: those that are rare."""
-    mask = pc.fill_null(mask, fill_value=False)
-    if not pc.any(mask, min_count=0).as_py():
-        return values
-    made = [make(text) for text in texts.filter(mask).to_pylist()]
-    return pc.replace_with_mask(values, mask, pa.array(made, pa.binary()))
