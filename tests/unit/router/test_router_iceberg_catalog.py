@@ -11,6 +11,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 from requests.exceptions import ConnectTimeout, InvalidURL
+from sqlalchemy import make_url
 
 from penstock.router.core.verdict import Busy, Failed, Paused, TooLarge
 from penstock.router.sinks.iceberg_catalog import (
@@ -18,6 +19,8 @@ from penstock.router.sinks.iceberg_catalog import (
     blaming_settings,
     client_errors,
     client_verdict,
+    connected,
+    limited_uri,
     store_verdict,
 )
 
@@ -90,3 +93,85 @@ def test_a_setting_that_is_wrong_is_said_without_what_it_says() -> None:
     assert str(caught.value) == "the catalog cannot be used: properties: {'token': '***'}"
     with pytest.raises(InvalidURL), blaming_settings({}):
         raise InvalidURL("the way there")
+
+
+class Socket:
+    """As Thrift's `TSocket`, as far as the library and we know it."""
+
+    def __init__(self) -> None:
+        self.limit_ms: float | None = None
+
+    def setTimeout(self, ms: float) -> None:  # noqa: N802 - Thrift's name
+        self.limit_ms = ms
+
+
+class Transport:
+    """As Thrift's transports, which keep their socket under a private name."""
+
+    def __init__(self, socket: Socket) -> None:
+        self.__trans = socket
+
+    def limit_ms(self) -> float | None:
+        return self.__trans.limit_ms
+
+
+class HiveClient:
+    def __init__(self) -> None:
+        self._transport = self._init_thrift_transport()
+
+    def _init_thrift_transport(self) -> Transport:
+        return Transport(Socket())
+
+
+class HiveCatalog:
+    """As the library's, which makes a transport when it is made and one for each later call."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        self._client = HiveClient()
+
+
+def test_every_connection_to_hive_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("pyiceberg.catalog.hive")
+    module.HiveCatalog = HiveCatalog  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog.hive", module)
+    catalog = connected("lake", {"type": "hive", "uri": "thrift://127.0.0.1:1"}, 2.5)
+    client = catalog._client
+    assert client._transport.limit_ms() == 2500
+    assert client._init_thrift_transport().limit_ms() == 2500
+
+
+@pytest.mark.parametrize(
+    ("uri", "limited"),
+    [
+        (
+            "postgresql+psycopg2://me:secret@db/lake",
+            {
+                "connect_timeout": "2",
+                "tcp_user_timeout": "2500",
+                "options": "-c statement_timeout=2500",
+            },
+        ),
+        (
+            "postgresql://me@db/lake?connect_timeout=10&options=-c%20statement_timeout%3D1",
+            {
+                "connect_timeout": "10",
+                "tcp_user_timeout": "2500",
+                "options": "-c statement_timeout=1",
+            },
+        ),
+        (
+            "mysql+pymysql://db/lake",
+            {"connect_timeout": "2", "read_timeout": "2", "write_timeout": "2"},
+        ),
+        ("sqlite:////tmp/lake.db", {}),
+    ],
+)
+def test_a_database_has_the_limits_that_its_driver_knows(uri: str, limited: dict[str, str]) -> None:
+    found = make_url(limited_uri(uri, 2.5))
+    assert dict(found.query) == limited
+    assert found.password == make_url(uri).password
+
+
+def test_a_uri_that_is_none_is_told_of() -> None:
+    with pytest.raises(ValueError, match="uri: Could not parse"):
+        limited_uri("no uri", 1.0)

@@ -1,8 +1,13 @@
 """Iceberg's catalogs by the library that knows them, and what may go wrong on the way there.
 
-The library's sessions with a REST catalog have no time limit: one that takes a request and falls
-silent would hold the sink for ever. So a catalog of that kind is made with sessions whose requests
-have one, for the connection and for each read of an answer.
+The library's clients have no time limit, or one of their own: a catalog that takes a request and
+falls silent would hold the sink for ever. So they are given the sink's, each in its own way:
+
+    rest             requests of its sessions, for the connection and for each read of an answer
+    hive             sockets of its Thrift client, likewise
+    sql              what the driver of PostgreSQL or MySQL knows, where the URI does not say it:
+                     connecting, what is not acknowledged, and how long a statement may take
+    glue, dynamodb   botocore's default, 60 s for the connection and for each read
 """
 
 import importlib
@@ -35,14 +40,16 @@ class SettingError(ValueError):
 
 
 def connected(name: str, properties: Mapping[str, str], timeout_s: float) -> Any:
-    """A catalog; none of its requests over REST takes longer than `timeout_s` between two reads.
+    """A catalog that no request waits longer for than `timeout_s`, as far as its client knows how.
 
     Raises:
         ValueError: The library cannot make sense of the properties.
         OSError: There is no answer.
     """
     catalogs = needed("pyiceberg.catalog", extra="iceberg")
-    catalogs.AVAILABLE_CATALOGS[catalogs.CatalogType.REST] = _rest
+    kinds = {"REST": _rest, "HIVE": _hive, "SQL": _sql}
+    for kind, made in kinds.items():
+        catalogs.AVAILABLE_CATALOGS[catalogs.CatalogType[kind]] = made
     return catalogs.load_catalog(name, **{_LIMIT: str(timeout_s), **properties})
 
 
@@ -78,6 +85,74 @@ def _rest(name: str, properties: Mapping[str, str]) -> Any:
         "LimitedRestCatalog", (rest.RestCatalog,), {"_config_headers": with_limit}
     )
     return made(name, **properties)
+
+
+def _hive(name: str, properties: Mapping[str, str]) -> Any:
+    """A catalog of Hive whose sockets have limits; it connects for each call."""
+    catalog = needed("pyiceberg.catalog", extra="iceberg").load_hive(name, dict(properties))
+    limit = properties.get(_LIMIT)
+    if limit is None:
+        return catalog
+    client = catalog._client  # noqa: SLF001 - there is no other way to its sockets
+    connect = client._init_thrift_transport  # noqa: SLF001
+
+    def limited() -> Any:
+        return _with_limit(connect(), float(limit))
+
+    client._init_thrift_transport = limited  # noqa: SLF001
+    _with_limit(client._transport, float(limit))  # noqa: SLF001 - the first one is made already
+    return catalog
+
+
+def _with_limit(transport: Any, limit_s: float) -> Any:
+    """A Thrift transport whose socket, which it keeps under a name of its own, has a limit."""
+    sockets = [it for it in vars(transport).values() if hasattr(it, "setTimeout")]
+    assert sockets, f"{type(transport).__name__} holds no socket"
+    for socket in sockets:
+        socket.setTimeout(max(round(limit_s * 1000), 1))
+    return transport
+
+
+def _sql(name: str, properties: Mapping[str, str]) -> Any:
+    """A catalog in a database; without our property its URI is left as it is."""
+    given, limit = dict(properties), properties.get(_LIMIT)
+    if limit is not None and "uri" in given:
+        given["uri"] = limited_uri(given["uri"], float(limit))
+    return needed("pyiceberg.catalog", extra="iceberg").load_sql(name, given)
+
+
+def limited_uri(uri: str, limit_s: float) -> str:
+    """A database's URI with the limits that its driver knows and the URI does not have.
+
+    Raises:
+        ValueError: It is none.
+    """
+    alchemy = needed("sqlalchemy", extra="iceberg")
+    try:
+        url = alchemy.make_url(uri)
+    except alchemy.exc.ArgumentError as error:
+        raise ValueError(f"uri: {error}") from None
+    seconds, ms = str(max(round(limit_s), 2)), str(max(round(limit_s * 1000), 1))
+    driver = url.drivername.partition("+")[2] or {"postgresql": "psycopg2", "mysql": "mysqldb"}.get(
+        url.drivername, ""
+    )
+    known = {
+        "psycopg": _of_libpq(seconds, ms),
+        "psycopg2": _of_libpq(seconds, ms),
+        "pymysql": dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), seconds),
+        "mysqldb": dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), seconds),
+    }.get(driver, {})
+    missing = {key: value for key, value in known.items() if key not in url.query}
+    limited: str = url.update_query_dict(missing).render_as_string(hide_password=False)
+    return limited
+
+
+def _of_libpq(seconds: str, ms: str) -> dict[str, str]:
+    return {
+        "connect_timeout": seconds,
+        "tcp_user_timeout": ms,
+        "options": f"-c statement_timeout={ms}",
+    }
 
 
 def client_errors() -> tuple[type[Exception], ...]:
