@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from penstock.router.backfill import backfill
 from penstock.router.batches import BatchJournal
-from penstock.router.bounded import BoundedRun, backfill, collect, replay_letters
+from penstock.router.bounded import BoundedRun, collect, replay_letters
 from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.filters import filter_to_json, subject_of

@@ -307,12 +307,14 @@ class AdminServer:
         threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True).start()
         return join_host_port(host, self._server.server_port)
 
-    def close(self) -> None:
-        """Stop listening, and log the last status: what this process did in its life."""
+    def close(self, *, quietly: bool = False) -> None:
+        """Stop listening, and log the last status, unless `quietly`: what this process did."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+            if quietly:
+                return
             structlog.get_logger().info(FINAL_STATUS, status=asdict(self._status()))
 
     def _answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:

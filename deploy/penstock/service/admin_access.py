@@ -101,28 +101,38 @@ def admin_server(
     return access.server(status, registry, actions)
 
 
-def ask_admin(address: str, path: str, access: AdminAccess | None, *, timeout_s: float) -> bytes:
+def ask_admin(
+    address: str,
+    path: str,
+    access: AdminAccess | None,
+    *,
+    timeout_s: float,
+    posted: tuple[bytes, str] | None = None,
+) -> bytes:
     """What a part's own endpoint answers, which whoever asks has the configuration of.
+
+    `posted` is the body of a POST, and a token that is shown with it instead of the section's.
 
     With TLS no other certificate is taken than the one that is configured. Proxies that the
     environment names are passed by: they do not reach a machine's own addresses, and would see the
     token.
 
     Raises:
-        OSError: It does not answer, or not with 200.
+        OSError: It does not answer, or not with success.
     """
     request = urllib.request.Request(f"http://{address}{path}")
     doors: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-    if access is not None:
-        if access.cert_file is not None:
-            context = ssl.create_default_context(cafile=str(access.cert_file))
-            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-            context.check_hostname = False  # its addresses are not what it is known by here
-            doors.append(urllib.request.HTTPSHandler(context=context))
-            request = urllib.request.Request(f"https://{address}{path}")
-        request.add_unredirected_header(
-            "Authorization", f"Bearer {access.token_file.read_text().strip()}"
-        )
+    if access is not None and access.cert_file is not None:
+        context = ssl.create_default_context(cafile=str(access.cert_file))
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.check_hostname = False  # its addresses are not what it is known by here
+        doors.append(urllib.request.HTTPSHandler(context=context))
+        request = urllib.request.Request(f"https://{address}{path}")
+    token = access.token_file.read_text().strip() if access is not None else None
+    if posted is not None:
+        request.data, token = posted
+    if token is not None:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     with urllib.request.build_opener(*doors).open(request, timeout=timeout_s) as answer:
         body: bytes = answer.read()
     return body

@@ -1,10 +1,11 @@
-"""Runs with an end: backfills, replays of dead letters, previews; the job itself must not run."""
+"""Runs with an end: previews, replays of ranges (`backfill`) and, here, of dead letters."""
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,19 +13,19 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from penstock.router.batches import BatchJournal
-from penstock.router.checkpoint import JobLock, StartingOffsets, committed_offsets
+from penstock.router.checkpoint import JobLock
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
-from penstock.router.core.backfill import Chunk, Position, chunks, of_this_life
-from penstock.router.core.offsets import Offsets, StreamPartition
-from penstock.router.errors import DataLossError, LogUnavailableError
+from penstock.router.core.backfill import Chunk
+from penstock.router.core.offsets import Offsets
+from penstock.router.errors import DataLossError, LogUnavailableError, StoppedError
 from penstock.router.feed import Feed
 from penstock.router.frames import Steps, read
 from penstock.router.letter_stream import NatsLetterStream
 from penstock.router.letters import Letter, LetterFile, as_rows
 from penstock.router.query import first_lines, logd_options
 from penstock.router.reading import LogReading, LogState
+from penstock.router.replay_progress import Progress
 from penstock.router.routes import check_routes, steps_to
 from penstock.router.session import Session
 from penstock.router.sinks import SinkContext, open_sink
@@ -43,6 +44,12 @@ class RunFailedError(ServiceError):
     exit_code = ExitCode.TEMPORARY
 
 
+class ReplayStoppedError(ServiceError):
+    """Somebody ended a replay; what it told of is delivered."""
+
+    exit_code = ExitCode.TEMPORARY
+
+
 class BoundedRun:
     """A Spark session and a job's parts, for one run.
 
@@ -55,6 +62,7 @@ class BoundedRun:
 
     Attributes:
         stop: Ends it, set by whoever has it; sinks that wait give up.
+        progress: Of a replay.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class BoundedRun:
         self.session = spark
         self.state = state
         self.stop = threading.Event()
+        self.progress = Progress("batches")
         self._letters = letters
         self._clock = clock
 
@@ -84,10 +93,14 @@ class BoundedRun:
         rows = self.session.spark.createDataFrame(as_rows(letters), view("records").struct())
         return lambda steps: steps(rows)
 
-    def context(self, sink: str, state_dir: Path) -> SinkContext:
-        """What a sink gets; `state_dir` is the run's own, so that the job's is as it was."""
-        shutil.rmtree(state_dir, ignore_errors=True)
-        state_dir.mkdir(parents=True)
+    def context(self, sink: str, state_dir: Path, *, anew: bool = True) -> SinkContext:
+        """What a sink gets; `state_dir` is the run's own, so that the job's is as it was.
+
+        `anew`: nothing of an earlier run is left there.
+        """
+        if anew:
+            shutil.rmtree(state_dir, ignore_errors=True)
+        state_dir.mkdir(parents=True, exist_ok=True)
         return SinkContext(
             job=self.config.job,
             sink=sink,
@@ -105,10 +118,19 @@ class BoundedRun:
 
         Raises:
             RunFailedError: Spark failed, or the sink did.
+            StoppedError: It is to end; the rows come again.
         """
-        table = collect(rows(steps_to(sink, self.config, feed.columns)))
+        if self.stop.is_set():
+            raise StoppedError("it was to end before this batch")
+        try:
+            table = collect(rows(steps_to(sink, self.config, feed.columns)))
+        except RunFailedError:
+            if self.stop.is_set():  # whoever ended it cancelled Spark's part, too
+                raise StoppedError("it was to end while Spark read") from None
+            raise
         if table.num_rows:
             feed.give(table, batch)
+        self.progress.records += table.num_rows
         return int(table.num_rows)
 
 
@@ -144,53 +166,6 @@ def bounded_run(
         yield BoundedRun(config, session, state, letters, clock)
 
 
-def backfill(
-    run: BoundedRun,
-    sink: str,
-    first: Position,
-    upto: Mapping[StreamPartition, int | None],
-    tell: Report,
-) -> int:
-    """Deliver a range of the log to one sink again, in the batches it got then.
-
-    Args:
-        run: The run.
-        sink: Its name.
-        first: Where to begin, of every partition.
-        upto: Where to end; None is as far as the sink has come.
-        tell: Takes a line for each batch.
-
-    Returns:
-        How many rows the sink got.
-
-    Raises:
-        ConfigError: The log does not hold the range, or there is nothing in it.
-        RunFailedError: Spark or the sink failed; the batches told of are delivered.
-    """
-    config = run.config
-    home = config.checkpoint_dir.resolve() / sink
-    done = committed_offsets(home / "spark") or StartingOffsets(config.checkpoint_dir).load()
-    last = {
-        at: max(begin, done.next.get(at, 0) if upto[at] is None else upto[at] or 0)
-        for at, begin in first.items()
-    }
-    ends = of_this_life(BatchJournal(home).ends(), run.state.incarnations)
-    parts = list(chunks(first, last, ends, config.trigger.records_max))
-    if not parts:
-        raise ConfigError("there is nothing between --from and --to", fix="widen the range")
-    _check_readable(run.state, parts)
-    context = run.context(sink, home / "replay")
-    feed = Feed(config, open_sink(config.sinks[sink], context), context)
-    feed.begin_anew()
-    rows = 0
-    with closing(feed):
-        for batch, part in enumerate(parts):
-            count = run.deliver(feed, sink, run.rows(part), batch)
-            rows += count
-            tell(f"batch {batch + 1} of {len(parts)}: {count} records, {_range(part)}")
-    return rows
-
-
 def replay_letters(
     run: BoundedRun, files: Sequence[LetterFile], sink: str | None, tell: Report
 ) -> int:
@@ -210,17 +185,27 @@ def replay_letters(
     Raises:
         ConfigError: A target is no sink of the job's.
         RunFailedError: Spark or the sink failed; the files told of are delivered.
+        ReplayStoppedError: `run.stop` was set; likewise.
     """
     targets: dict[str, _Target] = {}
-    rows = 0
+    progress, batches = run.progress, count()
+    progress.unit, progress.of = "files", len(files)
     with ExitStack() as stack:
-        for number, file in enumerate(files):
+        for file in files:
             name = sink or file.sink
             if name not in targets:
                 targets[name] = _Target.open(run, name)
                 stack.callback(targets[name].feed.close)
-            rows += _replay_file(run, targets[name], file, number, tell)
-    return rows
+            progress.sink, progress.meter = name, targets[name].context.meter
+            try:
+                _replay_file(run, targets[name], file, batches, tell)
+            except StoppedError:
+                raise ReplayStoppedError(
+                    f"the replay of dead letters was stopped after {progress}",
+                    fix="the same replay, asked for again, goes on from there",
+                ) from None
+            progress.done += 1
+    return progress.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,22 +231,23 @@ class _Target:
 
 
 def _replay_file(
-    run: BoundedRun, target: _Target, file: LetterFile, number: int, tell: Report
-) -> int:
+    run: BoundedRun, target: _Target, file: LetterFile, batches: Iterator[int], tell: Report
+) -> None:
     begun = file.begin()
-    letters = begun.letters()
-    lives = {letter["stream"]: letter.get("incarnation", "") for letter in letters}
-    target.context.incarnations.update(lives)
     refused_before = target.refused()
-    target.feed.begin_anew()  # offsets of one file may lie between those of another
-    count = run.deliver(target.feed, target.name, run.letter_rows(letters), number)
+    letters = delivered = 0
+    for piece in begun.pieces(target.name):
+        lives = {letter["stream"]: letter.get("incarnation", "") for letter in piece}
+        target.context.incarnations.update(lives)
+        target.feed.begin_anew()  # offsets of one file may lie between those of another
+        delivered += run.deliver(target.feed, target.name, run.letter_rows(piece), next(batches))
+        letters += len(piece)
     begun.end()
     refused = target.refused() - refused_before
     notes = f", {refused} refused again" if refused else ""
-    if count < len(letters):
-        notes += f", {len(letters) - count} that no route leads to {target.name}"
-    tell(f"{file.name}: {count} of {len(letters)} to {target.name}{notes}")
-    return count
+    if delivered < letters:
+        notes += f", {letters - delivered} that no route leads to {target.name}"
+    tell(f"{file.name}: {delivered} of {letters} to {target.name}{notes}")
 
 
 def collect(frame: DataFrame) -> pa.Table:
@@ -292,24 +278,3 @@ def _state(config: JobConfig, clock: Clock) -> LogState:
             raise UnavailableError(f"logd: {error}", fix="start logd, or correct `logd`") from None
         except DataLossError as error:
             raise ConfigError(f"streams: {error}", fix="correct the key `streams`") from None
-
-
-def _check_readable(state: LogState, parts: Sequence[Chunk]) -> None:
-    for where, span in state.readable.items():
-        begin = min(part.start[where] for part in parts)
-        end = max(part.end[where] for part in parts)
-        if begin < end and (begin < span.start or end > span.end):
-            raise ConfigError(
-                f"{where.stream}/{where.partition}: offsets {begin} to {end - 1} are wanted, with"
-                f" the batches they came in, but the log holds {span.start} to {span.end - 1}",
-                fix="begin later with --from, or end earlier with --to",
-            )
-
-
-def _range(part: Chunk) -> str:
-    spans = [
-        f"{where.stream}/{where.partition} {begin} to {part.end[where] - 1}"
-        for where, begin in sorted(part.start.items())
-        if part.end[where] > begin
-    ]
-    return ", ".join(spans)

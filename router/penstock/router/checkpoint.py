@@ -6,6 +6,7 @@
       starting_offsets.json   where each stream was begun; written before it is first read
       SINK/spark/             Spark's checkpoint of the sink's query
       SINK/                   the sink's own state
+      SINK/replay.json        how far a replay of a range is, while it is not at its end
       endpoints.json          addresses in use, while the job runs
 
 Spark asks a source anew for its first offset until a first batch has ended, so "latest" could mean

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from penstock.router.cli_again import dlq, replay
+from penstock.router.cli_again import dlq, replay, stop_replay
 from penstock.router.cli_job import check_expressions, job_argument, load_job, run_job
 from penstock.router.cli_looking import plan, preview, sinks, status
 from penstock.service import check_only
@@ -64,5 +64,5 @@ def validate(path: Path) -> None:
     click.echo(f"{path} is valid: {len(config.routes)} routes, {len(config.sinks)} sinks")
 
 
-for command in (plan, preview, replay, status, sinks, dlq):
+for command in (plan, preview, replay, stop_replay, status, sinks, dlq):
     cli.add_command(command)

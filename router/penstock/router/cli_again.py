@@ -1,6 +1,7 @@
 """Commands that deliver again: replay a range of the log, look at dead letters and replay them."""
 
 import json
+import urllib.error
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,18 +10,20 @@ from typing import Any, Final
 import click
 
 from penstock.logd.client import LogClient
+from penstock.router.action_token import PATH
 from penstock.router.cli_job import job_argument, load_job
 from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import StreamPartition
 from penstock.router.letters import find_letters
 from penstock.router.replay_notes import typed
-from penstock.service import ConfigError
+from penstock.service import ConfigError, UnavailableError, ask_admin
 from penstock.service.command import PenstockGroup
 from penstock.service.positions import POSITION
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_US: Final = 1000
+_TIMEOUT_S: Final = 10.0
 _WHERE: Final = "An offset, earliest, latest, a time, or 15m ago."
 
 
@@ -29,18 +32,35 @@ _WHERE: Final = "An offset, earliest, latest, a time, or 15m ago."
 )
 @job_argument
 @click.option("--sink", required=True, help="The one sink that gets the records again.")
-@click.option("--from", "begin", type=POSITION, required=True, help=_WHERE)
+@click.option("--from", "begin", type=POSITION, help=_WHERE)
 @click.option("--to", "end", type=POSITION, help=f"{_WHERE} Default: as far as the sink has come.")
 @click.option("--stream", help="Only this stream; needed for offsets where the job has several.")
-def replay(path: Path, sink: str, begin: Any, end: Any, stream: str | None) -> None:
+@click.option("--resume", "resumes", is_flag=True, help="Go on where a replay was stopped.")
+def replay(
+    path: Path, sink: str, begin: Any, end: Any, stream: str | None, *, resumes: bool
+) -> None:
     """Deliver a range of the log to one sink again, in its earlier batches; the job must not run.
 
-    Batches come whole, as they were, so a sink that knows them replaces them.
+    Batches come whole, as they were, so a sink that knows them replaces them. SIGTERM or Ctrl-C
+    stops it, with exit code 75; meanwhile `status` shows it.
     """
-    from penstock.router.bounded import backfill, bounded_run
+    from penstock.router.backfill import backfill, resume
+    from penstock.router.bounded import bounded_run
+    from penstock.router.replay_process import attended
 
     job = load_job(path)
     _require_sink(job, sink)
+    if resumes == (begin is not None) or (resumes and (end is not None or stream is not None)):
+        raise click.UsageError("say what to replay with --from, or --resume without a range")
+    if resumes:
+        with (
+            bounded_run(job, needs_lock=True) as run,
+            attended(run, SystemClock()),
+            typed(job.dead_letters, SystemClock(), "range ", sink=sink, resume=True) as replay,
+        ):
+            rows = replay.records = resume(run, sink, click.echo)
+        click.echo(f"{rows} records went to {sink} again")
+        return
     if stream is not None and stream not in job.streams:
         raise click.UsageError(f"the job does not read {stream!r}, only {', '.join(job.streams)}")
     if len(job.streams) > 1 and stream is None and any(isinstance(it, int) for it in (begin, end)):
@@ -56,7 +76,10 @@ def replay(path: Path, sink: str, begin: Any, end: Any, stream: str | None) -> N
                 else:
                     last[at] = earliest
         asked = {"sink": sink, "from": _ends(first), "until": _ends(last)}
-        with typed(job.dead_letters, SystemClock(), "range ", **asked) as replay:
+        with (
+            attended(run, SystemClock()),
+            typed(job.dead_letters, SystemClock(), "range ", **asked) as replay,
+        ):
             rows = replay.records = backfill(run, sink, first, last, click.echo)
     click.echo(f"{rows} records went to {sink} again")
 
@@ -120,8 +143,10 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
     """Deliver dead letters again, through the target's routes; the job must not run.
 
     A file is marked as done once a sink has its records; what is refused again is a letter anew.
+    SIGTERM or Ctrl-C stops it, with exit code 75, and the same command goes on; `status` shows it.
     """
     from penstock.router.bounded import bounded_run, replay_letters
+    from penstock.router.replay_process import attended
 
     job = load_job(path)
     if target is not None:
@@ -130,11 +155,48 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
     if not files:
         click.echo("there are no dead letters")
         return
-    with bounded_run(job, needs_lock=True, needs_log=False) as run:
-        asked: dict[str, Any] = {"sink": sink, "to": target, "files": len(files)}
-        with typed(job.dead_letters, SystemClock(), **asked) as replay:
-            rows = replay.records = replay_letters(run, files, target, click.echo)
+    asked: dict[str, Any] = {"sink": sink, "to": target, "files": len(files)}
+    with (
+        bounded_run(job, needs_lock=True, needs_log=False) as run,
+        attended(run, SystemClock()),
+        typed(job.dead_letters, SystemClock(), **asked) as replay,
+    ):
+        rows = replay.records = replay_letters(run, files, target, click.echo)
     click.echo(f"{rows} records were delivered again")
+
+
+@click.command("stop-replay", epilog="Example: penstock router stop-replay job.yaml")
+@job_argument
+def stop_replay(path: Path) -> None:
+    """Stop the replay that is under way, within the running job or in a process of its own.
+
+    What was delivered stays so, and the same replay goes on from there. It takes the token of the
+    job's `actions_token_file`.
+    """
+    job = load_job(path)
+    if job.actions_token_file is None:
+        raise ConfigError(
+            "the job has no actions_token_file, so nobody may act on it from elsewhere",
+            fix="set it; or end a replay in a process of its own with SIGTERM or Ctrl-C",
+        )
+    wanted = json.dumps({"do": "stop", "by": "penstock router stop-replay"}).encode()
+    try:
+        token = job.actions_token_file.read_text().strip()
+        posted = ask_admin(
+            job.admin, PATH, job.admin_access, timeout_s=_TIMEOUT_S, posted=(wanted, token)
+        )
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read().decode(errors="replace")
+        raise UnavailableError(
+            f"the job at {job.admin} does not stop a replay: {error.code} {said}",
+            fix="`penstock router status` shows what is under way",
+        ) from None
+    except OSError as error:
+        raise UnavailableError(
+            f"no job answers at {job.admin}: {error}", fix="start it; or correct its key `admin`"
+        ) from None
+    click.echo(json.loads(posted)["done"])
 
 
 def _require_sink(job: JobConfig, name: str) -> None:

@@ -95,7 +95,19 @@ def status_table(found: dict[str, Any]) -> str:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
-    return "\n".join([*lines, *found["reasons"]])
+    return "\n".join([*lines, *_replay_lines(info.get("replays") or {}), *found["reasons"]])
+
+
+def _replay_lines(replays: dict[str, Any]) -> list[str]:
+    """Of a replay that is under way."""
+    it = replays.get("progress")
+    if not it:
+        return []
+    process = f" (process {replays['process']})" if replays.get("process") else ""
+    if not it["of"]:
+        return [f"replay to {it['sink']}{process}: not begun"]
+    far = f"{it['done']} of {it['of']} {it['unit']}, {it['records']} records"
+    return [f"replay to {it['sink']}{process}: {far}, circuit {_circuit(it)}"]
 
 
 def _circuit(sink: dict[str, Any]) -> str:

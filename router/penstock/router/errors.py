@@ -32,4 +32,4 @@ class UnavailableError(RouterError):
 
 
 class StoppedError(RouterError):
-    """The job is stopping; the batch in hand was given up and will come again."""
+    """The job, or the replay, is stopping; the batch in hand was given up and will come again."""

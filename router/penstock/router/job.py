@@ -200,6 +200,7 @@ class Job:
         self._health = Health.DRAINING
         self._status = self._describe()
         self._stop.set()
+        self._replays.end()
         deadline_ns = self._clock.monotonic_ns() + int(self._config.drain_timeout_s * 1e9)
         busy = list(self._queries)
         while busy and self._clock.monotonic_ns() < deadline_ns:
@@ -210,14 +211,16 @@ class Job:
                 self._clock.sleep(_DRAIN_POLL_S)
         for query in busy:
             query.stop()
-        self._replays.join(max(0, deadline_ns - self._clock.monotonic_ns()) / 1e9)
+        left_s = max(0, deadline_ns - self._clock.monotonic_ns()) / 1e9
+        replaying = self._replays.join(left_s)
         if self._positions is not None:
             self._positions.publish(
                 {query.name: query.position() for query in self._queries}, now=True
             )
         self._status = self._describe()
-        if busy:
-            names = ", ".join(query.name for query in busy)
+        if busy or replaying:
+            named = [query.name for query in busy]
+            names = ", ".join([*named, f"a replay to {replaying}"] if replaying else named)
             raise DrainCutShortError(
                 f"gave up batches of {names} after {self._config.drain_timeout_s:g} s",
                 fix="start the job again; or raise drain_timeout_s",
@@ -291,7 +294,7 @@ class Job:
         """As `penstock.router.replays.Deliver`."""
         assert self._session is not None
         run = BoundedRun(self._config, self._session, LogState({}, {}), self._letters, self._clock)
-        run.stop = self._stop
+        run.stop, run.progress = replay.stop, replay.progress
         files = find_letters(self._config.dead_letters, sink=replay.sink)
         log = structlog.get_logger().bind(by=replay.by)
         return replay_letters(run, files, replay.target, lambda line: log.info("replay", what=line))
@@ -304,7 +307,7 @@ class Job:
 
     def _problems(self) -> tuple[str, ...]:
         found = [f"sink/{query.name}: {query.problem}" for query in self._queries if query.problem]
-        return tuple(found + ([self._log_problem] if self._log_problem else []))
+        return tuple(found + [it for it in (self._replays.problem, self._log_problem) if it])
 
     def _describe(self) -> Status:
         committed = {query.name: query.committed() for query in self._queries}

@@ -3,6 +3,10 @@
 DIR/SINK/NAME.ndjson            to be looked at
 DIR/SINK/replaying/NAME.ndjson  being replayed, or left there by a replay that was killed
 DIR/SINK/done/NAME.ndjson       replayed: a sink has the records, or refused them anew
+
+A file may be of any size, for other tools make some, too. It is read line by line and delivered in
+pieces of at most `PIECE_LETTERS` and about `PIECE_BYTES`. How far a file of several pieces is, and
+where it goes to, is in DIR/SINK/replaying/NAME.position meanwhile.
 """
 
 import base64
@@ -18,7 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.router.core.offsets import Span
-from penstock.router.durable import sync_directories
+from penstock.router.durable import sync_directories, write_whole
 from penstock.router.shaping import Shape, Shaper
 from penstock.router.spec_versions import known_versions
 from penstock.router.views import view
@@ -28,6 +32,18 @@ Letter = dict[str, Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_US: Final = 1000
+
+PIECE_LETTERS: Final = 5000
+"""Letters that are delivered together."""
+
+PIECE_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of their lines likewise: a piece ends with the letter that reaches it."""
+
+LINE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Of one letter: logd takes messages of 32 MiB at most, and a byte is six of JSON at most."""
+
+CODES_MAX: Final = 20
+"""Codes that a summary tells apart; the rest are `others`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +65,88 @@ class LetterFile:
         """What commands call it: SINK/NAME."""
         return f"{self.sink}/{self.path.stem}"
 
-    def letters(self) -> list[Letter]:
-        """Its letters, in the log's order.
+    def letters(self) -> Iterator[Letter]:
+        """Its letters, in the log's order, one at a time.
 
         Raises:
             ConfigError: It holds something else.
         """
-        try:
-            return [json.loads(line) for line in self.path.read_text().splitlines()]
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"{self.path}: no file of dead letters: {error}", fix="move it out of there"
-            ) from None
+        for line in self._lines(0):
+            yield self._letter(line)
 
     def summary(self) -> dict[str, Any]:
         """What it holds, in a few words."""
-        letters = self.letters()
-        codes = Counter(str(letter.get("code", letter.get("status"))) for letter in letters)
-        first = letters[0] if letters else {}
+        codes: Counter[str] = Counter()
+        first: Letter = {}
+        for letter in self.letters():
+            first = first or letter
+            code = str(letter.get("code", letter.get("status")))
+            codes[code if code in codes or len(codes) < CODES_MAX else "others"] += 1
         return {
             "name": self.name,
             "state": self.state,
-            "letters": len(letters),
+            "letters": codes.total(),
             "codes": dict(codes),
             "time": first.get("time"),
             "reason": first.get("reason"),
         }
+
+    def pieces(self, target: str) -> Iterator[list[Letter]]:
+        """What of it is to be delivered to a sink, in pieces; to be called once it has begun.
+
+        A piece counts as delivered when the next one is asked for. What an earlier replay to that
+        sink has delivered is left out.
+
+        Raises:
+            ConfigError: It holds something else.
+        """
+        at = self._delivered(target)
+        piece: list[Letter] = []
+        size = 0
+        for line in self._lines(at):
+            piece.append(self._letter(line))
+            size += len(line)
+            if len(piece) >= PIECE_LETTERS or size >= PIECE_BYTES:
+                yield piece
+                at += size
+                write_whole(self._position, json.dumps({"to": target, "bytes": at}).encode())
+                piece, size = [], 0
+        if piece:
+            yield piece
+
+    @property
+    def _position(self) -> Path:
+        return self.path.with_suffix(".position")
+
+    def _delivered(self, target: str) -> int:
+        """Bytes of the lines that a replay which was ended early has delivered."""
+        try:
+            position = json.loads(self._position.read_text())
+        except FileNotFoundError:
+            return 0
+        return int(position["bytes"]) if position["to"] == target else 0
+
+    def _lines(self, begin: int) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            file.seek(begin)
+            while line := file.readline(LINE_BYTES_MAX + 1):
+                if len(line) > LINE_BYTES_MAX:
+                    raise self._is_none(f"a line is longer than {LINE_BYTES_MAX} bytes")
+                yield line
+
+    def _letter(self, line: bytes) -> Letter:
+        try:
+            letter = json.loads(line)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise self._is_none(str(error)) from None
+        if not isinstance(letter, dict):
+            raise self._is_none("a line is no JSON object")
+        return letter
+
+    def _is_none(self, why: str) -> ConfigError:
+        return ConfigError(
+            f"{self.path}: no file of dead letters: {why}", fix="move it out of there"
+        )
 
     def begin(self) -> "LetterFile":
         """Set it apart, so that letters of the same name can be written meanwhile."""
@@ -82,7 +154,9 @@ class LetterFile:
 
     def end(self) -> "LetterFile":
         """Mark it as replayed."""
-        return self._moved("done")
+        done = self._moved("done")
+        self._position.unlink(missing_ok=True)
+        return done
 
     def _moved(self, state: str) -> "LetterFile":
         if state == self.state:
@@ -90,6 +164,8 @@ class LetterFile:
         home = self.path.parent if self.state == "waiting" else self.path.parent.parent
         target = home / state / self.path.name
         target.parent.mkdir(exist_ok=True)
+        if state == "replaying":
+            target.with_suffix(".position").unlink(missing_ok=True)  # of one that went before
         self.path.replace(target)
         sync_directories([target.parent, self.path.parent])
         return LetterFile(target, self.sink, state)

@@ -3,32 +3,39 @@
     POST /dead-letters   Authorization: Bearer TOKEN   (that of the job's `actions_token_file`)
     {"do": "list", "sink": "search"}                   files that wait, with their reasons
     {"do": "replay", "sink": "search", "to": "lake", "by": "alice"}   `to` and `by` may be left out
+    {"do": "stop", "by": "alice"}                      the one that is under way
 
 One replay at a time. The target's query rests meanwhile, so that the sink has one writer; the other
 sinks go on. Each replay is taken down in `replays.ndjson` beside the letters, when it was asked for
 and when it ended, and in the log.
+
+A replay ends before its time when somebody stops it, or when the job drains: the sink gives up the
+batch in its hands, files that were delivered are in `done`, the one in work stays in `replaying`.
+Nothing begins again by itself: whoever asks for the same replay has it go on from there.
 """
 
-import hmac
 import json
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
+from penstock.router.action_token import PATH, Answer, refusal
+from penstock.router.bounded import ReplayStoppedError
 from penstock.router.clock import Clock
 from penstock.router.config import JobConfig
 from penstock.router.letters import find_letters
 from penstock.router.query import SinkQuery
 from penstock.router.replay_notes import now_of, take_down
+from penstock.router.replay_progress import Progress
 from penstock.router.sinks import Sink
 from penstock.service import ServiceError, Visitor
 
-PATH: Final = "/dead-letters"
+__all__ = ["LISTED_MAX", "PATH", "REST_S", "Replay", "Replays"]
 LISTED_MAX: Final = 50
 """Files in one answer."""
 
@@ -37,19 +44,25 @@ REST_S: Final = 60.0
 
 _BY_MAX: Final = 128
 _COUNT_EVERY_NS: Final = 5 * 10**9
-_Answer = tuple[str, Mapping[str, Any]]
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What somebody asked for."""
+    """What somebody asked for.
+
+    Attributes:
+        stop: Set when it is to end before its time.
+        progress: How far it is.
+    """
 
     sink: str
     target: str
     by: str
     files: int
     asked_ns: int
+    stop: threading.Event = field(default_factory=threading.Event)
+    progress: Progress = field(default_factory=lambda: Progress("files"))
 
 
 class _State(Enum):
@@ -91,20 +104,27 @@ class Replays:
         self._state = _State.NONE
         self._replay: Replay | None = None
         self._thread: threading.Thread | None = None
+        self._ends = False
+        self._stopped_by = ""
         self._last: dict[str, Any] | None = None
         self._waiting: dict[str, int] = {}
         self._counted_ns: int | None = None
 
-    def answer(self, visitor: Visitor, body: bytes) -> _Answer:
+    def answer(self, visitor: Visitor, body: bytes) -> Answer:
         """As `penstock.service.Action`."""
-        refusal = self._refusal(visitor)
-        if refusal is not None:
-            return refusal
+        refused = refusal(self._config, visitor)
+        if refused is not None:
+            return refused
         try:
             wanted = json.loads(body)
         except (ValueError, RecursionError):
             wanted = None
         wanted = wanted if isinstance(wanted, dict) else {}
+        if wanted.get("do") == "stop":
+            return self._stop(str(wanted.get("by") or visitor.peer)[:_BY_MAX])
+        return self._about_letters(wanted, visitor.peer)
+
+    def _about_letters(self, wanted: Mapping[str, Any], peer: str) -> Answer:
         sink = wanted.get("sink")
         if not isinstance(sink, str) or not self._is_sink(sink):
             known = ", ".join(self._config.sinks)
@@ -113,16 +133,19 @@ class Replays:
             if wanted.get("do") == "list":
                 return "200 OK", {"files": self._list(sink)}
             if wanted.get("do") == "replay":
-                return self._ask(wanted, sink, visitor.peer)
+                return self._ask(wanted, sink, peer)
         except (ServiceError, OSError) as error:
             return "500 Internal Server Error", {"error": str(error)}
-        return "400 Bad Request", {"error": "do: list or replay"}
+        return "400 Bad Request", {"error": "do: list, replay or stop"}
 
     def poll(self, queries: Mapping[str, SinkQuery]) -> None:
         """Go on with what was asked for."""
         replay = self._replay
         if self._state is _State.ASKED and replay is not None:
-            if queries[replay.target].rest():
+            if replay.stop.is_set():
+                queries[replay.target].go_on()
+                self._finish(replay, problem=self._why_stopped(replay))
+            elif queries[replay.target].rest():
                 self._begin(replay)
             elif self._clock.monotonic_ns() - replay.asked_ns > REST_S * 1e9:
                 queries[replay.target].go_on()
@@ -139,10 +162,30 @@ class Replays:
             with self._lock:
                 self._state, self._replay = _State.NONE, None
 
-    def join(self, timeout_s: float) -> None:
-        """The job ends: wait for a replay to give up."""
+    def end(self) -> None:
+        """The job ends, and no replay goes on or begins."""
+        with self._lock:
+            replay, self._ends = self._replay, True
+        if replay is not None:
+            self._stopped_by = self._stopped_by or "the job's end"
+            replay.stop.set()
+            if self._state is _State.ASKED:
+                self._finish(replay, problem=self._why_stopped(replay))
+
+    def join(self, timeout_s: float) -> str | None:
+        """After `end`: wait for a replay to give up; to which sink one has not."""
         if self._thread is not None:
             self._thread.join(timeout_s)
+        replay = self._replay
+        return replay.target if replay is not None and self._is_delivering() else None
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps the sink of a replay from taking it."""
+        replay = self._replay
+        if replay is None or replay.progress.problem is None:
+            return None
+        return f"replay to {replay.target}: {replay.progress.problem}"
 
     def info(self) -> dict[str, Any]:
         """For `/status`."""
@@ -150,7 +193,9 @@ class Replays:
         replay, token = self._replay, self._config.actions_token_file
         return {
             "possible": token is not None and token.exists(),
+            "stoppable": token is not None,
             "under_way": None if replay is None else replay.target,
+            "progress": None if replay is None else self._progress(replay),
             "last": self._last,
             "files": self._waiting,
         }
@@ -161,24 +206,11 @@ class Replays:
     def _is_delivering(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _refusal(self, visitor: Visitor) -> _Answer | None:
-        path = self._config.actions_token_file
-        if path is None:
-            return "404 Not Found", {"error": "the job has no actions_token_file"}
-        try:
-            token = path.read_text().strip()
-        except OSError as error:
-            return "503 Service Unavailable", {"error": f"{path}: {error.strerror}"}
-        shown = visitor.authorization.encode("utf-8", "replace")
-        if not token or not hmac.compare_digest(shown, f"Bearer {token}".encode()):
-            return "401 Unauthorized", {"error": "that is not the token of actions_token_file"}
-        return None
-
     def _list(self, sink: str) -> list[dict[str, Any]]:
         found = find_letters(self._config.dead_letters, sink=sink)
         return [file.summary() for file in found[:LISTED_MAX]]
 
-    def _ask(self, wanted: Mapping[str, Any], sink: str, peer: str) -> _Answer:
+    def _ask(self, wanted: Mapping[str, Any], sink: str, peer: str) -> Answer:
         target = wanted.get("to") or sink
         if not self._is_sink(target):
             return "400 Bad Request", {"error": f"to: the job has no sink {target!r}"}
@@ -187,12 +219,31 @@ class Replays:
             return "409 Conflict", {"error": f"{sink} has no dead letters that wait"}
         by = str(wanted.get("by") or peer)[:_BY_MAX]
         with self._lock:
+            if self._ends:
+                return "409 Conflict", {"error": "the job ends; ask when it runs again"}
             if self._state is not _State.NONE:
                 return "409 Conflict", {"error": "another replay is under way; wait for its end"}
             replay = Replay(sink, target, by, files, self._clock.monotonic_ns())
             self._note(replay, "asked", files=files)  # what cannot be taken down is not done
-            self._replay, self._state = replay, _State.ASKED
+            self._replay, self._state, self._stopped_by = replay, _State.ASKED, ""
         return "202 Accepted", {"done": f"{files} files of {sink} go to {target}", "files": files}
+
+    def _stop(self, by: str) -> Answer:
+        replay = self._replay
+        if replay is None:
+            return "409 Conflict", {"error": "no replay is under way"}
+        self._stopped_by = by
+        replay.stop.set()
+        _log.info("replay to stop", sink=replay.sink, to=replay.target, by=by)
+        return "202 Accepted", {"done": f"the replay to {replay.target} is to stop"}
+
+    def _why_stopped(self, replay: Replay) -> str:
+        far = replay.progress if replay.progress.of else "nothing"
+        return f"stopped by {self._stopped_by} after {far}; ask again, and it goes on from there"
+
+    def _progress(self, replay: Replay) -> dict[str, Any]:
+        replay.progress.sink = replay.target
+        return replay.progress.as_json(self._clock.monotonic_ns())
 
     def _begin(self, replay: Replay) -> None:
         self._state = _State.RUNNING
@@ -204,6 +255,9 @@ class Replays:
     def _run(self, replay: Replay) -> None:
         try:
             records = self._deliver(replay)
+        except ReplayStoppedError:
+            problem, records = self._why_stopped(replay), replay.progress.records
+            self._finish(replay, records=records, problem=problem, ended=False)
         except Exception as error:  # noqa: BLE001 - the job goes on, whatever a sink raises
             self._finish(replay, problem=str(error) or type(error).__name__, ended=False)
         else:
@@ -219,7 +273,8 @@ class Replays:
         }  # fmt: skip
         self._counted_ns = None
         try:
-            self._note(replay, "failed" if problem else "ended", records=records, problem=problem)
+            what = "stopped" if replay.stop.is_set() else "failed"
+            self._note(replay, what if problem else "ended", records=records, problem=problem)
         except OSError as error:
             _log.warning("replay not taken down", reason=str(error))
         if ended:

@@ -1,6 +1,7 @@
 """Dead letters: found, listed, set apart while they are replayed, and made rows again."""
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +13,14 @@ from click.testing import CliRunner
 from pyarrow.dataset import dataset
 from typing_extensions import override
 
-from penstock.router.bounded import BoundedRun, replay_letters
+from penstock.router import letters
+from penstock.router.bounded import BoundedRun, ReplayStoppedError, replay_letters
 from penstock.router.cli import cli
 from penstock.router.clock import SystemClock
 from penstock.router.dead_letter import Reason, lay_aside
+from penstock.router.errors import StoppedError
 from penstock.router.feed import Feed
-from penstock.router.letters import Letter, as_rows, find_letters
+from penstock.router.letters import Letter, LetterFile, as_rows, find_letters
 from penstock.router.reading import LogState
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context, row, table
@@ -103,7 +106,10 @@ class RunWithoutSpark(BoundedRun):
 
     @override
     def deliver(self, feed: Feed, sink: str, rows: Any, batch: int) -> int:
+        if self.stop.is_set():
+            raise StoppedError("as the real one")
         feed.give(rows.select(feed.columns), batch)
+        self.progress.records += rows.num_rows
         return int(rows.num_rows)
 
 
@@ -144,3 +150,106 @@ def test_a_letter_is_a_row_again_typed_anew(tmp_path: Path) -> None:
     assert paid["timestamp"] == datetime(2026, 11, 18, 11, 6, 40, 123456, tzinfo=UTC)
     assert (paid["timestamp_ns"], paid["key"]) == (1_795_000_000_123_456_789, b"key")
     assert (paid["kind"], paid["body"], paid["malformed"]) == ("log", "paid", False)
+
+
+def big(directory: Path, count: int, *, size: int = 100) -> LetterFile:
+    """A file of another tool's making, larger than any of the router's."""
+    path = directory / "dead" / "lake" / "big.ndjson"
+    path.parent.mkdir(parents=True)
+    with path.open("w") as file:
+        for offset in range(count):
+            place = {"stream": "logs", "partition": 0, "offset": offset, "subject": "t.logs"}
+            about = {
+                "code": f"c{offset % 100}",
+                "reason": "no",
+                "time": "2026-11-23T03:00:00+00:00",
+            }
+            resource = {"service.name": "shop"}
+            value = json.dumps({"kind": "log", "body": "x" * size, "resource": resource})
+            file.write(json.dumps(place | about | {"value": value}) + "\n")
+    return LetterFile(path, "lake", "waiting")
+
+
+def test_no_more_of_a_file_is_held_than_a_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 MiB; a piece is 1 MiB, and letters are some times as large as their text."""
+    monkeypatch.setattr(letters, "PIECE_BYTES", 1024 * 1024)
+    file = big(tmp_path, 256, size=64 * 1024)
+    assert file.path.stat().st_size > 16 * 1024 * 1024
+    tracemalloc.start()
+    try:
+        summary = file.summary()
+        of_summary = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        pieces = [len(piece) for piece in file.begin().pieces("lake")]
+        of_pieces = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (summary["letters"], len(summary["codes"])) == (256, letters.CODES_MAX + 1)
+    assert pieces == [16] * 16
+    assert of_summary < 1024 * 1024
+    assert of_pieces < 4 * 1024 * 1024
+
+
+def test_a_piece_has_so_many_letters_at_most(tmp_path: Path) -> None:
+    file = big(tmp_path, 2 * letters.PIECE_LETTERS + 1)
+    assert [len(it) for it in file.begin().pieces("lake")] == [letters.PIECE_LETTERS] * 2 + [1]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"), [("[1]", "no JSON object"), ("{", "Expecting"), ("x" * 200, "longer than 100")]
+)
+def test_a_file_of_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, why: str
+) -> None:
+    monkeypatch.setattr(letters, "LINE_BYTES_MAX", 100)
+    path = tmp_path / "lake.ndjson"
+    path.write_text(f"{line}\n")
+    with pytest.raises(ConfigError, match=why):
+        LetterFile(path, "lake", "waiting").summary()
+
+
+def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letters, "PIECE_LETTERS", 10)
+    big(tmp_path, 25)
+    sinks = {"lake": {"type": "parquet", "path": str(tmp_path / "lake")}}
+    config = load(tmp_path, sinks=sinks, checkpoint_dir=str(tmp_path / "checkpoint"))
+    session: Any = None
+
+    class Stopped(RunWithoutSpark):
+        """Is told to stop while it delivers its second piece."""
+
+        batches: list[int]
+
+        @override
+        def letter_rows(self, letters: Sequence[Letter]) -> Any:
+            self.batches.append(letters[0]["offset"])
+            if len(self.batches) == 2:
+                self.stop.set()
+            return super().letter_rows(letters)
+
+    def run() -> Stopped:
+        its = Stopped(config, session, LogState({}, {}), None, SystemClock())
+        its.batches = []
+        return its
+
+    first = run()
+    with pytest.raises(ReplayStoppedError, match="after 0 of 1 files, 10 records"):
+        replay_letters(first, find_letters(tmp_path / "dead"), None, print)
+    assert first.batches == [0, 10]
+    (left,) = find_letters(tmp_path / "dead")
+    assert left.state == "replaying"
+    position = left._position.read_bytes()
+    assert [it[0]["offset"] for it in left.pieces("search")] == [0, 10, 20], "elsewhere, all of it"
+    left._position.write_bytes(position)
+    second = run()
+    second.batches = [-1, -1]  # it is not told to stop
+    assert replay_letters(second, [left], None, print) == 15
+    assert second.batches[2:] == [10, 20]
+    assert find_letters(tmp_path / "dead") == []
+    assert list((tmp_path / "dead").rglob("*.position")) == []
+    found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
+    assert sorted(found["offset"].to_pylist()) == list(range(25))

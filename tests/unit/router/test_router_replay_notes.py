@@ -4,7 +4,7 @@ import json
 import os
 import pwd
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from penstock.router import bounded
+from penstock.router import bounded, replay_process
 from penstock.router.cli import cli
 from penstock.router.clock import SystemClock
 from penstock.router.replay_notes import typed, who_types
@@ -53,6 +53,7 @@ def delivered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(bounded, "bounded_run", run)
     monkeypatch.setattr(bounded, "replay_letters", replay)
+    monkeypatch.setattr(replay_process, "attended", lambda *_: nullcontext())
     return found
 
 

@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from penstock.router import bounded
+from penstock.router import backfill
+from penstock.router.bounded import ReplayStoppedError
 from penstock.router.core.offsets import Readable, StreamPartition
+from penstock.router.errors import StoppedError
 from penstock.router.reading import LogState
+from penstock.router.replay_progress import Progress
 from penstock.router.sinks import Sink, SinkContext
+from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context
 from tests.unit.router.test_router_config import load
 from tests.unit.router.test_router_feed import Notebook
@@ -32,20 +36,29 @@ class Listening(Notebook):
 class Run:
     """Has a readable log of ten records and delivers none."""
 
-    def __init__(self, directory: Path) -> None:
-        self.config = load(directory, checkpoint_dir=str(directory / "checkpoint"))
-        self.state = LogState({PLACE: Readable(0, 10)}, {})
+    def __init__(self, directory: Path, *, life: str = "5f2c", **keys: Any) -> None:
+        self.config = load(directory, checkpoint_dir=str(directory / "checkpoint"), **keys)
+        self.state = LogState({PLACE: Readable(0, 10)}, {"logs": life})
         self.delivered = 0
+        self.batches: list[int] = []
+        self.chunks: list[tuple[int, int]] = []
+        self.stops_before: int | None = None
+        self.progress = Progress("batches")
         self._directory = directory
 
-    def context(self, sink: str, state_dir: Path) -> SinkContext:
+    def context(self, sink: str, state_dir: Path, *, anew: bool) -> SinkContext:
         return context(self._directory)
 
     def rows(self, chunk: Any) -> Any:
         return chunk
 
     def deliver(self, feed: Any, sink: str, rows: Any, batch: int) -> int:
+        if batch == self.stops_before:
+            raise StoppedError("as when somebody stops it")
         self.delivered += 1
+        self.batches.append(batch)
+        self.chunks.append((rows.start[PLACE], rows.end[PLACE]))
+        self.progress.records += 5
         return 5
 
 
@@ -58,8 +71,56 @@ def test_a_sink_hears_that_a_replay_is_on_purpose(
         made.append(Listening(its))
         return made[0]
 
-    monkeypatch.setattr(bounded, "open_sink", opened)
+    monkeypatch.setattr(backfill, "open_sink", opened)
     run: Any = Run(tmp_path)
-    assert bounded.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print) == 5
+    assert backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print) == 5
     assert made[0].heard == ["begin_anew"]
     assert run.delivered == 1
+
+
+@pytest.fixture
+def quiet_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backfill, "open_sink", lambda _, its: Listening(its))
+
+
+THREES: dict[str, Any] = {"trigger": {"records_max": 3}}
+
+
+@pytest.mark.usefixtures("quiet_sink")
+def test_a_stopped_replay_goes_on_behind_its_last_batch(tmp_path: Path) -> None:
+    first: Any = Run(tmp_path, **THREES)
+    first.stops_before = 2
+    said: list[str] = []
+    with pytest.raises(ReplayStoppedError, match="after 2 of 4 batches, 10 records"):
+        backfill.backfill(first, "lake", {PLACE: 0}, {PLACE: 10}, said.append)
+    assert first.chunks == [(0, 3), (3, 6)]
+    then: Any = Run(tmp_path, **THREES)
+    assert backfill.resume(then, "lake", said.append) == 10
+    assert then.chunks == [(6, 9), (9, 10)]
+    assert then.batches == [2, 3], "of the same number, so that a transform knows it again"
+    assert [line.partition(":")[0] for line in said] == [
+        f"batch {number} of 4" for number in (1, 2, 3, 4)
+    ]
+    with pytest.raises(ConfigError, match="no replay to lake was ended before its time"):
+        backfill.resume(then, "lake", print)
+
+
+@pytest.mark.usefixtures("quiet_sink")
+def test_nothing_goes_on_in_a_stream_that_was_made_anew(tmp_path: Path) -> None:
+    first: Any = Run(tmp_path, **THREES)
+    first.stops_before = 1
+    with pytest.raises(ReplayStoppedError):
+        backfill.backfill(first, "lake", {PLACE: 0}, {PLACE: 10}, print)
+    then: Any = Run(tmp_path, life="77aa", **THREES)
+    with pytest.raises(ConfigError, match="made anew since"):
+        backfill.resume(then, "lake", print)
+    assert then.chunks == []
+
+
+@pytest.mark.usefixtures("quiet_sink")
+def test_a_damaged_note_is_told_of(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path)
+    (tmp_path / "checkpoint" / "lake").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "lake" / "replay.json").write_text('{"batches": 1}')
+    with pytest.raises(ConfigError, match="cannot be read"):
+        backfill.resume(run, "lake", print)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.router.bounded import ReplayStoppedError
 from penstock.router.core.offsets import Offsets
 from penstock.router.errors import StoppedError
 from penstock.router.replays import REST_S, Replay, Replays
@@ -51,7 +52,9 @@ class Running:
 
     def deliver(self, replay: Replay) -> int:
         assert self.sinks[-1].closed == 1, "the sink has two writers"
-        self.goes_on.wait(30)
+        while not self.goes_on.wait(0.01):
+            if replay.stop.is_set():
+                raise ReplayStoppedError("as `replay_letters` does", fix="")
         self.delivered.append(replay)
         return 2
 
@@ -169,7 +172,7 @@ def test_a_sink_that_does_not_open_again_is_tried_until_it_does(tmp_path: Path) 
 def test_nobody_may_without_the_token(tmp_path: Path) -> None:
     job = Running(tmp_path)
     for token in ("", "0123456789abcdeg", f"{TOKEN} "):
-        for do in ("list", "replay"):
+        for do in ("list", "replay", "stop"):
             assert job.ask(token, do=do)[0] == "401 Unauthorized"
     (tmp_path / "token").unlink()
     assert job.ask(do="replay")[0] == "503 Service Unavailable"
@@ -208,3 +211,64 @@ def test_what_cannot_be_taken_down_is_not_done(tmp_path: Path) -> None:
     (job.job.dead_letters / "replays.ndjson").mkdir()
     assert job.ask(do="replay")[0] == "500 Internal Server Error"
     assert job.replays.info()["under_way"] is None
+
+
+def test_a_replay_is_seen_and_stopped_by_whoever_may(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    assert job.ask(do="stop") == ("409 Conflict", {"error": "no replay is under way"})
+    job.ask(do="replay", by="alice")
+    job.poll()
+    progress = job.replays._replay.progress  # type: ignore[union-attr] # there is one
+    progress.of, progress.done, progress.records = 3, 1, 20
+    progress.meter.problem = "ConnectionRefusedError"
+    shown = job.replays.info()["progress"]
+    assert (shown["sink"], shown["done"], shown["of"], shown["unit"]) == ("lake", 1, 3, "files")
+    assert job.replays.problem == "replay to lake: ConnectionRefusedError"
+    assert job.ask(do="stop", by="bob")[0] == "202 Accepted"
+    wait_until(job.is_done)
+    last = job.replays.info()["last"]
+    assert last["problem"].startswith("stopped by bob after 1 of 3 files, 20 records; ask again")
+    assert [it["what"] for it in job.taken_down()] == ["asked", "stopped"]
+    assert job.replays.info()["progress"] is None
+    assert job.query._query.isActive, "the sink goes on"
+    assert job.ask(do="replay")[0] == "202 Accepted"
+
+
+def test_a_replay_that_has_not_begun_is_stopped_at_once(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    with job.query._work:  # a batch is being delivered
+        job.ask(do="replay")
+        job.poll()
+        job.ask(do="stop", by="bob")
+        job.poll()
+        assert "stopped by bob after nothing" in job.replays.info()["last"]["problem"]
+    job.poll()
+    assert job.query._query.isActive
+    assert job.delivered == []
+
+
+def test_the_job_s_end_ends_a_replay_and_none_begins_then(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    job.ask(do="replay")
+    job.poll()
+    job.replays.end()
+    assert job.replays.join(30) is None
+    assert "stopped by the job's end" in job.replays.info()["last"]["problem"]
+    assert [it["what"] for it in job.taken_down()] == ["asked", "stopped"]
+    assert job.ask(do="replay")[0] == "409 Conflict"
+    (tmp_path / "other").mkdir()
+    waiting = Running(tmp_path / "other")
+    waiting.ask(do="replay")
+    waiting.replays.end()  # before the sink rests
+    assert [it["what"] for it in waiting.taken_down()] == ["asked", "stopped"]
+
+
+def test_a_replay_whose_sink_hangs_is_named_at_the_end(tmp_path: Path) -> None:
+    goes_on = threading.Event()
+    job = Running(tmp_path, lambda _: int(goes_on.wait(30)))
+    job.ask(do="replay")
+    job.poll()
+    job.replays.end()
+    assert job.replays.join(0.01) == "lake"
+    goes_on.set()
+    assert job.replays.join(30) is None

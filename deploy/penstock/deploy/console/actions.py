@@ -32,8 +32,12 @@ class Changing(Protocol):
         ...
 
 
-_LETTERS: Final[Mapping[str, str]] = {"list-letters": "list", "replay-letters": "replay"}
-"""By name: what a router does with dead letters of a sink."""
+_LETTERS: Final[Mapping[str, str]] = {
+    "list-letters": "list",
+    "replay-letters": "replay",
+    "stop-replay": "stop",
+}
+"""By name: what a router does with dead letters of a sink, and with a replay to it."""
 
 
 class Routers(Protocol):

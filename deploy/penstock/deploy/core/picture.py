@@ -250,7 +250,9 @@ def describe_routers(parts: Sequence[Seen], rates: Rates, now_ns: int) -> list[D
                 "sinks": described,
                 "replays": {
                     "possible": replays.get("possible") is True,
+                    "stoppable": replays.get("stoppable") is True,
                     "under_way": str(replays.get("under_way") or ""),
+                    "progress": _texts(replays.get("progress")),
                     "last": _texts(replays.get("last")),
                 },
             }

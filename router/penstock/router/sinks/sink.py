@@ -54,7 +54,7 @@ class SinkContext:
         state_dir: The sink's own directory, kept with the checkpoints.
         dead_letters: Directory for what the destination refuses for good.
         meter: Where the sink counts.
-        stop: Set when the job ends; a sink that waits must give up.
+        stop: Set when the job, or a replay, ends; a sink that waits must give up.
         clock: Time.
         starts: Where the batch in work begins, of each partition, by what `place_tag` says; empty
             where nobody knows. The query keeps it up to date.
@@ -80,10 +80,10 @@ class SinkContext:
         """Let time pass.
 
         Raises:
-            StoppedError: The job ends.
+            StoppedError: The job, or the replay, ends.
         """
         if self.stop.wait(seconds):
-            raise StoppedError(f"sink {self.sink} gave up its batch because the job stops")
+            raise StoppedError(f"sink {self.sink} gave up its batch because it is to stop")
 
     def stream_tag(self, stream: str) -> str:
         """The stream's name with a mark of its incarnation, for names that must not repeat."""

@@ -35,13 +35,22 @@ function card(router) {
     router.sinks.filter((sink) => sink.letters || sink.letter_files).map((sink) => letters(router, sink)));
 }
 
-function replay({ replays }) {
-  if (replays.under_way) return el("p", { class: "note", role: "status" }, `Dead letters go to ${replays.under_way}; it takes nothing else meanwhile.`);
+function replay({ name, replays }) {
+  if (replays.under_way) return underWay(name, replays);
   const { sink, to, records, problem, by } = replays.last;
   if (!sink) return null;
   return el("p", { class: "note", role: "status" }, problem
     ? `The last replay of ${sink} failed, asked for by ${by}: ${problem}`
     : `The last replay of ${sink} brought ${count(Number(records))} records to ${to}, asked for by ${by}.`);
+}
+
+function underWay(name, { under_way: sink, progress, stoppable }) {
+  const { done, of, unit, records, problem } = progress;
+  const far = Number(of) ? ` ${done} of ${of} ${unit}, ${count(Number(records))} records.` : "";
+  const waits = problem ? ` It waits: ${problem}` : "";
+  return el("div", { class: "note", role: "status" },
+    el("span", {}, `Dead letters go to ${sink}; it takes nothing else meanwhile.${far}${waits}`),
+    stoppable ? el("button", { type: "button", "data-router": name, "data-stops": sink }, `Stop the replay to ${sink} …`) : null);
 }
 
 function letters(router, sink) {
@@ -59,6 +68,8 @@ function letters(router, sink) {
 
 // Buttons are patched, not made anew, so what was clicked is found by what they say of themselves.
 function chosen(event) {
+  const stops = event.target.closest("button[data-stops]");
+  if (stops) return stop(stops.dataset.router, stops.dataset.stops);
   const button = event.target.closest("button[data-sink]");
   const router = button && routers.find((one) => one.name === button.dataset.router);
   const sink = router && router.sinks.find((one) => one.name === button.dataset.sink);
@@ -80,6 +91,14 @@ async function look(router, sink) {
   const targets = [sink.name, ...router.sinks.map((other) => other.name).filter((name) => name !== sink.name)];
   showFacts(`Dead letters of ${sink.name}`, facts, !files.length ? [] : targets.map((to) => [
     to === sink.name ? "Deliver them again …" : `Deliver them to ${to} …`, () => ask(router, sink, to), {}]));
+}
+
+function stop(router, sink) {
+  confirm({
+    title: "Stop a replay",
+    text: `What was delivered to ${sink} stays so, the rest waits among the dead letters. Who asked is taken down.`,
+  }, ["Router ", el("code", {}, router), ", to ", el("code", {}, sink)],
+  () => aboutLetters("stop-replay", router, sink));
 }
 
 function ask(router, sink, to) {

@@ -1,0 +1,131 @@
+"""Delivering a range of the log to one sink again, in the batches it got then."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+
+from penstock.router.batches import BatchJournal
+from penstock.router.bounded import BoundedRun, ReplayStoppedError, Report
+from penstock.router.checkpoint import StartingOffsets, committed_offsets
+from penstock.router.core.backfill import Chunk, Position, chunks, of_this_life
+from penstock.router.core.offsets import Offsets, StreamPartition
+from penstock.router.errors import StoppedError
+from penstock.router.feed import Feed
+from penstock.router.reading import LogState
+from penstock.router.replay_progress import ReplayNote, Unfinished
+from penstock.router.sinks import open_sink
+from penstock.service import ConfigError
+
+
+def backfill(
+    run: BoundedRun,
+    sink: str,
+    first: Position,
+    upto: Mapping[StreamPartition, int | None],
+    tell: Report,
+) -> int:
+    """Deliver a range of the log to one sink again, in the batches it got then.
+
+    Args:
+        run: The run.
+        sink: Its name.
+        first: Where to begin, of every partition.
+        upto: Where to end; None is as far as the sink has come.
+        tell: Takes a line for each batch.
+
+    Returns:
+        How many rows the sink got.
+
+    Raises:
+        ConfigError: The log does not hold the range, or there is nothing in it.
+        RunFailedError: Spark or the sink failed; the batches told of are delivered.
+        ReplayStoppedError: `run.stop` was set; likewise.
+    """
+    config = run.config
+    home = config.checkpoint_dir.resolve() / sink
+    done = committed_offsets(home / "spark") or StartingOffsets(config.checkpoint_dir).load()
+    last = {
+        at: max(begin, done.next.get(at, 0) if upto[at] is None else upto[at] or 0)
+        for at, begin in first.items()
+    }
+    lives = run.state.incarnations
+    begin = Offsets(first, lives)
+    return _deliver_range(run, sink, Unfinished(begin, begin, Offsets(last, lives)), tell)
+
+
+def resume(run: BoundedRun, sink: str, tell: Report) -> int:
+    """Go on with a replay of a range that was ended early, behind the last batch it told of.
+
+    Args, returns and raises as `backfill`; `ConfigError` also where there is none.
+    """
+    note = ReplayNote(run.config.checkpoint_dir.resolve() / sink).load()
+    if note is None:
+        raise ConfigError(
+            f"no replay to {sink} was ended before its time", fix="say what to replay with --from"
+        )
+    state = run.state
+    for stream, life in note.first.incarnations.items():
+        if state.incarnations.get(stream, life) != life:
+            raise ConfigError(
+                f"the stream {stream!r} was made anew since that replay began",
+                fix="say what to replay with --from",
+            )
+
+    def placed(at: Offsets) -> Offsets:
+        known = {place: at.next.get(place, span.start) for place, span in state.readable.items()}
+        return Offsets(known, state.incarnations)
+
+    first, done, last = map(placed, (note.first, note.done, note.last))
+    return _deliver_range(run, sink, Unfinished(first, done, last, note.batches), tell)
+
+
+def _deliver_range(run: BoundedRun, sink: str, it: Unfinished, tell: Report) -> int:
+    """Deliver what is left of a range, a batch at a time, and write down how far it is."""
+    home, lives = run.config.checkpoint_dir.resolve() / sink, run.state.incarnations
+    ends = of_this_life(BatchJournal(home).ends(), lives)
+    parts = list(chunks(it.done.next, it.last.next, ends, run.config.trigger.records_max))
+    if not parts:
+        raise ConfigError("there is nothing between --from and --to", fix="widen the range")
+    _check_readable(run.state, parts)
+    note, progress = ReplayNote(home), run.progress
+    note.keep(it)
+    context = run.context(sink, home / "replay", anew=it.batches == 0)
+    progress.sink, progress.meter = sink, context.meter
+    progress.done, progress.of = it.batches, it.batches + len(parts)
+    feed = Feed(run.config, open_sink(run.config.sinks[sink], context), context)
+    feed.begin_anew()
+    with closing(feed):
+        for part in parts:
+            try:
+                rows = run.deliver(feed, sink, run.rows(part), progress.done)
+            except StoppedError:
+                raise ReplayStoppedError(
+                    f"the replay to {sink} was stopped after {progress}",
+                    fix=f"`penstock router replay JOB --sink {sink} --resume` goes on from there",
+                ) from None
+            progress.done += 1
+            tell(f"batch {progress.done} of {progress.of}: {rows} records, {_range(part)}")
+            done = Offsets(part.end, lives)
+            note.keep(Unfinished(it.first, done, it.last, batches=progress.done))
+    note.remove()
+    return progress.records
+
+
+def _check_readable(state: LogState, parts: Sequence[Chunk]) -> None:
+    for where, span in state.readable.items():
+        begin = min(part.start[where] for part in parts)
+        end = max(part.end[where] for part in parts)
+        if begin < end and (begin < span.start or end > span.end):
+            raise ConfigError(
+                f"{where.stream}/{where.partition}: offsets {begin} to {end - 1} are wanted, with"
+                f" the batches they came in, but the log holds {span.start} to {span.end - 1}",
+                fix="begin later with --from, or end earlier with --to",
+            )
+
+
+def _range(part: Chunk) -> str:
+    spans = [
+        f"{where.stream}/{where.partition} {begin} to {part.end[where] - 1}"
+        for where, begin in sorted(part.start.items())
+        if part.end[where] > begin
+    ]
+    return ", ".join(spans)

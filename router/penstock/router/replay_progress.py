@@ -1,0 +1,123 @@
+"""How far a replay is, and what keeps it; whoever delivers tells, any thread may ask.
+
+A replay of a range also writes it down, so that one that was ended early goes on where it was:
+
+    CHECKPOINT_DIR/SINK/replay.json   {"batches": 3, "first": OFFSETS, "done": OFFSETS,
+                                       "last": OFFSETS}
+
+`first` and `last` are the range, `done` is the position behind the last batch that was delivered.
+OFFSETS are as in the journal of batches.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from typing_extensions import override
+
+from penstock.router.core.offsets import Offsets, offsets_from_json
+from penstock.router.durable import write_whole
+from penstock.router.errors import BadOptionError
+from penstock.router.telemetry import Meter
+from penstock.service import ConfigError
+
+Unit = Literal["batches", "files"]
+
+
+class Progress:
+    """Of one replay.
+
+    Attributes:
+        sink: Which sink gets it; empty until that is known.
+        unit: What is counted.
+        done: Of them, delivered.
+        of: Of them, in all; 0 until that is known.
+        records: That the sink got.
+        meter: The sink's own.
+    """
+
+    def __init__(self, unit: Unit, sink: str = "") -> None:
+        self.sink = sink
+        self.unit = unit
+        self.done = 0
+        self.of = 0
+        self.records = 0
+        self.meter = Meter()
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps the sink from taking it; None while it does."""
+        return self.meter.problem
+
+    def as_json(self, now_ns: int) -> dict[str, Any]:
+        """For a status."""
+        return {
+            "sink": self.sink,
+            "unit": self.unit,
+            "done": self.done,
+            "of": self.of,
+            "records": self.records,
+            "problem": self.problem or "",
+            "circuit": self.meter.circuit.as_json(now_ns),
+        }
+
+    @override
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.done} of {self.of} {self.unit}, {self.records} records"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A replay of a range that was begun.
+
+    Attributes:
+        first: Where the range begins.
+        done: How far it is.
+        last: Where it ends.
+        batches: That were delivered.
+    """
+
+    first: Offsets
+    done: Offsets
+    last: Offsets
+    batches: int = 0
+
+
+class ReplayNote:
+    """Keeps one sink's."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / "replay.json"
+
+    def load(self) -> Unfinished | None:
+        """What is to be gone on with.
+
+        Raises:
+            ConfigError: The file is damaged.
+        """
+        try:
+            found = json.loads(self._path.read_text())
+            first, done, last = (offsets_from_json(found[it]) for it in ("first", "done", "last"))
+            return Unfinished(first, done, last, int(found["batches"]))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError, BadOptionError) as error:
+            raise ConfigError(
+                f"{self._path} cannot be read: {error}", fix="remove it, and replay the range anew"
+            ) from None
+
+    def keep(self, it: Unfinished) -> None:
+        """Write it down."""
+        document = {
+            "batches": it.batches,
+            "first": it.first.to_json(),
+            "done": it.done.to_json(),
+            "last": it.last.to_json(),
+        }
+        write_whole(self._path, json.dumps(document).encode())
+
+    def remove(self) -> None:
+        """It came to its end."""
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,111 @@
+"""A replay in a process of its own: what is seen of it, and what ends it."""
+
+import json
+import os
+import signal
+import threading
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from penstock.router.action_token import PATH
+from penstock.router.cli import cli
+from penstock.router.clock import SystemClock
+from penstock.router.replay_process import attended
+from penstock.router.replay_progress import Progress
+from penstock.service import ask_admin
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+from tests.unit.router.test_router_config import JOB, load
+
+TOKEN = "0123456789abcdef"
+
+
+class Run:
+    """A replay to `lake` that is at its second batch of three."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "token").write_text(TOKEN)
+        self.keys = {
+            "actions_token_file": str(directory / "token"),
+            "admin": f"127.0.0.1:{free_port()}",
+        }
+        self.config = load(directory, **self.keys)
+        self.stop = threading.Event()
+        self.progress = Progress("batches", "lake")
+        self.progress.done, self.progress.of = 1, 3
+        self.cancelled = threading.Event()
+        self.session = self
+        self.spark = self.sparkContext = self
+        self.ui = None
+
+    def cancelAllJobs(self) -> None:  # noqa: N802 - Spark's name
+        self.cancelled.set()
+
+    def ask(self, path: str, posted: tuple[bytes, str] | None = None) -> dict[str, Any]:
+        answer = ask_admin(self.config.admin, path, None, timeout_s=10, posted=posted)
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def command(self, directory: Path, name: str) -> Any:
+        path = directory / "job.yaml"
+        path.write_text(yaml.safe_dump(JOB | self.keys))
+        return CliRunner().invoke(cli, [name, str(path)])
+
+
+def test_a_replay_is_seen_where_the_job_would_be(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path)
+    with attended(run, SystemClock()):
+        assert run.ask("/status")["health"] == "ready"
+        run.progress.meter.problem = "ConnectionRefusedError: nobody is there"
+        status = run.ask("/status")
+        assert status["health"] == "degraded"
+        assert status["reasons"] == ["replay to lake: ConnectionRefusedError: nobody is there"]
+        said = run.command(tmp_path, "status").output
+        assert f"replay to lake (process {os.getpid()}): 1 of 3 batches, 0 records" in said
+        assert ask_admin(run.config.admin, "/metrics", None, timeout_s=10)
+    with pytest.raises(OSError, match="refused"):
+        run.ask("/status")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_and_what_spark_does_for_it(tmp_path: Path, number: int) -> None:
+    run: Any = Run(tmp_path)
+    before = signal.getsignal(number)
+    with attended(run, SystemClock()):
+        os.kill(os.getpid(), number)
+        wait_until(run.stop.is_set)
+        wait_until(run.cancelled.is_set)
+    assert signal.getsignal(number) is before
+
+
+def test_whoever_shows_the_token_stops_it(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path)
+    with attended(run, SystemClock()):
+        for body, token, code in (
+            (b'{"do": "stop"}', "wrong", 401),
+            (b'{"do": "replay", "sink": "lake"}', TOKEN, 409),
+            (b"[" * 10_000, TOKEN, 409),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                run.ask(PATH, (body, token))
+            caught.value.close()
+            assert caught.value.code == code
+        assert not run.stop.is_set()
+        done = run.command(tmp_path, "stop-replay")
+        assert (done.exit_code, done.output) == (0, "the replay to lake is to stop\n")
+        assert run.stop.is_set()
+
+
+def test_the_command_says_why_it_cannot(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    done = run.command(tmp_path, "stop-replay")
+    assert "no job answers" in done.output
+    del run.keys["actions_token_file"]
+    done = run.command(tmp_path, "stop-replay")
+    assert "no actions_token_file" in done.output
+    assert "SIGTERM" in done.output
