@@ -124,7 +124,7 @@ class _StrictLoader(yaml.SafeLoader):
 
     A repeated key is an error, where the last one would win. So are a key that is no plain value,
     something that holds itself, and more than `_LEVELS_MAX` levels, which end in Python's own
-    errors.
+    errors, and half of a surrogate pair, which could not be sent.
     """
 
     def __init__(self, stream: str) -> None:
@@ -145,6 +145,15 @@ class _StrictLoader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._open.pop()
         return node
+
+    @override
+    def construct_scalar(self, node: Any) -> Any:
+        value: str = super().construct_scalar(node)
+        if any("\ud800" <= one <= "\udfff" for one in value):
+            raise yaml.MarkedYAMLError(
+                problem="half a character, which no text may hold", problem_mark=node.start_mark
+            )
+        return value
 
     @override
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -101,6 +101,7 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     [
         ("name: [", "not valid YAML"),
         ("name: a\nname: b\n", "'name' is repeated"),
+        ('name: "a\\ud800"', "1:7: not valid YAML: half a character"),
         ("? [a]\n: 1\n", "1:3: not valid YAML: a key is a list or mapping"),
         ("nats: &n {url: *n}\n", r"1:16: not valid YAML: \*n is in what it stands for"),
         ("sources: &s\n  - [*s]\n", r"2:6: not valid YAML: \*s is in what it stands for"),
