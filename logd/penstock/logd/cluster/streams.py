@@ -202,7 +202,10 @@ class ClusterStreams:
             held=held,
         )
         await self._change(mode)
-        return self._describe(self._record(stream))
+        record = self._record(stream)
+        if paused is False and record.options.listens:
+            record = await self._led(stream, incarnation)
+        return self._describe(record)
 
     async def drain(self, node: str, *, undo: bool) -> None:
         """As `Streams`."""
@@ -278,7 +281,7 @@ class ClusterStreams:
             if record.incarnation != incarnation or not (deaf := await self._deaf(record)):
                 return record
             if asyncio.get_running_loop().time() >= until:
-                message = f"stream {stream!r} is made, and takes no messages yet: {deaf}"
+                message = f"stream {stream!r} is as asked, and takes no messages yet: {deaf}"
                 raise UnavailableError(message)
             await asyncio.sleep(_LOOK_S)
 
@@ -300,7 +303,8 @@ class ClusterStreams:
             numbers = range(len(record.partitions))
             found = {number: self._here(record, number) for number in numbers}
             return {number for number, hosted in found.items() if hosted and hosted.listening}
-        body = write_document({"stream": record.config.name, "incarnation": record.incarnation})
+        asked = {"stream": record.config.name, "incarnation": record.incarnation}
+        body = write_document(asked | {"listens": record.options.listens})
         mesh = self._replicas.cluster.mesh
         try:
             answer = await mesh.ask(node, _LISTENING, body, timeout_s=_ASK_S)
@@ -313,7 +317,13 @@ class ClusterStreams:
         asked = read_document(body, where=_LISTENING)
         found = self._replicas.cluster.group.state.streams.get(str(asked["stream"]))
         numbers: set[int] = set()
-        if found is not None and found.incarnation == asked["incarnation"]:
+        if (
+            found is not None
+            and found.incarnation == asked["incarnation"]
+            # Else this node does not know yet, or somebody has changed it again. Who asks may be of
+            # a version that does not say.
+            and found.options.listens is asked.get("listens", found.options.listens)
+        ):
             numbers = await self._listening_at(self.node, found)
         return write_document({"partitions": sorted(numbers)})
 

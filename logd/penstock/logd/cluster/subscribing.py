@@ -84,6 +84,7 @@ class Subscribing:
         found = self._subscribed.get(replica.place)
         if found is None or found.replica is not replica:
             found = self._subscribed[replica.place] = _Subscribed(replica)
+            replica.heard = False  # what was said while it was to be on no subject
             self._host.spawn(self._begin(found, options.queue_group or ""))
             return
         if turned:
