@@ -90,6 +90,7 @@ def _deliver_range(run: BoundedRun, sink: str, it: Unfinished, tell: Report) -> 
     note.keep(it)
     context = run.context(sink, home / "replay", anew=it.batches == 0)
     progress.sink, progress.meter = sink, context.meter
+    progress.records = 0  # a run may have had a replay before
     progress.done, progress.of = it.batches, it.batches + len(parts)
     feed = Feed(run.config, open_sink(run.config.sinks[sink], context), context)
     feed.begin_anew()

@@ -190,6 +190,7 @@ def replay_letters(
     targets: dict[str, _Target] = {}
     progress, batches = run.progress, count()
     progress.unit, progress.of = "files", len(files)
+    progress.done = progress.records = 0  # a run may have had a replay before
     with ExitStack() as stack:
         for file in files:
             name = sink or file.sink

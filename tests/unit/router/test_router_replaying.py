@@ -124,3 +124,10 @@ def test_a_damaged_note_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "checkpoint" / "lake" / "replay.json").write_text('{"batches": 1}')
     with pytest.raises(ConfigError, match="cannot be read"):
         backfill.resume(run, "lake", print)
+
+
+@pytest.mark.usefixtures("quiet_sink")
+def test_a_second_replay_of_a_run_counts_anew(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path)
+    for _ in range(2):
+        assert backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print) == 5
