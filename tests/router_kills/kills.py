@@ -199,16 +199,24 @@ class KillRun:
 
     # The end: nothing more is published or killed, everything is looked at.
 
+    def _await_all(self, job: RouterJob) -> None:
+        """Wait until every sink has what there is, however long, while the slowest gets on."""
+        everything, seen = {"logs": self.outcome.records}, job.committed()
+
+        def moved() -> bool:
+            return job.committed() != seen
+
+        while seen != everything:
+            what = f"the slowest sink has more than {seen} of {everything}"
+            wait_until(moved, within_s=_PATIENCE_S, what=what)
+            seen = job.committed()
+
     def _conclude(self, job: RouterJob, load: Load) -> None:
         outcome = self.outcome
         outcome.records = load.finish()
         self._to.clear_up()
         began = time.monotonic()  # noqa: TID251
-        wait_until(
-            lambda: job.committed() == {"logs": outcome.records},
-            within_s=_PATIENCE_S,
-            what="every sink has what there is",
-        )
+        self._await_all(job)
         outcome.caught_up_s = round(time.monotonic() - began, 1)  # noqa: TID251
         sinks = job.daemon.status()["info"]["sinks"]
         outcome.query_restarts = sum(sink["restarts"] for sink in sinks.values())

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry
+from pyspark.sql import SparkSession
 
 from penstock.logd.client import LogClient
 from penstock.router.bounded import BoundedRun, replay_letters
@@ -130,7 +131,8 @@ class Job:
         )
         if is_stopping():
             return
-        check_routes(config, self._session.spark)
+        with self._session.alive():
+            check_routes(config, self._session.spark)
         for sink, context in zip(sinks, self._contexts.values(), strict=True):
             self._queries.append(SinkQuery(config, sink, context, starting))
         self._write_endpoints()
@@ -144,10 +146,13 @@ class Job:
             ServiceError: Spark's JVM has ended.
         """
         assert self._session is not None
-        self._session.check_alive()
+        with self._session.alive():
+            self._look_after(self._session.spark)
+
+    def _look_after(self, spark: SparkSession) -> None:
         self._replays.poll({query.name: query for query in self._queries})
         for query in self._queries:
-            query.poll(self._session.spark)
+            query.poll(spark)
         try:
             self._ends = self._log.state_now(tuple(self._config.streams)).readable
             self._log_problem = None

@@ -4,8 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,19 +140,30 @@ class Session:
         url: str | None = self.spark.sparkContext.uiWebUrl
         return url
 
-    def check_alive(self) -> None:
-        """Make sure that the JVM is there.
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """Within the block, what fails because the JVM has ended says so.
 
         Raises:
-            SparkEndedError: It is not.
+            SparkEndedError: The JVM is not there, or ended within the block.
         """
+        self._check_alive()
+        try:
+            yield
+        except (Py4JError, OSError):
+            with suppress(subprocess.TimeoutExpired):  # its sockets close before it has ended
+                self._gateway.proc.wait(_JVM_EXIT_TIMEOUT_S)
+            self._check_alive()
+            raise
+
+    def _check_alive(self) -> None:
         code = self._gateway.proc.poll()
         if code is not None:
             raise SparkEndedError(
                 f"Spark's JVM ended with code {code}",
                 fix="start the job again; if it ran out of memory, raise spark.driver_memory or"
                 " lower trigger.records_max",
-            )
+            ) from None
 
     def close(self) -> None:
         """End the session and its JVM."""

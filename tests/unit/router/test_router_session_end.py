@@ -1,0 +1,51 @@
+"""What a job says when Spark's JVM ends under it."""
+
+import subprocess
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from penstock.router import session
+from penstock.router.session import Session, SparkEndedError
+
+
+@pytest.fixture
+def process() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def session_of(process: "subprocess.Popen[bytes]") -> Session:
+    nothing: Any = None
+    return Session(nothing, SimpleNamespace(proc=process))
+
+
+@pytest.mark.parametrize(
+    "error", [Py4JError("while calling o5.isActive"), Py4JNetworkError("reset"), OSError("reset")]
+)
+def test_a_call_that_fails_because_the_jvm_was_killed_says_so(
+    process: "subprocess.Popen[bytes]", error: Exception
+) -> None:
+    told = pytest.raises(SparkEndedError, match="JVM ended with code -9")
+    with told, session_of(process).alive():
+        process.kill()
+        raise error
+
+
+def test_what_fails_while_the_jvm_lives_is_told_as_it_is(
+    process: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_JVM_EXIT_TIMEOUT_S", 0.0)
+    with pytest.raises(Py4JError, match="o5"), session_of(process).alive():
+        raise Py4JError("while calling o5.isActive")
+
+
+def test_nothing_is_asked_of_a_jvm_that_has_ended(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+    with pytest.raises(SparkEndedError), session_of(process).alive():
+        pytest.fail("asked")
