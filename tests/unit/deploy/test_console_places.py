@@ -138,3 +138,16 @@ def test_a_name_that_stands_for_nothing_yet_is_shown_with_the_reason(
 def test_only_a_part_that_there_is_has_addresses() -> None:
     with pytest.raises(ValidationError, match="there is no part 'collectors'"):
         ConsoleConfig(parts={"collector": "http://a:1"}, each_address=("collectors",))
+
+
+@pytest.mark.parametrize("place", ["a..b:9295", "127.0.0.1:99999"])
+def test_an_address_that_cannot_be_is_shown_and_ends_nothing(tmp_path: Path, place: str) -> None:
+    parts = {"collector": f"http://{place}"}
+    with running_console(tmp_path, parts, each_address=["collector"]) as console:
+
+        def told() -> bool:
+            [found] = ask(console, "/api/snapshot", "")[1]["parts"]
+            reasons: list[str] = found["reasons"]
+            return found["health"] == "unreachable" and "not asked" not in reasons[0]
+
+        wait_until(told)

@@ -115,7 +115,7 @@ class Polling:
         while True:
             try:
                 found = {f"{name}-{one}": one for one in await self._resolve(place.url)}
-            except OSError as error:  # those that are known are asked as before
+            except (OSError, ValueError) as error:  # those that are known are asked as before
                 self._problems[name] = f"{urlsplit(place.url).hostname}: {error}"
             else:
                 for part in known.keys() - found.keys():
