@@ -5,6 +5,7 @@ order, of one deployment: each begins with what the one before has left.
 """
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +26,40 @@ import json, pathlib, pyarrow.dataset as d
 if pathlib.Path("{LAKE}").is_dir():
     rows = d.dataset("{LAKE}", format="parquet").to_table(columns=["body"])
     print(json.dumps(rows.column("body").to_pylist()))
+"""
+
+ASK_EVERY_DOOR = """
+import json, socket, ssl, urllib.error, urllib.request
+from pathlib import Path
+from penstock.logd.client import Access, LogClient, calls
+from penstock.logd.errors import RefusedError
+tls = ssl.create_default_context(cafile="/etc/penstock/router/ca.pem")
+def code(host, port, token=""):
+    request = urllib.request.Request(f"https://{host}:{port}/status")
+    if token: request.add_header("Authorization", "Bearer " + token)
+    try:
+        return urllib.request.urlopen(request, timeout=20, context=tls).status
+    except urllib.error.HTTPError as error:
+        return error.code
+doors = {"collector": 9295, "logd-1": 9294, "logd-2": 9294, "logd-3": 9294}
+own = open("/etc/penstock/router/admin.token").read().strip()
+with socket.create_connection(("nats", 4222), timeout=20) as plain:
+    plain.recv(65536)
+    with tls.wrap_socket(plain, server_hostname="nats") as nats:
+        nats.sendall(b"CONNECT {}\\r\\nPING\\r\\n")
+        said = b"".join(iter(lambda: nats.recv(65536), b"")).decode()
+files = Path("/etc/penstock/router")
+access = Access(ca_file=files / "ca.pem", token_file=files / "token")
+with LogClient("logd-1:9293", access=access) as log:
+    reads = len(log.streams())
+    try:
+        log.ask(calls.delete_stream("logs"))
+        refused = "nobody refused"
+    except RefusedError as error:
+        refused = error.code
+print(json.dumps({"admin": {host: code(host, port) for host, port in doors.items()},
+                  "router's own": code("localhost", 9296, own), "nats": said,
+                  "delete": refused, "reads": reads}))
 """
 
 pytestmark = pytest.mark.timeout(1200)
@@ -113,6 +148,45 @@ def test_without_a_key_logd_says_nothing(deployment: Deployment) -> None:
     assert "logs" not in refused
 
 
+def test_access_is_closed_after_the_first_start(deployment: Deployment) -> None:
+    """From inside of the network, by a container that was taken over and what it has."""
+    asked = deployment.compose("exec", "-T", "router", "python", "-c", ASK_EVERY_DOOR)
+    found = json.loads(asked)
+    assert found["admin"] == dict.fromkeys(("collector", *NODES), 401)
+    assert found["router's own"] == 200, "the same question with the token that it has"
+    assert "Authorization Violation" in found["nats"], "without a user"
+    assert found["delete"] == "PERMISSION_DENIED", "with the key that it has"
+    assert found["reads"] > 0
+
+
+def test_the_console_shows_and_acts_for_whoever_has_its_token(deployment: Deployment) -> None:
+    """What is no record becomes a dead letter of the lake, and is tried again from the page."""
+    publish = 'penstock logd publish --nats "$(cat /etc/penstock/operator/nats.url)"'
+    words = f"{publish} telemetry.logs.nobody 'no record'"
+    deployment.compose("run", "--rm", "-T", "--entrypoint", "sh", "cli", "-c", words)
+    listing = {"action": "list-letters", "router": "router", "sink": "lake"}
+    assert deployment.act(listing, "")[0] == 401
+    assert deployment.act(listing, "no token of this console")[0] == 401
+    token = deployment.compose("exec", "-T", "console", "cat", "/var/lib/penstock/console.token")
+    wait_until(
+        lambda: deployment.act(listing, token.strip())[1].get("files"),
+        within_s=60,
+        what="it is a dead letter",
+    )
+    replay = listing | {"action": "replay-letters"}
+    assert deployment.act(replay, token.strip())[0] == 200
+
+    def replayed() -> dict[str, str]:
+        [router] = json.loads(deployment.get(deployment.console_port, "/api/snapshot"))["routers"]
+        last: dict[str, str] = router["replays"]["last"]
+        return last
+
+    wait_until(replayed, within_s=60, what="it was tried again")
+    assert replayed()["problem"] == ""
+    kept = "/var/lib/penstock/router/checkpoint/dead_letters/replays.ndjson"
+    assert "console, for" in deployment.compose("exec", "-T", "router", "cat", kept)
+
+
 @pytest.mark.parametrize("image", IMAGE_MB_MAX)
 def test_images_are_small_and_say_what_is_in_them(deployment: Deployment, image: str) -> None:
     name = deployment.inspect({"logd": "logd-1"}.get(image, image))["Config"]["Image"]
@@ -171,6 +245,30 @@ def test_nodes_are_replaced_one_after_another(deployment: Deployment, sender: Ot
     goes_on(sender)
 
 
+def test_one_variable_has_every_part_send_spans_of_its_own_work(
+    deployment: Deployment, sender: OtlpSender
+) -> None:
+    before = deployment.ids_of(*SERVICES)
+    assert own_spans(deployment) == set(), "nobody asked for them"
+    deployment.environment |= {"PENSTOCK_TRACING": "true", "PENSTOCK_TRACING_SAMPLE": "0.2"}
+    deployment.up()
+    after = deployment.ids_of(*SERVICES)
+    assert [one for one in SERVICES if before[one] == after[one]] == ["nats"]
+    goes_on(sender)
+    wait_until(
+        lambda: own_spans(deployment) >= {"collector", "logd", "router"},
+        within_s=120,
+        what="spans of each part's own work are in the stream of spans",
+    )
+
+
+def own_spans(deployment: Deployment) -> set[str]:
+    """Which parts have spans of their own work in the log."""
+    ask = ("run", "--rm", "-T", "cli", "logd", "tail", "traces", "--from", "earliest")
+    said = deployment.compose(*ask, "--subject", "telemetry.traces.*", check=False)
+    return set(re.findall(r"telemetry\.traces\.penstock_(\w+)", said))
+
+
 def test_all_of_it_is_restarted(deployment: Deployment, sender: OtlpSender) -> None:
     deployment.compose("restart", "-t", "30")
     deployment.await_healthy(*SERVICES, within_s=HEALTHY_S)
@@ -178,9 +276,9 @@ def test_all_of_it_is_restarted(deployment: Deployment, sender: OtlpSender) -> N
 
 
 def test_up_again_changes_nothing(deployment: Deployment) -> None:
-    before = {service: deployment.container(service) for service in SERVICES}
+    before = deployment.ids_of(*SERVICES)
     deployment.up()
-    assert {service: deployment.container(service) for service in SERVICES} == before
+    assert deployment.ids_of(*SERVICES) == before
     assert "0 files written" in deployment.compose("logs", "--no-color", "--tail", "2", "init")
 
 

@@ -7,6 +7,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ _COMMAND_S: Final = 900
 _POLL_S: Final = 0.3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deployment:
     """One project of Compose.
 
@@ -44,7 +45,7 @@ class Deployment:
     project: str = field(default_factory=lambda: f"penstock-test-{os.getpid()}")
     otlp_port: int = field(default_factory=free_port)
     console_port: int = field(default_factory=free_port)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
 
     def variables(self) -> dict[str, str]:
@@ -59,7 +60,7 @@ class Deployment:
         return {**LOCAL_IMAGES, **os.environ, **chosen, **self.environment}
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "environment", self.variables())
+        self.environment = self.variables()
 
     def compose(self, *arguments: str, check: bool = True) -> str:
         """Run `docker compose`; returns what it printed."""
@@ -96,6 +97,21 @@ class Deployment:
         """What is served on a port of this machine."""
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             return str(answer.read().decode())
+
+    def act(self, wanted: Mapping[str, str], token: str) -> tuple[int, dict[str, Any]]:
+        """Ask the console to do something; its status code, and what it says."""
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        connection = HTTPConnection("127.0.0.1", self.console_port, timeout=30)
+        connection.request("POST", "/api/actions", json.dumps(dict(wanted)), headers)
+        answer = connection.getresponse()
+        said: dict[str, Any] = json.loads(answer.read())
+        connection.close()
+        return answer.status, said
+
+    def ids_of(self, *services: str) -> dict[str, str]:
+        """Of each service's container as it is now, also of one that took another's place."""
+        self.ids.clear()
+        return {service: self.container(service) for service in services}
 
     def container(self, service: str) -> str:
         """The container's id, which a crash or restart does not change."""
