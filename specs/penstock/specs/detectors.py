@@ -6,7 +6,7 @@ URLs. Only the sensitive part of a text is replaced.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -42,12 +42,19 @@ _WORD: Final = re.compile(r"[a-z0-9]+")
 
 _TEXT_CHARACTERS_MIN: Final = 5
 """Shorter text matches none of the patterns."""
-PATTERN: Final = re.compile(
+_KEY: Final = (
     r"(?P<key>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
     r"(?:.*?-----END [A-Z ]{0,40}PRIVATE KEY-----|.*))"
-    r"|(?P<token>\beyJ(?:(?<![A-Za-z0-9_-]eyJ)|(?=[A-Za-z0-9_-]{8,1024}\.))"
-    r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
-    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
+)
+_JSON_WEB: Final = (
+    r"(?P<web_token>\beyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+)"
+    r"|(?P<vain>\beyJ[A-Za-z0-9_-]{8,}+)"
+)
+"""A JSON web token; or what begins like one and is none. In that one's word there is none that
+begins later, behind a hyphen, either: their ends are the same. Looking for each of them anew would
+take time that grows with the square of the word's length."""
+_OTHERS: Final = (
+    r"(?P<token>\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
     r"|\bgh[pousr]_[A-Za-z0-9]{36,}"
     r"|\bxox[abeoprs]-[A-Za-z0-9-]{10,}"
     r"|\bsk_(?:live|test)_[A-Za-z0-9]{16,}"
@@ -55,12 +62,11 @@ PATTERN: Final = re.compile(
     r"|(?P<login>(?<=://)[^\s/:@]{1,64}:[^\s/@]{1,128}(?=@))"
     r"|(?P<email>[A-Za-z0-9_%+][A-Za-z0-9._%+-]{0,63}"
     r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+)"
-    r"|(?<![0-9.])(?P<card>[2-6](?:[ -]?[0-9]){12,18})(?![0-9])",
-    re.DOTALL,
+    r"|(?<![0-9.])(?P<card>[2-6](?:[ -]?[0-9]){12,18})(?![0-9])"
 )
-"""Takes time in proportion to a text: a JSON web token that begins within a word, behind a hyphen,
-is looked for no further than 1024 characters, for each such beginning could be followed to the end
-of the text in vain."""
+PATTERN: Final = re.compile(f"{_KEY}|{_JSON_WEB}|{_OTHERS}", re.DOTALL)
+_IN_VAIN: Final = re.compile(rf"[A-Za-z0-9_-]*?(?:{_KEY}|{_OTHERS})", re.DOTALL)
+"""The next that begins in a word without a web token."""
 PARTS: Final = (
     "-----BEGIN ", "eyJ", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "xox", "sk_",
 )  # fmt: skip
@@ -68,6 +74,7 @@ _DIGITS: Final = re.compile(r"[2-6](?:[ -]?[0-9]){12}")
 """One of these, an at-sign or the word bearer is in every text that `PATTERN` matches."""
 _CLASSES: Final[dict[str, Sensitivity]] = {
     "key": "secret",
+    "web_token": "secret",
     "token": "secret",
     "login": "secret",
     "email": "pii",
@@ -97,9 +104,16 @@ def redact_text(text: str) -> str:
 
     It becomes no longer than it was, or than a name may be, so that it still fits its field.
     """
-    if len(text) < _TEXT_CHARACTERS_MIN or not may_match(text) or PATTERN.search(text) is None:
+    if len(text) < _TEXT_CHARACTERS_MIN or not may_match(text):
         return text
-    judged = PATTERN.sub(_replacement, text)
+    parts: list[str] = []
+    end_before = 0
+    for name, start, end in _found(text):
+        parts += text[end_before:start], redacted(_CLASSES[name])
+        end_before = end
+    if not parts:
+        return text
+    judged = "".join((*parts, text[end_before:]))
     return text if judged == text else judged[: max(len(text), NAME_CHARACTERS_MAX)]
 
 
@@ -113,12 +127,25 @@ def may_match(text: str) -> bool:
     )
 
 
-def _replacement(match: re.Match[str]) -> str:
-    name = match.lastgroup
-    assert name is not None, "every alternative is a named group"
-    if name == "card" and not _is_card(match.group()):
-        return match.group()
-    return redacted(_CLASSES[name])
+def _found(text: str) -> Iterator[tuple[str, int, int]]:
+    """Each sensitive part: its group's name, its beginning and its end."""
+    position = vain_end = 0
+    while True:
+        in_vain = position < vain_end
+        match = (_IN_VAIN.match if in_vain else PATTERN.search)(text, position)
+        if match is None and in_vain:
+            position = vain_end
+            continue
+        if match is None:
+            return
+        name = match.lastgroup
+        assert name is not None, "every alternative is a named group"
+        if name == "vain":
+            position, vain_end = match.span()
+            continue
+        start, position = match.span(name)
+        if name != "card" or _is_card(match[name]):
+            yield name, start, position
 
 
 def _is_card(text: str) -> bool:

@@ -1,7 +1,6 @@
 """Markers, actions and detectors: what leaves, what stays, and classes that may not be."""
 
 import json
-import time
 import types
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -199,24 +198,6 @@ def test_harmless_text_is_the_same_object(text: str) -> None:
 @given(st.text(max_size=200))
 def test_redacted_text_still_fits_its_field(text: str) -> None:
     assert len(redact_text(text + " a@b.cc 4111111111111111")) <= max(255, len(text) + 25)
-
-
-@pytest.mark.parametrize(
-    "unit",
-    ["eyJ-", "eyJ", "a.", "@a-", "://a:", "bearer ", "-----BEGIN ", "4 4-", f"{'eyJ-' * 300}.aaaa"],
-)
-def test_a_text_made_to_take_long_takes_no_longer_than_others_of_its_length(unit: str) -> None:
-    text = (unit * 262_144)[:262_144] + "@"
-    began = time.process_time()
-    redact_text(text)
-    assert time.process_time() - began < 5  # of `eyJ-` every beginning was followed to the end
-
-
-def test_a_token_behind_a_hyphen_is_found() -> None:
-    token = f"eyJ{'h' * 1000}.{'p' * 3000}.{'s' * 40}"
-    assert redact_text(f"session-{token} x") == "session-[redacted:secret] x"
-    long = f"eyJ{'h' * 9000}.{'p' * 3000}.{'s' * 40}"
-    assert redact_text(f"session={long} x") == "session=[redacted:secret] x"
 
 
 def test_free_text_and_undeclared_attributes_are_searched_at_every_depth() -> None:
