@@ -30,6 +30,7 @@ from penstock.collector.source_sections import Source as Section
 from penstock.collector.source_set import Difference, SourceSet, difference
 from penstock.collector.sources.source import Source
 from penstock.collector.telemetry import VERSION, Metrics, describe, troubles
+from penstock.collector.transforms.graph import Graph
 from penstock.service import (
     ExitCode,
     Health,
@@ -97,7 +98,7 @@ class Agent:
             lambda: self._sources.file_sources,
         )
         self._reloads = Reloads()
-        self._before: CollectorConfig | None = None
+        self._before: tuple[CollectorConfig, Graph] | None = None
         self._reloading = asyncio.Lock()
         self._asked: set[asyncio.Task[Report]] = set()
         self._admin_address = ""
@@ -279,14 +280,14 @@ class Agent:
 
         Args:
             undo: The generation that runs: go back to the one before it instead.
-            digest: What the files must say, where others run by them, too.
+            digest: Of what others run by: of the files, a hyphen, of the tables' rows.
         """
         async with self._reloading:
             notify_reloading()
             generation, now_ns = self._reloads.generation, self._clock.unix_ns()
             try:
-                after = await self._next(generation, undo, digest)
-                report = await self._exchange(after, generation, now_ns)
+                after, graph = await self._next(generation, undo, digest)
+                report = await self._exchange(after, graph, generation, now_ns)
             except ServiceError as error:
                 report = Report("refused", generation, now_ns, error=str(error))
             except Exception as error:  # noqa: BLE001 - it goes on as it ran
@@ -297,17 +298,24 @@ class Agent:
             self._log.info("reloaded", **asdict(report))
             return report
 
-    async def _next(self, generation: int, undo: int | None, digest: str | None) -> CollectorConfig:
+    async def _next(
+        self, generation: int, undo: int | None, digest: str | None
+    ) -> tuple[CollectorConfig, Graph]:
         if self._load is None or self._health is not Health.READY:
             raise ServiceError("nothing can be reloaded now", fix="restart the collector")
         if undo is None:
-            return await asyncio.to_thread(self._load, digest)
+            files, _, tables = (digest or "").partition("-")
+            after = await asyncio.to_thread(self._load, files or None)
+            return after, await asyncio.to_thread(graph_of, after, tables_digest=tables)
         if undo != generation or self._before is None:
             raise ServiceError(f"generation {undo} cannot be undone", fix="reload what shall run")
-        return self._before
+        after, graph = self._before
+        return after, await asyncio.to_thread(graph_of, after, tables=tables_of(graph))
 
-    async def _exchange(self, after: CollectorConfig, generation: int, now_ns: int) -> Report:
-        before = self._config
+    async def _exchange(
+        self, after: CollectorConfig, graph: Graph, generation: int, now_ns: int
+    ) -> Report:
+        before, graph_before = self._config, self._engine.pipeline.graph
         keys = changed_keys(before, after)
         sources = difference(self._own(before), self._own(after))
         if "resource" in keys:  # every source has it
@@ -317,8 +325,7 @@ class Agent:
             for what in ("added", "changed", "removed")
             if getattr(sources, what)
         }
-        graph = await asyncio.to_thread(graph_of, after)
-        if "transforms" not in keys and tables_of(graph) != tables_of(self._engine.pipeline.graph):
+        if "transforms" not in keys and tables_of(graph) != tables_of(graph_before):
             keys = (*keys, "transforms")
         if not keys and not names:
             return Report("unchanged", generation, now_ns)
@@ -336,7 +343,7 @@ class Agent:
             raise
         failpoints.passed("reload_before_exchange")
         # Nothing else runs until all is exchanged.
-        self._config, self._before = after, before
+        self._config, self._before = after, (before, graph_before)
         if self._tracing.tracer is not None:
             self._tracing.tracer.add_own(own_subjects(after))
         self._engine.exchange(after, graph, publisher)

@@ -1,14 +1,17 @@
 """What parts of the collector are given of its configuration."""
 
+import hashlib
+import json
 import socket
 from typing import Any
 
 from penstock.collector.config import CollectorConfig
 from penstock.collector.core.batch import Limits
 from penstock.collector.opening import Sizes
-from penstock.collector.transforms.build import build_checked
-from penstock.collector.transforms.enrich import Enrich, Rows
+from penstock.collector.transforms.build import Tables, build_checked
+from penstock.collector.transforms.enrich import Enrich
 from penstock.collector.transforms.graph import Graph
+from penstock.service import ConfigError
 from penstock.service.tracing import SERVICES
 from penstock.specs.subjects import subject_of
 
@@ -38,16 +41,39 @@ def own_subjects(config: CollectorConfig) -> list[str]:
     return [subject_of("span", name, config.subject_prefix) for name in SERVICES.values()]
 
 
-def graph_of(config: CollectorConfig, where: str = "the configuration") -> Graph:
+def graph_of(
+    config: CollectorConfig,
+    where: str = "the configuration",
+    *,
+    tables: Tables | None = None,
+    tables_digest: str = "",
+) -> Graph:
     """Everything between decoding and delivery.
+
+    Args:
+        config: Checked.
+        where: For messages.
+        tables: What their files said, where that holds, and not what they say now.
+        tables_digest: What the tables must have, where others run by them, too.
 
     Raises:
         ConfigError: It makes no graph; `where` says of which files.
     """
-    return build_checked(config, resource_of(config), where)
+    graph = build_checked(config, resource_of(config), where, tables)
+    if tables_digest and digest_of_tables(graph) != tables_digest:
+        raise ConfigError(
+            "the file of a table changed after another worker read it",
+            fix="reload again when it is written",
+        )
+    return graph
 
 
-def tables_of(graph: Graph) -> dict[str, list[Rows]]:
+def tables_of(graph: Graph) -> Tables:
     """What the files of the tables said when a graph was made."""
     transforms = {name: step.transform for name, step in graph.steps.items()}
     return {name: one.rows for name, one in transforms.items() if isinstance(one, Enrich)}
+
+
+def digest_of_tables(graph: Graph) -> str:
+    """The same for the same rows of the same tables alone."""
+    return hashlib.sha256(json.dumps(tables_of(graph), sort_keys=True).encode()).hexdigest()

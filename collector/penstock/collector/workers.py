@@ -28,6 +28,7 @@ from penstock.collector.control import SOCKET_NAME, ControlServer
 from penstock.collector.core.restarts import Restarts
 from penstock.collector.handed import hand_over
 from penstock.collector.reloading import changed_keys
+from penstock.collector.settings import digest_of_tables, graph_of
 from penstock.collector.worker_control import Checked, WorkerControl
 from penstock.collector.worker_plan import Share, config_of, control_of, directory_of, left_behind
 from penstock.logd.errors import RefusedError
@@ -266,7 +267,7 @@ class Workers(PrometheusCollector):
         def accept() -> None:
             self._texts = texts
 
-        return digest_of(texts), accept
+        return f"{digest_of(texts)}-{digest_of_tables(graph_of(config))}", accept
 
     def _signal(self, number: signal.Signals) -> None:
         for worker in self._workers:

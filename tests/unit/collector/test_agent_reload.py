@@ -10,7 +10,7 @@ from penstock.collector.agent import Agent
 from penstock.collector.config import CollectorConfig
 from penstock.collector.operating import Operating
 from penstock.collector.publisher import Publisher
-from penstock.collector.settings import tables_of
+from penstock.collector.settings import digest_of_tables, graph_of, tables_of
 from penstock.service import ConfigError, Health
 
 
@@ -55,6 +55,18 @@ async def test_a_table_that_was_written_anew_is_read_at_a_reload(
     assert rows == {"own": [{"shop": {"owner": "bob"}}]}
     table.write_text("service,owner\nshop,cid\nshop,dan\n")
     assert "repeats the service" in (await agent.reload()).error
+    report = await agent.reload(undo=2)  # another worker read what is half written, and refused
+    assert (report.result, report.keys) == ("applied", ("transforms",))
+    rows = tables_of(agent._engine.pipeline.graph)
+    assert rows == {"own": [{"shop": {"owner": "ann"}}]}
+    table.write_text("service,owner\nshop,eve\n")
+    digest = f"d1-{digest_of_tables(graph_of(config))}"
+    table.write_text("service,owner\nshop,fay\n")
+    refused = await agent.reload(digest=digest)
+    assert (refused.result, refused.generation) == ("refused", 3)
+    assert "changed after another worker read it" in refused.error
+    table.write_text("service,owner\nshop,eve\n")
+    assert (await agent.reload(digest=digest)).result == "applied"
 
 
 async def test_what_is_read_again_is_what_the_others_read(

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, assert_never
 
@@ -11,7 +11,7 @@ from penstock.collector.config import CollectorConfig
 from penstock.collector.transforms import sections
 from penstock.collector.transforms.count import Count, Measure
 from penstock.collector.transforms.edit import Edit, Redact
-from penstock.collector.transforms.enrich import Enrich
+from penstock.collector.transforms.enrich import Enrich, Rows
 from penstock.collector.transforms.event import Transform
 from penstock.collector.transforms.expression import (
     Evaluate,
@@ -49,18 +49,28 @@ class TableError(ValueError):
     """A table's file cannot be used."""
 
 
-def build_graph(config: CollectorConfig, resource: Mapping[str, Any]) -> Graph:
+Tables = Mapping[str, Sequence[Rows]]
+"""What the files of tables said when a graph was made, by the name of the transform."""
+
+
+def build_graph(
+    config: CollectorConfig, resource: Mapping[str, Any], tables: Tables | None = None
+) -> Graph:
     """Make everything the configuration describes.
 
     Args:
         config: Checked by itself.
         resource: Facts of this host.
+        tables: What their files said, where that holds, and not what they say now.
 
     Raises:
         WiringError: The graph is wrong.
         TableError: A table is.
     """
-    built = {name: _build(name, section, resource) for name, section in config.transforms.items()}
+    built = {
+        name: _build(name, section, resource, None if tables is None else tables.get(name))
+        for name, section in config.transforms.items()
+    }
     wiring = wire(
         [source.name or source.type for source in config.sources],
         {name: transform.outputs for name, transform in built.items()},
@@ -77,14 +87,16 @@ def build_graph(config: CollectorConfig, resource: Mapping[str, Any]) -> Graph:
     )
 
 
-def build_checked(config: CollectorConfig, resource: Mapping[str, Any], where: str) -> Graph:
+def build_checked(
+    config: CollectorConfig, resource: Mapping[str, Any], where: str, tables: Tables | None = None
+) -> Graph:
     """`build_graph`, with what is wrong told as every mistake of a configuration is.
 
     Raises:
         ConfigError: With the file, the keys, and what to do.
     """
     try:
-        return build_graph(config, resource)
+        return build_graph(config, resource, tables)
     except (WiringError, TableError) as error:
         raise ConfigError(
             "\n".join(f"{where}: {line}" for line in str(error).splitlines()),
@@ -93,7 +105,10 @@ def build_checked(config: CollectorConfig, resource: Mapping[str, Any], where: s
 
 
 def _build(  # noqa: PLR0911 - one case a transform
-    name: str, section: sections.TransformConfig, resource: Mapping[str, Any]
+    name: str,
+    section: sections.TransformConfig,
+    resource: Mapping[str, Any],
+    known: Sequence[Rows] | None,
 ) -> Transform:
     match section:
         case sections.ParseSection():
@@ -113,7 +128,7 @@ def _build(  # noqa: PLR0911 - one case a transform
             places = [parse_path(path) for path in section.fields]
             return Redact(places, section.action, patterns, name)
         case sections.EnrichSection():
-            return _enrich(name, section, resource)
+            return _enrich(name, section, resource, known)
         case sections.CountSection():
             return _count(section, resource)
         case _:
@@ -214,9 +229,17 @@ def _count(section: sections.CountSection, resource: Mapping[str, Any]) -> Count
     )
 
 
-def _enrich(name: str, section: sections.EnrichSection, resource: Mapping[str, Any]) -> Enrich:
-    tables: list[tuple[Evaluate, Mapping[str, Mapping[str, Any]], str]] = [
-        (_evaluate(table.key), _rows(name, table), table.prefix) for table in section.tables
+def _enrich(
+    name: str,
+    section: sections.EnrichSection,
+    resource: Mapping[str, Any],
+    known: Sequence[Rows] | None,
+) -> Enrich:
+    if known is None:
+        known = [_rows(name, table) for table in section.tables]
+    tables: list[tuple[Evaluate, Rows, str]] = [
+        (_evaluate(table.key), rows, table.prefix)
+        for table, rows in zip(section.tables, known, strict=True)
     ]
     return Enrich(
         resource if section.host else {}, _read_docker if section.container else None, tables
