@@ -7,12 +7,16 @@ what waits long, or over a restart, is judged again.
 
 from collections import deque
 from collections.abc import Sequence
+from sys import getsizeof
 from typing import Final
 
 from penstock.specs import Accepted
 
 RECORDS_MAX: Final = 20_000
-"""Their verdicts take some 5 MiB. Beyond it none is kept: what is next to be read stays."""
+BYTES_MAX: Final = 32 * 1024 * 1024
+"""Of the texts in them, which senders choose: a record may have 128 names of many characters. The
+rest of 20,000 verdicts takes some 5 MiB. Beyond either none is kept: what is next to be read stays.
+"""
 
 Known = Sequence[Accepted | None]
 """Of each line of a unit; None where it was refused, or is none."""
@@ -22,20 +26,31 @@ class Verdicts:
     """Verdicts by a unit's offset, in the order in which units become durable and are read."""
 
     def __init__(self) -> None:
-        self._units: deque[tuple[int, Known]] = deque()
-        self._records = 0
+        self._units: deque[tuple[int, int, Known]] = deque()
+        self._records = self._bytes = 0
 
     def keep(self, offset: int, verdicts: Known) -> None:
         """Have a unit's verdicts at hand for its reader, if there is room."""
-        if self._records + len(verdicts) <= RECORDS_MAX:
-            self._units.append((offset, verdicts))
+        if self._records + len(verdicts) > RECORDS_MAX:
+            return
+        size = sum(_size(verdict) for verdict in verdicts if verdict is not None)
+        if self._bytes + size <= BYTES_MAX:
+            self._units.append((offset, size, verdicts))
             self._records += len(verdicts)
+            self._bytes += size
 
     def take(self, offset: int) -> Known:
         """Those of the unit that is read now, or none; those before it are let go."""
         while self._units and self._units[0][0] <= offset:
-            found, verdicts = self._units.popleft()
+            found, size, verdicts = self._units.popleft()
             self._records -= len(verdicts)
+            self._bytes -= size
             if found == offset:
                 return verdicts
         return ()
+
+
+def _size(verdict: Accepted) -> int:
+    """Of its texts in memory; those that other verdicts share are counted with each."""
+    texts = (verdict.schema, verdict.service, *verdict.names)
+    return sum(map(getsizeof, texts)) + getsizeof(verdict.names)

@@ -113,7 +113,7 @@ def test_a_line_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == ends_of(dataclasses.replace(unit, verdicts=()))
 
 
-ACCEPTED = [cast("Accepted", object())]
+ACCEPTED = [Accepted("log", "log/1.0", "app", 1, 9, 0, exact=True, names=("a", "b"))]
 
 
 def test_verdicts_are_taken_in_order_and_let_go_behind() -> None:
@@ -121,7 +121,7 @@ def test_verdicts_are_taken_in_order_and_let_go_behind() -> None:
     for offset in (1, 2, 4):
         known.keep(offset, ACCEPTED * offset)
     assert [len(known.take(offset)) for offset in (0, 2, 3, 4, 1)] == [0, 2, 0, 4, 0]
-    assert known._records == 0
+    assert (known._records, known._bytes) == (0, 0)
 
 
 def test_beyond_the_bound_what_is_read_next_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,3 +132,18 @@ def test_beyond_the_bound_what_is_read_next_stays(monkeypatch: pytest.MonkeyPatc
     assert [len(known.take(offset)) for offset in range(5)] == [2, 0, 0, 0, 0]
     known.keep(9, ACCEPTED)
     assert len(known.take(9)) == 1
+
+
+def test_what_is_kept_while_nothing_is_read_has_a_bound_in_bytes() -> None:
+    """As while NATS is away, with as many and as long names as a record may have."""
+    known = Verdicts()
+    for offset in range(100):
+        names = tuple(f"{offset:03}.{number:03}".ljust(128, "x") for number in range(128))
+        known.keep(offset, [ACCEPTED[0]._replace(names=names)] * 100)
+    kept = sum(len(verdicts) for _, _, verdicts in known._units)
+    assert 1_000 <= kept < 2_000
+    assert known._bytes <= verdicts.BYTES_MAX
+    assert len(known.take(0)) == 100
+    for offset in range(100):
+        known.take(offset)
+    assert (known._records, known._bytes) == (0, 0)
