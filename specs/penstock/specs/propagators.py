@@ -58,6 +58,22 @@ class TraceContext:
         return trace, parse_tracestate(headers.get(TRACESTATE, ""))
 
 
+class _Getter:
+    """OpenTelemetry's ``Getter``, of headers with names in lower case or as they are asked for."""
+
+    def get(self, headers: Mapping[str, str], name: str) -> list[str] | None:
+        """A header's values."""
+        value = headers.get(name.lower(), headers.get(name))
+        return None if value is None else [value]
+
+    def keys(self, headers: Mapping[str, str]) -> list[str]:
+        """The headers' names."""
+        return list(headers)
+
+
+_GETTER: Final = _Getter()
+
+
 class Foreign:
     """One of OpenTelemetry's propagators; whatever it does, the application goes on.
 
@@ -82,7 +98,9 @@ class Foreign:
     def extract(self, headers: Mapping[str, str]) -> tuple[Mapping[str, Any], str] | None:
         """As `Headers` says."""
         try:
-            return from_foreign(self._propagator.extract(headers, context=to_foreign(None)))
+            return from_foreign(
+                self._propagator.extract(headers, context=to_foreign(None), getter=_GETTER)
+            )
         except Exception as error:  # noqa: BLE001 - others' code must not hurt the app
             _LOGGER.warning("the propagator %s cannot read: %r", self._name, error)
             return None

@@ -48,6 +48,16 @@ class OneHeader(TextMapPropagator):
         return {"trace"}
 
 
+class MixedCase(OneHeader):
+    """Asks for its header by the name that its vendor writes it with, as that of AWS X-Ray does."""
+
+    @override
+    def extract(self, carrier: Any, context: Context | None = None, getter: Any = None) -> Context:
+        found = getter.get(carrier, "X-Vendor-Trace-Id")
+        assert getter.keys(carrier) == list(carrier)
+        return super().extract({"trace": found[0]} if found else {}, context)
+
+
 class Broken(OneHeader):
     @override
     def extract(self, carrier: Any, context: Context | None = None, getter: Any = None) -> Context:
@@ -63,8 +73,10 @@ Choose = Callable[[str], None]
 
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
-    """Sets the variable, where a package registers ``one``, ``broken`` and ``unloadable``."""
-    targets = {"one": "OneHeader", "broken": "Broken", "unloadable": "Absent"}
+    """Sets the variable, where a package registers these."""
+    targets = {
+        "one": "OneHeader", "mixed": "MixedCase", "broken": "Broken", "unloadable": "Absent",
+    }  # fmt: skip
 
     def entry_points(*, group: str, name: str) -> list[EntryPoint]:
         assert group == "opentelemetry_propagator"
@@ -130,6 +142,15 @@ def test_traces_are_read_as_the_variable_says(
     with specs.extracted({**HEADERS, "trace": OTHER}, baggage=True):
         assert trace_fields().get("trace_id") == trace_id
         assert bound().context == who
+
+
+def test_a_header_that_is_asked_for_with_capitals_is_found_in_lower_case(choose: Choose) -> None:
+    choose("mixed")
+    for name in ("X-Vendor-Trace-Id", "x-vendor-trace-id"):
+        with specs.extracted({name: OTHER}):
+            assert trace_fields().get("trace_id") == "a" * 32
+    with specs.extracted(HEADERS):
+        assert "trace_id" not in trace_fields()
 
 
 def test_a_span_goes_on_under_another_packages_header(choose: Choose) -> None:
