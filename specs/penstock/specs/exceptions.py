@@ -3,6 +3,7 @@
 import hashlib
 import textwrap
 import traceback
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -22,7 +23,9 @@ def exception_attributes(error: BaseException) -> dict[str, Any]:
     messages: equal for the same fault across releases that only moved code. Of an exception group's
     members it is neither their order nor how many are alike, which are chance. An exception keeps
     the one that it had where it was looked at first: its frames grow on its way up, and all spans
-    and log records of it are to agree.
+    and log records of it are to agree. One that is a constant has another wherever it is raised
+    anew ``with_traceback(None)``, if its way to where it was looked at first is another; without
+    that it has all its earlier frames still, and so keeps the first.
 
     A group has ``exception.group.size`` and ``exception.group.types``, too: the number of its
     members, and the different types of those that were looked at.
@@ -55,12 +58,13 @@ _KEPT: Final = "__penstock_fingerprint__"
 
 def _kept(error: BaseException) -> str | None:
     """The fingerprint from where it was looked at first, if it is still raised from there."""
-    where, found = _members(error).get(_KEPT) or (None, None)
-    return found if where == _origin(error) else None
+    where, found = _members(error).get(_KEPT) or ((), None)
+    here = _way(error)
+    return found if (here[-len(where) :] if where else here) == where else None
 
 
 def _keep(error: BaseException, computed: str) -> str:
-    _members(error)[_KEPT] = (_origin(error), computed)
+    _members(error)[_KEPT] = (_way(error), computed)
     return computed
 
 
@@ -70,12 +74,14 @@ def _members(error: BaseException) -> dict[str, Any]:
     return members
 
 
-def _origin(error: BaseException) -> tuple[str, int] | None:
-    """Where it was raised; an exception that is a constant is raised in many places."""
-    innermost = None
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        innermost = (frame.f_code.co_filename, line)
-    return innermost
+def _way(error: BaseException) -> tuple[tuple[str, int], ...]:
+    """Where it was raised and passed, innermost last, which only grows while it goes up.
+
+    An exception that is a constant is raised in many places, also by one helper for many.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    places = ((frame.f_code.co_filename, line) for frame, line in frames)
+    return tuple(deque(places, maxlen=EXCEPTION_FRAMES_MAX))
 
 
 class _Account:

@@ -50,3 +50,25 @@ def test_an_exception_that_is_raised_elsewhere_again_is_another_fault(
             fault()
     marks = [r["attributes"]["exception.fingerprint"] for r in specs_capture.records]
     assert [mark == marks[0] for mark in marks] == [True, True, False]
+
+
+def test_an_exception_that_one_helper_raises_for_many_is_another_fault_for_each(
+    specs_capture: Capture,
+) -> None:
+    constant = TimeoutError("no answer")
+
+    def helper() -> None:
+        raise constant.with_traceback(None)
+
+    def one() -> None:
+        helper()
+
+    def other() -> None:
+        helper()
+
+    for fault in (one, one, other):
+        with pytest.raises(TimeoutError), specs.span("outer"), specs.span(fault.__name__):
+            fault()
+    marks = [r["attributes"]["exception.fingerprint"] for r in specs_capture.records]
+    assert [mark == marks[0] for mark in marks] == [True] * 4 + [False] * 2
+    assert marks[4] == marks[5]
