@@ -148,7 +148,6 @@ def test_every_connection_to_hive_has_a_limit(monkeypatch: pytest.MonkeyPatch) -
             {
                 "connect_timeout": "2",
                 "tcp_user_timeout": "2500",
-                "options": "-c statement_timeout=2500",
             },
         ),
         (

@@ -6,7 +6,9 @@ falls silent would hold the sink for ever. So they are given the sink's, each in
     rest             requests of its sessions, for the connection and for each read of an answer
     hive             sockets of its Thrift client, likewise
     sql              what the driver of PostgreSQL or MySQL knows, where the URI does not say it:
-                     connecting, what is not acknowledged, and how long a statement may take
+                     connecting, what is not acknowledged, and MySQL's reads and writes; how long a
+                     statement may take, PostgreSQL's own `statement_timeout` says: set it for the
+                     role, for poolers refuse a connection that brings it along
     glue, dynamodb   botocore's default, 60 s for the connection and for each read
 """
 
@@ -148,11 +150,7 @@ def limited_uri(uri: str, limit_s: float) -> str:
 
 
 def _of_libpq(seconds: str, ms: str) -> dict[str, str]:
-    return {
-        "connect_timeout": seconds,
-        "tcp_user_timeout": ms,
-        "options": f"-c statement_timeout={ms}",
-    }
+    return {"connect_timeout": seconds, "tcp_user_timeout": ms}
 
 
 def client_errors() -> tuple[type[Exception], ...]:
