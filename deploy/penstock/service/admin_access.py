@@ -10,6 +10,7 @@ import ssl
 import threading
 import urllib.request
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -18,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, ConfigDict
 
 from penstock.service.admin import Action, AdminServer, Admission, Status, Visitor
+from penstock.service.config import split_host_port
 from penstock.service.errors import ConfigError
 
 Value = TypeVar("Value")
@@ -118,8 +120,11 @@ def ask_admin(
     token.
 
     Raises:
+        ConfigError: The token would go over a network in clear text.
         OSError: It does not answer, or not with success.
     """
+    if posted is not None and (access is None or access.cert_file is None):
+        _require_local(address)
     request = urllib.request.Request(f"http://{address}{path}")
     doors: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if access is not None and access.cert_file is not None:
@@ -136,6 +141,21 @@ def ask_admin(
     with urllib.request.build_opener(*doors).open(request, timeout=timeout_s) as answer:
         body: bytes = answer.read()
     return body
+
+
+def _require_local(address: str) -> None:
+    """What may be done with a token is not shown to whoever reads along."""
+    host, _ = split_host_port(address)
+    try:
+        ip = ip_address(host)
+        is_local = ip.is_loopback or ip.is_unspecified  # which is this machine for whoever connects
+    except ValueError:
+        is_local = host == "localhost"
+    if not is_local:
+        raise ConfigError(
+            f"the token is not sent to {address} over plain http, where others can read it",
+            fix="give the section `admin_access` a `cert_file` and `key_file`",
+        )
 
 
 class _Watched(Generic[Value]):
