@@ -108,6 +108,24 @@ def test_a_batch_that_comes_again_is_not_appended_again(
     again.close()
 
 
+def test_a_stopped_replay_goes_on_behind_what_it_appended(
+    table: FakeBigQuery, tmp_path: Path
+) -> None:
+    """The batch in work was cut into requests, and not all were answered."""
+    sink, _ = sink_of(table, tmp_path)
+    sink.write(rows())
+    replaying, _ = sink_of(table, tmp_path)
+    replaying.begin_anew()
+    replaying.write(rows(3))
+    again, context = sink_of(table, tmp_path)
+    again.go_on()
+    again.write(rows(5))
+    assert table.stored() == EACH_ONCE + Counter(range(5))
+    assert detail(context)["already_there"] == 3
+    for it in (sink, replaying, again):
+        it.close()
+
+
 def test_a_replay_is_delivered_and_leaves_the_batch_in_work_alone(
     table: FakeBigQuery, tmp_path: Path
 ) -> None:

@@ -49,11 +49,15 @@ def backfill(
     }
     lives = run.state.incarnations
     begin = Offsets(first, lives)
-    return _deliver_range(run, sink, Unfinished(begin, begin, Offsets(last, lives)), tell)
+    it = Unfinished(begin, begin, Offsets(last, lives))
+    return _deliver_range(run, sink, it, tell, resumed=False)
 
 
 def resume(run: BoundedRun, sink: str, tell: Report) -> int:
     """Go on with a replay of a range that was ended early, behind the last batch it told of.
+
+    The sink is told that, and has what it wrote down of the batch it gave up. Where nothing is
+    left, the replay was killed behind its last batch, and that is told.
 
     Args, returns and raises as `backfill`; `ConfigError` also where there is none.
     """
@@ -75,25 +79,37 @@ def resume(run: BoundedRun, sink: str, tell: Report) -> int:
         return Offsets(known, state.incarnations)
 
     first, done, last = map(placed, (note.first, note.done, note.last))
-    return _deliver_range(run, sink, Unfinished(first, done, last, note.batches), tell)
+    it = Unfinished(first, done, last, note.batches)
+    return _deliver_range(run, sink, it, tell, resumed=True)
 
 
-def _deliver_range(run: BoundedRun, sink: str, it: Unfinished, tell: Report) -> int:
+def _deliver_range(
+    run: BoundedRun, sink: str, it: Unfinished, tell: Report, *, resumed: bool
+) -> int:
     """Deliver what is left of a range, a batch at a time, and write down how far it is."""
     home, lives = run.config.checkpoint_dir.resolve() / sink, run.state.incarnations
     ends = of_this_life(BatchJournal(home).ends(), lives)
     parts = list(chunks(it.done.next, it.last.next, ends, run.config.trigger.records_max))
+    note, progress = ReplayNote(home), run.progress
+    if not parts and resumed:
+        note.remove()
+        tell(f"the replay to {sink} had come to its end: {it.batches} batches were delivered")
+        return 0
     if not parts:
         raise ConfigError("there is nothing between --from and --to", fix="widen the range")
     _check_readable(run.state, parts)
-    note, progress = ReplayNote(home), run.progress
+    if not resumed:
+        _give_up(note, sink, tell)
     note.keep(it)
-    context = run.context(sink, home / "replay", anew=it.batches == 0)
+    context = run.context(sink, home / "replay", anew=not resumed)
     progress.sink, progress.meter = sink, context.meter
     progress.records = 0  # a run may have had a replay before
     progress.done, progress.of = it.batches, it.batches + len(parts)
     feed = Feed(run.config, open_sink(run.config.sinks[sink], context), context)
-    feed.begin_anew()
+    if resumed:
+        feed.go_on()
+    else:
+        feed.begin_anew()
     with closing(feed):
         for part in parts:
             try:
@@ -104,11 +120,25 @@ def _deliver_range(run: BoundedRun, sink: str, it: Unfinished, tell: Report) -> 
                     fix=f"`penstock router replay JOB --sink {sink} --resume` goes on from there",
                 ) from None
             progress.done += 1
-            tell(f"batch {progress.done} of {progress.of}: {rows} records, {_range(part)}")
             done = Offsets(part.end, lives)
             note.keep(Unfinished(it.first, done, it.last, batches=progress.done))
+            tell(f"batch {progress.done} of {progress.of}: {rows} records, {_range(part)}")
     note.remove()
     return progress.records
+
+
+def _give_up(note: ReplayNote, sink: str, tell: Report) -> None:
+    """Tell of an unfinished replay before another one takes its place."""
+    try:
+        earlier = note.load()
+    except ConfigError as error:
+        tell(f"an earlier replay to {sink} is given up: {error}")
+        return
+    if earlier is not None:
+        tell(
+            f"an earlier replay to {sink}, which ended before its time after {earlier.batches}"
+            " batches, is given up: --resume goes on with this one from now on"
+        )
 
 
 def _check_readable(state: LogState, parts: Sequence[Chunk]) -> None:

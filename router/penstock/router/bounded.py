@@ -224,7 +224,7 @@ class _Target:
             raise ConfigError(
                 f"the job has no sink {name!r} any more", fix="name another one with --to"
             )
-        context = run.context(name, config.checkpoint_dir.resolve() / name / "replay")
+        context = run.context(name, config.checkpoint_dir.resolve() / name / "replay-letters")
         return cls(name, Feed(config, open_sink(config.sinks[name], context), context), context)
 
     def refused(self) -> int:

@@ -7,6 +7,8 @@
       SINK/spark/             Spark's checkpoint of the sink's query
       SINK/                   the sink's own state
       SINK/replay.json        how far a replay of a range is, while it is not at its end
+      SINK/replay/            the sink's own state of it
+      SINK/replay-letters/    that of the last replay of dead letters
       endpoints.json          addresses in use, while the job runs
 
 Spark asks a source anew for its first offset until a first batch has ended, so "latest" could mean

@@ -56,9 +56,9 @@ def replay(
         with (
             bounded_run(job, needs_lock=True) as run,
             attended(run, SystemClock()),
-            typed(job.dead_letters, SystemClock(), "range ", sink=sink, resume=True) as replay,
+            typed(run, SystemClock(), "range ", sink=sink, resume=True),
         ):
-            rows = replay.records = resume(run, sink, click.echo)
+            rows = resume(run, sink, click.echo)
         click.echo(f"{rows} records went to {sink} again")
         return
     if stream is not None and stream not in job.streams:
@@ -78,9 +78,9 @@ def replay(
         asked = {"sink": sink, "from": _ends(first), "until": _ends(last)}
         with (
             attended(run, SystemClock()),
-            typed(job.dead_letters, SystemClock(), "range ", **asked) as replay,
+            typed(run, SystemClock(), "range ", **asked),
         ):
-            rows = replay.records = backfill(run, sink, first, last, click.echo)
+            rows = backfill(run, sink, first, last, click.echo)
     click.echo(f"{rows} records went to {sink} again")
 
 
@@ -151,17 +151,15 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
     job = load_job(path)
     if target is not None:
         _require_sink(job, target)
-    files = find_letters(job.dead_letters, sink=sink, names=names)
-    if not files:
+    if not find_letters(job.dead_letters, sink=sink, names=names):
         click.echo("there are no dead letters")
         return
-    asked: dict[str, Any] = {"sink": sink, "to": target, "files": len(files)}
-    with (
-        bounded_run(job, needs_lock=True, needs_log=False) as run,
-        attended(run, SystemClock()),
-        typed(job.dead_letters, SystemClock(), **asked) as replay,
-    ):
-        rows = replay.records = replay_letters(run, files, target, click.echo)
+    with bounded_run(job, needs_lock=True, needs_log=False) as run:
+        # Again: a job that had the lock until now may have moved them.
+        files = find_letters(job.dead_letters, sink=sink, names=names)
+        asked: dict[str, Any] = {"sink": sink, "to": target, "files": len(files)}
+        with attended(run, SystemClock()), typed(run, SystemClock(), **asked):
+            rows = replay_letters(run, files, target, click.echo)
     click.echo(f"{rows} records were delivered again")
 
 

@@ -91,6 +91,10 @@ class Feed:
         """What comes next repeats nothing of the batch before."""
         self._tell("begin_anew")
 
+    def go_on(self) -> None:
+        """What comes next may repeat what an earlier process had of the same replay in work."""
+        self._tell("go_on" if hasattr(self._sink, "go_on") else "begin_anew")
+
     def _tell(self, what: str) -> None:
         """Call a method that a sink which does not derive from `Sink` may lack."""
         method = getattr(self._sink, what, None)

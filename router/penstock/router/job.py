@@ -60,6 +60,10 @@ class DrainCutShortError(ServiceError):
     exit_code = ExitCode.TEMPORARY
 
 
+_REPLAY_END_S = 2.0
+"""How long a replay may take to notice that the job is no more."""
+
+
 class Job:
     """Runs a job; every method but `status` is for one thread at a time."""
 
@@ -234,8 +238,10 @@ class Job:
     def close(self) -> None:
         """Free everything; the job has been drained or failed."""
         self._stop.set()
+        self._replays.end()
         if self._session is not None:
             self._session.close()
+        self._replays.join(_REPLAY_END_S)  # it takes down how it ended
         if self._letters is not None:
             self._letters.close()
         self._cursors.close()

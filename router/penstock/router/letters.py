@@ -6,7 +6,8 @@ DIR/SINK/done/NAME.ndjson       replayed: a sink has the records, or refused the
 
 A file may be of any size, for other tools make some, too. It is read line by line and delivered in
 pieces of at most `PIECE_LETTERS` and about `PIECE_BYTES`. How far a file of several pieces is, and
-where it goes to, is in DIR/SINK/replaying/NAME.position meanwhile.
+where it goes to, is in DIR/SINK/replaying/NAME.position meanwhile; it holds for that very file, so
+one of the same name that comes later begins at its first letter.
 """
 
 import base64
@@ -26,7 +27,7 @@ from penstock.router.durable import sync_directories, write_whole
 from penstock.router.shaping import Shape, Shaper
 from penstock.router.spec_versions import known_versions
 from penstock.router.views import view
-from penstock.service import ConfigError
+from penstock.service import ConfigError, UnavailableError
 
 Letter = dict[str, Any]
 
@@ -109,10 +110,15 @@ class LetterFile:
             if len(piece) >= PIECE_LETTERS or size >= PIECE_BYTES:
                 yield piece
                 at += size
-                write_whole(self._position, json.dumps({"to": target, "bytes": at}).encode())
+                self._keep(target, at)
                 piece, size = [], 0
         if piece:
             yield piece
+
+    def _keep(self, target: str, at: int) -> None:
+        """Write down that what lies before this byte is delivered."""
+        found = {"to": target, "bytes": at, "inode": self.path.stat().st_ino}
+        write_whole(self._position, json.dumps(found).encode())
 
     @property
     def _position(self) -> Path:
@@ -124,7 +130,9 @@ class LetterFile:
             position = json.loads(self._position.read_text())
         except FileNotFoundError:
             return 0
-        return int(position["bytes"]) if position["to"] == target else 0
+        inode = self.path.stat().st_ino
+        mine = position["to"] == target and position.get("inode", inode) == inode
+        return int(position["bytes"]) if mine else 0
 
     def _lines(self, begin: int) -> Iterator[bytes]:
         with self.path.open("rb") as file:
@@ -164,9 +172,15 @@ class LetterFile:
         home = self.path.parent if self.state == "waiting" else self.path.parent.parent
         target = home / state / self.path.name
         target.parent.mkdir(exist_ok=True)
-        if state == "replaying":
+        try:
+            self.path.replace(target)
+        except FileNotFoundError:
+            raise UnavailableError(
+                f"{self.path} has been moved meanwhile",
+                fix="ask for the replay again; it goes on from where the file is now",
+            ) from None
+        if state == "replaying":  # not before it is there: else another replay's would be lost
             target.with_suffix(".position").unlink(missing_ok=True)  # of one that went before
-        self.path.replace(target)
         sync_directories([target.parent, self.path.parent])
         return LetterFile(target, self.sink, state)
 

@@ -1,8 +1,12 @@
 """`replays.ndjson` beside a job's dead letters: who had records delivered again, and how it ended.
 
-One JSON object a line: `time`, `what` (asked, ended, failed; with `range ` before it where not
-letters but a range of the log goes again), `sink`, `to`, `by`, and counts. A line is synced before
-anything is done, so what cannot be taken down is not done.
+One JSON object a line: `time`, `what`, `sink`, `to`, `by`, and counts. `what` is asked, then ended,
+failed or stopped, with `records` as far as batches were delivered whole; or stop asked, by whoever
+had it stopped over the network. Before it stands `range ` where not letters but a range of the log
+goes again. `by` is what they say of themselves, `peer` the address that the request came from.
+
+The line `asked` is synced before anything is done, so what cannot be taken down is not done. After
+a kill -9 it is the last one of its replay: no line says how that ended.
 """
 
 import json
@@ -10,15 +14,19 @@ import os
 import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from penstock.router.clock import Clock
 from penstock.service import UnavailableError
 
+if TYPE_CHECKING:
+    from penstock.router.bounded import BoundedRun  # Spark, which most commands do without
+
 NAME: Final = "replays.ndjson"
+BY_MAX: Final = 128
+"""Characters of what somebody says of themselves."""
 
 
 def take_down(directory: Path, clock: Clock, what: str, **about: Any) -> None:
@@ -35,10 +43,27 @@ def take_down(directory: Path, clock: Clock, what: str, **about: Any) -> None:
     """
     line = json.dumps({"time": now_of(clock), "what": what, **about}) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / NAME).open("a") as file:
+    with _opened(directory) as file:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _opened(directory: Path) -> IO[str]:
+    """The file, to be written behind; what root makes is the directory's owner's, as the job is.
+
+    Only what is made here is given away: whoever owns the directory could have put a link there.
+    """
+    path, flags = directory / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    try:
+        number = os.open(path, flags | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError:
+        return path.open("a")
+    file = os.fdopen(number, "a")
+    if os.geteuid() == 0:
+        owner = directory.stat()
+        os.fchown(number, owner.st_uid, owner.st_gid)
+    return file
 
 
 def now_of(clock: Clock) -> str:
@@ -56,23 +81,12 @@ def who_types() -> str:
     return f"command line, for {name}"
 
 
-@dataclass(slots=True)
-class Typed:
-    """A replay from the command line, while it goes on.
-
-    Attributes:
-        records: How many were delivered, once that is known.
-    """
-
-    records: int = 0
-
-
 @contextmanager
-def typed(directory: Path, clock: Clock, kind: str = "", **about: Any) -> Iterator[Typed]:
-    """Take down that somebody asks for it, and how it ended.
+def typed(run: "BoundedRun", clock: Clock, kind: str = "", **about: Any) -> Iterator[None]:
+    """Take down that somebody asks for a replay from the command line, and how it ended.
 
     Args:
-        directory: As `take_down`.
+        run: Delivers it within the block.
         clock: As `take_down`.
         kind: Before the word for what was done.
         about: What was asked for.
@@ -80,18 +94,19 @@ def typed(directory: Path, clock: Clock, kind: str = "", **about: Any) -> Iterat
     Raises:
         UnavailableError: It cannot be taken down; where that is so before, nothing is done.
     """
-    about = {**about, "by": who_types()}
+    directory, about = run.config.dead_letters, {**about, "by": who_types()}
     _note(directory, clock, f"{kind}asked", about, "nothing was delivered")
-    replay = Typed()
     try:
-        yield replay
+        yield
     except BaseException as error:
         problem = str(error) or type(error).__name__
-        about |= {"records": 0, "problem": problem}
-        _note(directory, clock, f"{kind}failed", about, problem)
+        about |= {"records": run.progress.records, "problem": problem}
+        what = "stopped" if run.stop.is_set() else "failed"
+        _note(directory, clock, f"{kind}{what}", about, problem)
         raise
-    about |= {"records": replay.records, "problem": ""}
-    _note(directory, clock, f"{kind}ended", about, f"{replay.records} records were delivered")
+    records = run.progress.records
+    about |= {"records": records, "problem": ""}
+    _note(directory, clock, f"{kind}ended", about, f"{records} records were delivered")
 
 
 def _note(directory: Path, clock: Clock, what: str, about: dict[str, Any], so_far: str) -> None:

@@ -1,9 +1,13 @@
 """A replay in a process of its own, as others see it, and how it is ended before its time.
 
 The job does not run meanwhile, so its `admin` is free: the replay answers there, and
-`penstock router status` and whoever else looks sees how far it is and what keeps it. SIGTERM,
-Ctrl-C, or a POST with the token of actions end it between two batches, or as soon as the sink gives
-its batch up; a second signal ends the process at once.
+`penstock router status` and whoever else looks sees how far it is and what keeps it; where that
+address cannot be had, it goes on unseen. SIGTERM, Ctrl-C, the end of its terminal, or a POST with
+the token of actions end it between two batches, or as soon as the sink gives its batch up; a second
+signal ends the process at once.
+
+A signal's handler runs in the middle of whatever the main thread does, which may hold the lock of
+the very event that is to be set. So it writes a byte into a pipe, and a thread does the rest.
 """
 
 import json
@@ -14,18 +18,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
+import click
+import structlog
 from prometheus_client import CollectorRegistry
 from py4j.protocol import Py4JError
 
 from penstock.router.action_token import PATH, Answer, refusal
 from penstock.router.bounded import BoundedRun
 from penstock.router.clock import Clock
+from penstock.router.replay_notes import BY_MAX, take_down
 from penstock.router.telemetry import StatusCollector
-from penstock.service import ExitCode, Health, Status, Visitor, admin_server
+from penstock.service import (
+    AdminServer,
+    ExitCode,
+    Health,
+    Status,
+    UnavailableError,
+    Visitor,
+    admin_server,
+)
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NOHUP: Final = (signal.SIGHUP, signal.SIG_IGN)
+"""Whoever started it under nohup wants it to outlast the terminal."""
+
+_STOP: Final = b"s"
+_END_S: Final = 5.0
+_log = structlog.get_logger()
 
 
 @contextmanager
@@ -35,21 +56,35 @@ def attended(run: BoundedRun, clock: Clock) -> Iterator[None]:
     To be called on the main thread, once Spark is there: it takes SIGINT for itself.
 
     Raises:
-        UnavailableError: The address of `admin` is taken.
+        ConfigError: A file of `admin_access` cannot be used.
     """
     door = _Door(run, clock)
-    registry = CollectorRegistry()
-    registry.register(StatusCollector(door.status))
-    actions = {PATH: door.answer}
-    server = admin_server(door.status, registry, run.config.admin_access, actions)
-    server.start(run.config.admin)
-    before = {number: signal.signal(number, door.on_signal) for number in _SIGNALS}
+    server = _served(run, door)
+    taken = [it for it in _SIGNALS if (it, signal.getsignal(it)) != _NOHUP]
+    before = {number: signal.signal(number, door.on_signal) for number in taken}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        server.close(quietly=True)
+        if server is not None:
+            server.close(quietly=True)
+        door.close()
+
+
+def _served(run: BoundedRun, door: "_Door") -> AdminServer | None:
+    """Where the replay answers; None: nowhere, and it is said why."""
+    registry = CollectorRegistry()
+    registry.register(StatusCollector(door.status))
+    actions = {PATH: door.answer}
+    server = admin_server(door.status, registry, run.config.admin_access, actions)
+    try:
+        server.start(run.config.admin)
+    except UnavailableError as error:
+        said = f"{error}; so no `status` shows this replay, and signals alone stop it"
+        click.echo(said, err=True)
+        return None
+    return server
 
 
 class _Door:
@@ -58,6 +93,18 @@ class _Door:
     def __init__(self, run: BoundedRun, clock: Clock) -> None:
         self._run = run
         self._clock = clock
+        self._signalled = False
+        reading, writing = os.pipe()
+        self._pipe = os.fdopen(writing, "wb", buffering=0)
+        self._thread = threading.Thread(
+            target=self._listen, args=(reading,), name="stop", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Nothing is to be stopped any more."""
+        self._pipe.close()
+        self._thread.join(_END_S)
 
     def status(self) -> Status:
         """The replay as if it were a job with one sink."""
@@ -112,22 +159,35 @@ class _Door:
             wanted = None
         if not isinstance(wanted, dict) or wanted.get("do") != "stop":
             return "409 Conflict", {"error": "a replay is under way, without the job; do: stop"}
-        self._end()
-        return "202 Accepted", {"done": f"the replay to {self._run.progress.sink} is to stop"}
+        progress = self._run.progress
+        if wanted.get("sink") not in (None, progress.sink):
+            return "409 Conflict", {"error": f"the replay under way is one to {progress.sink}"}
+        by = str(wanted.get("by") or visitor.peer)[:BY_MAX]
+        kind = "range " if progress.unit == "batches" else ""
+        about = {"to": progress.sink, "by": by, "peer": visitor.peer}
+        try:
+            take_down(self._run.config.dead_letters, self._clock, f"{kind}stop asked", **about)
+        except OSError as error:  # it stops all the same, and says so where it ends
+            _log.warning("stop of a replay not taken down", reason=str(error), **about)
+        self._run.stop.set()
+        with suppress(ValueError):  # it is closed: the replay has just ended
+            self._pipe.write(_STOP)
+        return "202 Accepted", {"done": f"the replay to {progress.sink} is to stop"}
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
         """The first one ends the replay in good order, the second one the process."""
-        if self._run.stop.is_set():
+        if self._signalled or self._run.stop.is_set():  # which takes no lock
             os._exit(ExitCode.TEMPORARY)
+        self._signalled = True
+        self._pipe.write(_STOP)
         name = signal.Signals(number).name
-        os.write(2, f"{name}: the replay stops; once more ends it at once\n".encode())
-        self._end()
+        with suppress(OSError):  # the terminal may be gone
+            os.write(2, f"{name}: the replay stops; once more ends it at once\n".encode())
 
-    def _end(self) -> None:
-        self._run.stop.set()
-        # Elsewhere: this may be a signal's handler, in the middle of a call to Spark.
-        threading.Thread(target=self._cancel, name="cancel", daemon=True).start()
-
-    def _cancel(self) -> None:
-        with suppress(Py4JError, OSError):  # Spark is ending, or has ended
-            self._run.session.spark.sparkContext.cancelAllJobs()
+    def _listen(self, reading: int) -> None:
+        """Stop the replay, and what Spark does for it, for each byte that comes."""
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            while pipe.read(1):
+                self._run.stop.set()
+                with suppress(Py4JError, OSError):  # Spark is ending, or has ended
+                    self._run.session.spark.sparkContext.cancelAllJobs()

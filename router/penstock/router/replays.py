@@ -3,7 +3,7 @@
     POST /dead-letters   Authorization: Bearer TOKEN   (that of the job's `actions_token_file`)
     {"do": "list", "sink": "search"}                   files that wait, with their reasons
     {"do": "replay", "sink": "search", "to": "lake", "by": "alice"}   `to` and `by` may be left out
-    {"do": "stop", "by": "alice"}                      the one that is under way
+    {"do": "stop", "sink": "lake", "by": "alice"}      the one under way; `sink` may be left out
 
 One replay at a time. The target's query rests meanwhile, so that the sink has one writer; the other
 sinks go on. Each replay is taken down in `replays.ndjson` beside the letters, when it was asked for
@@ -30,7 +30,7 @@ from penstock.router.clock import Clock
 from penstock.router.config import JobConfig
 from penstock.router.letters import find_letters
 from penstock.router.query import SinkQuery
-from penstock.router.replay_notes import now_of, take_down
+from penstock.router.replay_notes import BY_MAX, now_of, take_down
 from penstock.router.replay_progress import Progress
 from penstock.router.sinks import Sink
 from penstock.service import ServiceError, Visitor
@@ -42,7 +42,6 @@ LISTED_MAX: Final = 50
 REST_S: Final = 60.0
 """How long a sink may take to end the batch it works on."""
 
-_BY_MAX: Final = 128
 _COUNT_EVERY_NS: Final = 5 * 10**9
 _log = structlog.get_logger()
 
@@ -52,6 +51,8 @@ class Replay:
     """What somebody asked for.
 
     Attributes:
+        by: Who that is, as they say.
+        peer: Where the request came from.
         stop: Set when it is to end before its time.
         progress: How far it is.
     """
@@ -61,6 +62,7 @@ class Replay:
     by: str
     files: int
     asked_ns: int
+    peer: str = ""
     stop: threading.Event = field(default_factory=threading.Event)
     progress: Progress = field(default_factory=lambda: Progress("files"))
 
@@ -121,7 +123,7 @@ class Replays:
             wanted = None
         wanted = wanted if isinstance(wanted, dict) else {}
         if wanted.get("do") == "stop":
-            return self._stop(str(wanted.get("by") or visitor.peer)[:_BY_MAX])
+            return self._stop(wanted, visitor.peer)
         return self._about_letters(wanted, visitor.peer)
 
     def _about_letters(self, wanted: Mapping[str, Any], peer: str) -> Answer:
@@ -217,24 +219,29 @@ class Replays:
         files = len(find_letters(self._config.dead_letters, sink=sink))
         if not files:
             return "409 Conflict", {"error": f"{sink} has no dead letters that wait"}
-        by = str(wanted.get("by") or peer)[:_BY_MAX]
+        by = str(wanted.get("by") or peer)[:BY_MAX]
         with self._lock:
             if self._ends:
                 return "409 Conflict", {"error": "the job ends; ask when it runs again"}
             if self._state is not _State.NONE:
                 return "409 Conflict", {"error": "another replay is under way; wait for its end"}
-            replay = Replay(sink, target, by, files, self._clock.monotonic_ns())
+            replay = Replay(sink, target, by, files, self._clock.monotonic_ns(), peer)
             self._note(replay, "asked", files=files)  # what cannot be taken down is not done
             self._replay, self._state, self._stopped_by = replay, _State.ASKED, ""
         return "202 Accepted", {"done": f"{files} files of {sink} go to {target}", "files": files}
 
-    def _stop(self, by: str) -> Answer:
+    def _stop(self, wanted: Mapping[str, Any], peer: str) -> Answer:
         replay = self._replay
         if replay is None:
             return "409 Conflict", {"error": "no replay is under way"}
-        self._stopped_by = by
+        if wanted.get("sink") not in (None, replay.target):
+            return "409 Conflict", {"error": f"the replay under way is one to {replay.target}"}
+        by = self._stopped_by = str(wanted.get("by") or peer)[:BY_MAX]
+        try:
+            self._note(replay, "stop asked", by=by, peer=peer)
+        except OSError as error:  # it stops all the same, and says so where it ends
+            _log.warning("stop of a replay not taken down", reason=str(error))
         replay.stop.set()
-        _log.info("replay to stop", sink=replay.sink, to=replay.target, by=by)
         return "202 Accepted", {"done": f"the replay to {replay.target} is to stop"}
 
     def _why_stopped(self, replay: Replay) -> str:
@@ -259,7 +266,8 @@ class Replays:
             problem, records = self._why_stopped(replay), replay.progress.records
             self._finish(replay, records=records, problem=problem, ended=False)
         except Exception as error:  # noqa: BLE001 - the job goes on, whatever a sink raises
-            self._finish(replay, problem=str(error) or type(error).__name__, ended=False)
+            problem, records = str(error) or type(error).__name__, replay.progress.records
+            self._finish(replay, records=records, problem=problem, ended=False)
         else:
             self._finish(replay, records=records, ended=False)
 
@@ -287,7 +295,8 @@ class Replays:
         Raises:
             OSError: The disk failed.
         """
-        about = {"sink": replay.sink, "to": replay.target, "by": replay.by, **facts}
+        about: dict[str, Any] = {"sink": replay.sink, "to": replay.target, "by": replay.by}
+        about |= {"peer": replay.peer, **facts}
         _log.info(f"replay {what}", **about)
         take_down(self._config.dead_letters, self._clock, what, **about)
 

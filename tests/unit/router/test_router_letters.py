@@ -22,7 +22,7 @@ from penstock.router.errors import StoppedError
 from penstock.router.feed import Feed
 from penstock.router.letters import Letter, LetterFile, as_rows, find_letters
 from penstock.router.reading import LogState
-from penstock.service import ConfigError
+from penstock.service import ConfigError, UnavailableError
 from tests.unit.router.sink_rows import context, row, table
 from tests.unit.router.test_router_config import JOB, load
 
@@ -81,6 +81,32 @@ def test_letters_under_replay_do_not_stand_in_the_way_of_new_ones(tmp_path: Path
     assert len(find_letters(tmp_path / "dead", done=True)) == 2
 
 
+def test_a_list_that_is_out_of_date_takes_nothing_from_the_replay_since(tmp_path: Path) -> None:
+    """As when the job moved the file between a listing and the end of the job."""
+    refuse(tmp_path, 7, 8)
+    (listed,) = find_letters(tmp_path / "dead")
+    begun = listed.begin()
+    begun._keep("lake", 40)
+    with pytest.raises(UnavailableError, match="has been moved meanwhile"):
+        listed.begin()
+    assert begun._delivered("lake") == 40
+
+
+def test_how_far_a_file_is_holds_for_no_other_of_its_name(tmp_path: Path) -> None:
+    """Killed between a file's end and the removal of its position, or before the latter was."""
+    refuse(tmp_path, 7, 8)
+    (file,) = find_letters(tmp_path / "dead")
+    begun = file.begin()
+    begun._keep("lake", 40)
+    position = begun._position.read_bytes()
+    begun.end()
+    refuse(tmp_path, 7, 8)
+    (file,) = find_letters(tmp_path / "dead")
+    again = file.begin()
+    again._position.write_bytes(position)
+    assert again._delivered("lake") == 0
+
+
 def test_what_a_killed_replay_left_is_replayed_before_newer_letters_take_its_place(
     tmp_path: Path,
 ) -> None:
@@ -123,7 +149,11 @@ def test_a_replayed_file_stays_delivered_when_the_next_one_lies_within_its_offse
     config = load(tmp_path, sinks=lake, checkpoint_dir=str(tmp_path / "checkpoint"))
     session: Any = None
     run = RunWithoutSpark(config, session, LogState({}, {}), None, SystemClock())
+    of_a_range = tmp_path / "checkpoint" / "lake" / "replay" / "journal"
+    of_a_range.parent.mkdir(parents=True)
+    of_a_range.touch()
     assert replay_letters(run, find_letters(tmp_path / "dead"), None, print) == 3
+    assert of_a_range.exists(), "a stopped replay of a range goes on with it"
     found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
     assert sorted(found["offset"].to_pylist()) == [1, 5, 9]
 

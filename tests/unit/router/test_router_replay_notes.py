@@ -3,9 +3,11 @@
 import json
 import os
 import pwd
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from click.testing import CliRunner
 from penstock.router import bounded, replay_process
 from penstock.router.cli import cli
 from penstock.router.clock import SystemClock
-from penstock.router.replay_notes import typed, who_types
+from penstock.router.config import JobConfig
+from penstock.router.letters import LetterFile, find_letters
+from penstock.router.replay_notes import take_down, typed, who_types
 from penstock.service import UnavailableError
 
 LETTERS = Path("checkpoint/dead_letters")
@@ -44,17 +48,25 @@ def delivered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
 
     @contextmanager
-    def run(*_: Any, **__: Any) -> Iterator[None]:
-        yield None
+    def run(config: JobConfig, **_: Any) -> Iterator[Any]:
+        yield its(config.dead_letters)
 
-    def replay(_: None, files: list[Any], *__: Any) -> int:
+    def replay(run: Any, files: list[Any], *_: Any) -> int:
         found.append(len(files))
+        run.progress.records = 3
         return 3
 
     monkeypatch.setattr(bounded, "bounded_run", run)
     monkeypatch.setattr(bounded, "replay_letters", replay)
     monkeypatch.setattr(replay_process, "attended", lambda *_: nullcontext())
     return found
+
+
+def its(directory: Path) -> Any:
+    """What a run has that is taken down."""
+    config = SimpleNamespace(dead_letters=directory)
+    progress = SimpleNamespace(records=0)
+    return SimpleNamespace(config=config, progress=progress, stop=threading.Event())
 
 
 def taken_down(directory: Path) -> list[dict[str, Any]]:
@@ -79,15 +91,62 @@ def test_what_cannot_be_taken_down_is_not_done(job: Path, delivered: list[int]) 
     assert "nothing was delivered" in done.output
 
 
-def test_a_replay_that_fails_is_taken_down_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["failed", "stopped"])
+def test_a_replay_that_ends_early_is_taken_down_too(tmp_path: Path, what: str) -> None:
+    run = its(tmp_path)
+
+    def replay() -> None:
+        run.progress.records = 90
+        if what == "stopped":
+            run.stop.set()
+        raise UnavailableError("the sink is away", fix="wait")
+
     with (
         pytest.raises(UnavailableError, match="the sink is away"),
-        typed(tmp_path, SystemClock(), "range ", sink="lake"),
+        typed(run, SystemClock(), "range ", sink="lake"),
     ):
-        raise UnavailableError("the sink is away", fix="wait")
-    asked, failed = taken_down(tmp_path)
-    assert (asked["what"], failed["what"]) == ("range asked", "range failed")
-    assert "the sink is away" in failed["problem"]
+        replay()
+    asked, early = taken_down(tmp_path)
+    assert (asked["what"], early["what"]) == ("range asked", f"range {what}")
+    assert "the sink is away" in early["problem"]
+    assert early["records"] == 90
+
+
+def test_what_the_job_moved_before_it_ended_is_found_where_it_is(
+    job: Path, delivered: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job still runs when the command begins, and has the lock."""
+    begin = bounded.bounded_run
+
+    @contextmanager
+    def run(config: JobConfig, **keys: Any) -> Iterator[Any]:
+        (file,) = find_letters(config.dead_letters)
+        file.begin()._keep("lake", 1)
+        with begin(config, **keys) as found:
+            yield found
+
+    def replay(_: Any, files: list[LetterFile], *__: Any) -> int:
+        delivered.extend(it.begin()._delivered("lake") for it in files)
+        return 0
+
+    monkeypatch.setattr(bounded, "bounded_run", run)
+    monkeypatch.setattr(bounded, "replay_letters", replay)
+    done = CliRunner().invoke(cli, ["dlq", "replay", str(job)])
+    assert (done.exit_code, delivered) == (0, [1]), done.output
+
+
+def test_what_root_makes_is_the_directorys_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only what it makes: a file that is there stays whose it is."""
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda _, *owner: given.append(owner))
+    for what in ("asked", "ended"):
+        take_down(tmp_path, SystemClock(), what)
+    owner = tmp_path.stat()
+    assert given == [(owner.st_uid, owner.st_gid)]
+    assert [it["what"] for it in taken_down(tmp_path)] == ["asked", "ended"]
 
 
 def test_the_name_is_the_machines_and_not_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import threading
 import urllib.error
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from typing_extensions import override
 
 from penstock.router.action_token import PATH
 from penstock.router.cli import cli
 from penstock.router.clock import SystemClock
 from penstock.router.replay_process import attended
 from penstock.router.replay_progress import Progress
-from penstock.service import ask_admin
+from penstock.service import ExitCode, ask_admin
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 from tests.unit.router.test_router_config import JOB, load
@@ -34,7 +36,7 @@ class Run:
             "actions_token_file": str(directory / "token"),
             "admin": f"127.0.0.1:{free_port()}",
         }
-        self.config = load(directory, **self.keys)
+        self.config = load(directory, checkpoint_dir=str(directory / "checkpoint"), **self.keys)
         self.stop = threading.Event()
         self.progress = Progress("batches", "lake")
         self.progress.done, self.progress.of = 1, 3
@@ -72,7 +74,7 @@ def test_a_replay_is_seen_where_the_job_would_be(tmp_path: Path) -> None:
         run.ask("/status")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_it_and_what_spark_does_for_it(tmp_path: Path, number: int) -> None:
     run: Any = Run(tmp_path)
     before = signal.getsignal(number)
@@ -83,12 +85,58 @@ def test_a_signal_stops_it_and_what_spark_does_for_it(tmp_path: Path, number: in
     assert signal.getsignal(number) is before
 
 
+def test_a_signal_takes_no_lock_that_the_main_thread_may_hold(tmp_path: Path) -> None:
+    class Elsewhere(threading.Event):
+        @override
+        def set(self) -> None:
+            assert threading.current_thread() is not threading.main_thread()
+            super().set()
+
+    run: Any = Run(tmp_path)
+    run.stop = Elsewhere()
+    with attended(run, SystemClock()):
+        with run.stop._cond:  # as inside `wait`
+            os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(run.stop.is_set)
+
+
+def test_who_wants_it_to_outlast_the_terminal_has_it_so(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with attended(run, SystemClock()):
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_where_its_address_is_taken_it_goes_on_unseen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run: Any = Run(tmp_path)
+    host, port = run.config.admin.split(":")
+    with socket.create_server((host, int(port))), attended(run, SystemClock()):
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(run.stop.is_set)
+    assert "no `status` shows this replay" in capsys.readouterr().err
+
+
+def test_a_token_is_not_sent_in_clear_text_over_a_network(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.keys["admin"] = "192.0.2.7:9294"
+    done = run.command(tmp_path, "stop-replay")
+    assert "the token is not sent to 192.0.2.7:9294 over plain http" in done.output
+    assert done.exit_code == ExitCode.CONFIG
+
+
 def test_whoever_shows_the_token_stops_it(tmp_path: Path) -> None:
     run: Any = Run(tmp_path)
     with attended(run, SystemClock()):
         for body, token, code in (
             (b'{"do": "stop"}', "wrong", 401),
             (b'{"do": "replay", "sink": "lake"}', TOKEN, 409),
+            (b'{"do": "stop", "sink": "attic"}', TOKEN, 409),
             (b"[" * 10_000, TOKEN, 409),
         ):
             with pytest.raises(urllib.error.HTTPError) as caught:
@@ -99,6 +147,11 @@ def test_whoever_shows_the_token_stops_it(tmp_path: Path) -> None:
         done = run.command(tmp_path, "stop-replay")
         assert (done.exit_code, done.output) == (0, "the replay to lake is to stop\n")
         assert run.stop.is_set()
+    (line,) = (run.config.dead_letters / "replays.ndjson").read_text().splitlines()
+    note = json.loads(line)
+    assert (note["what"], note["to"]) == ("range stop asked", "lake")
+    assert note["by"] == "penstock router stop-replay"
+    assert note["peer"].startswith("127.0.0.1:")
 
 
 def test_the_command_says_why_it_cannot(tmp_path: Path) -> None:

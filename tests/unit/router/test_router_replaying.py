@@ -11,7 +11,7 @@ from penstock.router.bounded import ReplayStoppedError
 from penstock.router.core.offsets import Readable, StreamPartition
 from penstock.router.errors import StoppedError
 from penstock.router.reading import LogState
-from penstock.router.replay_progress import Progress
+from penstock.router.replay_progress import Progress, ReplayNote
 from penstock.router.sinks import Sink, SinkContext
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context
@@ -32,6 +32,10 @@ class Listening(Notebook):
     def begin_anew(self) -> None:
         self.heard.append("begin_anew")
 
+    @override
+    def go_on(self) -> None:
+        self.heard.append("go_on")
+
 
 class Run:
     """Has a readable log of ten records and delivers none."""
@@ -44,9 +48,11 @@ class Run:
         self.chunks: list[tuple[int, int]] = []
         self.stops_before: int | None = None
         self.progress = Progress("batches")
+        self.anew: list[bool] = []
         self._directory = directory
 
     def context(self, sink: str, state_dir: Path, *, anew: bool) -> SinkContext:
+        self.anew.append(anew)
         return context(self._directory)
 
     def rows(self, chunk: Any) -> Any:
@@ -103,6 +109,66 @@ def test_a_stopped_replay_goes_on_behind_its_last_batch(tmp_path: Path) -> None:
     ]
     with pytest.raises(ConfigError, match="no replay to lake was ended before its time"):
         backfill.resume(then, "lake", print)
+
+
+@pytest.mark.parametrize("stops_before", [0, 2])
+def test_a_sink_that_goes_on_has_what_it_wrote_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops_before: int
+) -> None:
+    """Also of the first batch."""
+    made: list[Listening] = []
+
+    def opened(_: Any, its: SinkContext) -> Sink:
+        made.append(Listening(its))
+        return made[-1]
+
+    monkeypatch.setattr(backfill, "open_sink", opened)
+    run: Any = Run(tmp_path, **THREES)
+    run.stops_before = stops_before
+    with pytest.raises(ReplayStoppedError):
+        backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print)
+    run.stops_before = None
+    backfill.resume(run, "lake", print)
+    assert [it.heard for it in made] == [["begin_anew"], ["go_on"]]
+    assert run.anew == [True, False]
+
+
+@pytest.mark.usefixtures("quiet_sink")
+def test_a_replay_that_was_killed_behind_its_last_batch_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run: Any = Run(tmp_path, **THREES)
+    with monkeypatch.context() as patched:
+        patched.setattr(ReplayNote, "remove", lambda _: None)
+        backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print)
+    said: list[str] = []
+    assert backfill.resume(run, "lake", said.append) == 0
+    assert said == ["the replay to lake had come to its end: 4 batches were delivered"]
+    with pytest.raises(ConfigError, match="no replay to lake was ended before its time"):
+        backfill.resume(run, "lake", print)
+
+
+@pytest.mark.usefixtures("quiet_sink")
+def test_an_unfinished_replay_is_not_given_up_without_a_word(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path, **THREES)
+    run.stops_before = 1
+    said: list[str] = []
+    for _ in range(2):
+        with pytest.raises(ReplayStoppedError):
+            backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, said.append)
+    assert ["given up" in line for line in said] == [False, True, False]
+
+
+@pytest.mark.usefixtures("quiet_sink")
+def test_a_batch_is_written_down_before_a_terminal_that_is_gone_hears_of_it(tmp_path: Path) -> None:
+    def gone(_: str) -> None:
+        raise OSError("the terminal is gone")
+
+    run: Any = Run(tmp_path, **THREES)
+    with pytest.raises(OSError, match="gone"):
+        backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, gone)
+    backfill.resume(run, "lake", print)
+    assert run.chunks == [(0, 3), (3, 6), (6, 9), (9, 10)]
 
 
 @pytest.mark.usefixtures("quiet_sink")

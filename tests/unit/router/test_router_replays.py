@@ -11,6 +11,7 @@ import pytest
 from penstock.router.bounded import ReplayStoppedError
 from penstock.router.core.offsets import Offsets
 from penstock.router.errors import StoppedError
+from penstock.router.job import Job
 from penstock.router.replays import REST_S, Replay, Replays
 from penstock.service import Visitor
 from tests.support.waiting import wait_until
@@ -143,13 +144,15 @@ def test_a_sink_that_need_not_rest_after_all_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_replay_that_fails_leaves_the_job_running(tmp_path: Path) -> None:
-    def fail(_: Replay) -> int:
+    def fail(replay: Replay) -> int:
+        replay.progress.records = 9
         raise RuntimeError("the destination is on fire")
 
     job = Running(tmp_path, fail)
     job.ask(do="replay")
     wait_until(job.is_done)
     assert job.replays.info()["last"]["problem"] == "the destination is on fire"
+    assert (job.taken_down()[-1]["what"], job.taken_down()[-1]["records"]) == ("failed", 9)
     assert job.query._query.isActive
     assert job.ask(do="replay")[0] == "202 Accepted"  # another try is possible
 
@@ -224,11 +227,18 @@ def test_a_replay_is_seen_and_stopped_by_whoever_may(tmp_path: Path) -> None:
     shown = job.replays.info()["progress"]
     assert (shown["sink"], shown["done"], shown["of"], shown["unit"]) == ("lake", 1, 3, "files")
     assert job.replays.problem == "replay to lake: ConnectionRefusedError"
+    assert job.ask(do="stop", sink="attic", by="bob")[0] == "409 Conflict", "that is another one"
+    assert not job.replays._replay.stop.is_set()  # type: ignore[union-attr] # there is one
     assert job.ask(do="stop", by="bob")[0] == "202 Accepted"
     wait_until(job.is_done)
     last = job.replays.info()["last"]
     assert last["problem"].startswith("stopped by bob after 1 of 3 files, 20 records; ask again")
-    assert [it["what"] for it in job.taken_down()] == ["asked", "stopped"]
+    assert [(it["what"], it["by"], it["peer"]) for it in job.taken_down()] == [
+        ("asked", "alice", "10.0.0.1:5"),
+        ("stop asked", "bob", "10.0.0.1:5"),
+        ("stopped", "alice", "10.0.0.1:5"),
+    ]
+    assert job.taken_down()[-1]["records"] == 20
     assert job.replays.info()["progress"] is None
     assert job.query._query.isActive, "the sink goes on"
     assert job.ask(do="replay")[0] == "202 Accepted"
@@ -261,6 +271,16 @@ def test_the_job_s_end_ends_a_replay_and_none_begins_then(tmp_path: Path) -> Non
     waiting.ask(do="replay")
     waiting.replays.end()  # before the sink rests
     assert [it["what"] for it in waiting.taken_down()] == ["asked", "stopped"]
+
+
+def test_a_job_that_fails_ends_a_replay_that_was_asked_for(tmp_path: Path) -> None:
+    """It is closed, and was never drained."""
+    its = Running(tmp_path)
+    job = Job(its.job)
+    visitor = Visitor(f"Bearer {TOKEN}", None, "10.0.0.1:5")
+    assert job._replays.answer(visitor, b'{"do": "replay", "sink": "lake"}')[0] == "202 Accepted"
+    job.close()
+    assert [it["what"] for it in its.taken_down()] == ["asked", "stopped"]
 
 
 def test_a_replay_whose_sink_hangs_is_named_at_the_end(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ is still on its way either, and it says how many rows it has. So it is known whi
 batch are there, they are left out, and a new stream takes the others. Rows can be queried as soon
 as an append is answered.
 
-That holds for the batch in work, and as long as the sink's directory (`checkpoint_dir`) is kept. A
-replay and dead letters are delivered again on purpose, and so is a batch whose last append was of a
-stream that Google has forgotten meanwhile (counted as `unknown`). The columns `stream`,
-`incarnation`, `partition` and `offset` tell rows that are there twice.
+That holds for the batch in work, and as long as the sink's directory (`checkpoint_dir`) is kept. It
+holds also for the batch that a replay of a range had in work, when that goes on. A replay and dead
+letters are delivered again on purpose, and so are the letters that a stopped replay had in work and
+a batch whose last append was of a stream that Google has forgotten meanwhile (counted as
+`unknown`). The columns `stream`, `incarnation`, `partition` and `offset` tell rows that are there
+twice.
 
 The table is yours to make; columns that it has beside these get their defaults:
 
@@ -131,6 +133,12 @@ class BigQuery(RequestSink):
     def begin_anew(self) -> None:
         """The journal of the job's own batch stays as it is."""
         self._journal = Journal(self.context.state_dir / "bigquery-again.json")
+
+    @override
+    def go_on(self) -> None:
+        """The stream that was appended to is asked, as after a crash of the job."""
+        self.begin_anew()
+        self._journal.read()
 
     @override
     def write(self, rows: pa.Table) -> None:

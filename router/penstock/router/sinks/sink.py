@@ -165,6 +165,14 @@ class Sink(Protocol):
         """
         return
 
+    def go_on(self) -> None:
+        """A replay of a range goes on that was ended early; instead of `begin_anew`.
+
+        The first batch that comes may have been in work then, perhaps in part or as a whole, and
+        `state_dir` is what that replay left. No other replay's is ever in it.
+        """
+        self.begin_anew()
+
     def preview(self, rows: pa.Table) -> list[Preview]:
         """What `write` would send for these rows; sends, opens and keeps nothing.
 

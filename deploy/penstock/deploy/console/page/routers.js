@@ -47,9 +47,10 @@ function replay({ name, replays }) {
 function underWay(name, { under_way: sink, progress, stoppable }) {
   const { done, of, unit, records, problem } = progress;
   const far = Number(of) ? ` ${done} of ${of} ${unit}, ${count(Number(records))} records.` : "";
+  const what = unit === "batches" ? "A range of the log goes again" : "Dead letters go";
   const waits = problem ? ` It waits: ${problem}` : "";
   return el("div", { class: "note", role: "status" },
-    el("span", {}, `Dead letters go to ${sink}; it takes nothing else meanwhile.${far}${waits}`),
+    el("span", {}, `${what} to ${sink}; it takes nothing else meanwhile.${far}${waits}`),
     stoppable ? el("button", { type: "button", "data-router": name, "data-stops": sink }, `Stop the replay to ${sink} …`) : null);
 }
 
