@@ -335,6 +335,8 @@ def _dropped(state: _State) -> dict[str, dict[str, int]]:
 
 
 _ending = False
+_exit_left_s = limits.EXIT_FLUSH_MS / 1000
+"""How long the end of the process may still wait for answers, all who flush in it together."""
 
 
 def _renew_after_fork() -> None:
@@ -352,8 +354,18 @@ def _flush_at_exit() -> None:
     global _ending  # noqa: PLW0603 - once in the life of a process
     _ending = True
     for emitter in list(_EMITTERS):
-        emitter.flush(limits.EXIT_FLUSH_MS / 1000)
+        flush_at_exit(emitter)
         emitter.retire()
+
+
+def flush_at_exit(emitter: Emitter) -> bool:
+    """`Emitter.flush` with what time is left; what others do meanwhile takes none of it."""
+    global _exit_left_s  # noqa: PLW0603 - as above
+    began_ns = clock.monotonic_ns()
+    try:
+        return emitter.flush(_exit_left_s)
+    finally:
+        _exit_left_s = max(0.0, _exit_left_s - (clock.monotonic_ns() - began_ns) / 1e9)
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)

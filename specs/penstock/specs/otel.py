@@ -17,9 +17,9 @@ from penstock.specs import environment, hooks
 from penstock.specs.app import process_emitter
 from penstock.specs.attributes import clean_attributes, encodable
 from penstock.specs.bound import Bound
-from penstock.specs.emit import Emitter, is_ending
+from penstock.specs.emit import Emitter, flush_at_exit, is_ending
 from penstock.specs.errors import MissingExtraError
-from penstock.specs.limits import ATTRIBUTES_MAX, EXIT_FLUSH_MS
+from penstock.specs.limits import ATTRIBUTES_MAX
 from penstock.specs.wire import encode_json
 
 try:
@@ -102,7 +102,7 @@ class _Outlet:
     def shutdown(self) -> None:
         """The emitter outlives the SDK, unless the process ends and that was set up before it."""
         if is_ending():
-            self.flush(EXIT_FLUSH_MS)
+            flush_at_exit(self._emitter or process_emitter())
 
     def _resource_json(self, emitter: Emitter, resource: Resource) -> bytes | None:
         """The SDK's resource over the emitter's, as JSON; None when it adds nothing to it."""
