@@ -1,6 +1,7 @@
 """Files that rotation compressed before they were read, which are read on in what it left."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,33 @@ def test_what_was_compressed_unread_is_read_once_through_kills(
             expected[name].append(70_000)
         expect(logd, expected)
         assert not any("compressed_read" in detail(collector, name) for name in names)
+
+
+def test_an_old_one_with_the_same_first_line_is_not_read_again(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """That line is all that was read of the file that is gone."""
+    path = tmp_path / "banner" / "app.log"
+    path.parent.mkdir()
+    path.write_text(numbered(0, 1))
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "collector", nats_url, [source(path, "banner")]) as collector,
+    ):
+        expect(logd, {"banner": [0]})
+        wait_until(collector.is_idle)
+        assert collector.daemon.stop() == 0
+        with path.open("a") as file:
+            file.write(numbered(1, 10))
+        gzipped(path, "app.log.1")
+        path.write_text(numbered(0, 9000))
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        gzipped(path, "app.log.7")
+        collector.daemon.start()
+        expect(logd, {"banner": [*range(10)]})
+        wait_until(collector.is_idle)
+        assert detail(collector, "banner")["compressed_read"] == 1
+        expect(logd, {"banner": [*range(10)]})
 
 
 def detail(collector: Collector, name: str) -> dict[str, Any]:

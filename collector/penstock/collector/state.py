@@ -9,6 +9,7 @@
      "urgent_senders": {"<id>": 41},      the same into the spool of audit and event records
      "lanes": [["spool", "app", "telemetry.logs.shop", 1048577]],   done up to this sequence
      "files": [{...}],                    see `penstock.collector.core.files`
+     "marks": {"1": [900, 17638700000000, 17, 17, "<hash>"]},   of files, by generation; may lack
      "next_generation": 3,
      "sources": ["files"]}                file sources that ran before
 
@@ -16,12 +17,12 @@ It is replaced as a whole. An old one is safe: what it has forgotten is read aga
 it already. A new one is durable before any segment of the spool that it passes is deleted.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 from uuid import UUID, uuid4
 
 from penstock.collector.core.batch import LaneKey
-from penstock.collector.core.files import FileState
+from penstock.collector.core.files import FileState, Mark
 
 VERSION: Final = 1
 SPOOL_ORIGIN: Final = "spool"
@@ -106,6 +107,11 @@ class State:
                 for key, sequence in self.lanes.items()
             ],
             "files": [state.as_dict() for state in self.files],
+            "marks": {
+                str(state.generation): list(astuple(state.mark))
+                for state in self.files
+                if state.mark is not None
+            },
             "next_generation": self.next_generation,
             "sources": self.sources,
         }
@@ -120,6 +126,10 @@ def read_state(document: dict[str, Any]) -> State:
     if document["version"] != VERSION:
         msg = f"checkpoint version {document['version']} is not known; this one reads {VERSION}"
         raise NewerStateError(msg)
+    files = [FileState(**state) for state in document["files"]]
+    for state in files:
+        mark = document.get("marks", {}).get(str(state.generation))
+        state.mark = None if mark is None else Mark(*mark)
     return State(
         incarnation=UUID(document["incarnation"]),
         cursor=document["cursor"],
@@ -131,7 +141,7 @@ def read_state(document: dict[str, Any]) -> State:
             LaneKey(origin, source, subject, *branch): sequence
             for origin, source, subject, sequence, *branch in document["lanes"]
         },
-        files=[FileState(**state) for state in document["files"]],
+        files=files,
         next_generation=document["next_generation"],
         sources=document["sources"],
     )

@@ -1,4 +1,4 @@
-"""The table of compressed files; the letters are those of `penstock.collector.core.compressed`."""
+"""Compressed files, looked for, looked at and read on."""
 
 import gzip
 import os
@@ -12,57 +12,17 @@ import pytest
 import structlog
 import zstandard
 
-from penstock.collector.core.compressed import End, Fit, Next, Seen, choose, fit
-from penstock.collector.core.files import FileState, Found, Generations
-from penstock.collector.limits import FILE_READ_BYTES
+from penstock.collector.core.files import FileState
+from penstock.collector.limits import FILE_READ_BYTES, HEAD_BYTES
 from penstock.collector.source_sections import FileSource as FileSection
-from penstock.collector.sources.compressed import Search
+from penstock.collector.sources.compressed import CompressedTail, Search
 from penstock.collector.sources.tail import Tail
+from penstock.collector.sources.unpacking import siblings
+from tests.support.gone_files import MODIFIED_NS, gone
 
-HEAD = b"first line\n"
 CONTENT = b"".join(b"%d %d\n" % (n, random.Random(n).getrandbits(64)) for n in range(16_000))
 ZIPPED = gzip.compress(CONTENT, 1)
-A, B = "/a.gz", "/b.gz"
 WAIT_NS = 30 * 10**9
-
-
-def gone(position: int = 20, *, head: bytes = HEAD, path: str = "/x.log") -> FileState:
-    state = Generations().begin("s", Found(1, 2, len(head), head), path)
-    state.position = position
-    return state
-
-
-@pytest.mark.parametrize(
-    ("letter", "seen", "expected"),
-    [
-        ("a", Seen(HEAD[:5], 5, End.OPEN), Fit.UNDECIDED),
-        ("b", Seen(HEAD[:5], 5, End.BROKEN), Fit.UNKNOWN),
-        ("c", Seen(HEAD[:5], 5, End.WHOLE), Fit.OTHER),
-        ("d", Seen(b"other line\n", 11, End.OPEN), Fit.OTHER),
-        ("e", Seen(HEAD + b"more", 100, End.OPEN), Fit.UNDECIDED),
-        ("f", Seen(HEAD, 100, End.BROKEN), Fit.BROKEN),
-        ("g", Seen(HEAD, 19, End.WHOLE), Fit.OTHER),
-        ("h", Seen(HEAD, 20, End.WHOLE), Fit.REST),
-    ],
-)
-def test_each_row_of_the_table(letter: str, seen: Seen, expected: Fit) -> None:
-    assert fit(gone(), seen) is expected
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ({}, (Next.GIVE_UP, "")),
-        ({A: Seen(HEAD, 50, End.WHOLE), B: Seen(b"", 0, End.OPEN)}, (Next.LOOK, B)),
-        ({A: Seen(HEAD, 50, End.WHOLE), B: Seen(HEAD, 60, End.WHOLE)}, (Next.READ, B)),
-        ({A: Seen(HEAD, 50, End.WHOLE), B: Seen(HEAD, 60, End.BROKEN)}, (Next.READ, A)),
-        ({A: Seen(HEAD, 10, End.WHOLE), B: Seen(HEAD, 60, End.BROKEN)}, (Next.WAIT, "")),
-        ({A: Seen(b"", 0, End.BROKEN, fresh=True)}, (Next.WAIT, "")),
-        ({A: Seen(b"", 0, End.BROKEN)}, (Next.GIVE_UP, "")),
-    ],
-)
-def test_what_is_done_next(found: dict[str, Seen], expected: tuple[Next, str]) -> None:
-    assert choose(gone(), found) == expected
 
 
 class Seeking:
@@ -74,6 +34,8 @@ class Seeking:
         self.notes: Counter[str] = Counter()
         self.errors: list[str] = []
         self.steps = 0
+        self.poll_ns = section.poll_ms * 1_000_000
+        self.polls = 0
         self.search = Search(
             section,
             lambda what: self.notes.update([what]),
@@ -82,13 +44,15 @@ class Seeking:
         )
 
     def lost(self, position: int) -> FileState:
-        return gone(position, head=CONTENT[:1024], path=str(self.directory / "app.log"))
+        path = str(self.directory / "app.log")
+        return gone(position, content=CONTENT, head_length=HEAD_BYTES, path=path)
 
     def seek(self, *lost: FileState, now_ns: int = 0) -> list[tuple[FileState, Tail | None]]:
-        """Steps until there is nothing more to look at."""
+        """Steps of a later poll until there is nothing more to look at."""
         more = True
+        self.polls += 1
         while more:
-            decided, more = self.search.seek(lost, now_ns)
+            decided, more = self.search.seek(lost, now_ns + self.polls * self.poll_ns)
             self.steps += 1
             if decided:
                 return decided
@@ -175,7 +139,7 @@ def test_one_with_a_wrong_byte_gives_nothing(seeking: Seeking) -> None:
     assert seeking.seek(state, now_ns=WAIT_NS + 1) == []
     assert seeking.notes == {"compressed_refused": 1}
     (seeking.directory / "app.log.1.gz").unlink()
-    assert [tail for _, tail in seeking.seek(state)] == [None]
+    assert [tail for _, tail in seeking.seek(state, now_ns=WAIT_NS + 1)] == [None]
     assert seeking.notes["files_gone"] == 1
 
 
@@ -197,13 +161,132 @@ def test_a_bomb_is_looked_at_in_steps_and_refused_at_the_limit(seeking: Seeking)
     assert 20 < seeking.steps < 30
 
 
-def test_of_equal_heads_the_longest_is_taken_and_each_once(seeking: Seeking) -> None:
+def compressed(path: Path, content: bytes, modified_ns: int) -> None:
+    """As gzip makes it, which keeps the time."""
+    path.write_bytes(gzip.compress(content))
+    os.utime(path, ns=(modified_ns, modified_ns))
+
+
+BANNER = b"time,level,message\n"
+
+
+def test_with_a_constant_first_line_an_old_one_is_not_read_again(seeking: Seeking) -> None:
+    """Only that line was read; all old files begin with it, and one of them is the longest."""
+    path = str(seeking.directory / "app.log")
+    state = gone(len(BANNER), content=BANNER, head_length=HEAD_BYTES, path=path)
+    compressed(seeking.directory / "app.log.7.gz", BANNER + CONTENT, MODIFIED_NS - 1000)
+    compressed(seeking.directory / "app.log.1.gz", BANNER + b"tail\n", MODIFIED_NS + 1000)
+    [(_, tail)] = seeking.seek(state)
+    assert rest_of(tail) == b"tail\n"
+
+
+def test_what_was_read_whole_is_itself_however_many_begin_alike(seeking: Seeking) -> None:
+    """One long banner: the older and longer one repeats it, and so does what came after."""
+    banner = BANNER * 100
+    path = str(seeking.directory / "app.log")
+    state = gone(len(banner), content=banner, head_length=HEAD_BYTES, path=path)
+    compressed(seeking.directory / "app.log.3.gz", banner + CONTENT, MODIFIED_NS - 1000)
+    compressed(seeking.directory / "app.log.2.gz", banner, MODIFIED_NS)
+    compressed(seeking.directory / "app.log.1.gz", banner + CONTENT, MODIFIED_NS + 1000)
+    assert [tail for _, tail in seeking.seek(state)] == [None]
+    assert seeking.notes == {}
+
+
+def test_of_equal_heads_the_one_with_the_marked_bytes_is_read(seeking: Seeking) -> None:
+    """Also when the wrong ones are later and longer, and were compressed without keeping a time."""
+    head, position = BANNER * 100, len(BANNER) * 100 + 2000
+    path = str(seeking.directory / "app.log")
+    state = gone(position, content=head + CONTENT, head_length=HEAD_BYTES, path=path)
+    (seeking.directory / "app.log.7.gz").write_bytes(gzip.compress(head + CONTENT[::-1]))
+    (seeking.directory / "app.log.1.gz").write_bytes(gzip.compress(head + CONTENT[:9001]))
+    (seeking.directory / "app.log.0.gz").write_bytes(gzip.compress(head + CONTENT[::-1])[:-1])
+    [(_, tail)] = seeking.seek(state)
+    assert rest_of(tail) == CONTENT[2000 : CONTENT.rindex(b"\n", 0, 9001) + 1]
+
+
+def test_of_several_that_nothing_tells_apart_none_is_read(seeking: Seeking) -> None:
+    path = str(seeking.directory / "app.log")
+    state = gone(len(BANNER), content=BANNER, head_length=HEAD_BYTES, path=path)
+    for number in (1, 2):
+        compressed(seeking.directory / f"app.log.{number}.gz", BANNER + b"tail\n", 2 * 10**9)
+    assert [tail for _, tail in seeking.seek(state)] == [None]
+    assert seeking.notes == {"compressed_alike": 1, "files_gone": 1}
+
+
+def test_two_names_of_one_file_are_one(seeking: Seeking) -> None:
+    (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
+    (seeking.directory / "latest.gz").symlink_to("app.log.1.gz")
+    assert rest_of(seeking.seek(seeking.lost(10))[0][1]) == CONTENT[10:]
+
+
+def test_one_without_a_mark_is_gone(seeking: Seeking) -> None:
+    """Its checkpoint is from before there were marks: nothing tells an old file from its own."""
+    (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
+    state = seeking.lost(10)
+    state.mark = None
+    assert [tail for _, tail in seeking.seek(state)] == [None]
+    assert seeking.notes == {"files_gone": 1}
+
+
+def test_each_compressed_file_is_taken_once(seeking: Seeking) -> None:
     (seeking.directory / "app.log.1.gz").write_bytes(gzip.compress(CONTENT[:2000]))
     (seeking.directory / "app.log.2.gz").write_bytes(gzip.compress(CONTENT[:9000]))
     early, late = seeking.lost(1900), seeking.lost(8900)
-    decided = {id(state): rest_of(tail) for state, tail in seeking.seek(early, late)}
-    assert decided[id(late)] == CONTENT[8900 : CONTENT.rindex(b"\n", 0, 9000) + 1]
-    assert decided[id(early)] == CONTENT[1900 : CONTENT.rindex(b"\n", 0, 2000) + 1]
+    found = seeking.seek(early, late)
+    assert [state for state, _ in found] == [late, early]
+    decided = [rest_of(tail) for _, tail in found]
+    assert decided[0] == CONTENT[8900 : CONTENT.rindex(b"\n", 0, 9000) + 1]
+    assert decided[1] == CONTENT[1900 : CONTENT.rindex(b"\n", 0, 2000) + 1]
+
+
+def test_one_lost_later_is_looked_for_in_what_was_looked_at(seeking: Seeking) -> None:
+    """Its marked bytes were not asked for then."""
+    (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
+    (seeking.directory / "app.log.2.gz").write_bytes(ZIPPED[:-1])
+    assert seeking.seek(seeking.lost(10)) == []
+    (seeking.directory / "app.log.2.gz").unlink()
+    assert rest_of(seeking.seek(seeking.lost(500_000 // 2))[0][1]) == CONTENT[250_000:]
+
+
+def test_beside_what_a_link_leads_to_is_looked_as_well(seeking: Seeking, tmp_path: Path) -> None:
+    """As Kubernetes links to the logs of containers."""
+    pods, links = tmp_path / "pods", tmp_path / "containers"
+    pods.mkdir()
+    links.mkdir()
+    (links / "app.log").symlink_to(pods / "0.log")
+    (pods / "0.log.20260101.gz").write_bytes(ZIPPED)
+    state = seeking.lost(10)
+    state.path = str(links / "app.log")
+    assert rest_of(seeking.seek(state)[0][1]) == CONTENT[10:]
+
+
+def test_a_directory_is_listed_once_per_poll(
+    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        (seeking.directory / f"app.log.{number}.gz").write_bytes(ZIPPED[: -1 - number])
+    listed: list[Path] = []
+
+    def counted(directory: Path) -> list[Path]:
+        listed.append(directory)
+        return siblings(directory)
+
+    monkeypatch.setattr("penstock.collector.sources.unpacking.siblings", counted)
+    assert seeking.seek(seeking.lost(10)) == []
+    assert seeking.steps > 5
+    assert len(listed) == 1
+
+
+def test_one_that_could_not_be_read_on_is_looked_at_anew(seeking: Seeking) -> None:
+    path = seeking.directory / "app.log.1.gz"
+    path.write_bytes(ZIPPED)
+    state = seeking.lost(10)
+    [(_, tail)] = seeking.seek(state)
+    assert isinstance(tail, CompressedTail)
+    assert seeking.seek(gone(10, path=state.path)) != []
+    seeking.search.release(tail.stamp)
+    tail.close()
+    assert rest_of(seeking.seek(state)[0][1]) == CONTENT[10:]
 
 
 def test_what_cannot_be_opened_is_tried_again(
@@ -214,9 +297,23 @@ def test_what_cannot_be_opened_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
         assert seeking.seek(state) == []
-        assert seeking.seek(state, now_ns=2 * WAIT_NS) == []
+        assert seeking.seek(state) == []
     assert seeking.errors == ["app.log.1.gz"] * 2
-    assert rest_of(seeking.seek(state, now_ns=2 * WAIT_NS)[0][1]) == CONTENT[-5:]
+    assert rest_of(seeking.seek(state)[0][1]) == CONTENT[-5:]
+
+
+def test_what_cannot_be_opened_for_long_keeps_nobody_waiting(
+    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (seeking.directory / "foreign.gz").write_bytes(ZIPPED)
+    (seeking.directory / "round.gz").symlink_to("round.gz")
+    state = seeking.lost(10)
+    monkeypatch.setattr(os, "open", refuse)
+    assert seeking.seek(state) == []
+    assert seeking.seek(state) == []
+    assert [tail for _, tail in seeking.seek(state, now_ns=WAIT_NS)] == [None]
+    assert seeking.notes == {"files_gone": 1, "compressed_refused": 1}
+    assert set(seeking.errors) == {"foreign.gz", "round.gz"}
 
 
 def test_one_that_changes_while_it_is_read_does_not_end(seeking: Seeking) -> None:

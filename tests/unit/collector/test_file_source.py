@@ -9,14 +9,15 @@ from typing import Any, cast
 import pytest
 
 from penstock.collector.core.batch import Limits
-from penstock.collector.core.delivery import Delivery, Publish, Quarantine
-from penstock.collector.core.files import FileState, Found, Generations
+from penstock.collector.core.delivery import Delivery, Publish, Quarantine, Read
+from penstock.collector.core.files import FileState, Found, Generations, Mark, head_hash
 from penstock.collector.core.ledger import Ledger
+from penstock.collector.core.lines import LineCutter
 from penstock.collector.courier import Courier
 from penstock.collector.publisher import Answer
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.file import FileSource
-from penstock.collector.sources.tail import look
+from penstock.collector.sources.tail import Tail, look
 from penstock.service.clock import SystemClock
 
 
@@ -98,8 +99,7 @@ async def test_what_is_unread_of_a_file_goes_on_in_a_compressed_one_with_its_ino
     path: Path,
 ) -> None:
     """The file's number is the compressed one's by now, which is no log itself."""
-    state = Generations().begin("file", found(path), str(path))
-    state.position = 4
+    state = read_to(path, 4)
     compressed = compress(path, b"three\n")
     state.device, state.inode = compressed.st_dev, compressed.st_ino
     source = source_of(path, [state])
@@ -113,6 +113,98 @@ async def test_what_is_unread_of_a_file_goes_on_in_a_compressed_one_with_its_ino
     assert [s.generation for s in source.states] == [1]
     tail.close()
     source._search.close()
+
+
+async def test_what_is_known_of_a_file_comes_with_its_position(path: Path) -> None:
+    """Not of what took its place unseen."""
+    source = source_of(path, [])
+    await source._discover()
+    source._courier.handle(Read("file/2", 6))
+    [state] = source.states
+    marked = Mark(8, modified_ns(path), 6, 6, head_hash(b"one\ntw"))
+    assert (state.position, state.mark) == (6, marked)
+    write(path, "other content\n")
+    source._courier.handle(Read("file/2", 8))
+    [state] = source.states
+    assert (state.position, state.mark) == (8, marked)
+    for tail in source._tails.values():
+        tail.close()
+
+
+async def test_a_compressed_one_that_breaks_is_given_back_and_a_good_one_read(
+    path: Path,
+) -> None:
+    state = read_to(path, 4)
+    compress(path, b"three\n")
+    compressed = path.with_name("app.log.1.gz")
+    whole = compressed.read_bytes()
+    write(path, "later\n")
+    source = source_of(path, [state])
+    await source._discover()
+    while source._seek():
+        pass
+    assert [s.generation for s in source.states] == [1, 2], "the oldest first"
+    os.truncate(compressed, 10)  # the header
+    later = next(tail for tail in source._tails.values() if tail.state is not state)
+    later.close()
+    del source._tails[later.key]
+    tail = next(iter(source._tails.values()))
+    source._courier.handle(Read("file/1", 3))
+    assert not await source._read_round()
+    assert source._generations.lost == [], "what it gave is not in the log yet"
+    source._courier.handle(Read("file/1", 4))
+    assert not await source._read_round()
+    assert source._generations.lost == [state]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(tail.descriptor)
+    compressed.write_bytes(whole)
+    while source._seek():
+        pass
+    [tail] = source._tails.values()
+    _, lines, _ = tail.read(0)
+    assert [line.text for line in lines] == [b"two", b"three"]
+    tail.close()
+    source._search.close()
+
+
+async def test_a_name_beside_what_a_link_leads_to_is_found(path: Path) -> None:
+    link, target = linked(path)
+    state = read_to(target, 4)
+    state.path = str(link)
+    target.rename(target.with_name("0.log.20260101"))
+    source = source_of(link, [state])
+    await source._discover()
+    [tail] = source._tails.values()
+    assert tail.lines.position == 4
+    tail.close()
+
+
+def linked(path: Path) -> tuple[Path, Path]:
+    """The file in a directory of its own, and a link to it in another."""
+    link, target = path.with_name("links") / "app.log", path.with_name("pods") / "0.log"
+    for one in (link, target):
+        one.parent.mkdir()
+    path.rename(target)
+    link.symlink_to(target)
+    return link, target
+
+
+def modified_ns(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def read_to(path: Path, position: int) -> FileState:
+    """What a checkpoint has of a file."""
+    state = Generations().begin("file", found(path), str(path))
+    state.position = position
+    tail = Tail(state, os.open(path, os.O_RDONLY), LineCutter(1000, position=position))
+    tail.mark()
+    tail.close()
+    return state
 
 
 def compress(path: Path, more: bytes) -> os.stat_result:

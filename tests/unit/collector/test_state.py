@@ -1,9 +1,11 @@
 """The checkpoint, and what a start makes of it."""
 
+import json
+
 import pytest
 
 from penstock.collector.core.batch import LaneKey
-from penstock.collector.core.files import FileState
+from penstock.collector.core.files import FileState, Mark
 from penstock.collector.state import State, read_state
 
 SPOOLED = LaneKey("spool", "app", "telemetry.logs.x")
@@ -19,6 +21,17 @@ def state(cursor: int, *, done: int = 1) -> State:
 def test_a_checkpoint_comes_back_as_it_was() -> None:
     saved = state(3)
     assert read_state(saved.as_document()) == saved
+
+
+def test_a_mark_comes_back_and_earlier_versions_need_not_know_it() -> None:
+    saved = state(3)
+    saved.files[0].mark = Mark(9, 10, 5, 4, "00")
+    document = json.loads(json.dumps(saved.as_document()))
+    assert read_state(document) == saved
+    assert [set(file) for file in document["files"]] == [set(saved.files[0].as_dict())]
+    assert "mark" not in document["files"][0]
+    del document["marks"]
+    assert read_state(document).files[0].mark is None
 
 
 @pytest.mark.parametrize(

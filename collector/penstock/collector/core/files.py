@@ -46,6 +46,45 @@ class Found:
     head: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What else is known of a file: when it was looked at last, and what is before a position.
+
+    Attributes:
+        size: Bytes that it had.
+        modified_ns: When it was last written by then.
+        end: A position, at most that of the state: where the marked bytes end.
+        length: How many bytes before `end` are marked; at most `HEAD_BYTES`.
+        digest: Of these bytes, hex.
+    """
+
+    size: int
+    modified_ns: int
+    end: int
+    length: int
+    digest: str
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where the marked bytes begin, and end."""
+        return self.end - self.length, self.end
+
+    def is_as_new(self, modified_ns: int) -> bool:
+        """Whether a copy last written at that time may be of this file as it became."""
+        return modified_ns >= self._as_precise_as(modified_ns)
+
+    def is_unchanged(self, size: int, modified_ns: int) -> bool:
+        """Whether a copy of that size and time is of the file as it was looked at."""
+        return size == self.size and modified_ns == self._as_precise_as(modified_ns)
+
+    def _as_precise_as(self, other_ns: int) -> int:
+        """The time as a tool kept it that knows only seconds or microseconds."""
+        for unit_ns in (1_000_000_000, 1000):
+            if other_ns % unit_ns == 0:
+                return self.modified_ns - self.modified_ns % unit_ns
+        return self.modified_ns
+
+
 @dataclass(slots=True)
 class FileState:
     """A file generation that is being read.
@@ -53,6 +92,7 @@ class FileState:
     Attributes:
         head_hash: Hash of the first `head_length` bytes, hex.
         position: Everything before it is done; where reading starts again.
+        mark: What a compressed copy of it is known by besides; none from before 0060 had it.
     """
 
     source: str
@@ -63,6 +103,7 @@ class FileState:
     head_length: int
     path: str
     position: int = 0
+    mark: Mark | None = None
 
     @property
     def origin(self) -> str:
@@ -85,7 +126,7 @@ class FileState:
             self.head_hash = head_hash(head[: self.head_length])
 
     def as_dict(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """For the checkpoint, which has the mark elsewhere: earlier versions know none."""
         return {
             "source": self.source,
             "generation": self.generation,

@@ -1,28 +1,29 @@
 """Files that rotation compressed before they were read to their end, read on in what it left."""
 
-import contextlib
-import os
-import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any
 
 from typing_extensions import override
 
-from penstock.collector.core.compressed import End, Fit, Next, Seen, choose, fit
+from penstock.collector.core.compressed import Fit, Next, choose
 from penstock.collector.core.files import FileState, Verdict
-from penstock.collector.core.inflate import GZIP, ZSTD, Packing, unpack
 from penstock.collector.core.lines import Line
 from penstock.collector.errors import UndecodableError
-from penstock.collector.limits import COMPRESSED_PIECES_MAX, FILE_READ_BYTES, HEAD_BYTES
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.tail import Tail, make_cutter
+from penstock.collector.sources.unpacking import (
+    ChangedError,
+    Look,
+    Stamp,
+    Stream,
+    compressed_in,
+    homes,
+)
 
-_PACKINGS: Final[dict[str, Packing]] = {".gz": GZIP, ".zst": ZSTD}
-
-Stamp = tuple[int, int, int, int]
-"""Device, inode, size and time of change: while it is the same, so is the file."""
+Decided = list[tuple[FileState, Tail | None]]
+"""Files for which it is known, each with what reads its rest, if there is any."""
 
 
 class Search:
@@ -45,102 +46,146 @@ class Search:
         self._note = note
         self._complain = complain
         self._log = log
-        self._looks: dict[Path, _Look] = {}
-        self._open: _Look | None = None
+        self._looks: dict[Path, Look] = {}
+        self._open: Look | None = None
         self._taken: set[Stamp] = set()
+        self._homes: dict[int, list[Path]] = {}
+        self._readable: set[Path] = set()
+        self._listed_ns: int | None = None
+        self._waits = False
 
-    def seek(
-        self, lost: Sequence[FileState], now_ns: int
-    ) -> tuple[list[tuple[FileState, Tail | None]], bool]:
+    def seek(self, lost: Sequence[FileState], now_ns: int) -> tuple[Decided, bool]:
         """Take one step.
 
         Returns:
-            Files for which it is decided, each with what reads its rest, if there is any; and
-            whether the next step is worth taking at once.
+            What is decided, and whether the next step is worth taking at once.
         """
-        listed = self._list({Path(state.path).parent for state in lost}, now_ns)
-        decided: list[tuple[FileState, Tail | None]] = []
+        if self._list(lost, now_ns):
+            self._waits = False
+        elif self._waits:
+            return [], False
+        decided: Decided = []
+        alike: list[FileState] = []
         for state in sorted(lost, key=lambda state: -state.position):
-            if Path(state.path).parent not in listed:
+            if not self._readable.issuperset(self._homes[state.generation]):
                 continue
             todo, look = self._choose(state, now_ns)
             while todo is Next.LOOK:
                 assert look is not None
-                if self._step(look):
+                if self._step(look, lost):
                     return decided, True
                 todo, look = self._choose(state, now_ns)
-            if todo is Next.GIVE_UP:
-                self._give_up(state)
-                decided.append((state, None))
-            elif look is not None:
-                try:
-                    decided.append((state, self._read_on(state, look)))
-                except OSError as error:
-                    self._complain(str(look.path), error)
+            if todo is Next.ALIKE:
+                alike.append(state)
+            else:
+                decided += self._settle(todo, state, look)
+        if not decided:  # else one of these may have been another's
+            for state in alike:
+                self._tell_alike(state)
+                decided += self._settle(Next.GIVE_UP, state, None)
+        self._waits = not decided
         return decided, False
+
+    def release(self, stamp: Stamp) -> None:
+        """A compressed file could not be read on: what is there now is looked at anew."""
+        self._taken.discard(stamp)
+        for path in [path for path, look in self._looks.items() if look.stamp == stamp]:
+            self._looks.pop(path).close()
+        self._listed_ns = None
 
     def close(self) -> None:
         """Nothing is looked for now."""
         self._open = None
+        self._listed_ns = None
         for look in self._looks.values():
             look.close()
         self._looks.clear()
 
-    def _list(self, directories: set[Path], now_ns: int) -> set[Path]:
-        """See which compressed files there are; returns the directories that could be read."""
-        found: dict[Path, _Look] = {}
-        readable = set()
-        for directory in directories:
+    def _settle(self, todo: Next, state: FileState, look: Look | None) -> Decided:
+        if todo is Next.GIVE_UP:
+            self._give_up(state)
+            return [(state, None)]
+        if look is not None:
             try:
-                for path, stamp in _compressed_in(directory):
+                return [(state, self._read_on(state, look))]
+            except OSError as error:
+                self._complain(str(look.path), error)
+        return []
+
+    def _list(self, lost: Sequence[FileState], now_ns: int) -> bool:
+        """See which compressed files there are; false when that was seen just now."""
+        generations = {state.generation for state in lost}
+        if (
+            self._listed_ns is not None
+            and now_ns - self._listed_ns < self._section.poll_ms * 1_000_000
+            and generations <= self._homes.keys()
+        ):
+            return False
+        self._listed_ns = now_ns
+        self._homes = {state.generation: homes(state) for state in lost}
+        self._readable = set()
+        found: dict[Path, Look] = {}
+        for directory in sorted({home for some in self._homes.values() for home in some}):
+            try:
+                for path, stamp in compressed_in(directory, self._complain):
                     look = self._looks.get(path)
                     if look is None or look.stamp != stamp:
-                        look = _Look(path, stamp, now_ns)
+                        look = Look(path, stamp, now_ns)
                     elif look.again:
-                        look = _Look(path, stamp, now_ns, again=True)
+                        look = look.renewed()
                     found[path] = look
-                readable.add(directory)
+                self._readable.add(directory)
             except OSError as error:
                 self._complain(str(directory), error)
         for path, look in self._looks.items():
             if found.get(path) is not look:
                 look.close()
         self._looks = found
-        return readable
+        return True
 
-    def _choose(self, state: FileState, now_ns: int) -> tuple[Next, "_Look | None"]:
-        wait_ns = self._section.rotate_wait_s * 1e9
-        directory = Path(state.path).parent
-        looks = [
-            look
+    def _candidates(self, state: FileState) -> list[Look]:
+        """Each file once, whatever its names, if it may be the one."""
+        near = self._homes[state.generation]
+        looks = {
+            look.stamp: look
             for look in self._looks.values()
-            if look.path.parent == directory and look.stamp not in self._taken
-        ]
+            if look.path.parent in near
+            and look.stamp not in self._taken
+            and look.fit(state) is not Fit.OTHER
+        }
+        return list(looks.values())
+
+    def _choose(self, state: FileState, now_ns: int) -> tuple[Next, Look | None]:
+        wait_ns = self._section.rotate_wait_s * 1e9
+        looks = self._candidates(state)
         found = {
             str(look.path): look.seen(fresh=now_ns - look.since_ns < wait_ns) for look in looks
         }
-        todo, name = choose(state, found)
-        if todo in (Next.WAIT, Next.GIVE_UP):
+        todo, name = choose(state, found, {str(look.path): look.fit(state) for look in looks})
+        if todo not in (Next.LOOK, Next.READ):
             for look in looks:
-                one = found[str(look.path)]
-                if not one.fresh and fit(state, one) in (Fit.BROKEN, Fit.UNKNOWN):
+                broken = look.fit(state) in (Fit.BROKEN, Fit.UNKNOWN)
+                if broken and not found[str(look.path)].fresh:
                     self._refuse(look, state)
         return todo, self._looks.get(Path(name))
 
-    def _step(self, look: "_Look") -> bool:
+    def _step(self, look: Look, lost: Sequence[FileState]) -> bool:
         """Look on in a file; false when nothing could be read of it now."""
         if self._open is not None and self._open is not look:
             self._open.close()
         self._open = look
         try:
-            look.step(self._section.decompressed_bytes_max)
+            look.step(
+                self._section.decompressed_bytes_max,
+                {state.mark.span for state in lost if state.mark is not None},
+            )
         except OSError as error:
             self._complain(str(look.path), error)
             look.refuse(error.strerror or str(error), again=True)
             return False
         return True
 
-    def _refuse(self, look: "_Look", state: FileState) -> None:
+    def _refuse(self, look: Look, state: FileState) -> None:
         if look.told:
             return
         look.told = True
@@ -154,6 +199,16 @@ class Search:
             position=state.position,
         )
 
+    def _tell_alike(self, state: FileState) -> None:
+        self._note("compressed_alike")
+        self._log.warning(
+            "several compressed files may have what is unread of another, and nothing tells them"
+            " apart; none is read",
+            paths=[str(look.path) for look in self._candidates(state)],
+            file=state.path,
+            position=state.position,
+        )
+
     def _give_up(self, state: FileState) -> None:
         self._note("files_gone")
         self._log.warning(
@@ -162,7 +217,7 @@ class Search:
             position=state.position,
         )
 
-    def _read_on(self, state: FileState, look: "_Look") -> Tail | None:
+    def _read_on(self, state: FileState, look: Look) -> Tail | None:
         if look.length == state.position:
             self._taken.add(look.stamp)
             self._log.info("rotated file is done", path=state.path)
@@ -179,7 +234,13 @@ class Search:
         )
         lines, joiner = make_cutter(self._section, state.position)
         return CompressedTail(
-            state, stream.descriptor, lines, joiner, stream=stream, length=look.length
+            state,
+            stream.descriptor,
+            lines,
+            joiner,
+            stream=stream,
+            length=look.length,
+            stamp=look.stamp,
         )
 
 
@@ -190,11 +251,13 @@ class CompressedTail(Tail):
     Attributes:
         stream: The whole content, from its beginning.
         length: Its bytes.
+        stamp: Of the compressed file.
         offset: How many of them were read, or passed over.
     """
 
-    stream: "Stream" = field(kw_only=True)
+    stream: Stream = field(kw_only=True)
     length: int = field(kw_only=True)
+    stamp: Stamp = field(kw_only=True)
     offset: int = 0
     failed: str = ""
 
@@ -213,6 +276,10 @@ class CompressedTail(Tail):
         return Verdict.SAME
 
     @override
+    def mark(self) -> None:
+        """What the file was known by stays good."""
+
+    @override
     def has_name(self, path: Path) -> bool:
         return False
 
@@ -221,15 +288,15 @@ class CompressedTail(Tail):
         """As any tail.
 
         Raises:
-            OSError: It is not what it was; what is unread is looked for again by the next run.
+            OSError: It is not what it was; what is unread is to be looked for again.
         """
         if self.failed:
-            raise _ChangedError(self.failed)
+            raise ChangedError(self.failed)
         try:
             data, at_end = self.stream.read()
         except (UndecodableError, OSError) as error:
             self.failed = str(error)
-            raise _ChangedError(self.failed) from error
+            raise ChangedError(self.failed) from error
         passed_over = max(0, self.lines.position - self.offset)
         self.offset += len(data)
         return *self.feed(data[passed_over:], now_ns), at_end
@@ -237,148 +304,3 @@ class CompressedTail(Tail):
     @override
     def close(self) -> None:
         self.stream.close()
-
-
-class Stream:
-    """What a compressed file becomes, read from its beginning in bounded pieces.
-
-    Raises:
-        OSError: It cannot be opened, or is not the one that the stamp is of.
-    """
-
-    def __init__(self, path: Path, stamp: Stamp) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        self._file: BinaryIO = os.fdopen(descriptor, "rb", buffering=FILE_READ_BYTES)
-        if _stamp_of(os.fstat(descriptor)) != stamp:
-            self._file.close()
-            raise _ChangedError(str(path))
-        self._pieces: Iterator[bytes] = unpack(self._file.read, _PACKINGS[path.suffix])
-        self._ready = bytearray()
-        self._broken: UndecodableError | None = None
-
-    @property
-    def descriptor(self) -> int:
-        """Of the compressed file."""
-        return self._file.fileno()
-
-    def read(self) -> tuple[bytes, bool]:
-        """At most `FILE_READ_BYTES`, perhaps none, and whether that was the end.
-
-        Raises:
-            UndecodableError: It is broken, and everything before that was returned.
-        """
-        ended = False
-        for _ in range(COMPRESSED_PIECES_MAX):
-            if len(self._ready) > FILE_READ_BYTES or self._broken is not None:
-                break
-            try:
-                piece = next(self._pieces, None)
-            except UndecodableError as error:
-                self._broken = error
-                break
-            if piece is None:
-                ended = True
-                break
-            self._ready += piece
-        if self._broken is not None and not self._ready:
-            raise self._broken
-        data = bytes(self._ready[:FILE_READ_BYTES])
-        del self._ready[:FILE_READ_BYTES]
-        return data, ended
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        self._file.close()
-
-
-@dataclass(slots=True)
-class _Look:
-    """One compressed file being looked at.
-
-    Attributes:
-        since_ns: When it was first seen as it is.
-        again: It could not be read; it is looked at anew.
-        told: The operator knows that it cannot be read.
-    """
-
-    path: Path
-    stamp: Stamp
-    since_ns: int
-    again: bool = False
-    told: bool = False
-    head: bytes = b""
-    length: int = 0
-    end: End = End.OPEN
-    reason: str = ""
-    stream: Stream | None = None
-
-    def seen(self, *, fresh: bool) -> Seen:
-        """For the decision."""
-        return Seen(self.head, self.length, self.end, fresh or self.again)
-
-    def step(self, bytes_max: int) -> None:
-        """Look on.
-
-        Raises:
-            OSError: It cannot be read now.
-        """
-        if self.stream is None:
-            self.stream = Stream(self.path, self.stamp)
-            self.head, self.length = b"", 0
-        self.again = False
-        try:
-            data, ended = self.stream.read()
-        except UndecodableError as error:
-            self.refuse(str(error))
-            return
-        self.head += data[: HEAD_BYTES - len(self.head)]
-        self.length += len(data)
-        if self.length > bytes_max:
-            self.refuse(f"more than decompressed_bytes_max ({bytes_max}) after decompression")
-        elif ended:
-            self.end = End.WHOLE
-            self.close()
-
-    def refuse(self, reason: str, *, again: bool = False) -> None:
-        """It is not looked at to its end."""
-        self.end, self.reason, self.again = End.BROKEN, reason, again
-        self.close()
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        if self.stream is not None:
-            self.stream.close()
-            self.stream = None
-
-
-class _ChangedError(OSError):
-    """A file is not the one that was looked at."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.strerror = f"it changed after it was looked at: {reason}"
-
-
-def _compressed_in(directory: Path) -> Iterator[tuple[Path, Stamp]]:
-    for path in siblings(directory):
-        if path.suffix in _PACKINGS:
-            with contextlib.suppress(FileNotFoundError):
-                status = path.stat()
-                if stat.S_ISREG(status.st_mode):
-                    yield path, _stamp_of(status)
-
-
-def siblings(directory: Path) -> list[Path]:
-    """What is in a directory, by name; nothing when there is none.
-
-    Raises:
-        OSError: That cannot be told now.
-    """
-    try:
-        return sorted(directory.iterdir())
-    except FileNotFoundError:
-        return []
-
-
-def _stamp_of(status: os.stat_result) -> Stamp:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -28,9 +28,10 @@ from penstock.collector.courier import Courier
 from penstock.collector.decode.lines import LineContext, TextLines, decode_line, printable
 from penstock.collector.pipeline import Chunk, Pipeline
 from penstock.collector.source_sections import FileSource as FileSection
-from penstock.collector.sources.compressed import Search, siblings
+from penstock.collector.sources.compressed import CompressedTail, Search
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.tail import Tail, look, make_tail
+from penstock.collector.sources.unpacking import name_of
 from penstock.service.clock import Clock
 from penstock.specs import Accepted
 
@@ -104,18 +105,18 @@ class FileSource(Source):
 
     @property
     def states(self) -> list[FileState]:
-        """For the checkpoint: every file known, read to where it is done."""
+        """For the checkpoint: every file known, read to where it is done, the oldest first."""
         self._set_positions()
-        waiting = self._generations.waiting
-        return [
-            *(state for state in waiting if state.source == self.name),
-            *(tail.state for tail in self._tails.values()),
-        ]
+        waiting = (state for state in self._generations.waiting if state.source == self.name)
+        states = [*waiting, *(tail.state for tail in self._tails.values())]
+        return sorted(states, key=lambda state: state.generation)
 
     def _set_positions(self) -> None:
         delivery = self._courier.delivery
         for tail in self._tails.values():
             tail.state.position = delivery.cursor(tail.state.origin)
+            with contextlib.suppress(OSError):
+                tail.mark()
 
     def hand_over(self) -> None:
         """Leave what is known of the files to the source that comes next; all read is done."""
@@ -227,7 +228,7 @@ class FileSource(Source):
             if state.source != self.name:
                 continue
             try:
-                path = _name_of(state)
+                path = name_of(state)
             except OSError as error:
                 self._complain(str(Path(state.path).parent), error)
                 continue
@@ -283,6 +284,8 @@ class FileSource(Source):
                 start, lines, at_end = tail.read(now_ns)
             except OSError as error:
                 self._complain(tail.state.path, error)
+                if isinstance(tail, CompressedTail) and tail.failed:
+                    self._lose_again(tail)
                 continue
             await self._take(tail, start, lines)
             if at_end:
@@ -292,6 +295,17 @@ class FileSource(Source):
             else:
                 more = True
         return more
+
+    def _lose_again(self, tail: CompressedTail) -> None:
+        """One that cannot be read on is looked for again, once what it gave is in the log."""
+        position = self._courier.delivery.cursor(tail.state.origin)
+        if position < tail.position:
+            return
+        tail.state.position = position
+        tail.close()
+        del self._tails[tail.key]
+        self._search.release(tail.stamp)
+        self._generations.lost.append(tail.state)
 
     async def _take(self, tail: Tail, start: int, lines: list[Line]) -> None:
         origin = tail.state.origin
@@ -378,13 +392,3 @@ class FileSource(Source):
             if delivery.cursor(origin) >= position:
                 delivery.forget(origin)
                 del self._retiring[origin]
-
-
-def _name_of(state: FileState) -> Path | None:
-    """A name that the file has now in its directory; None when it has none."""
-    for path in siblings(Path(state.path).parent):
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            if (status.st_dev, status.st_ino) == (state.device, state.inode):
-                return path
-    return None

@@ -8,7 +8,7 @@ from typing import Final
 import re2
 
 from penstock.collector.core.containers import ReadPiece, read_cri, read_docker, read_plain
-from penstock.collector.core.files import FileState, Found, Verdict
+from penstock.collector.core.files import FileState, Found, Mark, Verdict, head_hash
 from penstock.collector.core.joining import IsStart, Joiner
 from penstock.collector.core.lines import Line, LineCutter
 from penstock.collector.limits import (
@@ -64,6 +64,22 @@ class Tail:
             self.state.learn(found.head)
             self.changed = now
         return verdict
+
+    def mark(self) -> None:
+        """Know the file by what is before the state's position; an earlier mark stays good.
+
+        Raises:
+            OSError: It cannot be read now.
+        """
+        status = os.fstat(self.descriptor)
+        length = min(HEAD_BYTES, self.state.position)
+        known = self.state.mark
+        now = (status.st_size, status.st_mtime_ns, self.state.position)
+        if known is not None and now == (known.size, known.modified_ns, known.end):
+            return
+        data = os.pread(self.descriptor, length, self.state.position - length)
+        if len(data) == length and self.verdict() is Verdict.SAME:
+            self.state.mark = Mark(*now, length, head_hash(data))
 
     @property
     def size(self) -> int:
