@@ -89,7 +89,9 @@ def _deliver_range(
     """Deliver what is left of a range, a batch at a time, and write down how far it is."""
     home, lives = run.config.checkpoint_dir.resolve() / sink, run.state.incarnations
     ends = of_this_life(BatchJournal(home).ends(), lives)
-    parts = list(chunks(it.done.next, it.last.next, ends, run.config.trigger.records_max))
+    # A batch that touches the range in one partition may end below it in another.
+    begin = {at: max(done, it.first.next.get(at, 0)) for at, done in it.done.next.items()}
+    parts = list(chunks(begin, it.last.next, ends, run.config.trigger.records_max))
     note, progress = ReplayNote(home), run.progress
     if not parts and resumed:
         note.remove()

@@ -7,8 +7,9 @@ import pytest
 from typing_extensions import override
 
 from penstock.router import backfill
+from penstock.router.batches import BatchJournal
 from penstock.router.bounded import ReplayStoppedError
-from penstock.router.core.offsets import Readable, StreamPartition
+from penstock.router.core.offsets import Offsets, Readable, StreamPartition
 from penstock.router.errors import StoppedError
 from penstock.router.reading import LogState
 from penstock.router.replay_progress import Progress, ReplayNote
@@ -109,6 +110,34 @@ def test_a_stopped_replay_goes_on_behind_its_last_batch(tmp_path: Path) -> None:
     ]
     with pytest.raises(ConfigError, match="no replay to lake was ended before its time"):
         backfill.resume(then, "lake", print)
+
+
+@pytest.mark.usefixtures("quiet_sink")
+@pytest.mark.parametrize("stopped", [False, True])
+def test_what_goes_on_has_the_batches_that_it_would_have_had(tmp_path: Path, stopped: bool) -> None:
+    """Also where a batch of the range ends below it in another partition."""
+    two = StreamPartition("logs", 1)
+    home = tmp_path / "checkpoint" / "lake"
+    home.mkdir(parents=True)
+    run: Any = Run(tmp_path)
+    run.state = LogState({PLACE: Readable(0, 200), two: Readable(0, 500)}, {"logs": "5f2c"})
+    journal = BatchJournal(home)
+    for one, other in ((0, 0), (100, 10), (200, 20), (200, 200), (200, 400), (200, 500)):
+        journal.note(Offsets({PLACE: one, two: other}, {"logs": "5f2c"}))
+    begin, end = {PLACE: 150, two: 450}, {PLACE: 200, two: 500}
+    said: list[str] = []
+    if stopped:
+        run.stops_before = 1
+        with pytest.raises(ReplayStoppedError, match="after 1 of 2 batches"):
+            backfill.backfill(run, "lake", begin, end, said.append)
+        run.stops_before = None
+        backfill.resume(run, "lake", said.append)
+    else:
+        backfill.backfill(run, "lake", begin, end, said.append)
+    assert said == [
+        "batch 1 of 2: 5 records, logs/0 100 to 199, logs/1 10 to 19",
+        "batch 2 of 2: 5 records, logs/1 400 to 499",
+    ]
 
 
 @pytest.mark.parametrize("stops_before", [0, 2])
