@@ -7,7 +7,7 @@ from penstock.collector.limits import HEAD_BYTES
 
 HEAD = b"first line\n"
 BODY = HEAD + b"second l\n"
-MODIFIED_NS = 1_000_000_500
+MODIFIED_NS = 1_700_000_000_123_456_789
 NUMBERS = count(1)
 
 

@@ -17,12 +17,12 @@ It is replaced as a whole. An old one is safe: what it has forgotten is read aga
 it already. A new one is durable before any segment of the spool that it passes is deleted.
 """
 
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID, uuid4
 
 from penstock.collector.core.batch import LaneKey
-from penstock.collector.core.files import FileState, Mark
+from penstock.collector.core.files import FileState, read_mark
 
 VERSION: Final = 1
 SPOOL_ORIGIN: Final = "spool"
@@ -108,7 +108,7 @@ class State:
             ],
             "files": [state.as_dict() for state in self.files],
             "marks": {
-                str(state.generation): list(astuple(state.mark))
+                str(state.generation): state.mark.as_list()
                 for state in self.files
                 if state.mark is not None
             },
@@ -127,9 +127,10 @@ def read_state(document: dict[str, Any]) -> State:
         msg = f"checkpoint version {document['version']} is not known; this one reads {VERSION}"
         raise NewerStateError(msg)
     files = [FileState(**state) for state in document["files"]]
+    marks = document.get("marks")
     for state in files:
-        mark = document.get("marks", {}).get(str(state.generation))
-        state.mark = None if mark is None else Mark(*mark)
+        known = marks.get(str(state.generation)) if isinstance(marks, dict) else None
+        state.mark = read_mark(known)
     return State(
         incarnation=UUID(document["incarnation"]),
         cursor=document["cursor"],

@@ -23,6 +23,7 @@ from tests.support.gone_files import MODIFIED_NS, gone
 CONTENT = b"".join(b"%d %d\n" % (n, random.Random(n).getrandbits(64)) for n in range(16_000))
 ZIPPED = gzip.compress(CONTENT, 1)
 WAIT_NS = 30 * 10**9
+HOUR_NS = 3600 * 10**9
 
 
 class Seeking:
@@ -174,7 +175,7 @@ def test_with_a_constant_first_line_an_old_one_is_not_read_again(seeking: Seekin
     """Only that line was read; all old files begin with it, and one of them is the longest."""
     path = str(seeking.directory / "app.log")
     state = gone(len(BANNER), content=BANNER, head_length=HEAD_BYTES, path=path)
-    compressed(seeking.directory / "app.log.7.gz", BANNER + CONTENT, MODIFIED_NS - 1000)
+    compressed(seeking.directory / "app.log.7.gz", BANNER + CONTENT, MODIFIED_NS - HOUR_NS)
     compressed(seeking.directory / "app.log.1.gz", BANNER + b"tail\n", MODIFIED_NS + 1000)
     [(_, tail)] = seeking.seek(state)
     assert rest_of(tail) == b"tail\n"
@@ -185,7 +186,7 @@ def test_what_was_read_whole_is_itself_however_many_begin_alike(seeking: Seeking
     banner = BANNER * 100
     path = str(seeking.directory / "app.log")
     state = gone(len(banner), content=banner, head_length=HEAD_BYTES, path=path)
-    compressed(seeking.directory / "app.log.3.gz", banner + CONTENT, MODIFIED_NS - 1000)
+    compressed(seeking.directory / "app.log.3.gz", banner + CONTENT, MODIFIED_NS - HOUR_NS)
     compressed(seeking.directory / "app.log.2.gz", banner, MODIFIED_NS)
     compressed(seeking.directory / "app.log.1.gz", banner + CONTENT, MODIFIED_NS + 1000)
     assert [tail for _, tail in seeking.seek(state)] == [None]
@@ -208,7 +209,9 @@ def test_of_several_that_nothing_tells_apart_none_is_read(seeking: Seeking) -> N
     path = str(seeking.directory / "app.log")
     state = gone(len(BANNER), content=BANNER, head_length=HEAD_BYTES, path=path)
     for number in (1, 2):
-        compressed(seeking.directory / f"app.log.{number}.gz", BANNER + b"tail\n", 2 * 10**9)
+        compressed(
+            seeking.directory / f"app.log.{number}.gz", BANNER + b"tail\n", MODIFIED_NS + 2 * 10**9
+        )
     assert [tail for _, tail in seeking.seek(state)] == [None]
     assert seeking.notes == {"compressed_alike": 1, "files_gone": 1}
 
@@ -314,6 +317,19 @@ def test_what_cannot_be_opened_for_long_keeps_nobody_waiting(
     assert [tail for _, tail in seeking.seek(state, now_ns=WAIT_NS)] == [None]
     assert seeking.notes == {"files_gone": 1, "compressed_refused": 1}
     assert set(seeking.errors) == {"foreign.gz", "round.gz"}
+
+
+def test_one_seen_whole_for_another_file_that_cannot_be_opened_again_ends_no_search(
+    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is marked of the second file was not looked for when it was seen."""
+    (seeking.directory / "app.log.0.gz").write_bytes(ZIPPED[:-1])
+    (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
+    first, second = seeking.lost(10), seeking.lost(3000)
+    assert seeking.seek(first) == []
+    monkeypatch.setattr(os, "open", refuse)
+    assert seeking.seek(first, second) == []
+    assert "app.log.1.gz" in seeking.errors
 
 
 def test_one_that_changes_while_it_is_read_does_not_end(seeking: Seeking) -> None:

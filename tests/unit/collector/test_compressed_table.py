@@ -10,18 +10,21 @@ from penstock.collector.core.files import head_hash
 from tests.support.gone_files import BODY, HEAD, MODIFIED_NS, gone
 
 A, B = "/a.gz", "/b.gz"
+SECOND = 10**9
 
 
 def seen(head: bytes, length: int, end: End, **more: Any) -> Seen:
     """As a file that has the marked bytes, written a second later."""
     digests = {(0, 20): head_hash(BODY)} if length >= 20 else {}
-    return Seen(head, length, end, **{"modified_ns": 2 * 10**9, "digests": digests, **more})
+    return Seen(
+        head, length, end, **{"modified_ns": MODIFIED_NS + SECOND, "digests": digests, **more}
+    )
 
 
 @pytest.mark.parametrize(
     ("letter", "seen", "expected"),
     [
-        ("b", seen(BODY, 30, End.WHOLE, modified_ns=MODIFIED_NS - 1000), Fit.OTHER),
+        ("b", seen(BODY, 30, End.WHOLE, modified_ns=MODIFIED_NS - 60 * SECOND), Fit.OTHER),
         ("b", seen(BODY, 30, End.WHOLE, modified_ns=0), Fit.OTHER),
         ("c", seen(HEAD[:5], 5, End.OPEN), Fit.UNDECIDED),
         ("d", seen(HEAD[:5], 5, End.BROKEN), Fit.UNKNOWN),
@@ -33,7 +36,8 @@ def seen(head: bytes, length: int, end: End, **more: Any) -> Seen:
         ("j", seen(HEAD, 100, End.BROKEN), Fit.BROKEN),
         ("k", seen(HEAD, 19, End.WHOLE), Fit.OTHER),
         ("l", seen(HEAD, 20, End.WHOLE), Fit.REST),
-        ("l", seen(BODY, 30, End.WHOLE, modified_ns=10**9), Fit.REST),  # kept in whole seconds
+        # Rotation may keep the time from before its writer went elsewhere.
+        ("l", seen(BODY, 30, End.WHOLE, modified_ns=MODIFIED_NS - 59 * SECOND), Fit.REST),
     ],
 )
 def test_each_row_of_the_table(letter: str, seen: Seen, expected: Fit) -> None:
@@ -76,3 +80,23 @@ def test_what_is_done_next(found: dict[str, Seen], expected: tuple[Next, str]) -
     state = gone()
     fits = {path: fit(state, one) for path, one in found.items()}
     assert choose(state, found, fits) == expected
+
+
+@pytest.mark.parametrize(
+    ("modified_ns", "unchanged"),
+    [
+        (MODIFIED_NS, True),
+        (MODIFIED_NS - MODIFIED_NS % SECOND, True),  # tar
+        (MODIFIED_NS - MODIFIED_NS % 1_000_000, True),
+        (MODIFIED_NS - 120, True),  # a number with a fraction, as Python has times
+        (MODIFIED_NS - SECOND, False),
+        (MODIFIED_NS + 2_000_000, False),
+    ],
+)
+def test_a_copy_keeps_the_time_as_precisely_as_its_tool_does(
+    modified_ns: int, unchanged: bool
+) -> None:
+    mark = gone().mark
+    assert mark is not None
+    assert mark.is_unchanged(mark.size, modified_ns) is unchanged
+    assert not mark.is_unchanged(mark.size + 1, modified_ns)

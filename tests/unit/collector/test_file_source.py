@@ -1,5 +1,6 @@
 """Files that cannot be read for a while: nothing ends, nothing is read twice."""
 
+import asyncio
 import errno
 import gzip
 import os
@@ -129,6 +130,44 @@ async def test_what_is_known_of_a_file_comes_with_its_position(path: Path) -> No
     assert (state.position, state.mark) == (8, marked)
     for tail in source._tails.values():
         tail.close()
+
+
+async def test_what_stands_behind_a_closed_files_number_is_not_taken_for_it(path: Path) -> None:
+    """A source that ended is asked for its positions until another takes them over."""
+    source = source_of(path, [])
+    await source._discover()
+    source._courier.handle(Read("file/2", 6))
+    [before] = source.states
+    marked = before.mark
+    [tail] = source._tails.values()
+    number = tail.descriptor
+    await source.stop()
+    await source.run()  # which closes what it has
+    other = path.with_name("other")
+    other.write_text("something else\n")
+    descriptor = os.open(other, os.O_RDONLY)
+    if descriptor != number:
+        os.dup2(descriptor, number)
+    try:
+        source._courier.handle(Read("file/2", 8))
+        [state] = source.states
+        assert (state.position, state.mark, source.lag_bytes) == (8, marked, 0)
+        source.hand_over()
+    finally:
+        for one in {descriptor, number}:
+            os.close(one)
+
+
+async def test_a_search_that_goes_on_lets_others_have_their_turn(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = source_of(path.with_name("none"), [])
+    monkeypatch.setattr(source, "_seek", lambda: True)
+    running = asyncio.create_task(source.run())
+    await asyncio.sleep(0)
+    await source.stop()
+    async with asyncio.timeout(20):
+        await running
 
 
 async def test_a_compressed_one_that_breaks_is_given_back_and_a_good_one_read(

@@ -35,6 +35,17 @@ def test_a_mark_comes_back_and_earlier_versions_need_not_know_it() -> None:
 
 
 @pytest.mark.parametrize(
+    "marks",
+    [None, [], {"1": None}, {"1": [9, 10]}, {"1": [9, 10, 5, 4, "00", "a later version's"]}],
+)
+def test_marks_of_another_form_are_none(marks: object) -> None:
+    saved = state(3)
+    saved.files[0].mark = Mark(9, 10, 5, 4, "00")
+    document = saved.as_document() | {"marks": marks}
+    assert read_state(document).files[0].mark is None
+
+
+@pytest.mark.parametrize(
     ("cursor", "done", "start", "end", "foreign", "begins_at"),
     [
         (3, 1, 0, 9, False, 3),

@@ -6,14 +6,15 @@ reading goes on where it stopped.
 
 Old ones may begin like the file, as all with one long header do, and were delivered long ago. So a
 checkpoint marks a file: it has the last bytes before a position, and when it was last written. What
-compresses either keeps that time, or leaves that of its own work, which is later.
+compresses either keeps that time, or leaves that of its own work, which is later, or keeps the one
+from before it renamed the file, whose writer goes on for a while: `Mark.is_as_new`.
 
 What was seen of one compressed file (the first row that fits; `head` is as much as is known of the
 file that is gone, `mark` the bytes that are marked):
 
     letter  time or head     then                       fit
     a       nothing marked   -                          other: nothing tells it from an old one
-    b       before the mark  -                          other: it is not even opened
+    b       too old          -                          other: it is not even opened
     c       head not reached there is more to look at   undecided: look on
     d       head not reached it is broken               unknown: only waited for while it is fresh
     e       head not reached it ended                   other

@@ -24,6 +24,9 @@ from typing import Any, Final
 from penstock.collector.limits import HEAD_BYTES
 
 DIGEST_BYTES: Final = 16
+_SECOND_NS: Final = 1_000_000_000
+_WRITTEN_ON_NS: Final = 60 * _SECOND_NS
+_KEPT_NS: Final = 1_000_000
 
 
 class Verdict(Enum):
@@ -69,20 +72,36 @@ class Mark:
         """Where the marked bytes begin, and end."""
         return self.end - self.length, self.end
 
+    def as_list(self) -> list[int | str]:
+        """For the checkpoint."""
+        return [self.size, self.modified_ns, self.end, self.length, self.digest]
+
     def is_as_new(self, modified_ns: int) -> bool:
-        """Whether a copy last written at that time may be of this file as it became."""
-        return modified_ns >= self._as_precise_as(modified_ns)
+        """Whether a copy last written at that time may be of this file as it became.
+
+        What rotates may give the copy the time that the file had before it was renamed, though
+        its writer goes on until it is told.
+        """
+        return modified_ns > self.modified_ns - _WRITTEN_ON_NS
 
     def is_unchanged(self, size: int, modified_ns: int) -> bool:
-        """Whether a copy of that size and time is of the file as it was looked at."""
-        return size == self.size and modified_ns == self._as_precise_as(modified_ns)
+        """Whether a copy of that size and time is of the file as it was looked at.
 
-    def _as_precise_as(self, other_ns: int) -> int:
-        """The time as a tool kept it that knows only seconds or microseconds."""
-        for unit_ns in (1_000_000_000, 1000):
-            if other_ns % unit_ns == 0:
-                return self.modified_ns - self.modified_ns % unit_ns
-        return self.modified_ns
+        A copy has the time to the second, or but for the last digits, as some tools keep it.
+        """
+        near = abs(modified_ns - self.modified_ns) < _KEPT_NS
+        return size == self.size and (
+            near or modified_ns == self.modified_ns - self.modified_ns % _SECOND_NS
+        )
+
+
+def read_mark(value: object) -> Mark | None:
+    """What `as_list` gave; None for anything else, as a later version may write."""
+    match value:
+        case [int(size), int(modified_ns), int(end), int(length), str(digest)]:
+            return Mark(size, modified_ns, end, length, digest)
+        case _:
+            return None
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.compressed import CompressedTail, Search
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.tail import Tail, look, make_tail
-from penstock.collector.sources.unpacking import name_of
+from penstock.collector.sources.unpacking import Names
 from penstock.service.clock import Clock
 from penstock.specs import Accepted
 
@@ -92,7 +92,9 @@ class FileSource(Source):
                 more = self._seek()
                 more |= await self._read_round()
                 self._retire()
-                if not more:
+                if more:
+                    await asyncio.sleep(0)  # others have their turn, whatever there is to look at
+                else:
                     await self._pause()
         finally:
             self._search.close()
@@ -224,11 +226,12 @@ class FileSource(Source):
 
     def _find_renamed(self) -> None:
         """After a restart, look for known files under the names that rotation gave them."""
+        names = Names()
         for state in list(self._generations.known.values()):
             if state.source != self.name:
                 continue
             try:
-                path = name_of(state)
+                path = names.of(state)
             except OSError as error:
                 self._complain(str(Path(state.path).parent), error)
                 continue
@@ -244,8 +247,11 @@ class FileSource(Source):
             self._search.close()
             return False
         decided, more = self._search.seek(lost, self._clock.monotonic_ns())
+        known = {state.generation for state, _ in decided}
+        self._generations.lost = [
+            state for state in self._generations.lost if state.generation not in known
+        ]
         for state, tail in decided:
-            self._generations.lost.remove(state)
             if tail is None:
                 self._courier.delivery.forget(state.origin)
             else:

@@ -21,6 +21,9 @@ from penstock.collector.limits import (
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.source_sections import MultilineSection
 
+_CLOSED: Final = -1
+"""No descriptor: whoever asks about it learns that (EBADF), and nothing of another file."""
+
 
 def look(descriptor: int) -> Found:
     """What identifies the file behind a descriptor."""
@@ -144,8 +147,9 @@ class Tail:
         return (status.st_dev, status.st_ino) == self.key
 
     def close(self) -> None:
-        """Give the descriptor back."""
-        os.close(self.descriptor)
+        """Give the descriptor back; its number may be another file's at once."""
+        descriptor, self.descriptor = self.descriptor, _CLOSED
+        os.close(descriptor)
 
 
 def make_tail(section: FileSection, state: FileState, descriptor: int) -> Tail:

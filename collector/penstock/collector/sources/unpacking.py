@@ -153,6 +153,8 @@ class Look:
     def refuse(self, reason: str, *, again: bool = False) -> None:
         """It is not looked at to its end."""
         self.end, self.reason, self.again = End.BROKEN, reason, again
+        if again:  # what was seen of it before says nothing now
+            self.head, self.length, self.digests = b"", 0, {}
         self._fits = {key: one for key, one in self._fits.items() if one is Fit.OTHER}
         self.close()
 
@@ -203,14 +205,32 @@ def homes(state: FileState) -> list[Path]:
     return list(dict.fromkeys((path.parent, target.parent)))
 
 
-def name_of(state: FileState) -> Path | None:
-    """A name that the file has now in its directory; None when it has none."""
-    for path in (path for home in homes(state) for path in siblings(home)):
+class Names:
+    """The names that files have now; each directory is listed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, dict[tuple[int, int], Path]] = {}
+
+    def of(self, state: FileState) -> Path | None:
+        """A name in the file's directory; None when it has none there.
+
+        Raises:
+            OSError: That cannot be told now.
+        """
+        for home in homes(state):
+            if home not in self._known:
+                self._known[home] = dict(_named(home))
+            path = self._known[home].get((state.device, state.inode))
+            if path is not None:
+                return path
+        return None
+
+
+def _named(directory: Path) -> Iterator[tuple[tuple[int, int], Path]]:
+    for path in siblings(directory):
         with contextlib.suppress(OSError):
             status = path.stat()
-            if (status.st_dev, status.st_ino) == (state.device, state.inode):
-                return path
-    return None
+            yield (status.st_dev, status.st_ino), path
 
 
 def siblings(directory: Path) -> list[Path]:
