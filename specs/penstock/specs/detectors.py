@@ -46,13 +46,23 @@ _KEY: Final = (
     r"(?P<key>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
     r"(?:.*?-----END [A-Z ]{0,40}PRIVATE KEY-----|.*))"
 )
-_JSON_WEB: Final = (
-    r"(?P<web_token>\beyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+)"
-    r"|(?P<vain>\beyJ[A-Za-z0-9_-]{8,}+)"
+_WORDY: Final = "[A-Za-z0-9_-]"
+_BEGIN: Final = rf"(?<![Kk])eyJ{_WORDY}{{8,}}+"
+"""Anywhere in a word: behind `%3D`, an underscore or an escaped line break, too. Not in names like
+PrimaryKeyJoinColumn, which have dots and long words behind them as well."""
+_WEB_TOKEN: Final = (
+    rf"(?P<web_token>{_BEGIN}"
+    rf"(?:\.{_WORDY}{{8,}}+\.{_WORDY}*+"
+    rf"|\.\.{_WORDY}{{8,}}+\.{_WORDY}++\.{_WORDY}*+)"
+    rf"(?:\.{{1,2}}+{_WORDY}{{8,}}+)*+)"
 )
-"""A JSON web token; or what begins like one and is none. In that one's word there is none that
-begins later, behind a hyphen, either: their ends are the same. Looking for each of them anew would
-take time that grows with the square of the word's length."""
+"""A JSON web token, also an encrypted one, whose second part may be empty, with what follows it:
+an encrypted one has five parts, and where two are joined, by a hyphen say, the first one's last
+part is the next one's first."""
+_VAIN: Final = rf"(?P<vain>{_BEGIN})"
+"""What begins like a JSON web token and is none. In that one's word there is none that begins later
+either: their ends are the same. Looking for each of them anew would take time that grows with the
+square of the word's length."""
 _OTHERS: Final = (
     r"(?P<token>\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
     r"|\bgh[pousr]_[A-Za-z0-9]{36,}"
@@ -64,7 +74,7 @@ _OTHERS: Final = (
     r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+)"
     r"|(?<![0-9.])(?P<card>[2-6](?:[ -]?[0-9]){12,18})(?![0-9])"
 )
-PATTERN: Final = re.compile(f"{_KEY}|{_JSON_WEB}|{_OTHERS}", re.DOTALL)
+PATTERN: Final = re.compile(f"{_KEY}|{_WEB_TOKEN}|{_VAIN}|{_OTHERS}", re.DOTALL)
 _IN_VAIN: Final = re.compile(rf"[A-Za-z0-9_-]*?(?:{_KEY}|{_OTHERS})", re.DOTALL)
 """The next that begins in a word without a web token."""
 PARTS: Final = (

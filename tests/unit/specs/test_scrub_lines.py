@@ -26,7 +26,8 @@ PIECES = st.sampled_from(
     [
         "-----BEGIN RSA PRIVATE KEY-----", "eyJ", "abcdefgh12", ".", "AKIA", "ASIA", "ghp_",
         "x" * 36, "ABCDEFGH01234567", "xoxb-", "sk_live_", "BeArEr ", "://", "user:pw", "@",
-        "host.example", "4111", "1111", " ", "-", "5500000000000004", "é",
+        "host.example", "4111", "1111", " ", "-", "5500000000000004", "é", "..", "_",
+        "eyJabcdefgh12",
     ]
 )  # fmt: skip
 
