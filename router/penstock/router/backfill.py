@@ -102,8 +102,9 @@ def _deliver_range(
     _check_readable(run.state, parts)
     if not resumed:
         _give_up(note, sink, tell)
-    note.keep(it)
+        note.remove()  # before its state goes, and not replaced before it has gone
     context = run.context(sink, home / "replay", anew=not resumed)
+    note.keep(it)
     progress.sink, progress.meter = sink, context.meter
     progress.records = 0  # a run may have had a replay before
     progress.done, progress.of = it.batches, it.batches + len(parts)

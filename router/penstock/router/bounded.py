@@ -3,17 +3,18 @@
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from penstock.router.checkpoint import JobLock
+from penstock.router.checkpoint import JobLock, require_its_user
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.backfill import Chunk
@@ -27,7 +28,7 @@ from penstock.router.query import first_lines, logd_options
 from penstock.router.reading import LogReading, LogState
 from penstock.router.replay_progress import Progress
 from penstock.router.routes import check_routes, steps_to
-from penstock.router.session import Session
+from penstock.router.session import Session, SparkEndedError
 from penstock.router.sinks import SinkContext, open_sink
 from penstock.router.telemetry import Meter
 from penstock.router.views import view
@@ -90,17 +91,28 @@ class BoundedRun:
 
     def letter_rows(self, letters: Sequence[Letter]) -> Rows:
         """The typed rows of dead letters, as if they were read now."""
-        rows = self.session.spark.createDataFrame(as_rows(letters), view("records").struct())
-        return lambda steps: steps(rows)
+        table = as_rows(letters)
+        spark, struct = self.session.spark, view("records").struct()
+        return lambda steps: steps(spark.createDataFrame(table, struct))
 
     def context(self, sink: str, state_dir: Path, *, anew: bool = True) -> SinkContext:
         """What a sink gets; `state_dir` is the run's own, so that the job's is as it was.
 
         `anew`: nothing of an earlier run is left there.
+
+        Raises:
+            ConfigError: That cannot be.
         """
-        if anew:
-            shutil.rmtree(state_dir, ignore_errors=True)
-        state_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            if anew:
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(state_dir)
+            state_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{error.filename or state_dir}: {error.strerror}",
+                fix=f"let this user write to {state_dir}, or remove it",
+            ) from None
         return SinkContext(
             job=self.config.job,
             sink=sink,
@@ -118,14 +130,16 @@ class BoundedRun:
 
         Raises:
             RunFailedError: Spark failed, or the sink did.
+            SparkEndedError: Its JVM ended.
             StoppedError: It is to end; the rows come again.
         """
         if self.stop.is_set():
             raise StoppedError("it was to end before this batch")
         try:
-            table = collect(rows(steps_to(sink, self.config, feed.columns)))
-        except RunFailedError:
-            if self.stop.is_set():  # whoever ended it cancelled Spark's part, too
+            with self.session.alive():
+                table = collect(rows(steps_to(sink, self.config, feed.columns)))
+        except (RunFailedError, SparkEndedError, Py4JError, OSError, EOFError):
+            if self.stop.is_set():  # whoever ended it cancelled Spark's part, or ended it, too
                 raise StoppedError("it was to end while Spark read") from None
             raise
         if table.num_rows:
@@ -146,12 +160,13 @@ def bounded_run(
         needs_log: Whether the log is read.
 
     Raises:
-        ConfigError: A stream or a route cannot be used.
+        ConfigError: A stream or a route cannot be used; or root asks for what is another user's.
         UnavailableError: The job runs, or logd or a Java is missing.
     """
     clock = SystemClock()
     with ExitStack() as stack:
         if needs_lock:
+            require_its_user(config.checkpoint_dir)
             lock = JobLock(config.checkpoint_dir, wait_s=config.connect_timeout_s, clock=clock)
             stack.callback(lock.release)
         state = _state(config, clock) if needs_log else LogState({}, {})

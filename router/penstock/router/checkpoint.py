@@ -18,6 +18,7 @@ something else after a crash. The job therefore decides once and writes it down.
 import fcntl
 import json
 import os
+import pwd
 import re
 from pathlib import Path
 from typing import Final
@@ -89,6 +90,34 @@ class JobLock:
     def release(self) -> None:
         """Give the lock up."""
         os.close(self.descriptor)
+
+
+def require_its_user(directory: Path) -> None:
+    """What root makes in a job's directories stands in the way of a job that is not root's.
+
+    Whose the job is says its lock; the directory's owner, where it has not run yet.
+
+    Raises:
+        ConfigError: This is root, and the job somebody else's.
+    """
+    if os.geteuid() != 0:
+        return
+    found = directory / "lock"
+    try:
+        owner = (found if found.exists() else directory).stat().st_uid
+    except FileNotFoundError:
+        return
+    if owner == 0:
+        return
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:  # of a container
+        name = f"'#{owner}'"
+    raise ConfigError(
+        f"checkpoint_dir: {directory} belongs to the user {name}, and what root makes there or"
+        " beside dead letters would stand in the job's way",
+        fix=f"run the same command as that user: sudo -u {name} penstock router ...",
+    )
 
 
 class StartingOffsets:

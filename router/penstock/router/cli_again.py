@@ -180,6 +180,12 @@ def stop_replay(path: Path) -> None:
     wanted = json.dumps({"do": "stop", "by": "penstock router stop-replay"}).encode()
     try:
         token = job.actions_token_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"actions_token_file: {job.actions_token_file}: {error}",
+            fix="name a file that this user may read, or run this as the job's user",
+        ) from None
+    try:
         posted = ask_admin(
             job.admin, PATH, job.admin_access, timeout_s=_TIMEOUT_S, posted=(wanted, token)
         )

@@ -43,6 +43,9 @@ PIECE_BYTES: Final = 32 * 1024 * 1024
 LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of one letter: logd takes messages of 32 MiB at most, and a byte is six of JSON at most."""
 
+_PLACE: Final = {"stream": str, "partition": int, "offset": int}
+"""Of which type each letter has what says where its record lies."""
+
 CODES_MAX: Final = 20
 """Codes that a summary tells apart; the rest are `others`."""
 
@@ -128,11 +131,16 @@ class LetterFile:
         """Bytes of the lines that a replay which was ended early has delivered."""
         try:
             position = json.loads(self._position.read_text())
+            to, at, of = position["to"], int(position["bytes"]), position.get("inode")
         except FileNotFoundError:
             return 0
-        inode = self.path.stat().st_ino
-        mine = position["to"] == target and position.get("inode", inode) == inode
-        return int(position["bytes"]) if mine else 0
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{self._position} cannot be read: {type(error).__name__}: {error}",
+                fix=f"remove it; then {self.name} is delivered again from its first letter",
+            ) from None
+        mine = to == target and of in (None, self.path.stat().st_ino)
+        return max(0, at) if mine else 0
 
     def _lines(self, begin: int) -> Iterator[bytes]:
         with self.path.open("rb") as file:
@@ -149,6 +157,9 @@ class LetterFile:
             raise self._is_none(str(error)) from None
         if not isinstance(letter, dict):
             raise self._is_none("a line is no JSON object")
+        for key, kind in _PLACE.items():
+            if type(letter.get(key)) is not kind:
+                raise self._is_none(f"a line says nothing usable as {key!r}")
         return letter
 
     def _is_none(self, why: str) -> ConfigError:

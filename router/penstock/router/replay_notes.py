@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.router.clock import Clock
 from penstock.service import UnavailableError
@@ -43,27 +43,10 @@ def take_down(directory: Path, clock: Clock, what: str, **about: Any) -> None:
     """
     line = json.dumps({"time": now_of(clock), "what": what, **about}) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
-    with _opened(directory) as file:
+    with (directory / NAME).open("a") as file:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _opened(directory: Path) -> IO[str]:
-    """The file, to be written behind; what root makes is the directory's owner's, as the job is.
-
-    Only what is made here is given away: whoever owns the directory could have put a link there.
-    """
-    path, flags = directory / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    try:
-        number = os.open(path, flags | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except FileExistsError:
-        return path.open("a")
-    file = os.fdopen(number, "a")
-    if os.geteuid() == 0:
-        owner = directory.stat()
-        os.fchown(number, owner.st_uid, owner.st_gid)
-    return file
 
 
 def now_of(clock: Clock) -> str:

@@ -4,10 +4,13 @@ The job does not run meanwhile, so its `admin` is free: the replay answers there
 `penstock router status` and whoever else looks sees how far it is and what keeps it; where that
 address cannot be had, it goes on unseen. SIGTERM, Ctrl-C, the end of its terminal, or a POST with
 the token of actions end it between two batches, or as soon as the sink gives its batch up; a second
-signal ends the process at once.
+SIGTERM or Ctrl-C, a second after the first signal or later, ends the process at once. Sooner it is
+the same stop told twice: the end of a terminal is told by the shell and by the kernel, and
+`timeout` tells the process, then its group.
 
 A signal's handler runs in the middle of whatever the main thread does, which may hold the lock of
-the very event that is to be set. So it writes a byte into a pipe, and a thread does the rest.
+the very event that is to be set, and not before a call into C returns. So it does nothing: Python
+writes the signal's number into a pipe as it comes, and a thread does the rest.
 """
 
 import json
@@ -44,7 +47,10 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOHUP: Final = (signal.SIGHUP, signal.SIG_IGN)
 """Whoever started it under nohup wants it to outlast the terminal."""
 
-_STOP: Final = b"s"
+_STOP: Final = 0
+"""In the pipe: a stop that was asked for over the network. All else is a signal's number."""
+
+_AGAIN_NS: Final = 10**9
 _END_S: Final = 5.0
 _log = structlog.get_logger()
 
@@ -61,12 +67,14 @@ def attended(run: BoundedRun, clock: Clock) -> Iterator[None]:
     door = _Door(run, clock)
     server = _served(run, door)
     taken = [it for it in _SIGNALS if (it, signal.getsignal(it)) != _NOHUP]
-    before = {number: signal.signal(number, door.on_signal) for number in taken}
+    woken = signal.set_wakeup_fd(door.pipe, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, _on_signal) for number in taken}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(woken)
         if server is not None:
             server.close(quietly=True)
         door.close()
@@ -87,15 +95,24 @@ def _served(run: BoundedRun, door: "_Door") -> AdminServer | None:
     return server
 
 
+def _on_signal(_: int, __: FrameType | None) -> None:
+    """See above."""
+
+
 class _Door:
-    """What is said, and what may be done. `status` and `answer` are for any thread."""
+    """What is said, and what may be done. `status` and `answer` are for any thread.
+
+    Attributes:
+        pipe: Where signals are told.
+    """
 
     def __init__(self, run: BoundedRun, clock: Clock) -> None:
         self._run = run
         self._clock = clock
-        self._signalled = False
-        reading, writing = os.pipe()
-        self._pipe = os.fdopen(writing, "wb", buffering=0)
+        self._signalled_ns: int | None = None
+        reading, self.pipe = os.pipe()
+        os.set_blocking(self.pipe, False)
+        self._pipe = os.fdopen(self.pipe, "wb", buffering=0)
         self._thread = threading.Thread(
             target=self._listen, args=(reading,), name="stop", daemon=True
         )
@@ -171,23 +188,35 @@ class _Door:
             _log.warning("stop of a replay not taken down", reason=str(error), **about)
         self._run.stop.set()
         with suppress(ValueError):  # it is closed: the replay has just ended
-            self._pipe.write(_STOP)
+            self._pipe.write(bytes([_STOP]))
         return "202 Accepted", {"done": f"the replay to {progress.sink} is to stop"}
 
-    def on_signal(self, number: int, _: FrameType | None) -> None:
-        """The first one ends the replay in good order, the second one the process."""
-        if self._signalled or self._run.stop.is_set():  # which takes no lock
-            os._exit(ExitCode.TEMPORARY)
-        self._signalled = True
-        self._pipe.write(_STOP)
+    def _listen(self, reading: int) -> None:
+        """Stop the replay, and what Spark does for it, or the process."""
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            while told := pipe.read(1):
+                number = told[0]
+                if number in _SIGNALS and not self._is_first(number):
+                    continue
+                if number not in (_STOP, *_SIGNALS):
+                    continue  # another one, with a handler of its own
+                self._run.stop.set()
+                # On a thread of its own: Spark may not answer, and a second signal is heard.
+                threading.Thread(target=self._cancel, name="cancel", daemon=True).start()
+
+    def _is_first(self, number: int) -> bool:
+        """The first one ends the replay in good order, a later one the process."""
+        now_ns = self._clock.monotonic_ns()
+        if self._signalled_ns is not None:
+            if number != signal.SIGHUP and now_ns - self._signalled_ns >= _AGAIN_NS:
+                os._exit(ExitCode.TEMPORARY)
+            return False
+        self._signalled_ns = now_ns
         name = signal.Signals(number).name
         with suppress(OSError):  # the terminal may be gone
-            os.write(2, f"{name}: the replay stops; once more ends it at once\n".encode())
+            os.write(2, f"{name}: the replay stops; again, after 1 s, ends it at once\n".encode())
+        return True
 
-    def _listen(self, reading: int) -> None:
-        """Stop the replay, and what Spark does for it, for each byte that comes."""
-        with os.fdopen(reading, "rb", buffering=0) as pipe:
-            while pipe.read(1):
-                self._run.stop.set()
-                with suppress(Py4JError, OSError):  # Spark is ending, or has ended
-                    self._run.session.spark.sparkContext.cancelAllJobs()
+    def _cancel(self) -> None:
+        with suppress(Py4JError, OSError):  # Spark is ending, or has ended
+            self._run.session.spark.sparkContext.cancelAllJobs()

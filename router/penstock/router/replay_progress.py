@@ -17,7 +17,7 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from penstock.router.core.offsets import Offsets, offsets_from_json
-from penstock.router.durable import write_whole
+from penstock.router.durable import sync_directories, write_whole
 from penstock.router.errors import BadOptionError
 from penstock.router.telemetry import Meter
 from penstock.service import ConfigError
@@ -119,5 +119,9 @@ class ReplayNote:
         write_whole(self._path, json.dumps(document).encode())
 
     def remove(self) -> None:
-        """It came to its end."""
-        self._path.unlink(missing_ok=True)
+        """It came to its end, or is given up."""
+        try:
+            self._path.unlink()
+        except FileNotFoundError:
+            return
+        sync_directories([self._path.parent])

@@ -150,7 +150,7 @@ class Session:
         self._check_alive()
         try:
             yield
-        except (Py4JError, OSError):
+        except (Py4JError, OSError, EOFError):
             with suppress(subprocess.TimeoutExpired):  # its sockets close before it has ended
                 self._gateway.proc.wait(_JVM_EXIT_TIMEOUT_S)
             self._check_alive()
@@ -161,7 +161,7 @@ class Session:
         if code is not None:
             raise SparkEndedError(
                 f"Spark's JVM ended with code {code}",
-                fix="start the job again; if it ran out of memory, raise spark.driver_memory or"
+                fix="start it again; if it ran out of memory, raise spark.driver_memory or"
                 " lower trigger.records_max",
             ) from None
 

@@ -228,7 +228,15 @@ def test_a_piece_has_so_many_letters_at_most(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "why"), [("[1]", "no JSON object"), ("{", "Expecting"), ("x" * 200, "longer than 100")]
+    ("line", "why"),
+    [
+        ("[1]", "no JSON object"),
+        ("{", "Expecting"),
+        ("x" * 200, "longer than 100"),
+        ('{"partition": 0, "offset": 1}', "nothing usable as 'stream'"),
+        ('{"stream": "logs", "partition": "0", "offset": 1}', "nothing usable as 'partition'"),
+        ('{"stream": "logs", "partition": 0}', "nothing usable as 'offset'"),
+    ],
 )
 def test_a_file_of_something_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, why: str
@@ -238,6 +246,15 @@ def test_a_file_of_something_else_is_refused(
     path.write_text(f"{line}\n")
     with pytest.raises(ConfigError, match=why):
         LetterFile(path, "lake", "waiting").summary()
+
+
+@pytest.mark.parametrize("held", ["", "[]", '{"to": "lake"}', '{"to": "lake", "bytes": null}'])
+def test_a_damaged_position_is_told_of(tmp_path: Path, held: str) -> None:
+    begun = big(tmp_path, 2).begin()
+    begun._position.write_text(held)
+    with pytest.raises(ConfigError, match=r"big\.position cannot be read") as told:
+        list(begun.pieces("lake"))
+    assert "remove it" in told.value.fix
 
 
 def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(

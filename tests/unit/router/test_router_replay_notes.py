@@ -19,7 +19,7 @@ from penstock.router.cli import cli
 from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.letters import LetterFile, find_letters
-from penstock.router.replay_notes import take_down, typed, who_types
+from penstock.router.replay_notes import typed, who_types
 from penstock.service import UnavailableError
 
 LETTERS = Path("checkpoint/dead_letters")
@@ -133,20 +133,6 @@ def test_what_the_job_moved_before_it_ended_is_found_where_it_is(
     monkeypatch.setattr(bounded, "replay_letters", replay)
     done = CliRunner().invoke(cli, ["dlq", "replay", str(job)])
     assert (done.exit_code, delivered) == (0, [1]), done.output
-
-
-def test_what_root_makes_is_the_directorys_owners(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And only what it makes: a file that is there stays whose it is."""
-    given: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(os, "fchown", lambda _, *owner: given.append(owner))
-    for what in ("asked", "ended"):
-        take_down(tmp_path, SystemClock(), what)
-    owner = tmp_path.stat()
-    assert given == [(owner.st_uid, owner.st_gid)]
-    assert [it["what"] for it in taken_down(tmp_path)] == ["asked", "ended"]
 
 
 def test_the_name_is_the_machines_and_not_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:

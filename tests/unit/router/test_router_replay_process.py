@@ -1,5 +1,6 @@
 """A replay in a process of its own: what is seen of it, and what ends it."""
 
+import ctypes
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from penstock.router.replay_progress import Progress
 from penstock.service import ExitCode, ask_admin
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
+from tests.unit.router.sink_rows import TestClock
 from tests.unit.router.test_router_config import JOB, load
 
 TOKEN = "0123456789abcdef"
@@ -100,6 +102,81 @@ def test_a_signal_takes_no_lock_that_the_main_thread_may_hold(tmp_path: Path) ->
         wait_until(run.stop.is_set)
 
 
+HUP, TERM, INT = signal.SIGHUP, signal.SIGTERM, signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("numbers", "after_s", "ends"),
+    [
+        ((HUP, HUP), 0.01, False),
+        ((TERM, TERM), 0.9, False),
+        ((HUP, HUP), 60, False),
+        ((TERM, HUP), 60, False),
+        ((HUP, TERM), 60, True),
+        ((INT, INT), 1.1, True),
+    ],
+)
+def test_a_second_signal_ends_the_process_unless_it_is_the_same_one_told_twice(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    numbers: tuple[int, int],
+    after_s: float,
+    ends: bool,
+) -> None:
+    """The end of a terminal is told by the shell and the kernel, `timeout` tells a group, too."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    run: Any = Run(tmp_path)
+    clock = TestClock()
+    with attended(run, clock):
+        os.kill(os.getpid(), numbers[0])
+        wait_until(run.cancelled.is_set)
+        clock.sleep(after_s)
+        os.kill(os.getpid(), numbers[1])
+        if ends:
+            wait_until(lambda: bool(codes))
+    assert codes == [ExitCode.TEMPORARY] * ends
+
+
+def test_a_signal_is_heard_in_the_midst_of_a_call_into_c(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    run: Any = Run(tmp_path)
+    stopped: list[bool] = []
+
+    def watch() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        stopped.append(run.stop.wait(20))
+        os.write(writing, b".")
+
+    with attended(run, SystemClock()):
+        signal.siginterrupt(signal.SIGTERM, False)
+        thread = threading.Timer(0.2, watch)
+        thread.start()
+        assert ctypes.CDLL(None).read(reading, ctypes.create_string_buffer(1), 1) == 1
+        thread.join()
+    assert stopped == [True]
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_signal_is_heard_while_spark_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    run: Any = Run(tmp_path)
+    answers = threading.Event()
+    run.cancelAllJobs = answers.wait
+    clock = TestClock()
+    with attended(run, clock):
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(run.stop.is_set)
+        clock.sleep(2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: bool(codes))
+        answers.set()
+
+
 def test_who_wants_it_to_outlast_the_terminal_has_it_so(tmp_path: Path) -> None:
     run: Any = Run(tmp_path)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -158,6 +235,11 @@ def test_the_command_says_why_it_cannot(tmp_path: Path) -> None:
     run = Run(tmp_path)
     done = run.command(tmp_path, "stop-replay")
     assert "no job answers" in done.output
+    Path(run.keys["actions_token_file"]).unlink()
+    done = run.command(tmp_path, "stop-replay")
+    assert "actions_token_file: " in done.output
+    assert "No such file" in done.output
+    assert done.exit_code == ExitCode.CONFIG
     del run.keys["actions_token_file"]
     done = run.command(tmp_path, "stop-replay")
     assert "no actions_token_file" in done.output

@@ -189,6 +189,28 @@ def test_an_unfinished_replay_is_not_given_up_without_a_word(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("quiet_sink")
+@pytest.mark.parametrize("noted", [True, False])
+def test_killed_as_it_begins_it_leaves_nothing_to_go_on_with(tmp_path: Path, noted: bool) -> None:
+    """There was one before, or none; what that one left is on its way out."""
+
+    class Killed(Run):
+        @override
+        def context(self, sink: str, state_dir: Path, *, anew: bool) -> SinkContext:
+            raise SystemExit
+
+    run: Any = Run(tmp_path, **THREES)
+    if noted:
+        run.stops_before = 1
+        with pytest.raises(ReplayStoppedError):
+            backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print)
+    killed: Any = Killed(tmp_path, **THREES)
+    with pytest.raises(SystemExit):
+        backfill.backfill(killed, "lake", {PLACE: 0}, {PLACE: 10}, print)
+    with pytest.raises(ConfigError, match="no replay to lake was ended before its time"):
+        backfill.resume(run, "lake", print)
+
+
+@pytest.mark.usefixtures("quiet_sink")
 def test_a_batch_is_written_down_before_a_terminal_that_is_gone_hears_of_it(tmp_path: Path) -> None:
     def gone(_: str) -> None:
         raise OSError("the terminal is gone")

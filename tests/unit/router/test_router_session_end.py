@@ -25,7 +25,13 @@ def session_of(process: "subprocess.Popen[bytes]") -> Session:
 
 
 @pytest.mark.parametrize(
-    "error", [Py4JError("while calling o5.isActive"), Py4JNetworkError("reset"), OSError("reset")]
+    "error",
+    [
+        Py4JError("while calling o5.isActive"),
+        Py4JNetworkError("reset"),
+        OSError("reset"),
+        EOFError(),
+    ],
 )
 def test_a_call_that_fails_because_the_jvm_was_killed_says_so(
     process: "subprocess.Popen[bytes]", error: Exception
