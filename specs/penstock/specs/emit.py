@@ -334,6 +334,8 @@ def _dropped(state: _State) -> dict[str, dict[str, int]]:
     return found
 
 
+_EXIT_EACH_S: Final = 0.2
+"""How long each emitter is waited for, even where others that nobody answers took all the time."""
 _ending = False
 _exit_left_s = limits.EXIT_FLUSH_MS / 1000
 """How long the end of the process may still wait for answers, all who flush in it together."""
@@ -353,17 +355,20 @@ def is_ending() -> bool:
 def _flush_at_exit() -> None:
     global _ending  # noqa: PLW0603 - once in the life of a process
     _ending = True
-    for emitter in list(_EMITTERS):
-        flush_at_exit(emitter)
+    emitters = list(_EMITTERS)
+    for emitter in emitters:
+        emitter.flush(0.0)  # all send before one is waited for, which may get no answer
+    for emitter in emitters:
+        flush_at_exit(emitter, at_least_s=_EXIT_EACH_S)
         emitter.retire()
 
 
-def flush_at_exit(emitter: Emitter) -> bool:
+def flush_at_exit(emitter: Emitter, *, at_least_s: float = 0.0) -> bool:
     """`Emitter.flush` with what time is left; what others do meanwhile takes none of it."""
     global _exit_left_s  # noqa: PLW0603 - as above
     began_ns = clock.monotonic_ns()
     try:
-        return emitter.flush(_exit_left_s)
+        return emitter.flush(max(_exit_left_s, at_least_s))
     finally:
         _exit_left_s = max(0.0, _exit_left_s - (clock.monotonic_ns() - began_ns) / 1e9)
 

@@ -28,9 +28,11 @@ class Unanswered:
         self.clock = clock
         self.answer_s = answer_s
         self.waited: list[float] = []
+        self.sent_at = 1e9
 
     def flush(self, timeout_s: float) -> bool:
         self.waited.append(min(timeout_s, self.answer_s))
+        self.sent_at = min(self.sent_at, self.clock.now)
         self.clock.now += self.waited[-1]
         return self.answer_s <= timeout_s
 
@@ -67,8 +69,25 @@ def test_all_that_flush_at_exit_wait_no_longer_than_one(
 ) -> None:
     emitters = Unanswered(clock), Unanswered(clock)
     end(monkeypatch, *emitters)
-    assert [len(emitter.waited) for emitter in emitters] == [4, 1]
-    assert clock.now == limits.EXIT_FLUSH_MS / 1000
+    assert [len(emitter.waited) for emitter in emitters] == [5, 2]
+    assert clock.now == limits.EXIT_FLUSH_MS / 1000 + emit._EXIT_EACH_S
+
+
+def test_an_emitter_that_nobody_answers_takes_no_time_of_others(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever is first: all have sent before one is waited for, and each is waited for."""
+    dead = Unanswered(clock)
+    healthy = [Unanswered(clock, answer_s=0.125) for _ in range(2)]
+    for emitters in ([dead, *healthy], [*healthy, dead]):
+        monkeypatch.setattr(emit, "_exit_left_s", limits.EXIT_FLUSH_MS / 1000)
+        began = clock.now
+        monkeypatch.setattr(emit, "_EMITTERS", dict.fromkeys(emitters))
+        for emitter in emitters:
+            emitter.sent_at = 1e9
+        emit._flush_at_exit()
+        assert [emitter.sent_at for emitter in emitters] == [began] * 3
+        assert [emitter.waited[-1] for emitter in healthy] == [0.125] * 2
 
 
 def test_what_others_do_at_exit_takes_nothing_of_it(
@@ -77,4 +96,4 @@ def test_what_others_do_at_exit_takes_nothing_of_it(
     """Where somebody answers, the last exporter's records are waited for after a long exit, too."""
     emitter = Unanswered(clock, answer_s=0.125)
     end(monkeypatch, emitter, between_s=60)
-    assert emitter.waited == [0.125] * 4
+    assert emitter.waited == [0.0, *[0.125] * 4]
