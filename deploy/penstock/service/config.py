@@ -119,6 +119,10 @@ def check_only(config: BaseModel, path: Path) -> str:
     return f"# {path} is valid; the effective configuration:\n{show_config(config)}"
 
 
+_HALVES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Characters that no text holds; the others of their kind are bytes of names of files (PEP 383)."""
+
+
 class _StrictLoader(yaml.SafeLoader):
     """YAML 1.1 as `SafeLoader` reads it, without what no configuration can be meant to say.
 
@@ -149,7 +153,7 @@ class _StrictLoader(yaml.SafeLoader):
     @override
     def construct_scalar(self, node: Any) -> Any:
         value: str = super().construct_scalar(node)
-        if any("\ud800" <= one <= "\udfff" for one in value):
+        if _HALVES.search(value):
             raise yaml.MarkedYAMLError(
                 problem="half a character, which no text may hold", problem_mark=node.start_mark
             )
