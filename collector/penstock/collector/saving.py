@@ -82,9 +82,12 @@ class Saver:
             return True
 
     def _now(self) -> State:
-        files = list(self._file_sources())
-        names = {source.name for source in files}
-        absent = [s for s in self._generations.waiting if s.source not in names]
+        sources = list(self._file_sources())
+        names = {source.name for source in sources}
+        absent = (s for s in self._generations.waiting if s.source not in names)
+        # A source and its successor both name what waits for that one.
+        named = (state for source in sources for state in source.states)
+        files = {state.generation: state for state in (*absent, *named)}
         return State(
             incarnation=self.state.incarnation,
             cursor=self._delivery.cursor(SPOOL_ORIGIN),
@@ -93,7 +96,7 @@ class Saver:
             senders=self._spools.bulk.senders.snapshot(),
             urgent_senders=self._spools.urgent.senders.snapshot(),
             lanes=self._delivery.done(),
-            files=[*absent, *(state for source in files for state in source.states)],
+            files=[files[generation] for generation in sorted(files)],
             next_generation=self._generations.following,
             sources=sorted({*self.state.sources, *names}),
         )

@@ -172,8 +172,15 @@ class Generations:
         self.remember(known)
 
     def remember(self, states: Iterable[FileState]) -> None:
-        """Know files for when they are found again; two of one inode: the later has it."""
+        """Know files for when they are found again; two of one inode: the later has it.
+
+        A generation that waits already is known; an earlier version's checkpoint may have it twice.
+        """
+        waiting = {state.generation for state in self.waiting}
         for state in states:
+            if state.generation in waiting:
+                continue
+            waiting.add(state.generation)
             key = (state.source, state.device, state.inode)
             other = self.known.setdefault(key, state)
             if other is not state:
