@@ -149,7 +149,7 @@ class Worker:
         """What it answers; None while it does not. Call it in a thread."""
         if self.endpoint is None:
             return None
-        with suppress(OSError):
+        with suppress(OSError, ConfigError):  # it says itself what it has against a file
             return ask_admin(self.endpoint, path, self._access, timeout_s=_ASK_S)
         return None
 

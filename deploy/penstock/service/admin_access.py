@@ -6,10 +6,12 @@ was.
 """
 
 import hmac
+import http.client
 import ssl
 import threading
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -28,6 +30,9 @@ TOKEN_LENGTH_MIN: Final = 16
 """Characters, so that nobody guesses it; 32 random hexadecimal digits are enough."""
 
 _TOKEN_LENGTH_MAX: Final = 4096
+_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of an endpoint that `ask_admin` asks; one that is none may never come to an end."""
+
 _log = structlog.get_logger()
 
 
@@ -57,10 +62,10 @@ class AdminAccess(BaseModel):
         Raises:
             ConfigError: A file cannot be used.
         """
-        token = _Watched((self.token_file,), self._token)
+        token = _Watched((self.token_file,), self.token)
 
         def admit(visitor: Visitor) -> Admission:
-            shown = visitor.authorization.encode("utf-8", "replace")
+            shown = visitor.authorization.encode("latin-1", "replace")  # as headers are read
             known = hmac.compare_digest(shown, b"Bearer " + token.current())
             return Admission.ALL if known else Admission.UNKNOWN
 
@@ -70,9 +75,15 @@ class AdminAccess(BaseModel):
         context = _Watched(paths, self._context)
         return AdminServer(status, registry, tls=context.current, admit=admit, actions=actions)
 
-    def _token(self) -> bytes:
+    def token(self) -> bytes:
+        """What is shown.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It holds no token.
+        """
         found = self.token_file.read_text().strip()
-        if not TOKEN_LENGTH_MIN <= len(found) <= _TOKEN_LENGTH_MAX or "\n" in found:
+        if not TOKEN_LENGTH_MIN <= len(found) <= _TOKEN_LENGTH_MAX or not found.isprintable():
             message = f"{self.token_file}: one line of at least {TOKEN_LENGTH_MIN} characters is"
             raise ValueError(f"{message} expected")
         return found.encode()
@@ -120,27 +131,60 @@ def ask_admin(
     token.
 
     Raises:
-        ConfigError: The token would go over a network in clear text.
-        OSError: It does not answer, or not with success.
+        ConfigError: The token would go over a network in clear text, or a file cannot be used.
+        OSError: It does not answer, or not with success, or not as HTTP.
     """
     if posted is not None and (access is None or access.cert_file is None):
         _require_local(address)
     request = urllib.request.Request(f"http://{address}{path}")
     doors: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if access is not None and access.cert_file is not None:
-        context = ssl.create_default_context(cafile=str(access.cert_file))
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        context.check_hostname = False  # its addresses are not what it is known by here
-        doors.append(urllib.request.HTTPSHandler(context=context))
+        doors.append(urllib.request.HTTPSHandler(context=_only(access.cert_file)))
         request = urllib.request.Request(f"https://{address}{path}")
-    token = access.token_file.read_text().strip() if access is not None else None
     if posted is not None:
-        request.data, token = posted
-    if token is not None:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
-    with urllib.request.build_opener(*doors).open(request, timeout=timeout_s) as answer:
-        body: bytes = answer.read()
+        request.data, token = posted[0], posted[1].encode()
+    elif access is not None:
+        with _usable("token_file", access.token_file):
+            token = access.token()
+    else:
+        token = b""
+    if token:
+        # As bytes in latin-1, for the header is sent so; what it must say is in UTF-8.
+        request.add_unredirected_header("Authorization", f"Bearer {token.decode('latin-1')}")
+    try:
+        with urllib.request.build_opener(*doors).open(request, timeout=timeout_s) as answer:
+            body: bytes = answer.read(_ANSWER_BYTES_MAX + 1)
+    except http.client.HTTPException as error:
+        if isinstance(error, OSError):
+            raise
+        said = f"{type(error).__name__} {error}".strip()
+        raise ConnectionError(f"it does not speak HTTP: {said}") from None
+    if len(body) > _ANSWER_BYTES_MAX:
+        raise ConnectionError(f"it answers more than {_ANSWER_BYTES_MAX} bytes")
     return body
+
+
+def _only(cert_file: Path) -> ssl.SSLContext:
+    """A context that takes no other certificate."""
+    with _usable("cert_file", cert_file):
+        context = ssl.create_default_context(cafile=str(cert_file))
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = False  # its addresses are not what it is known by here
+    return context
+
+
+@contextmanager
+def _usable(key: str, path: Path) -> Iterator[None]:
+    """Within it, what is wrong with a file is said as the operator's to change."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"admin_access.{key}: {path} cannot be used: {why}",
+            fix="run this as a user that may read it, such as the one that runs the process asked;"
+            " or correct the key",
+        ) from None
 
 
 def _require_local(address: str) -> None:

@@ -47,12 +47,12 @@ class BatchJournal:
         for line in self._lines():
             try:
                 found.append(offsets_from_json(json.loads(line)))
-            except (json.JSONDecodeError, BadOptionError):
+            except (ValueError, BadOptionError):
                 continue
         return found
 
     def _lines(self) -> list[str]:
         if not self._path.exists():
             return []
-        with self._path.open() as file:
+        with self._path.open(errors="replace") as file:
             return [line.rstrip("\n") for line in deque(file, maxlen=BATCHES_MAX)]

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from penstock.router.checkpoint import JobLock, require_its_user
+from penstock.router.checkpoint import JobLock
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.backfill import Chunk
@@ -24,6 +24,7 @@ from penstock.router.feed import Feed
 from penstock.router.frames import Steps, read
 from penstock.router.letter_stream import NatsLetterStream
 from penstock.router.letters import Letter, LetterFile, as_rows
+from penstock.router.owners import require_its_user, require_room_for_letters
 from penstock.router.query import first_lines, logd_options
 from penstock.router.reading import LogReading, LogState
 from penstock.router.replay_progress import Progress
@@ -169,6 +170,7 @@ def bounded_run(
             require_its_user(config.checkpoint_dir)
             lock = JobLock(config.checkpoint_dir, wait_s=config.connect_timeout_s, clock=clock)
             stack.callback(lock.release)
+            require_room_for_letters(config.dead_letters, list(config.sinks))
         state = _state(config, clock) if needs_log else LogState({}, {})
         work = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-router-")))
         session = Session.start(config.job, config.session, work)
@@ -253,7 +255,9 @@ def _replay_file(
     refused_before = target.refused()
     letters = delivered = 0
     for piece in begun.pieces(target.name):
-        lives = {letter["stream"]: letter.get("incarnation", "") for letter in piece}
+        if target.feed.needs("subject"):
+            begun.require_subjects(piece)
+        lives = {letter["stream"]: letter.get("incarnation") or "" for letter in piece}
         target.context.incarnations.update(lives)
         target.feed.begin_anew()  # offsets of one file may lie between those of another
         delivered += run.deliver(target.feed, target.name, run.letter_rows(piece), next(batches))

@@ -18,14 +18,16 @@ something else after a crash. The job therefore decides once and writes it down.
 import fcntl
 import json
 import os
-import pwd
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from penstock.router.clock import Clock
 from penstock.router.core.offsets import Offsets, offsets_from_json
 from penstock.router.durable import write_whole
+from penstock.router.errors import BadOptionError
 from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.data_format import DataFormat
 
@@ -37,6 +39,12 @@ _UNFINISHED: Final = re.compile(r"\.+\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
 
 class CheckpointVersionError(ServiceError):
     """A checkpoint is there, and another version's."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class CheckpointDamagedError(ServiceError):
+    """A file of a checkpoint is not what it should be."""
 
     exit_code = ExitCode.CONFIG
 
@@ -70,7 +78,7 @@ class JobLock:
             if clock.monotonic_ns() < deadline_ns:
                 clock.sleep(_LOCK_POLL_S)
                 continue
-            holder = path.read_text().strip() or "another process"
+            holder = path.read_text(errors="replace").strip() or "another process"
             os.close(self.descriptor)
             raise UnavailableError(
                 f"checkpoint_dir: {directory} is in use by {holder}",
@@ -92,34 +100,6 @@ class JobLock:
         os.close(self.descriptor)
 
 
-def require_its_user(directory: Path) -> None:
-    """What root makes in a job's directories stands in the way of a job that is not root's.
-
-    Whose the job is says its lock; the directory's owner, where it has not run yet.
-
-    Raises:
-        ConfigError: This is root, and the job somebody else's.
-    """
-    if os.geteuid() != 0:
-        return
-    found = directory / "lock"
-    try:
-        owner = (found if found.exists() else directory).stat().st_uid
-    except FileNotFoundError:
-        return
-    if owner == 0:
-        return
-    try:
-        name = pwd.getpwuid(owner).pw_name
-    except KeyError:  # of a container
-        name = f"'#{owner}'"
-    raise ConfigError(
-        f"checkpoint_dir: {directory} belongs to the user {name}, and what root makes there or"
-        " beside dead letters would stand in the job's way",
-        fix=f"run the same command as that user: sudo -u {name} penstock router ...",
-    )
-
-
 class StartingOffsets:
     """Where a job began each stream."""
 
@@ -130,7 +110,8 @@ class StartingOffsets:
         """What is written down so far."""
         if not self._path.exists():
             return Offsets({})
-        return offsets_from_json(json.loads(self._path.read_text()))
+        with _readable(self._path):
+            return offsets_from_json(json.loads(self._path.read_text()))
 
     def extend(self, resolved: Offsets) -> Offsets:
         """Write down the streams that are new; the others stay as they are."""
@@ -145,7 +126,8 @@ class StartingOffsets:
 
 def committed_offsets(spark_checkpoint: Path) -> Offsets | None:
     """The position behind the last batch that Spark has noted as done; None before the first."""
-    batch = _newest(spark_checkpoint / "commits")
+    with _readable(spark_checkpoint / "commits"):
+        batch = _newest(spark_checkpoint / "commits")
     return None if batch is None else planned_offsets(spark_checkpoint, batch)
 
 
@@ -164,15 +146,32 @@ def clear_unfinished(spark_checkpoint: Path) -> None:
 def planned_offsets(spark_checkpoint: Path, batch: int) -> Offsets:
     """The position behind a batch, which Spark notes before it begins with it."""
     path = spark_checkpoint / "offsets" / str(batch)
-    lines = path.read_text().splitlines()
-    if lines[0] != _OFFSET_LOG_VERSION:
+    with _readable(path):
+        lines = path.read_text().splitlines()
+        version = lines[0]
+    if version != _OFFSET_LOG_VERSION:
         raise CheckpointVersionError(
-            f"{path}: an offset log of version {lines[0]!r}; this router reads"
+            f"{path}: an offset log of version {version!r}; this router reads"
             f" {_OFFSET_LOG_VERSION!r}: another version of Spark wrote it",
             fix="run the job with the pyspark that wrote it until it has caught up, then begin anew"
             " with an empty checkpoint_dir and starting_offsets as the status's `committed` says",
         )
-    return offsets_from_json(json.loads(lines[2]))
+    with _readable(path):
+        return offsets_from_json(json.loads(lines[2]))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Within it, a file that does not hold what it should is the operator's matter."""
+    try:
+        yield
+    except (OSError, ValueError, IndexError, RecursionError, BadOptionError) as error:
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise CheckpointDamagedError(
+            f"{path} cannot be read: {why}",
+            fix="let this user read it; if it is damaged, restore checkpoint_dir from a backup, or"
+            " begin anew with an empty one and starting_offsets as the job's cursors in logd say",
+        ) from None
 
 
 def _newest(directory: Path) -> int | None:

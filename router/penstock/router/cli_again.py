@@ -15,6 +15,7 @@ from penstock.router.cli_job import job_argument, load_job
 from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import StreamPartition
+from penstock.router.letter_fields import shown
 from penstock.router.letters import find_letters
 from penstock.router.replay_notes import typed
 from penstock.service import ConfigError, UnavailableError, ask_admin
@@ -23,6 +24,7 @@ from penstock.service.positions import POSITION
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_US: Final = 1000
+_TIME_NS_MAX: Final = 2**63 - 1
 _TIMEOUT_S: Final = 10.0
 _WHERE: Final = "An offset, earliest, latest, a time, or 15m ago."
 
@@ -93,6 +95,8 @@ def _offset(log: LogClient, at: StreamPartition, position: Any) -> int:
         return position
     if isinstance(position, datetime):
         time_ns = (position - _EPOCH) // timedelta(microseconds=1) * _NS_PER_US
+        # Before and after what 64 bits hold there is nothing, and nothing yet.
+        time_ns = min(max(time_ns, 0), _TIME_NS_MAX)
         return log.offset_for_timestamp(at.stream, time_ns, at.partition)
     readable = log.offsets(at.stream, at.partition)
     return readable[0] if position == "earliest" else readable[1]
@@ -119,7 +123,8 @@ def dlq_ls(path: Path, *, sink: str | None, done: bool, as_json: bool) -> None:
             click.echo(json.dumps(it))
             continue
         codes = ", ".join(f"{code} x {count}" for code, count in it["codes"].items())
-        click.echo(f"{it['name']}  {it['state']}  {it['time']}  {codes}  {it['reason']}")
+        told = (it["time"] or "at an unknown time", codes, it["reason"] or "for an unknown reason")
+        click.echo(shown("  ".join(map(str, (it["name"], it["state"], *told)))))
 
 
 @dlq.command("show", epilog="Example: penstock router dlq show job.yaml search/logs.5f2c19aa-0-7-9")
@@ -129,7 +134,7 @@ def dlq_show(path: Path, names: tuple[str, ...]) -> None:
     """Show letters, a JSON object a line: record, sink, code, reason, attempt, time."""
     for file in find_letters(load_job(path).dead_letters, names=names, done=True):
         for letter in file.letters():
-            click.echo(json.dumps(letter, ensure_ascii=False))
+            click.echo(shown(json.dumps(letter, ensure_ascii=False)))
 
 
 @dlq.command(
@@ -178,13 +183,7 @@ def stop_replay(path: Path) -> None:
             fix="set it; or end a replay in a process of its own with SIGTERM or Ctrl-C",
         )
     wanted = json.dumps({"do": "stop", "by": "penstock router stop-replay"}).encode()
-    try:
-        token = job.actions_token_file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"actions_token_file: {job.actions_token_file}: {error}",
-            fix="name a file that this user may read, or run this as the job's user",
-        ) from None
+    token = _token(job.actions_token_file)
     try:
         posted = ask_admin(
             job.admin, PATH, job.admin_access, timeout_s=_TIMEOUT_S, posted=(wanted, token)
@@ -200,7 +199,31 @@ def stop_replay(path: Path) -> None:
         raise UnavailableError(
             f"no job answers at {job.admin}: {error}", fix="start it; or correct its key `admin`"
         ) from None
-    click.echo(json.loads(posted)["done"])
+    click.echo(_done(posted, job.admin))
+
+
+def _token(path: Path) -> str:
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    else:
+        if token and token.isprintable():
+            return token
+        why = "one line is expected"
+    raise ConfigError(
+        f"actions_token_file: {path}: {why}",
+        fix="name a file that this user may read, or run this as the job's user",
+    )
+
+
+def _done(posted: bytes, address: str) -> str:
+    try:
+        return str(json.loads(posted)["done"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UnavailableError(
+            f"what answers at {address} is no router", fix="correct the job's key `admin`"
+        ) from None
 
 
 def _require_sink(job: JobConfig, name: str) -> None:

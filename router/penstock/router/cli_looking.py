@@ -1,6 +1,7 @@
 """Commands that look and change nothing: plan, preview, status, sinks."""
 
 import json
+import urllib.error
 from pathlib import Path
 from typing import Any, Final
 
@@ -119,9 +120,41 @@ def _circuit(sink: dict[str, Any]) -> str:
 def _status_of(job: JobConfig) -> dict[str, Any]:
     try:
         answer = ask_admin(job.admin, "/status", job.admin_access, timeout_s=_TIMEOUT_S)
-        found: dict[str, Any] = json.loads(answer)
-    except (OSError, ValueError) as error:
+    except urllib.error.HTTPError as error:
+        with error:
+            said = f"{error.code} {error.reason}"
+        raise UnavailableError(
+            f"what answers at {job.admin} does not show a status: {said}",
+            fix="let `admin_access` name the token of the running job, or correct the key `admin`",
+        ) from None
+    except OSError as error:
         raise UnavailableError(
             f"no job answers at {job.admin}: {error}", fix="start it; or correct its key `admin`"
         ) from None
-    return found
+    return _of_this_job(job, answer)
+
+
+def _is_status(found: Any) -> bool:
+    """Of a router."""
+    if not isinstance(found, dict) or found.get("component") != "router":
+        return False
+    parts = {"name": str, "health": str, "reasons": list, "stages": list, "info": dict}
+    return all(isinstance(found.get(key), kind) for key, kind in parts.items())
+
+
+def _of_this_job(job: JobConfig, answer: bytes) -> dict[str, Any]:
+    """A status; addresses are given anew, to others."""
+    try:
+        found: dict[str, Any] | None = json.loads(answer)
+    except (ValueError, RecursionError):
+        found = None
+    if found is None or not _is_status(found):
+        who = "something else than a router"
+    elif found.get("name") != job.job:
+        who = f"the job {found.get('name')!r}"
+    else:
+        return found
+    raise UnavailableError(
+        f"at {job.admin} answers {who}, and not the job {job.job!r}",
+        fix="start it; or correct its key `admin`",
+    )

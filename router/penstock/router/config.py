@@ -36,7 +36,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 class Trigger(Settings):
     """How often a sink's query looks for new records, and how many it takes at once."""
 
-    interval_s: Annotated[float, Field(ge=0)] = 2.0
+    interval_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 2.0
     records_max: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
 
 
@@ -252,6 +252,7 @@ class JobConfig(Settings):
     @classmethod
     def _empty_blocks_are_defaults(cls, document: Any) -> Any:
         """`spark:` with nothing below is what an example leaves behind, not an error."""
+        _refuse_nul(document)
         if isinstance(document, dict):
             return {key: value for key, value in document.items() if value is not None}
         return document
@@ -274,6 +275,17 @@ def _check_offsets(wanted: str | dict[str, dict[str, int]], streams: list[str]) 
     for stream in wanted:
         if stream not in streams:
             raise ValueError(f"starting_offsets: {stream!r} is not among the streams")
+
+
+def _refuse_nul(value: Any, place: str = "") -> None:
+    """No name, path or condition may hold one, and where it comes to light nobody expects it."""
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{place}: holds a NUL")
+    parts: dict[Any, Any] = value if isinstance(value, dict) else {}
+    if isinstance(value, list):
+        parts = dict(enumerate(value))
+    for key, part in parts.items():
+        _refuse_nul(part, f"{place}.{key}" if place else str(key))
 
 
 def _refuse_repeats(place: str, names: list[str]) -> None:

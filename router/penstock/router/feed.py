@@ -63,6 +63,10 @@ class Feed:
         route = [ROUTE_COLUMN] if self._chains else []
         return [*self._columns, *sorted(more - set(self._columns)), *route]
 
+    def needs(self, column: str) -> bool:
+        """Whether the sink cannot do without it."""
+        return column in self._sink.columns
+
     def give(self, rows: pa.Table, batch: int) -> None:
         """Bring the rows of one batch, perhaps none, where they belong.
 

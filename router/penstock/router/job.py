@@ -29,6 +29,7 @@ from penstock.router.durable import write_whole
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.letter_stream import NatsLetterStream
 from penstock.router.letters import find_letters
+from penstock.router.owners import require_room_for_letters
 from penstock.router.positions import PublishedPositions
 from penstock.router.query import SinkQuery
 from penstock.router.reading import LogReading, LogState
@@ -123,6 +124,7 @@ class Job:
             UnavailableError: logd or a Java is missing, or an address is taken.
         """
         config = self._config
+        require_room_for_letters(config.dead_letters, list(config.sinks))
         self._admin_address = self._admin.start(config.admin)
         state = self._first_state()
         starting = self._starting_offsets(state)

@@ -10,29 +10,32 @@ where it goes to, is in DIR/SINK/replaying/NAME.position meanwhile; it holds for
 one of the same name that comes later begins at its first letter.
 """
 
-import base64
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
 from penstock.router.core.offsets import Span
 from penstock.router.durable import sync_directories, write_whole
+from penstock.router.letter_fields import (
+    bytes_of,
+    problem_with_place,
+    problem_with_row,
+    time_ns_of,
+)
+from penstock.router.owners import owner_of
 from penstock.router.shaping import Shape, Shaper
 from penstock.router.spec_versions import known_versions
 from penstock.router.views import view
 from penstock.service import ConfigError, UnavailableError
 
 Letter = dict[str, Any]
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NS_PER_US: Final = 1000
 
 PIECE_LETTERS: Final = 5000
 """Letters that are delivered together."""
@@ -43,8 +46,8 @@ PIECE_BYTES: Final = 32 * 1024 * 1024
 LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of one letter: logd takes messages of 32 MiB at most, and a byte is six of JSON at most."""
 
-_PLACE: Final = {"stream": str, "partition": int, "offset": int}
-"""Of which type each letter has what says where its record lies."""
+_STATES: Final = ("replaying", "done")
+_PATTERN: Final = "*.ndjson"
 
 CODES_MAX: Final = 20
 """Codes that a summary tells apart; the rest are `others`."""
@@ -102,13 +105,16 @@ class LetterFile:
         sink has delivered is left out.
 
         Raises:
-            ConfigError: It holds something else.
+            ConfigError: It holds something else, or of a letter no row can be made.
         """
         at = self._delivered(target)
         piece: list[Letter] = []
         size = 0
         for line in self._lines(at):
-            piece.append(self._letter(line))
+            letter = self._letter(line)
+            if (problem := problem_with_row(letter)) is not None:
+                raise self._cannot_go(letter, problem)
+            piece.append(letter)
             size += len(line)
             if len(piece) >= PIECE_LETTERS or size >= PIECE_BYTES:
                 yield piece
@@ -118,10 +124,23 @@ class LetterFile:
         if piece:
             yield piece
 
+    def require_subjects(self, letters: Sequence[Letter]) -> None:
+        """For a sink that sends them along.
+
+        Raises:
+            ConfigError: One is not said.
+        """
+        for letter in letters:
+            if letter.get("subject") is None:
+                raise self._cannot_go(
+                    letter, "says nothing as 'subject', which the sink sends along"
+                )
+
     def _keep(self, target: str, at: int) -> None:
         """Write down that what lies before this byte is delivered."""
-        found = {"to": target, "bytes": at, "inode": self.path.stat().st_ino}
-        write_whole(self._position, json.dumps(found).encode())
+        with _writing(self._position.parent):
+            found = {"to": target, "bytes": at, "inode": self.path.stat().st_ino}
+            write_whole(self._position, json.dumps(found).encode())
 
     @property
     def _position(self) -> Path:
@@ -143,24 +162,47 @@ class LetterFile:
         return max(0, at) if mine else 0
 
     def _lines(self, begin: int) -> Iterator[bytes]:
-        with self.path.open("rb") as file:
+        with self._opened() as file:
             file.seek(begin)
             while line := file.readline(LINE_BYTES_MAX + 1):
                 if len(line) > LINE_BYTES_MAX:
                     raise self._is_none(f"a line is longer than {LINE_BYTES_MAX} bytes")
                 yield line
 
+    def _opened(self) -> BinaryIO:
+        try:
+            return self.path.open("rb")
+        except FileNotFoundError:
+            raise self._is_gone() from None
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path}: cannot be read: {error.strerror}",
+                fix="let this user read it, or move it out of there",
+            ) from None
+
     def _letter(self, line: bytes) -> Letter:
         try:
             letter = json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise self._is_none(str(error)) from None
         if not isinstance(letter, dict):
             raise self._is_none("a line is no JSON object")
-        for key, kind in _PLACE.items():
-            if type(letter.get(key)) is not kind:
-                raise self._is_none(f"a line says nothing usable as {key!r}")
+        if (problem := problem_with_place(letter)) is not None:
+            raise self._is_none(f"a line {problem}")
         return letter
+
+    def _cannot_go(self, letter: Letter, problem: str) -> ConfigError:
+        where = f"{letter['stream']}/{letter['partition']} offset {letter['offset']}"
+        return ConfigError(
+            f"{self.path}: the letter of {where!r} {problem}",
+            fix="correct that line, or move it out of there; then replay again",
+        )
+
+    def _is_gone(self) -> UnavailableError:
+        return UnavailableError(
+            f"{self.path} has been moved meanwhile",
+            fix="ask again; a replay goes on from where the file is now",
+        )
 
     def _is_none(self, why: str) -> ConfigError:
         return ConfigError(
@@ -174,7 +216,8 @@ class LetterFile:
     def end(self) -> "LetterFile":
         """Mark it as replayed."""
         done = self._moved("done")
-        self._position.unlink(missing_ok=True)
+        with _writing(self._position.parent):
+            self._position.unlink(missing_ok=True)
         return done
 
     def _moved(self, state: str) -> "LetterFile":
@@ -182,17 +225,15 @@ class LetterFile:
             return self
         home = self.path.parent if self.state == "waiting" else self.path.parent.parent
         target = home / state / self.path.name
-        target.parent.mkdir(exist_ok=True)
-        try:
-            self.path.replace(target)
-        except FileNotFoundError:
-            raise UnavailableError(
-                f"{self.path} has been moved meanwhile",
-                fix="ask for the replay again; it goes on from where the file is now",
-            ) from None
-        if state == "replaying":  # not before it is there: else another replay's would be lost
-            target.with_suffix(".position").unlink(missing_ok=True)  # of one that went before
-        sync_directories([target.parent, self.path.parent])
+        with _writing(home):
+            target.parent.mkdir(exist_ok=True)
+            try:
+                self.path.replace(target)
+            except FileNotFoundError:
+                raise self._is_gone() from None
+            if state == "replaying":  # not before it is there: else another replay's would be lost
+                target.with_suffix(".position").unlink(missing_ok=True)  # of one that went before
+            sync_directories([target.parent, self.path.parent])
         return LetterFile(target, self.sink, state)
 
 
@@ -231,17 +272,55 @@ def find_letters(
 
 
 def _all(directory: Path) -> Iterator[LetterFile]:
-    for path in directory.glob("*/*.ndjson"):
-        yield LetterFile(path, path.parent.name, "waiting")
-    for state in ("replaying", "done"):
-        for path in directory.glob(f"*/{state}/*.ndjson"):
-            yield LetterFile(path, path.parent.parent.name, state)
+    for home in _entries(directory):
+        if not home.is_dir():
+            continue
+        for path in _entries(home):
+            if path.name in _STATES and path.is_dir():
+                files = [it for it in _entries(path) if it.match(_PATTERN)]
+                yield from (LetterFile(it, home.name, path.name) for it in files)
+            elif path.match(_PATTERN):
+                yield LetterFile(path, home.name, "waiting")
+
+
+def _entries(directory: Path) -> list[Path]:
+    """What is in it; nothing is where it is not there."""
+    try:
+        return [path for path in directory.iterdir() if not path.name.startswith(".")]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(
+            f"dead letters: {directory} cannot be read: {error.strerror}",
+            fix=f"run this as {owner_of(directory)}, or correct the key `dead_letter_dir`",
+        ) from None
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Within it, what the file system refuses is said to whoever can change it."""
+    try:
+        yield
+    except PermissionError as error:
+        raise ConfigError(
+            f"dead letters: cannot write to {directory}: {error.strerror}",
+            fix=f"run this as {owner_of(directory)}, or let this user write there",
+        ) from None
+    except OSError as error:
+        raise UnavailableError(
+            f"dead letters: cannot write to {directory}: {error.strerror}",
+            fix="see what keeps its disk; the same replay, asked for again, goes on from there",
+        ) from None
 
 
 def as_rows(letters: Sequence[Letter]) -> pa.Table:
     """Letters as rows of the view `records`: the records as they were refused, typed anew.
 
-    A letter that does not say when the log got the record has the time of its refusal.
+    A letter that does not say when the log got the record has the time of its refusal; one that
+    does not say its subject has none.
+
+    Args:
+        letters: As `LetterFile.pieces` has them.
     """
     shaper = Shaper(Shape(_RECORDS, _RECORDS.columns, versions=known_versions()))
     places = {(letter["stream"], letter["partition"]) for letter in letters}
@@ -254,27 +333,12 @@ def as_rows(letters: Sequence[Letter]) -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
-def _time_ns(letter: Letter) -> int:
-    time_ns: int | None = letter.get("timestamp_ns")
-    if time_ns is None:
-        refused = datetime.fromisoformat(letter["time"])
-        time_ns = (refused - _EPOCH) // timedelta(microseconds=1) * _NS_PER_US
-    return time_ns
-
-
-def _bytes(letter: Letter, name: str) -> bytes | None:
-    if (coded := letter.get(f"{name}_base64")) is not None:
-        return base64.b64decode(coded)
-    text = letter.get(name)
-    return None if text is None else str(text).encode()
-
-
 _RECORDS: Final = view("records")
 _LOG: Final[Mapping[str, tuple[pa.DataType, Callable[[Letter], Any]]]] = {
     "offset": (pa.int64(), itemgetter("offset")),
-    "timestamp": (pa.timestamp("ns", tz="UTC"), _time_ns),
-    "subject": (pa.string(), itemgetter("subject")),
-    "key": (pa.binary(), lambda letter: _bytes(letter, "key")),
-    "value": (pa.binary(), lambda letter: _bytes(letter, "value")),
+    "timestamp": (pa.timestamp("ns", tz="UTC"), time_ns_of),
+    "subject": (pa.string(), lambda letter: letter.get("subject")),
+    "key": (pa.binary(), lambda letter: bytes_of(letter, "key")),
+    "value": (pa.binary(), lambda letter: bytes_of(letter, "value")),
 }
 """The log's own columns: of which type, and what a letter has for them."""

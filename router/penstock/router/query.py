@@ -193,7 +193,7 @@ class SinkQuery:
         self._query = (
             rows.writeStream.queryName(f"{job.job}.{self.name}")
             .option("checkpointLocation", str(self._spark_checkpoint))
-            .trigger(processingTime=f"{job.trigger.interval_s} seconds")
+            .trigger(processingTime=f"{round(job.trigger.interval_s * 1000)} milliseconds")
             .foreachBatch(self._write)
             .start()
         )

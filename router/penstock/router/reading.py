@@ -22,7 +22,7 @@ from penstock.logd.client import (
     passes,
     slice_rows,
 )
-from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.router.clock import Clock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
@@ -305,6 +305,8 @@ class LogReading:
             if len(wanted.names) == 1:
                 return {wanted.names[0]: self._client.stream(wanted.names[0])}
             return {info.name: info for info in self._client.streams()}
+        except CorruptError as error:  # of the answer: no record is in it
+            raise UnavailableError(f"{self._client.server} answers otherwise: {error}") from None
         except RefusedError as error:
             if error.code == "UNKNOWN_STREAM":
                 return {}

@@ -189,9 +189,10 @@ def _secrets(config: Spark) -> dict[str, str]:
         return {}
     try:
         secret = config.secret_file.read_text().strip()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
-            f"spark.secret_file: {config.secret_file}: {error.strerror}",
+            f"spark.secret_file: {config.secret_file}: {why}",
             fix="name a file that this user may read",
         ) from None
     if not secret or "\n" in secret:

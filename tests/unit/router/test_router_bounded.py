@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from penstock.router import bounded
 from penstock.router.bounded import BoundedRun, bounded_run
-from penstock.router.checkpoint import require_its_user
 from penstock.router.clock import SystemClock
 from penstock.router.errors import StoppedError
+from penstock.router.owners import require_its_user
 from penstock.router.reading import LogState
 from penstock.router.session import Session, SparkEndedError
 from penstock.service import ConfigError

@@ -2,7 +2,19 @@
 
 from pathlib import Path
 
-from penstock.router.checkpoint import clear_unfinished
+import pytest
+
+from penstock.router.batches import BatchJournal
+from penstock.router.checkpoint import (
+    CheckpointDamagedError,
+    JobLock,
+    StartingOffsets,
+    clear_unfinished,
+    committed_offsets,
+)
+from penstock.router.clock import SystemClock
+from penstock.router.core.offsets import Offsets, StreamPartition
+from penstock.service import UnavailableError
 
 LEFT = "73450e9c-bee1-4542-8b77-90af5fabf397"
 
@@ -20,3 +32,40 @@ def test_files_that_spark_had_not_finished_go_and_no_others(tmp_path: Path) -> N
         "commits/.0.crc", "commits/0", "commits/12", "metadata",
         "offsets/.0.crc", "offsets/0", "offsets/12",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "held", ["", "v1", "v1\n{}\n{bad", "v1\n{}\n[]", "v1\n{}\n" + "[" * 100_000]
+)
+def test_an_offset_log_that_is_damaged_is_told_of(tmp_path: Path, held: str) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text(held)
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "3").touch()
+    with pytest.raises(CheckpointDamagedError, match=r"offsets/3 cannot be read") as told:
+        committed_offsets(tmp_path)
+    assert "restore checkpoint_dir" in told.value.fix
+
+
+@pytest.mark.parametrize("held", [b"", b"{bad", b"[]", b"\xff", b'{"logs": {"x": 1}}'])
+def test_starting_offsets_that_are_damaged_are_told_of(tmp_path: Path, held: bytes) -> None:
+    (tmp_path / "starting_offsets.json").write_bytes(held)
+    with pytest.raises(CheckpointDamagedError, match=r"starting_offsets.json cannot be read"):
+        StartingOffsets(tmp_path).load()
+
+
+def test_who_holds_a_lock_need_not_have_written_text(tmp_path: Path) -> None:
+    held = JobLock(tmp_path, wait_s=0, clock=SystemClock())
+    (tmp_path / "lock").write_bytes(b"\xff\xfe")
+    try:
+        with pytest.raises(UnavailableError, match="is in use by"):
+            JobLock(tmp_path, wait_s=0, clock=SystemClock())
+    finally:
+        held.release()
+
+
+def test_lines_of_the_journal_that_are_no_positions_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "batches.ndjson").write_bytes(b'\xff\x00\n5\n{"logs": {"\xc2\xb2": 1}}\n')
+    journal = BatchJournal(tmp_path)
+    journal.note(Offsets({StreamPartition("logs", 0): 7}))
+    assert [end.to_json() for end in journal.ends()] == [{"logs": {"0": 7}}]

@@ -236,6 +236,11 @@ def test_a_piece_has_so_many_letters_at_most(tmp_path: Path) -> None:
         ('{"partition": 0, "offset": 1}', "nothing usable as 'stream'"),
         ('{"stream": "logs", "partition": "0", "offset": 1}', "nothing usable as 'partition'"),
         ('{"stream": "logs", "partition": 0}', "nothing usable as 'offset'"),
+        ('{"stream": "logs", "partition": -1, "offset": 1}', "nothing usable as 'partition'"),
+        ('{"stream": "logs", "partition": 0, "offset": 1e99}', "nothing usable as 'offset'"),
+        (f'{{"stream": "logs", "partition": 0, "offset": {2**63}}}', "usable as 'offset'"),
+        ("1" * 90, "no JSON object"),
+        ("[" * 90, "Expecting"),
     ],
 )
 def test_a_file_of_something_else_is_refused(

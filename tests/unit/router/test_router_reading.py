@@ -9,7 +9,7 @@ import pytest
 from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.client import Fetched, OffsetRange, PartitionInfo, StreamInfo
 from penstock.logd.client.calls import Call
-from penstock.logd.errors import RefusedError
+from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import FrameHeader, crc32c
 from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
@@ -183,6 +183,20 @@ def state_of(client: DescribingClient, subscription: Subscription) -> LogState:
     log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
     log._client = client  # type: ignore[assignment]
     return log.state_now(subscription)
+
+
+def test_a_server_that_is_no_logd_is_one_that_does_not_answer() -> None:
+    class Other:
+        server = "h:80"
+
+        def stream(self, _: str) -> StreamInfo:
+            raise CorruptError("response announces 1347703880 bytes: not a logd server?")
+
+    reading = LogReading("h:80", retry_timeout_s=0, clock=SystemClock())
+    reading._client = Other()  # type: ignore[assignment]
+    for ask in (reading.state, reading.state_now):
+        with pytest.raises(LogUnavailableError, match=r"h:80 answers otherwise: .*not a logd"):
+            ask(("logs",))
 
 
 def test_a_pattern_takes_the_streams_whose_whole_name_matches() -> None:

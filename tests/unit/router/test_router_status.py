@@ -1,9 +1,12 @@
 """What `penstock router status` prints, from an admin endpoint; cursors as they are published."""
 
 import json
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
@@ -55,6 +58,65 @@ def test_a_status_is_a_table_or_json_and_a_job_that_is_away_is_told(tmp_path: Pa
     assert json.loads(whole)["stages"][0]["lag"] == 3
     away = CliRunner().invoke(cli, ["status", str(path)])
     assert away.exit_code == 69, away.output
+
+
+def answers(body: bytes) -> str:
+    """The address of something that answers so, once, whatever it is asked."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        with server, server.accept()[0] as connection:
+            connection.recv(65536)
+            connection.sendall(body)
+
+    threading.Thread(target=answer, daemon=True).start()
+    return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def of_http(document: object) -> bytes:
+    body = json.dumps(document).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+OTHER = {"component": "router", "name": "other", "health": "ready"}
+OTHER |= {"reasons": [], "stages": [], "info": {}}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (of_http({"component": "logd"}), "something else than a router"),
+        (of_http({"component": "router", "name": "demo"}), "something else than a router"),
+        (of_http([1]), "something else than a router"),
+        (of_http(OTHER), "the job 'other', and not the job 'demo'"),
+        (of_http([]).replace(b"2", b"[", 1), "does not speak HTTP"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + b"[" * 9, "something else"),
+        (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", "401 Unauthorized"),
+        (b"", "no job answers"),
+    ],
+)
+def test_whatever_else_answers_is_no_status(tmp_path: Path, said: bytes, told: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB | {"admin": answers(said)}))
+    for_people = CliRunner().invoke(cli, ["status", str(path)])
+    assert for_people.exit_code == 69
+    assert told in for_people.output
+    assert "Traceback" not in for_people.output
+
+
+def test_a_stop_of_a_replay_takes_no_other_answer(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    path = tmp_path / "job.yaml"
+    for said, told in ((of_http([1]), "is no router"), (b"SSH-2.0\r\n", "does not speak HTTP")):
+        job = JOB | {"admin": answers(said), "actions_token_file": str(token)}
+        path.write_text(yaml.safe_dump(job))
+        stopped = CliRunner().invoke(cli, ["stop-replay", str(path)])
+        assert (stopped.exit_code, told in stopped.output) == (69, True), stopped.output
+    token.write_text("two\nlines")
+    stopped = CliRunner().invoke(cli, ["stop-replay", str(path)])
+    assert (stopped.exit_code, "one line" in stopped.output) == (78, True), stopped.output
 
 
 def test_a_circuit_is_a_metric() -> None:

@@ -115,3 +115,41 @@ def test_a_token_that_is_none_is_refused_at_the_start(
     with pytest.raises(ConfigError, match="admin_access") as error:
         admin_server(status, CollectorRegistry(), access)
     assert "short" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(None, "No such file"), ("short", "at least 16"), ("long enough, but\rtwo lines", "one line")],
+)
+def test_whoever_asks_is_told_which_file_cannot_be_used(
+    address: str, access: AdminAccess, text: str | None, why: str
+) -> None:
+    """And not that nobody answers."""
+    if text is None:
+        access.token_file.unlink()
+    else:
+        access.token_file.write_text(text)
+    with pytest.raises(ConfigError, match=r"admin_access\.token_file: .*token cannot") as error:
+        ask_admin(address, "/status", access, timeout_s=20)
+    assert why in str(error.value)
+    assert "may read it" in error.value.fix
+
+
+def test_whoever_asks_is_told_of_a_certificate_that_is_none(
+    address: str, access: AdminAccess
+) -> None:
+    posing = access.model_copy(update={"cert_file": access.token_file})
+    with pytest.raises(ConfigError, match=r"admin_access\.cert_file: .*token cannot"):
+        ask_admin(address, "/status", posing, timeout_s=20)
+
+
+def test_a_token_of_any_letters_is_shown_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("žluťoučký kůň úpěl")
+    access = AdminAccess(token_file=path)
+    server = admin_server(status, CollectorRegistry(), access)
+    try:
+        address = server.start("127.0.0.1:0")
+        assert json.loads(ask_admin(address, "/status", access, timeout_s=20))["name"] == "host-1"
+    finally:
+        server.close()

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Settings(BaseModel):
@@ -16,8 +16,8 @@ class Settings(BaseModel):
 class RateLimit(Settings):
     """How fast records go to a sink, on the average over batches."""
 
-    records_per_s: Annotated[float, Field(gt=0)] | None = None
-    bytes_per_s: Annotated[float, Field(ge=1024)] | None = None
+    records_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    bytes_per_s: Annotated[float, Field(ge=1024, allow_inf_nan=False)] | None = None
 
 
 class SinkConfig(Settings):

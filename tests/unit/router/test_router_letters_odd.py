@@ -1,0 +1,231 @@
+"""Letters of another version, of another program, or edited by hand; and directories of others."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from pyarrow.dataset import dataset
+from typing_extensions import override
+
+from penstock.router.bounded import BoundedRun, bounded_run, replay_letters
+from penstock.router.cli import cli
+from penstock.router.clock import SystemClock
+from penstock.router.feed import Feed
+from penstock.router.job import Job
+from penstock.router.letters import Letter, LetterFile, as_rows, find_letters
+from penstock.router.owners import require_room_for_letters
+from penstock.router.reading import LogState
+from penstock.service import ConfigError, UnavailableError
+from tests.unit.router.test_router_config import JOB, load
+
+PLACE = {"stream": "logs", "partition": 0, "offset": 7}
+WHOLE = PLACE | {
+    "subject": "t.logs",
+    "time": "2026-11-23T03:00:00+00:00",
+    "value": '{"kind": "log", "resource": {"service.name": "shop"}}',
+}
+
+
+def lay(directory: Path, *letters: dict[str, Any]) -> LetterFile:
+    path = directory / "dead" / "lake" / "x.ndjson"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(letter) + "\n" for letter in letters))
+    return LetterFile(path, "lake", "waiting")
+
+
+def dlq(directory: Path, *arguments: str) -> Result:
+    path = directory / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB | {"dead_letter_dir": str(directory / "dead")}))
+    return CliRunner().invoke(cli, ["dlq", arguments[0], str(path), *arguments[1:]])
+
+
+def test_what_a_letter_does_not_say_is_shown_as_unknown(tmp_path: Path) -> None:
+    lay(tmp_path, PLACE)
+    told = dlq(tmp_path, "ls")
+    assert told.exit_code == 0
+    assert told.output.split("  ")[2:] == [
+        "at an unknown time",
+        "None x 1",
+        "for an unknown reason\n",
+    ]
+    assert json.loads(dlq(tmp_path, "ls", "--json").output)["time"] is None
+    assert json.loads(dlq(tmp_path, "show", "lake/x").output) == PLACE
+
+
+def test_a_letter_does_not_command_the_terminal(tmp_path: Path) -> None:
+    odd = "\x1b[2J\n\x9b1m\u202e\ud800"
+    lay(tmp_path, PLACE | {"reason": odd, "time": {"a": [1]}, "code": odd, "value": odd})
+    listed, shown = dlq(tmp_path, "ls"), dlq(tmp_path, "show", "lake/x")
+    for told in (listed, shown):
+        assert (told.exit_code, told.output.count("\n")) == (0, 1)
+        assert told.output.strip().isprintable()
+    assert json.loads(shown.output)["value"] == odd
+
+
+@pytest.mark.parametrize("subject", [{}, {"subject": None}])
+def test_a_letter_without_subject_is_a_row_without(subject: dict[str, Any]) -> None:
+    letter = {key: value for key, value in WHOLE.items() if key != "subject"} | subject
+    (row,) = as_rows([letter]).to_pylist()
+    assert (row["offset"], row["subject"]) == (7, None)
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    naive, aware = as_rows([WHOLE | {"time": "2026-11-23T03:00:00"}, WHOLE]).to_pylist()
+    assert naive["timestamp"] == aware["timestamp"]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"time": None}, "neither as 'timestamp_ns' nor as 'time'"),
+        ({"time": "yesterday"}, "neither as 'timestamp_ns' nor as 'time'"),
+        ({"time": 5}, "neither as 'timestamp_ns' nor as 'time'"),
+        ({"time": "9999-01-01T00:00:00+00:00"}, "neither as 'timestamp_ns' nor as 'time'"),
+        ({"timestamp_ns": "5"}, "nothing usable as 'timestamp_ns'"),
+        ({"timestamp_ns": 2**63}, "nothing usable as 'timestamp_ns'"),
+        ({"subject": 5}, "'subject' what is no text"),
+        ({"stream": "\ud800"}, "'stream' what is no text"),
+        ({"value": {"kind": "log"}}, "'value' what is no text"),
+        ({"value": "\ud800"}, "'value' what is no text"),
+        ({"incarnation": 5}, "'incarnation' what is no text"),
+        ({"value_base64": "???"}, "'value_base64' what is no base64"),
+        ({"key_base64": 5}, "'key_base64' what is no base64"),
+        ({"key_base64": "ä"}, "'key_base64' what is no base64"),
+    ],
+)
+def test_what_can_be_no_row_is_told_of_before_its_piece_is_delivered(
+    tmp_path: Path, said: dict[str, Any], why: str
+) -> None:
+    file = lay(tmp_path, WHOLE, WHOLE | said)
+    assert file.summary()["letters"] == 2, "it can be looked at"
+    with pytest.raises(ConfigError, match=why) as told:
+        list(file.begin().pieces("lake"))
+    assert "offset 7" in str(told.value)
+    assert "correct that line" in told.value.fix
+
+
+class RunWithoutSpark(BoundedRun):
+    """Every letter is wanted."""
+
+    @override
+    def letter_rows(self, letters: Sequence[Letter]) -> Any:
+        return as_rows(letters)
+
+    @override
+    def deliver(self, feed: Feed, sink: str, rows: Any, batch: int) -> int:
+        feed.give(rows.select(feed.columns), batch)
+        self.progress.records += rows.num_rows
+        return int(rows.num_rows)
+
+
+def run(directory: Path, **sinks: Any) -> BoundedRun:
+    kinds = {"lake": {"type": "parquet", "path": str(directory / "lake")}, **sinks}
+    routes = [{"name": "all", "sinks": list(kinds)}]
+    config = load(
+        directory, sinks=kinds, routes=routes, checkpoint_dir=str(directory / "checkpoint")
+    )
+    session: Any = None
+    return RunWithoutSpark(config, session, LogState({}, {}), None, SystemClock())
+
+
+def test_letters_without_subject_go_where_none_is_needed(tmp_path: Path) -> None:
+    file = lay(
+        tmp_path, {key: WHOLE[key] for key in WHOLE if key != "subject"} | {"incarnation": None}
+    )
+    hook = {"type": "http", "url": "http://127.0.0.1:1/"}
+    with pytest.raises(ConfigError, match="nothing as 'subject'"):
+        replay_letters(run(tmp_path, hook=hook), [file], "hook", print)
+    (left,) = find_letters(tmp_path / "dead")
+    assert replay_letters(run(tmp_path), [left], "lake", print) == 1
+    found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
+    assert found["offset"].to_pylist() == [7]
+
+
+def test_a_file_that_a_replay_has_moved_meanwhile_is_no_bug(tmp_path: Path) -> None:
+    file = lay(tmp_path, WHOLE)
+    file.begin()
+    with pytest.raises(UnavailableError, match="has been moved meanwhile"):
+        file.summary()
+
+
+def test_what_is_no_file_or_directory_of_letters_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "dead").write_text("")
+    told = dlq(tmp_path, "ls")
+    assert (told.exit_code, "dead cannot be read: Not a directory" in told.output) == (78, True)
+    (tmp_path / "dead").unlink()
+    (tmp_path / "dead" / "lake" / "x.ndjson").mkdir(parents=True)
+    told = dlq(tmp_path, "ls")
+    assert (told.exit_code, "cannot be read: Is a directory" in told.output) == (78, True)
+
+
+def test_a_directory_that_may_not_be_read_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(tmp_path, WHOLE)
+
+    def refused(self: Path) -> Any:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(ConfigError, match="cannot be read: Permission denied") as told:
+        find_letters(tmp_path / "dead")
+    assert "run this as" in told.value.fix
+
+
+def test_letters_that_cannot_be_moved_are_told_of_with_their_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = lay(tmp_path, WHOLE)
+
+    def refused(self: Path, _: object) -> Path:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "replace", refused)
+    with pytest.raises(ConfigError, match=r"cannot write to .*lake: Permission denied") as told:
+        file.begin()
+    assert f"run this as {file.path.owner()}" in told.value.fix
+
+
+def test_a_job_that_could_not_keep_letters_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    config = load(
+        tmp_path,
+        checkpoint_dir=str(tmp_path / "checkpoint"),
+        dead_letter_dir=str(tmp_path / "file"),
+    )
+    job = Job(config)
+    try:
+        with pytest.raises(ConfigError, match=r"dead_letter_dir: .*is no directory"):
+            job.start()
+    finally:
+        job.close()
+    home = tmp_path / "dead"
+    (home / "lake").mkdir(parents=True)
+    allowed = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path != home / "lake" and allowed(path, mode)
+    )
+    with pytest.raises(ConfigError, match=r"may not write to .*lake, which belongs to \w+"):
+        require_room_for_letters(home, ["hook", "lake"])
+    require_room_for_letters(tmp_path / "not" / "there" / "yet", ["lake"])
+
+
+def test_a_replay_does_not_begin_where_what_is_refused_could_not_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    config = load(
+        tmp_path,
+        checkpoint_dir=str(tmp_path / "checkpoint"),
+        dead_letter_dir=str(tmp_path / "file"),
+    )
+    with (
+        pytest.raises(ConfigError, match="is no directory"),
+        bounded_run(config, needs_lock=True, needs_log=False),
+    ):
+        pytest.fail("it began")
