@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -132,6 +133,49 @@ def test_a_stream_reads_each_record_once_in_bounded_batches(
     assert [0 < table.num_rows <= 2000 for table in got] == [True] * 3
     rows = pa.concat_tables(got).sort_by([("stream", "ascending"), ("offset", "ascending")])
     assert rows["value"].to_pylist() == LOGS + ODD + SPANS
+
+
+def test_a_batch_starts_no_program_to_write_its_checkpoint(
+    spark: SparkSession, logd: Logd, tmp_path: Path
+) -> None:
+    """Programs that have ended leave the memory they touched in the JVM's account of children."""
+    jvm = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/stat")
+    faults_of_children: list[int] = []
+    checkpoint = tmp_path / "checkpoint"
+    query = (
+        spark.readStream.format("logd")
+        .options(**options(logd, startingOffsets="earliest", maxOffsetsPerTrigger="1000"))
+        .load()
+        .writeStream.foreachBatch(
+            lambda *_: faults_of_children.append(int(jvm.read_text().rpartition(")")[2].split()[8]))
+        )
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert len(faults_of_children) > 3
+    assert faults_of_children[1:] == faults_of_children[1:2] * (len(faults_of_children) - 1)
+    for written in (checkpoint / "offsets" / "1", checkpoint / "commits" / ".1.crc"):
+        assert oct(written.stat().st_mode & 0o777) == oct(0o666 & ~0o022)
+
+
+def test_the_class_that_sets_permissions_is_in_no_configuration(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    jvm: Any = spark._jvm
+    settings = spark._jsparkSession.sessionState().newHadoopConf()
+    assert settings.get("fs.file.impl") is None
+    hadoop = jvm.org.apache.hadoop.fs
+    files = hadoop.FileSystem.get(jvm.java.net.URI("file:///"), settings)
+    assert files.getClass().getName() == "penstock.LocalFiles"
+    path = tmp_path / "file"
+    path.touch()
+    for mode in (0o600, 0o641, 0o777, 0o1755):
+        files.setPermission(
+            hadoop.Path(str(path)), hadoop.permission.FsPermission(oct(mode).removeprefix("0o"))
+        )
+        assert oct(path.stat().st_mode & 0o7777) == oct(mode)
 
 
 def test_a_view_reads_no_more_than_a_query_needs(spark: SparkSession, logd: Logd) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from penstock.router.config import SECRET_SETTING, Spark
 from penstock.router.frames import register
 from penstock.router.java import find_java
+from penstock.router.local_files import start_no_programs
 from penstock.router.spark_doors import OnlyFrom, unix_sockets
 from penstock.router.worker_python import worker_python
 from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
@@ -131,6 +132,7 @@ class Session:
                 f" ({java.home}): {str(error).splitlines()[0]}",
                 fix=f"read {output_path}; check the keys below `spark`",
             ) from None
+        start_no_programs(spark)
         register(spark)
         return cls(spark, gateway)
 

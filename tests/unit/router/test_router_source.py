@@ -1,15 +1,19 @@
 """The data source's options and planning, against a log of our own making."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
+from penstock.router import source
 from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
 from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
-from penstock.router.options import OPTIONS, parse_options
+from penstock.router.options import OPTIONS, SourceOptions, parse_options
 from penstock.router.reading import LogState
 from penstock.router.shaping import Shape
 from penstock.router.source import LogDataSource, LogStreamReader
@@ -53,6 +57,25 @@ def stream_reader(log: FakeLog, **options: str) -> LogStreamReader:
     reader = LogStreamReader(chosen, shape, TestClock())
     reader._log = log  # type: ignore[assignment]
     return reader
+
+
+@pytest.mark.parametrize(("in_worker", "frozen"), [(True, 1), (False, 0)])
+def test_a_worker_spares_what_it_has_loaded_from_its_collections_of_garbage(
+    monkeypatch: pytest.MonkeyPatch, *, in_worker: bool, frozen: int
+) -> None:
+    kept: list[int] = []
+    collector = SimpleNamespace(
+        freeze=lambda: kept.append(1), get_freeze_count=lambda: 50_000 * len(kept)
+    )
+    monkeypatch.setattr(source, "gc", collector)
+    monkeypatch.setattr(TaskContext, "get", lambda: object() if in_worker else None)
+    log = SimpleNamespace(rows=lambda *_, **__: iter(()))
+    monkeypatch.setattr(SourceOptions, "reading", lambda *_: nullcontext(log))
+    reader = stream_reader(FakeLog(Readable(0, 5)))
+    (partition,) = reader.partitions(at(0), at(5))
+    for _ in range(2):
+        assert list(reader.read(partition)) == []
+    assert len(kept) == frozen
 
 
 def at(offset: int) -> dict[str, dict[str, Any]]:
