@@ -90,6 +90,11 @@ class AuditLane:
         """Wait until this process's records are acknowledged."""
         return self._own.flush(timeout_s)
 
+    @property
+    def is_vain(self) -> bool:
+        """Whether to wait for that is in vain."""
+        return self._own.is_vain
+
     def close(self, timeout_s: float) -> None:
         """End all lanes; what is not acknowledged stays in the journals."""
         for lane in (self._own, *self._adopted):
@@ -147,6 +152,11 @@ class Lane:
     def refused(self) -> int:
         """Records that the collector has refused for good."""
         return self._delivery.refused[KIND]
+
+    @property
+    def is_vain(self) -> bool:
+        """Whether nobody was ever there to acknowledge it, or it is acknowledged."""
+        return self._flusher.is_vain
 
     def start(self) -> None:
         """Deliver what an adopted journal holds."""

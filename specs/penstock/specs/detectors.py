@@ -63,16 +63,24 @@ _VAIN: Final = rf"(?P<vain>{_BEGIN})"
 """What begins like a JSON web token and is none. In that one's word there is none that begins later
 either: their ends are the same. Looking for each of them anew would take time that grows with the
 square of the word's length."""
+BEARER: Final = "(?i:bearer(?: |%20))"
+_FRONT: Final = (
+    r"(?:\b|(?<=%[0-9A-Fa-f]{2})|(?<=%25[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})|(?<=\\[bfnrt])"
+    r"|(?<=\x1b\[[0-9]m)|(?<=\x1b\[[0-9]{2}m))"
+)
+"""Where a word begins, also behind a character that stands there as a code that ends in a letter or
+a digit: in a URL, once or twice, in JSON within a text, and as a terminal's colour."""
 _OTHERS: Final = (
-    r"(?P<token>\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
-    r"|\bgh[pousr]_[A-Za-z0-9]{36,}"
-    r"|\bxox[abeoprs]-[A-Za-z0-9-]{10,}"
-    r"|\bsk_(?:live|test)_[A-Za-z0-9]{16,}"
-    r"|(?i:\bbearer )[A-Za-z0-9._~+/-]{16,}=*)"
+    rf"(?P<token>(?=[AgxsBb]){_FRONT}(?:(?:AKIA|ASIA)[0-9A-Z]{{16}}\b"
+    r"|gh[pousr]_[A-Za-z0-9]{36,}"
+    r"|xox[abeoprs]-[A-Za-z0-9-]{10,}"
+    r"|sk_(?:live|test)_[A-Za-z0-9]{16,}"
+    rf"|{BEARER}[A-Za-z0-9._~+/-]{{16,}}=*))"
     r"|(?P<login>(?<=://)[^\s/:@]{1,64}:[^\s/@]{1,128}(?=@))"
     r"|(?P<email>[A-Za-z0-9_%+][A-Za-z0-9._%+-]{0,63}"
     r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+)"
-    r"|(?<![0-9.])(?P<card>[2-6](?:[ -]?[0-9]){12,18})(?![0-9])"
+    r"|(?=[0-9])(?<![0-9.])(?:(?<=%)(?:25)?[0-9A-Fa-f][0-9]|(?<=%[A-Fa-f])[0-9])?"
+    r"(?P<card>[2-6](?:[ -]?[0-9]){12,18})(?![0-9])"
 )
 PATTERN: Final = re.compile(f"{_KEY}|{_WEB_TOKEN}|{_VAIN}|{_OTHERS}", re.DOTALL)
 _IN_VAIN: Final = re.compile(rf"[A-Za-z0-9_-]*?(?:{_KEY}|{_OTHERS})", re.DOTALL)
@@ -133,7 +141,7 @@ def may_match(text: str) -> bool:
         "@" in text
         or _DIGITS.search(text) is not None
         or any(part in text for part in PARTS)
-        or "bearer " in text.lower()
+        or "bearer" in text.lower()
     )
 
 

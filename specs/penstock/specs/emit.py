@@ -14,7 +14,7 @@ import logging
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +26,7 @@ from penstock.specs.cardinality import Cardinality
 from penstock.specs.codec import to_wire
 from penstock.specs.core.delivery import Delivery
 from penstock.specs.core.folding import Folder
-from penstock.specs.core.queue import Held, RecordQueue, kind_of, line_of, rank_of
+from penstock.specs.core.queue import RecordQueue, kind_of, line_of, rank_of
 from penstock.specs.core.sampling import Sampler
 from penstock.specs.emitter_limits import Counters, EmitterLimits
 from penstock.specs.envelope import Record
@@ -165,7 +165,7 @@ class Emitter:
                 records, size = queue.records, queue.bytes
                 dropped = queue.offer(kind, rank, line)
                 if dropped:
-                    _count_full(state, dropped)
+                    state.dropped.update((kind_of(record), "queue_full") for record in dropped)
                 if not state.flusher.is_started:
                     state.flusher.ensure_started()
             finally:
@@ -240,6 +240,12 @@ class Emitter:
             self._state.lane.close(_JOIN_S)
         _EMITTERS.discard(self)
         return done
+
+    @property
+    def is_vain(self) -> bool:
+        """Whether `flush` has nobody to wait for: nobody who answers was there so far."""
+        state = self._state
+        return state.flusher.is_vain and (state.lane is None or state.lane.is_vain)
 
     def retire(self) -> None:
         """At the end of the process: leave no empty journal behind."""
@@ -318,11 +324,6 @@ def usual_scrubber(*, is_last: bool = False) -> Scrubber:
     )
 
 
-def _count_full(state: _State, dropped: Sequence[Held]) -> None:
-    for record in dropped:
-        state.dropped[kind_of(record), "queue_full"] += 1
-
-
 def _dropped(state: _State) -> dict[str, dict[str, int]]:
     """All drops by kind and reason; call with the state's lock held."""
     found: dict[str, dict[str, int]] = {}
@@ -336,6 +337,7 @@ def _dropped(state: _State) -> dict[str, dict[str, int]]:
 
 _EXIT_EACH_S: Final = 0.2
 """How long each emitter is waited for, even where others that nobody answers took all the time."""
+_GIVEN_UP: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
 _ending = False
 _exit_left_s = limits.EXIT_FLUSH_MS / 1000
 """How long the end of the process may still wait for answers, all who flush in it together."""
@@ -349,7 +351,7 @@ def _renew_after_fork() -> None:
 
 def is_ending() -> bool:
     """Whether emitters were flushed for the last time: who emits now flushes by himself."""
-    return _ending
+    return _ending or endings.has_begun()
 
 
 def _flush_at_exit() -> None:
@@ -368,9 +370,25 @@ def flush_at_exit(emitter: Emitter, *, at_least_s: float = 0.0) -> bool:
     global _exit_left_s  # noqa: PLW0603 - as above
     began_ns = clock.monotonic_ns()
     try:
-        return emitter.flush(max(_exit_left_s, at_least_s))
+        allowed_s = max(_exit_left_s, at_least_s)
+        if endings.has_begun():
+            return _flush_child(emitter, allowed_s)
+        return emitter.flush(allowed_s)
     finally:
         _exit_left_s = max(0.0, _exit_left_s - (clock.monotonic_ns() - began_ns) / 1e9)
+
+
+def _flush_child(emitter: Emitter, allowed_s: float) -> bool:
+    """Little is waited where nobody is there: a pool may have a child for each of its tasks."""
+    slice_s = 0.0 if emitter in _GIVEN_UP else min(allowed_s, _EXIT_EACH_S)
+    while not emitter.flush(slice_s):
+        if emitter.is_vain:
+            _GIVEN_UP.add(emitter)
+            return False
+        if (allowed_s := allowed_s - slice_s) <= 0:
+            return False
+        slice_s = min(allowed_s, _EXIT_EACH_S)
+    return True
 
 
 os.register_at_fork(after_in_child=_renew_after_fork)

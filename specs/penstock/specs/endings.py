@@ -21,12 +21,18 @@ class _Owner:
 
 _OWNER: Final = _Owner()
 _is_kept = False
+_has_begun = False
 
 
 def flush_first(flush: Callable[[], object]) -> None:
     """Have something called where a child of `multiprocessing` ends, before what was given."""
     if flush not in _FLUSHES:
         _FLUSHES.insert(0, flush)
+
+
+def has_begun() -> bool:
+    """Whether this is a child that ends."""
+    return _has_begun
 
 
 def see_to_child() -> None:
@@ -51,6 +57,8 @@ def _call_at_end(util: Any) -> None:
 
 
 def _flush() -> None:
+    global _has_begun  # noqa: PLW0603 - once in the life of a child
+    _has_begun = True
     for flush in _FLUSHES:
         with contextlib.suppress(Exception):
             flush()

@@ -57,8 +57,15 @@ class Flusher:
         self._waiters: list[Any] = []
         self._running: Any = None
         self.is_started = False
+        self._was_up = False
         self._stopping = False
         self._wake_in, self._wake_out = -1, -1
+
+    @property
+    def is_vain(self) -> bool:
+        """Whether to wait is in vain: nobody was ever there to answer, or nothing is unanswered."""
+        with self._lock:
+            return self._delivery.idle or (self._link.is_absent and not self._was_up)
 
     def ensure_started(self) -> None:
         """Start the thread if it does not run; call with the lock held."""
@@ -168,7 +175,9 @@ class Flusher:
     def _apply(self, effect: Effect, dropped: Dropped, events: deque[Event]) -> None:
         match effect:
             case Connect():
-                events.append(Connected() if self._link.connect() else Lost(clock.jitter()))
+                is_up = self._link.connect()
+                self._was_up = self._was_up or is_up
+                events.append(Connected() if is_up else Lost(clock.jitter()))
             case Send(batch):
                 events.extend(self._link.send(batch, dropped))
                 self._pump(events)

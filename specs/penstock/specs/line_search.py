@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import re2
 
-from penstock.specs.detectors import PARTS
+from penstock.specs.detectors import BEARER, PARTS
 
 _CODE: Final = r"\u"
 """What a character begins with that stands in JSON as its code: behind it anything could be."""
-_NUMBER: Final = r'(?:[^0-9.:]|[^"]:|[^o]":)[2-6](?:[ -]?[0-9]){12,18}[^0-9]'
+_NUMBER: Final = r'(?:%[0-9A-Fa-f][0-9]|[^0-9.:]|[^"]:|[^o]":)[2-6](?:[ -]?[0-9]){12,18}[^0-9]'
 """A card's, other than as value of a key that ends in an o, as the records' own times: it is no
-text. Within a text such a quote stands behind a backslash."""
+text. Within a text such a quote stands behind a backslash. In a URL a code may end in a digit."""
 
 
 class LineSearch:
@@ -65,7 +65,7 @@ class LineSearch:
 def _automaton(keys: tuple[bytes, ...], *, values: bool) -> Any:
     signs = [re2.escape(sign) for sign in (_CODE, *(key.decode() for key in keys))]
     if values:
-        signs += [*(re2.escape(part) for part in PARTS), "@", "(?i:bearer )", _NUMBER]
+        signs += [*(re2.escape(part) for part in PARTS), "@", BEARER, _NUMBER]
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False

@@ -24,7 +24,13 @@ _READ_BYTES: Final = 64 * 1024
 
 
 class Link(Protocol):
-    """One way out for batches. Only the flusher thread touches it."""
+    """One way out for batches. Only the flusher thread touches it.
+
+    Attributes:
+        is_absent: Whether nobody was there when `connect` looked last; who is there may be busy.
+    """
+
+    is_absent: bool = False
 
     def connect(self) -> bool:
         """Begin anew, forgetting what was under way; False when nobody is there."""
@@ -91,7 +97,8 @@ class SocketLink(Link):
         try:
             # A Unix socket connects at once, or fails: with EAGAIN when the listener is busy.
             attempt.connect(self._path)
-        except OSError:
+        except OSError as error:
+            self.is_absent = not isinstance(error, BlockingIOError)
             attempt.close()
             return None
         return attempt

@@ -97,7 +97,8 @@ class _Outlet:
 
     def flush(self, timeout_ms: float) -> bool:
         """Wait until all that was emitted is answered."""
-        return (self._emitter or process_emitter()).flush(timeout_ms / 1000)
+        emitter = self._emitter or process_emitter()
+        return flush_at_exit(emitter) if is_ending() else emitter.flush(timeout_ms / 1000)
 
     def shutdown(self) -> None:
         """The emitter outlives the SDK, unless the process ends and that was set up before it."""

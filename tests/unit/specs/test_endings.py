@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.specs import limits
+
 PROGRAM = """
 import multiprocessing, sys
 from concurrent.futures import ProcessPoolExecutor
@@ -56,3 +58,36 @@ def test_children_lose_nothing_when_they_end(tmp_path: Path, method: str) -> Non
     if method == "fork":
         assert bodies[-2:] == ["alone", "ended"]
         assert found[-1]["attributes"]["code"] == 3
+
+
+ALONE = """
+import multiprocessing, os, sys, time
+from pathlib import Path
+from penstock.specs import Emitter, endings
+from penstock.specs.log_line import log_line
+
+def work():
+    emitter.emit("log", log_line("alone", 9, {}))
+    emitter.emit("audit", b'{"kept":1}')
+    began = []
+    endings.flush_first(lambda: began.append(time.monotonic()))
+    endings._FLUSHES.append(lambda: print(time.monotonic() - began[0], flush=True))
+
+if __name__ == "__main__":
+    emitter = Emitter({"service.name": "shop"}, socket_path="away.sock", spill_dir=Path("spill"))
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join()
+    os._exit(child.exitcode)
+"""
+
+
+def test_a_child_does_not_wait_for_a_collector_that_was_never_there(tmp_path: Path) -> None:
+    """A pool with a new child for each task would take seconds for each."""
+    (tmp_path / "spill").mkdir(mode=0o700)
+    done = subprocess.run(
+        (sys.executable, "-c", ALONE), cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert 0 <= float(done.stdout) < limits.EXIT_FLUSH_MS / 1000
+    journals = [path.read_bytes() for path in (tmp_path / "spill").iterdir()]
+    assert any(b'{"kept":1}' in journal for journal in journals)

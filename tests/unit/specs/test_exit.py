@@ -1,15 +1,21 @@
 """How long the end of a process waits where nobody answers."""
 
+import socket
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from typing_extensions import override
 
-from penstock.specs import emit, limits
+from penstock.specs import emit, endings, limits
+from penstock.specs.links import SocketLink
 from penstock.specs.otel import (
     PenstockLogRecordExporter,
     PenstockMetricExporter,
     PenstockSpanExporter,
 )
+from tests.support.collector_socket import CollectorSocket
+from tests.support.waiting import wait_until
 
 
 class Clock:
@@ -24,8 +30,9 @@ class Clock:
 class Unanswered:
     """An emitter that nobody answers: it waits as long as it may, or until ``answer_s``."""
 
-    def __init__(self, clock: Clock, answer_s: float = 1e9) -> None:
+    def __init__(self, clock: Clock, answer_s: float = 1e9, *, is_vain: bool = False) -> None:
         self.clock = clock
+        self.is_vain = is_vain
         self.answer_s = answer_s
         self.waited: list[float] = []
         self.sent_at = 1e9
@@ -45,6 +52,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(emit, "clock", clock)
     monkeypatch.setattr(emit, "_ending", False)
+    monkeypatch.setattr(emit, "_GIVEN_UP", set())
     monkeypatch.setattr(emit, "_exit_left_s", limits.EXIT_FLUSH_MS / 1000)
     return clock
 
@@ -97,3 +105,82 @@ def test_what_others_do_at_exit_takes_nothing_of_it(
     emitter = Unanswered(clock, answer_s=0.125)
     end(monkeypatch, emitter, between_s=60)
     assert emitter.waited == [0.0, *[0.125] * 4]
+
+
+class Slow(Unanswered):
+    """One that is answered when the clock says ``answer_s``."""
+
+    @override
+    def flush(self, timeout_s: float) -> bool:
+        self.clock.now += min(timeout_s, max(0.0, self.answer_s - self.clock.now))
+        return self.clock.now >= self.answer_s
+
+
+def end_child(monkeypatch: pytest.MonkeyPatch, *emitters: Unanswered) -> None:
+    """As a child of `multiprocessing` ends: the SDK's readers flush, then the emitters do."""
+    monkeypatch.setattr(emit, "_EMITTERS", dict.fromkeys(emitters))
+    exporter = PenstockMetricExporter(cast("emit.Emitter", emitters[0]))
+    monkeypatch.setattr(endings, "_FLUSHES", [exporter.force_flush, emit._flush_at_exit])
+    monkeypatch.setattr(endings, "_has_begun", False)
+    endings._flush()
+
+
+def test_a_child_waits_little_where_nobody_was_ever_there(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_child(monkeypatch, Unanswered(clock, is_vain=True))
+    assert clock.now == emit._EXIT_EACH_S
+
+
+def test_a_child_waits_for_a_collector_that_takes_its_time(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, silent = Slow(clock, 1.5), Slow(clock, 1e9)
+    end_child(monkeypatch, answered)
+    assert clock.now == pytest.approx(1.5)
+    clock.now = 0.0
+    monkeypatch.setattr(emit, "_exit_left_s", limits.EXIT_FLUSH_MS / 1000)
+    end_child(monkeypatch, silent)
+    assert clock.now == pytest.approx(limits.EXIT_FLUSH_MS / 1000 + emit._EXIT_EACH_S)
+
+
+def test_in_a_child_nobody_who_is_away_takes_time_of_others(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, answered = Unanswered(clock, is_vain=True), Slow(clock, 1.5)
+    end_child(monkeypatch, away, answered)
+    assert clock.now == pytest.approx(1.5)
+
+
+def test_whom_to_wait_for_is_in_vain(tmp_path: Path) -> None:
+    """Nobody was there; not: who is busy, who was there once, who has nothing to answer."""
+    path = tmp_path / "c.sock"
+    emitter = emit.Emitter({"service.name": "a"}, socket_path=str(path))
+    assert emitter.is_vain
+    emitter.emit("log", b"{}")
+    wait_until(lambda: emitter.is_vain, what="an attempt")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(0)
+        link = SocketLink(str(path), "b", b"{}")
+        assert link.connect()
+        busy = SocketLink(str(path), "c", b"{}")
+        while busy.connect():
+            pass
+        assert not busy.is_absent
+        wait_until(lambda: not emitter.is_vain, what="another attempt")
+        link.close()
+    emitter.close(0)
+
+
+def test_who_was_there_once_may_come_back(tmp_path: Path) -> None:
+    collector = CollectorSocket(tmp_path / "c.sock")
+    collector.start()
+    emitter = emit.Emitter({"service.name": "a"}, socket_path=str(collector.path))
+    emitter.emit("log", b"{}")
+    assert emitter.flush(20)
+    collector.stop()
+    emitter.emit("log", b"{}")
+    wait_until(lambda: emitter._state.flusher._link.is_absent, what="an attempt in vain")
+    assert not emitter.is_vain
+    emitter.close(0)

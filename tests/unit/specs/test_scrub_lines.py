@@ -27,7 +27,7 @@ PIECES = st.sampled_from(
         "-----BEGIN RSA PRIVATE KEY-----", "eyJ", "abcdefgh12", ".", "AKIA", "ASIA", "ghp_",
         "x" * 36, "ABCDEFGH01234567", "xoxb-", "sk_live_", "BeArEr ", "://", "user:pw", "@",
         "host.example", "4111", "1111", " ", "-", "5500000000000004", "é", "..", "_",
-        "eyJabcdefgh12",
+        "eyJabcdefgh12", "%20", "%3D", "%A0", "BearER%20",
     ]
 )  # fmt: skip
 
