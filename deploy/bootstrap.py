@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,6 +18,8 @@ VENV = ROOT / ".venv"
 STAMP = VENV / ".installed"
 CONSTRAINTS = ROOT / "constraints.txt"
 FREE_GB_MIN = 2.5  # the environment takes 1 GB, pip's downloads and their unpacking the rest
+STEP_S = 15.0
+LINES_SHOWN = 40
 
 
 def main(arguments: "list[str]") -> None:
@@ -29,7 +32,7 @@ def main(arguments: "list[str]") -> None:
     if STAMP.exists() and STAMP.read_text() == wanted and python_of(VENV).exists():
         STAMP.touch()
         return
-    if not python_of(VENV).exists():
+    if not (VENV / "bin" / "pip").exists():  # made last: an interrupted start has none
         make_venv(VENV)
     say("installing Penstock and its pinned dependencies (the first time takes a minute or more)")
     install(VENV, ["-e", f"{ROOT}[dev]"], CONSTRAINTS)
@@ -73,9 +76,10 @@ def install(venv: Path, requirements: "list[str]", constraints: "Path | None") -
         # Both names: pip from 25.3 on reads the second one for what builds the package. As a URL,
         # because pip takes a blank in the variable for the end of a path.
         environment["PIP_CONSTRAINT"] = environment["PIP_BUILD_CONSTRAINT"] = constraints.as_uri()
-    pip = [str(python_of(venv)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [str(python_of(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
+    pip.append("--progress-bar=off")
     pip.append("--use-pep517")  # what newer versions of pip do anyway; an old one complains else
-    run([*pip, *requirements], "check the network and pip's index, then try again", environment)
+    follow([*pip, *requirements], "check the network and pip's index, then try again", environment)
 
 
 def write_constraints() -> None:
@@ -99,6 +103,36 @@ def run(command: "list[str]", fix: str, environment: "dict[str, str] | None" = N
         subprocess.check_call(command, env=environment, stdin=subprocess.DEVNULL)  # noqa: S603
     except (subprocess.CalledProcessError, OSError) as error:
         stop(f"failed: {' '.join(command)}: {error}", fix)
+
+
+def follow(command: "list[str]", fix: str, environment: "dict[str, str]") -> None:
+    """Run what takes long, and tell now and then what it is at; when it fails, what it said."""
+    lines = []  # type: list[str]
+    with subprocess.Popen(  # noqa: S603 - as `run`
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+        errors="replace",
+    ) as process:
+
+        def listen() -> None:
+            for line in process.stdout or ():
+                lines.append(line)  # noqa: PERF402 - seen while it goes on
+
+        listener = threading.Thread(target=listen, daemon=True)
+        listener.start()
+        seconds = 0.0
+        while listener.is_alive():
+            listener.join(STEP_S)
+            seconds += STEP_S
+            if listener.is_alive() and lines:
+                say(f"{seconds:4.0f} s  {lines[-1].strip()[:100]}")
+    if process.returncode != 0:
+        sys.stderr.write("".join(lines[-LINES_SHOWN:]))
+        stop(f"failed with {process.returncode}: {' '.join(command)}", fix)
 
 
 def digest() -> str:
@@ -126,4 +160,8 @@ def stop(reason: str, fix: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.stderr.write("\npenstock: interrupted; the same command goes on\n")
+        sys.exit(130)

@@ -3,6 +3,8 @@
 import asyncio
 import fcntl
 import os
+import re
+import shlex
 import signal
 import sys
 import time
@@ -29,6 +31,8 @@ _READY_S: Final = 300
 """Longer than any part may take: the launcher itself gives up first, and says why."""
 
 _LINES_SHOWN: Final = 12
+_STEP: Final = re.compile(r" *[0-9]+ s  ")
+"""What a launcher's lines begin with that say how far it is."""
 _ENTRY: Final = "from penstock.deploy.command import main; main()"
 
 
@@ -62,8 +66,13 @@ def start(*, directory: Path | None, arguments: Sequence[str]) -> None:
         launcher = _spawn(layout, arguments)
     except OSError as error:
         raise unusable(layout, error) from None
-    _await_ready(layout, launcher, SystemClock())
-    where = "" if directory is None else f" --dir {directory}"
+    where = "" if directory is None else f" --dir {shlex.quote(str(directory))}"
+    try:
+        _await_ready(layout, launcher, SystemClock())
+    except KeyboardInterrupt:
+        text = f"it goes on starting; see: penstock status{where}, stop it: penstock down{where}"
+        click.echo(text, err=True)
+        raise
     click.echo(f"runs in {layout.root} (process {launcher}); stop it: penstock down{where}")
 
 
@@ -87,13 +96,40 @@ def _spawn(layout: Layout, arguments: Sequence[str]) -> int:
     )  # fmt: skip
 
 
+class _Steps:
+    """Shows what a launcher says of its progress, as it says it.
+
+    Args:
+        output: The file that it prints to.
+        position: From where on.
+    """
+
+    def __init__(self, output: Path, position: int) -> None:
+        self._output = output
+        self._position = position
+
+    def show(self) -> None:
+        """Write the steps that came since."""
+        with suppress(OSError), self._output.open("rb") as file:
+            file.seek(self._position)
+            whole, newline, _ = file.read().rpartition(b"\n")
+            self._position += len(whole + newline)
+            for line in whole.decode(errors="replace").splitlines():
+                if _STEP.match(line):
+                    click.echo(line, err=True)
+
+
 def _await_ready(layout: Layout, launcher: int, clock: Clock) -> None:
     until_ns = clock.monotonic_ns() + _READY_S * 10**9
+    steps = _Steps(layout.output("launcher"), 0)
     while True:
+        steps.show()
         ended, status = os.waitpid(launcher, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
+            steps.show()
             lines = layout.output("launcher").read_text(errors="replace").splitlines()
+            lines = [line for line in lines if not _STEP.match(line)]
             told = "\n".join(f"    {line}" for line in lines[-_LINES_SHOWN:])
             fix = "as it says" if lines else f"see {layout.logs}, and start it without --detach"
             error = UnavailableError(
@@ -132,6 +168,7 @@ def stop(*, directory: Path | None, timeout_s: int) -> None:
         click.echo(f"nothing runs in {layout.root}")
         return
     pid, clock = int(running["pid"]), SystemClock()
+    steps = _steps_from_now(layout)
     with suppress(ProcessLookupError):  # it ended just now
         _terminate(layout, pid)
     until_ns = clock.monotonic_ns() + timeout_s * 10**9
@@ -141,8 +178,19 @@ def stop(*, directory: Path | None, timeout_s: int) -> None:
                 f"{layout.root}: process {pid} still drains after {timeout_s} s",
                 fix="wait and run `penstock down` again, or see why: penstock status",
             )
+        steps.show()
         time.sleep(_POLL_S)
+    steps.show()
     click.echo(f"stopped what ran in {layout.root}")
+
+
+def _steps_from_now(layout: Layout) -> _Steps:
+    """Of a launch with a terminal of its own there are none."""
+    output = layout.output("launcher")
+    try:
+        return _Steps(output, output.stat().st_size)
+    except OSError:
+        return _Steps(output, 0)
 
 
 def _terminate(layout: Layout, pid: int) -> None:

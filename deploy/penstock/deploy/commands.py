@@ -330,10 +330,11 @@ def down(**options: Any) -> None:
 )  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1, 5), default=3, show_default=True, help="logd.")
 def init(kind: str, directory: Path, nodes: int) -> None:
-    """Make certificates, API keys, passwords and configuration for a deployment's first start.
+    """Make certificates, keys, passwords and files for a first start.
 
-    What is there already is kept, so it may run before every start. DIR/operator holds what signs
-    and opens everything: keep it away from the parts, and a copy of it in a safe place.
+    Of deploy/compose.yaml or deploy/k8s: a directory with what each part needs. What is there
+    already is kept, so it may run before every start. DIR/operator holds what signs and opens
+    everything: keep it away from the parts, and a copy of it in a safe place.
     """
     _service_libraries("cryptography")
     from penstock.deploy.first_start import init as make

@@ -66,7 +66,8 @@ def _print(findings: list[Finding]) -> None:
         if one.fix:
             click.echo(f"{'':<8} {'':<{width}}  fix: {one.fix}")
     counts = {verdict: sum(one.verdict is verdict for one in findings) for verdict in Verdict}
-    click.echo(f"{counts[Verdict.WRONG]} wrong, {counts[Verdict.WARNING]} warnings")
+    warnings = counts[Verdict.WARNING]
+    click.echo(f"{counts[Verdict.WRONG]} wrong, {warnings} warning{'s' * (warnings != 1)}")
 
 
 def _host() -> Iterator[Finding]:

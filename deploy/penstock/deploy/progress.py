@@ -25,6 +25,8 @@ from penstock.service.clock import Clock, SystemClock
 
 _LINE_INTERVAL_S = 5.0
 _PLAIN_WIDTH = 120
+_LINES_BESIDE = 4
+"""Around the live table: its titles, an empty line, what is left, the cursor's."""
 _STYLES = {
     "ready": "green",
     "starting": "yellow",
@@ -135,6 +137,8 @@ class Screen:
         """Bring the table, or from time to time a line, up to date."""
         if self._live is not None:
             table = stage_table(phases, statuses)
+            if table.row_count + _LINES_BESIDE > self.console.height:
+                table = part_table(phases, statuses)
             self._live.update(Group(Text(), table, Text(self._left(), "dim")), refresh=True)
             return
         now_ns = self._clock.monotonic_ns()
@@ -156,21 +160,48 @@ class Screen:
 
 def stage_table(phases: Mapping[str, Phase], statuses: Mapping[str, dict[str, Any]]) -> Table:
     """One row for each stage of each part."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for title in ("part", "health", "stage"):
-        table.add_column(title)
-    for title in ("in", "out", "lag", "errors"):
-        table.add_column(title, justify="right")
+    table = _empty_table()
     for name, phase in phases.items():
         status = statuses.get(name, {})
-        health = _PHASES.get(phase) or str(status.get("health", "ready"))
         stages = [stage for stage in status.get("stages", ()) if _is_worth_a_row(stage)]
-        first = (Text(name, style="bold"), Text(health, style=_STYLES.get(health, "")))
+        first = _part_cells(name, phase, status)
         if not stages:
             table.add_row(*first)
         for index, stage in enumerate(stages):
             table.add_row(*(first if index == 0 else ("", "")), *stage_cells(stage))
     return table
+
+
+def part_table(phases: Mapping[str, Phase], statuses: Mapping[str, dict[str, Any]]) -> Table:
+    """One row for each part, for a terminal that is too low for its stages."""
+    table = _empty_table()
+    for name, phase in phases.items():
+        status = statuses.get(name, {})
+        first, stages = _part_cells(name, phase, status), status.get("stages", ())
+        kind = _COUNTING_STAGE.get(str(status.get("component")), "")
+        if any(map(_is_worth_a_row, stages)):
+            of_kind = [stage for stage in stages if stage["name"].startswith(kind)]
+            keys = ("received", "sent", "lag")
+            summed = {key: sum(int(stage[key]) for stage in of_kind) for key in keys}
+            errors = sum(int(stage["errors"]) for stage in stages)
+            table.add_row(*first, *stage_cells({"name": f"{kind}*", "errors": errors, **summed}))
+        else:
+            table.add_row(*first)
+    return table
+
+
+def _empty_table() -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for title in ("part", "health", "stage"):
+        table.add_column(title)
+    for title in ("in", "out", "lag", "errors"):
+        table.add_column(title, justify="right")
+    return table
+
+
+def _part_cells(name: str, phase: Phase, status: Mapping[str, Any]) -> tuple[Text, Text]:
+    health = _PHASES.get(phase) or str(status.get("health", "ready"))
+    return Text(name, style="bold"), Text(health, style=_STYLES.get(health, ""))
 
 
 def stage_cells(stage: Mapping[str, Any]) -> tuple[Text, ...]:

@@ -56,6 +56,45 @@ def test_a_launcher_that_ends_without_a_word_is_told_as_such(
     assert caught.value.exit_code == ExitCode.FAILURE
 
 
+STEPS = "print('    0 s  starting nats'); print('error: no room'); raise SystemExit(7)"
+FOR_EVER = "print('    0 s  starting nats', flush=True); import threading; threading.Event().wait()"
+
+
+def test_steps_are_shown_as_they_come_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(background, "_ENTRY", STEPS)
+    with pytest.raises(UnavailableError, match="no room") as caught:
+        background.start(directory=tmp_path, arguments=[])
+    assert "starting nats" not in str(caught.value)
+    assert capsys.readouterr().err == "    0 s  starting nats\n"
+
+
+def test_an_interrupted_wait_says_that_the_start_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_: float) -> None:
+        if "starting nats" in (place / "logs" / "launcher.out").read_text():
+            background_steps.append("seen")
+        if len(background_steps) == 2:
+            raise KeyboardInterrupt
+
+    place, background_steps, started = tmp_path / "a b", list[str](), list[int]()
+    spawn = background._spawn
+    monkeypatch.setattr(background, "_ENTRY", FOR_EVER)
+    monkeypatch.setattr(background.time, "sleep", interrupt)
+    monkeypatch.setattr(
+        background, "_spawn", lambda *given: started.append(spawn(*given)) or started[0]
+    )
+    with pytest.raises(KeyboardInterrupt):
+        background.start(directory=place, arguments=[])
+    os.kill(started[0], signal.SIGKILL)
+    os.waitpid(started[0], 0)
+    said = capsys.readouterr().err
+    assert said.startswith("    0 s  starting nats\n")
+    assert f"stop it: penstock down --dir '{place}'" in said
+
+
 def test_what_the_launcher_would_say_has_a_place(tmp_path: Path) -> None:
     (tmp_path / "logs" / "launcher.out").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"launcher\.out: cannot be used"):

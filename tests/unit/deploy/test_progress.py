@@ -39,3 +39,26 @@ def test_the_live_table_says_how_long_it_still_collects(tmp_path: Path) -> None:
         assert "collecting for 42 s more" in shown()
         screen.tell(TerminatePart("app"))
         assert "collecting" not in shown()
+
+
+def test_on_a_low_terminal_no_part_is_out_of_sight(tmp_path: Path) -> None:
+    stages = [
+        {"name": f"{kind}/{number}", "received": 1000, "sent": 900, "lag": 100, "errors": errors}
+        for kind, errors in (("source", 0), ("publish", 2))
+        for number in range(12)
+    ]
+    parts = ["collector", "logd-1", "router", "console"]
+    phases = dict.fromkeys(parts, Phase.READY)
+    statuses = {"collector": {"component": "collector", "health": "ready", "stages": stages}}
+    for height, low in ((24, True), (60, False)):
+        output = io.StringIO()
+        console = Console(file=output, force_terminal=True, width=100, height=height)
+        with Screen(Layout(tmp_path), console=console, clock=StoppedClock()) as screen:
+            screen.show(phases, statuses)
+            shown = output.getvalue()
+        assert all(part in shown for part in parts)
+        assert "..." not in shown
+        assert ("source/*" in shown, "publish/7" in shown) == (low, not low)
+        if low:
+            assert "12,000" in shown
+            assert " 24" in shown
