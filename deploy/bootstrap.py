@@ -129,7 +129,7 @@ def follow(command: "list[str]", fix: str, environment: "dict[str, str]") -> Non
             listener.join(STEP_S)
             seconds += STEP_S
             if listener.is_alive() and lines:
-                say(f"{seconds:4.0f} s  {lines[-1].strip()[:100]}")
+                say(f"{seconds:4.0f} s  {lines[-1].strip()[:60]}")
     if process.returncode != 0:
         sys.stderr.write("".join(lines[-LINES_SHOWN:]))
         stop(f"failed with {process.returncode}: {' '.join(command)}", fix)

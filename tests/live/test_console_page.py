@@ -373,6 +373,18 @@ def test_no_view_has_an_accessibility_violation(
             assert seen.page.evaluate(wide) <= 0, f"{view} is wider than the window"
 
 
+def test_on_a_narrow_screen_the_current_view_s_link_is_in_sight(
+    browser: Browser, pipeline: Pipeline
+) -> None:
+    size = {"width": 375, "height": 700}
+    with watched(browser, pipeline.address, viewport=size) as seen:
+        for view in (*VIEWS, *reversed(VIEWS)):
+            seen.page.goto(f"http://{pipeline.address}/#/{view}")
+            link = seen.page.locator("#views a[aria-current]")
+            expect(link).to_have_attribute("data-view", view.partition("?")[0])
+            expect(link).to_be_in_viewport(ratio=1)
+
+
 def test_the_page_says_when_the_console_itself_is_gone(browser: Browser, tmp_path: Path) -> None:
     with chromium_page_of(browser, tmp_path) as page:
         expect(page.locator("#banner")).to_contain_text("does not answer")

@@ -71,6 +71,9 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
         assert child is not None
         found = child
     assert found.get_short_help_str(200)
+    if isinstance(found, click.Group):
+        told = found.get_help(click.Context(found)).splitlines()[1:]
+        assert [line for line in told if line.endswith("...")] == []
     assert "penstock" in (found.epilog or ""), f"{command}: no example"
     assert "\\b" not in (found.epilog or ""), f"{command}: a backslash too many before the example"
 

@@ -116,7 +116,7 @@ class _Steps:
             self._position += len(whole + newline)
             for line in whole.decode(errors="replace").splitlines():
                 if _STEP.match(line):
-                    click.echo(line, err=True)
+                    click.echo(line.partition("; press Ctrl-C")[0], err=True)  # not to us
 
 
 def _await_ready(layout: Layout, launcher: int, clock: Clock) -> None:

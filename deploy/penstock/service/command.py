@@ -4,7 +4,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import structlog
@@ -14,10 +14,24 @@ from penstock.service.errors import ExitCode
 from penstock.service.run import exit_on_error
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_SENTENCE_MAX: Final = 1000
 
 
 class PenstockGroup(click.Group):
     """A click group whose usage errors exit with 64 and whose service errors name their fix."""
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each with its whole first sentence, over several lines where it is long."""
+        names = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, command.get_short_help_str(_SENTENCE_MAX))
+            for name, command in names
+            if command is not None and not command.hidden
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
     @override
     def main(  # type: ignore[override] # click overloads the return type by standalone_mode

@@ -196,7 +196,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read: {error.strerror or error}",
-            fix="name an existing, readable YAML file with --config",
+            fix="name an existing, readable YAML file",
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(

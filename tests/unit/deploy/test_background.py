@@ -5,7 +5,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -73,19 +74,23 @@ def test_steps_are_shown_as_they_come_and_told_once(
 def test_an_interrupted_wait_says_that_the_start_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    place = tmp_path / "a b"
+    started: list[int] = []
+    looks = iter(range(10**9))
+    spawn = background._spawn
+
+    def remember(layout: Layout, arguments: Sequence[str]) -> int:
+        started.append(spawn(layout, arguments))
+        return started[0]
+
     def interrupt(_: float) -> None:
-        if "starting nats" in (place / "logs" / "launcher.out").read_text():
-            background_steps.append("seen")
-        if len(background_steps) == 2:
+        said = (place / "logs" / "launcher.out").read_text()
+        if "starting nats" in said and next(looks) == 1:  # it has been shown, too
             raise KeyboardInterrupt
 
-    place, background_steps, started = tmp_path / "a b", list[str](), list[int]()
-    spawn = background._spawn
     monkeypatch.setattr(background, "_ENTRY", FOR_EVER)
-    monkeypatch.setattr(background.time, "sleep", interrupt)
-    monkeypatch.setattr(
-        background, "_spawn", lambda *given: started.append(spawn(*given)) or started[0]
-    )
+    monkeypatch.setattr(time, "sleep", interrupt)
+    monkeypatch.setattr(background, "_spawn", remember)
     with pytest.raises(KeyboardInterrupt):
         background.start(directory=place, arguments=[])
     os.kill(started[0], signal.SIGKILL)

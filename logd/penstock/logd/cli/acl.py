@@ -17,12 +17,13 @@ from penstock.logd.core.acl_nats import nats_configuration, nats_users
 from penstock.logd.core.quotas import Quota
 from penstock.logd.limits import ACL_RULES_PER_REQUEST_MAX
 from penstock.service import ExitCode
+from penstock.service.command import PenstockGroup
 
 _ACTIONS = [str(action) for action in Action]
 _EFFECTS = [str(effect) for effect in Effect]
 
 
-@click.group(epilog="Example: penstock logd acl ls")
+@click.group(cls=PenstockGroup, epilog="Example: penstock logd acl ls")
 def acl() -> None:
     """Show and change the rules of who may do what.
 
@@ -179,7 +180,7 @@ def who_can(action: str, resource: str, denied: bool, server: str, as_json: bool
     click.echo(table(("PRINCIPAL", "VERDICT", "REASON"), rows))
 
 
-@click.group(epilog="Example: penstock logd quotas ls")
+@click.group(cls=PenstockGroup, epilog="Example: penstock logd quotas ls")
 def quotas() -> None:
     """Show and change how much principals may use of each node."""
 

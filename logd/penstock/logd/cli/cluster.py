@@ -16,6 +16,7 @@ from penstock.logd.cli.watching import Work, wait_option, watch
 from penstock.logd.client import ClusterInfo, StreamInfo
 from penstock.service import UnavailableError
 from penstock.service.clock import SystemClock
+from penstock.service.command import PenstockGroup
 
 _TITLES: Final = ("NODE", "STATE", "LIVE", "LEADS", "REPLICAS", "ROLE", "RACK", "FETCH")
 
@@ -25,7 +26,7 @@ _LOOK_S: Final = 0.5
 _SAID_MAX: Final = 5
 
 
-@click.group(epilog="Example: penstock logd cluster info")
+@click.group(cls=PenstockGroup, epilog="Example: penstock logd cluster info")
 def cluster() -> None:
     """See the nodes of a cluster, and change them."""
 

@@ -10,9 +10,10 @@ from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json
 from penstock.logd.client import Cursor
+from penstock.service.command import PenstockGroup
 
 
-@click.group(epilog="Example: penstock logd cursors ls")
+@click.group(cls=PenstockGroup, epilog="Example: penstock logd cursors ls")
 def cursors() -> None:
     """List, set and delete the cursors of consumers."""
 

@@ -11,9 +11,10 @@ from penstock.logd.cli.server import asking, server_option
 from penstock.logd.cli.tables import table
 from penstock.logd.cli.text import echo_json
 from penstock.logd.client import GroupInfo, LogClient
+from penstock.service.command import PenstockGroup
 
 
-@click.group(epilog="Example: penstock logd groups ls")
+@click.group(cls=PenstockGroup, epilog="Example: penstock logd groups ls")
 def groups() -> None:
     """List the consumer groups that have members, and show one."""
 

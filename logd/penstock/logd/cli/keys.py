@@ -9,9 +9,12 @@ import click
 
 from penstock.logd.security.api_keys import line_of, make_key
 from penstock.service.clock import SystemClock
+from penstock.service.command import PenstockGroup
 
 
-@click.group(epilog="Example: penstock logd keys new billing >> /etc/penstock/keys")
+@click.group(
+    cls=PenstockGroup, epilog="Example: penstock logd keys new billing >> /etc/penstock/keys"
+)
 def keys() -> None:
     """Make API keys."""
 

@@ -22,11 +22,12 @@ from penstock.logd.cli.stream_options import chosen_options, stream_options
 from penstock.logd.cli.tables import facts, table
 from penstock.logd.cli.text import echo_json, human_bytes, safe
 from penstock.logd.client import PartitionInfo, StreamInfo
+from penstock.service.command import PenstockGroup
 
 _TITLES: Final = ("STREAM", "STATE", "RECORDS", "END", "SIZE", "LEADER", "ISR", "SUBJECT")
 
 
-@click.group(epilog="Example: penstock logd streams ls")
+@click.group(cls=PenstockGroup, epilog="Example: penstock logd streams ls")
 def streams() -> None:
     """List, show, create, change, move, purge and delete streams."""
 

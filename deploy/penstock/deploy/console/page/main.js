@@ -35,8 +35,10 @@ function route(moved) {
   main.replaceChildren();
   document.title = `${current.title} · Penstock`;
   for (const link of document.querySelectorAll("#views a")) {
-    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.dataset.view === name) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else link.removeAttribute("aria-current");
   }
   current.mount(main, { go, parameters: new URLSearchParams(query ?? "") });
   if (snapshotNow) current.update(snapshotNow);
