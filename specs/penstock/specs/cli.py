@@ -6,6 +6,7 @@ from collections import Counter
 from typing import BinaryIO, Final
 
 import click
+from typing_extensions import override
 
 from penstock.specs import cli_versions
 from penstock.specs.cli_export import export
@@ -18,9 +19,22 @@ from penstock.specs.kinds import BASE_MODELS
 from penstock.specs.versions import model_for, specs
 
 EX_DATAERR: Final = cli_versions.EX_DATAERR
+_SENTENCE_MAX: Final = 1000
 
 
-@click.group(name="specs", epilog="Example: penstock specs validate records.ndjson")
+class _Group(click.Group):
+    """One whose help cuts no sentence off, as of all groups of Penstock."""
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        known = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, found.get_short_help_str(_SENTENCE_MAX)) for name, found in known if found]
+            )
+
+
+@click.group(cls=_Group, name="specs", epilog="Example: penstock specs validate records.ndjson")
 def cli() -> None:
     """Telemetry specs: list and export them, validate records, check what a change breaks."""
     discover()
