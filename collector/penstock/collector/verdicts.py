@@ -33,7 +33,8 @@ class Verdicts:
         """Have a unit's verdicts at hand for its reader, if there is room."""
         if self._records + len(verdicts) > RECORDS_MAX:
             return
-        size = sum(_size(verdict) for verdict in verdicts if verdict is not None)
+        by_names = {id(one.names): one for one in verdicts if one is not None}  # records of a shape
+        size = sum(map(_size, by_names.values()))
         if self._bytes + size <= BYTES_MAX:
             self._units.append((offset, size, verdicts))
             self._records += len(verdicts)
@@ -51,6 +52,6 @@ class Verdicts:
 
 
 def _size(verdict: Accepted) -> int:
-    """Of its texts in memory; those that other verdicts share are counted with each."""
+    """Of its texts in memory, which verdicts with the very same names share."""
     texts = (verdict.schema, verdict.service, *verdict.names)
     return sum(map(getsizeof, texts)) + getsizeof(verdict.names)

@@ -4,19 +4,34 @@ from typing import Any
 
 import orjson
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from penstock.collector.decode import otlp_logs
 from penstock.collector.decode.otlp_logs import map_logs
 from penstock.collector.decode.otlp_messages import LOGS, Encoding, decode_request
+from penstock.collector.decode.otlp_packed import unpack_records
 from penstock.collector.decode.otlp_records import map_element
+from penstock.specs.gate import Rejected, check_line
 
 DEFAULT = {"host.name": "h"}
-KEYS = ("a", "a.b", "", "k" * 300, "user.id", "penstock.kind", "penstock.x", "log.record.uid",
-        "session.id", "trace_id", "service.name")  # fmt: skip
-TEXTS = ("", "x", "\u202e\u0000é", "s" * 70_000, "ERROR", "warning", "t" * 40)
+KEYS = ("a", "a.b", "", "k" * 128, "k" * 129, "k" * 300, "user.id", "penstock.kind", "penstock.x",
+        "log.record.uid", "session.id", "trace_id", "service.name")  # fmt: skip
+TEXTS = (
+    "",
+    "x",
+    'q"\\\n',
+    "m" * 32_768,
+    "m" * 32_769,
+    "\u202e\u0000é",
+    "s" * 70_000,
+    "ERROR",
+    "warning",
+    "t" * 40,
+)
 KINDS = ("string_value", "int_value", "bool_value", "double_value", "bytes_value", "array_value",
          "kvlist_value", "none")  # fmt: skip
 NUMBERS = (0, 1, -1, 2**63 - 1, -(2**63))
@@ -33,7 +48,8 @@ def long_way(request: ExportLogsServiceRequest) -> tuple[list[Any], list[int]]:
 def short_way(request: ExportLogsServiceRequest) -> tuple[list[Any], list[int]]:
     """Likewise."""
     lost: list[int] = []
-    return [read(line) for line in map_logs(request, DEFAULT, 99, lost.append)], lost
+    made = map_logs(request.SerializeToString(), DEFAULT, 99, lost.append)
+    return [read(line) for line, _ in made], lost
 
 
 def read(made: bytes | str) -> Any:
@@ -62,11 +78,11 @@ def fill_record(draw: st.DrawFn, record: Any) -> None:
     )
     record.severity_number = draw(st.sampled_from((0, 1, 9, 24, 25, -1)))
     record.severity_text = draw(st.sampled_from(TEXTS))
-    record.event_name = draw(st.sampled_from(("", "e")))
+    record.event_name = draw(st.sampled_from(("", "e", "e" * 255, "e" * 256)))
     record.flags = draw(st.sampled_from((0, 1, 256, 257)))
     record.dropped_attributes_count = draw(st.sampled_from((0, 3)))
-    record.trace_id = draw(st.sampled_from((b"", bytes(16), b"\xab" * 16, b"short")))
-    record.span_id = draw(st.sampled_from((b"", bytes(8), b"\xcd" * 8)))
+    record.trace_id = draw(st.sampled_from((b"", bytes(16), b"\xab" * 16, b"short", bytes(5))))
+    record.span_id = draw(st.sampled_from((b"", bytes(8), b"\xcd" * 8, b"\xcd" * 9)))
     fill_value(draw, record.body)
     fill(draw, record.attributes, 4)
 
@@ -100,6 +116,113 @@ def fill_value(draw: st.DrawFn, value: Any) -> None:
 @given(request=requests())
 def test_both_ways_make_the_same_lines(request: ExportLogsServiceRequest) -> None:
     assert short_way(request) == long_way(request)
+
+
+@settings(max_examples=150, deadline=None)
+@given(request=requests())
+def test_a_verdict_that_comes_with_a_line_is_the_gates(request: ExportLogsServiceRequest) -> None:
+    for line, verdict in map_logs(request.SerializeToString(), DEFAULT, 99):
+        if verdict is not None:
+            assert isinstance(line, bytes)
+            assert verdict == check_line(line)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("span_id", b"\xcd" * 9), ("trace_id", b"\xab" * 15), ("time_unix_nano", 2**63),
+        ("observed_time_unix_nano", 2**64 - 1), ("event_name", "e" * 256),
+        ("severity_text", "t" * 40), ("severity_number", 25), ("flags", 257),
+    ],
+)  # fmt: skip
+def test_behind_a_record_of_its_shape_each_bound_is_kept(field: str, value: Any) -> None:
+    """What is judged by its shape would go on, were it not for the short way's own bounds."""
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    for _ in range(2):
+        record = records.add(
+            time_unix_nano=5, observed_time_unix_nano=6, severity_number=9, event_name="e",
+            flags=1, trace_id=b"\xab" * 16, span_id=b"\xcd" * 8,
+        )  # fmt: skip
+        record.body.string_value = "x"
+    setattr(records[1], field, value)
+    _check(request)
+
+
+@pytest.mark.parametrize("key", [*KEYS, "user.email"])
+@pytest.mark.parametrize("text", ["v", "m" * 32_769])
+def test_behind_a_record_with_an_attribute_each_bound_is_kept(key: str, text: str) -> None:
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    for name, value in ((key[:128], "v"), (key, text)):
+        record = records.add(time_unix_nano=5)
+        record.body.string_value = value
+        record.attributes.add(key=name).value.string_value = value
+    _check(request)
+
+
+def _check(request: ExportLogsServiceRequest) -> None:
+    assert short_way(request) == long_way(request)
+    for line, verdict in map_logs(request.SerializeToString(), DEFAULT, 99):
+        assert verdict in (None, check_line(line if isinstance(line, bytes) else line.encode()))
+
+
+def test_of_records_of_one_shape_the_first_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    for number in range(30):
+        record = records.add(time_unix_nano=number, severity_number=number % 24 + 1)
+        record.body.string_value = f"number {number}"
+        record.attributes.add(key="b" if number % 3 else "a").value.int_value = number
+        record.trace_id = bytes((1 if number % 2 else 0,)) * 16
+    judged: list[bytes] = []
+
+    def judge(line: bytes) -> Any:
+        judged.append(line)
+        return check_line(line)
+
+    monkeypatch.setattr(otlp_logs, "check_line", judge)
+    found = list(map_logs(request.SerializeToString(), DEFAULT, 99))
+    assert len(judged) == 4
+    lines = [line for line, _ in found if isinstance(line, bytes)]
+    assert [verdict for _, verdict in found] == [check_line(line) for line in lines]
+
+
+def test_what_the_gate_refuses_of_a_shape_is_known_of_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    for _ in range(3):
+        records.add(time_unix_nano=5).body.string_value = "x"
+    monkeypatch.setattr(otlp_logs, "check_line", lambda _: Rejected("bad_schema"))
+    found = list(map_logs(request.SerializeToString(), DEFAULT, 99))
+    assert [verdict for _, verdict in found] == [None] * 3
+
+
+def test_a_record_that_is_too_large_as_a_line_is_judged_by_itself() -> None:
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    for size in (1, 32_000):
+        record = records.add(time_unix_nano=5)
+        record.body.string_value = "x"
+        for number in range(9):
+            record.attributes.add(key=f"k{number}").value.string_value = "v" * size
+    small, large = map_logs(request.SerializeToString(), DEFAULT, 99)
+    assert small[1] is not None
+    assert large[1] is None
+    assert isinstance(large[0], bytes)
+    assert check_line(large[0]) == Rejected("too_large")
+
+
+def test_attributes_stay_packed_in_every_field_that_a_record_has() -> None:
+    """A field that OTLP adds is read, too, or the schema of ours says that it cannot be made."""
+    ours = unpack_records(b"\x0a\x06\x12\x04\x12\x02\x08\x01")[0][0][0].DESCRIPTOR
+    theirs = LogRecord.DESCRIPTOR
+    assert {field.name: field.number for field in ours.fields} == {
+        field.name: field.number for field in theirs.fields
+    }
+    assert ours.fields_by_name["attributes"].type == FieldDescriptor.TYPE_BYTES
 
 
 def test_a_plain_record_goes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:

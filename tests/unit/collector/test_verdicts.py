@@ -134,12 +134,22 @@ def test_beyond_the_bound_what_is_read_next_stays(monkeypatch: pytest.MonkeyPatc
     assert len(known.take(9)) == 1
 
 
+def test_names_that_are_the_same_object_count_once() -> None:
+    """As those of a request's records of one shape are."""
+    once, often = Verdicts(), Verdicts()
+    once.keep(0, ACCEPTED)
+    often.keep(0, [ACCEPTED[0]._replace(time_unix_nano=number) for number in range(100)])
+    assert once._bytes == often._bytes > 0
+
+
 def test_what_is_kept_while_nothing_is_read_has_a_bound_in_bytes() -> None:
     """As while NATS is away, with as many and as long names as a record may have."""
     known = Verdicts()
     for offset in range(100):
         names = tuple(f"{offset:03}.{number:03}".ljust(128, "x") for number in range(128))
-        known.keep(offset, [ACCEPTED[0]._replace(names=names)] * 100)
+        known.keep(
+            offset, [ACCEPTED[0]._replace(names=(*names[1:], "x" * 128)) for _ in range(100)]
+        )
     kept = sum(len(verdicts) for _, _, verdicts in known._units)
     assert 1_000 <= kept < 2_000
     assert known._bytes <= verdicts.BYTES_MAX

@@ -1,25 +1,35 @@
 """OTLP log records from protobuf straight to record lines, where nothing about them is special.
 
-Most log records have text as body and scalars as attributes. Their line is made of the protobuf
-message itself, with the resource encoded once for all of them. Whatever else there is (nested
-values, the context's fields, texts beyond a bound, a scope of Penstock's own) goes the way of
-`otlp_records`, record by record; both ways make the same line of what both can read.
+Most log records have text as body and scalars as attributes. Their line is written around what
+differs, with the resource encoded once for all of them and each attribute once for all that have it
+alike; and of those of one shape (the same attributes, the same fields) the gate judges the first,
+which it does for all, since what differs within its bounds cannot make a difference to it. Whatever
+else there is (nested values, the context's fields, texts beyond a bound, ids of another length, a
+scope of Penstock's own) goes the way of `otlp_records`, record by record; both ways make the same
+line of what both can read.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
-from google.protobuf.message import Message
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-from penstock.collector.decode.otlp_messages import as_json
+from penstock.collector.decode.otlp_messages import LOGS, as_json, parse_request
+from penstock.collector.decode.otlp_packed import unpack_records
 from penstock.collector.decode.otlp_records import map_element
 from penstock.collector.decode.severity import severity
 from penstock.specs.envelope import Context
+from penstock.specs.fast_gate import Accepted
+from penstock.specs.gate import check_line
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
+    INT64_MAX,
     KEY_CHARACTERS_MAX,
+    NAME_CHARACTERS_MAX,
+    RECORD_BYTES_MAX,
     SCOPE_CHARACTERS_MAX,
     STRING_CHARACTERS_MAX,
 )
@@ -28,133 +38,213 @@ from penstock.specs.otlp import RENAMED
 from penstock.specs.resource import fit_and_count
 
 Json = dict[str, Any]
+Made = tuple[bytes | str, Accepted | None]
+"""A line or what is none, and the gate's verdict where it is known."""
+Shape = tuple[tuple[str, ...] | str, ...]
+"""The names of a record's attributes, and those of its fields that not every record has."""
+
 _OWN: Final = "penstock"
 _FIELDS: Final = frozenset(
     {*RENAMED.values(), *(str(field.alias) for field in Context.model_fields.values())}
 )
 """Attributes that are fields of a record."""
+_new: Final = tuple.__new__
 _NO_TRACE: Final = bytes(16)
 _NO_SPAN: Final = bytes(8)
 _TEXTS: Final = {number: severity_text(number) for number in range(1, 25)}
 _SEVERITY_CHARACTERS_MAX: Final = 32
+_MEMOS_MAX: Final = 4096
+_MEMO_BYTES_MAX: Final = 512
+"""Of an attribute that is remembered: 8 MiB with all that belongs to it."""
 
 
 def map_logs(
-    request: Message,
+    body: bytes,
     default: Mapping[str, Any],
     now_ns: int,
     lost: Callable[[int], None] = lambda _: None,
-) -> Iterator[bytes | str]:
-    """The lines of an ``ExportLogsServiceRequest``; yields and raises what `map_element` does."""
-    elements: Any = request
-    for element in elements.resource_logs:
+) -> Iterator[Made]:
+    """The lines of an ``ExportLogsServiceRequest``; what `map_element` yields, with verdicts.
+
+    Raises:
+        RemoteProtocolError: It is no such request.
+        RefusedRecordError: It holds what is no such element.
+    """
+    request: Any = parse_request(LOGS, body)
+    for element, packed in zip(request.resource_logs, unpack_records(body), strict=True):
         resource = _resource(element.resource, default)
         if resource is None:
-            yield from map_element(as_json(element), default, now_ns, lost)
+            for made in map_element(as_json(element), default, now_ns, lost):
+                yield made, None
             continue
-        for scope in element.scope_logs:
-            own = scope.schema_url.startswith(_OWN)
-            for record in scope.log_records:
-                line = None if own else _line(record, scope.scope.name, resource, now_ns)
-                if line is None:
-                    yield from map_element(_alone(element, scope, record), default, now_ns)
-                else:
-                    yield line
+        for scope, records in zip(element.scope_logs, packed, strict=True):
+            lines = None
+            if not scope.schema_url.startswith(_OWN):
+                lines = _Lines(scope.scope.name, resource, now_ns)
+            for index, record in enumerate(records):
+                found = None if lines is None else lines.make(record)
+                if found is not None:
+                    yield found
+                    continue
+                alone = _alone(element, scope, scope.log_records[index])
+                for made in map_element(alone, default, now_ns):
+                    yield made, None
 
 
-def _resource(message: Any, default: Mapping[str, Any]) -> orjson.Fragment | None:
+class _Lines:
+    """Makes the lines of one scope's plain records, and knows what the gate says of each shape."""
+
+    def __init__(self, scope: str, resource: str, now_ns: int) -> None:
+        own = f',"scope":{_encoded(scope[:SCOPE_CHARACTERS_MAX])}' if scope else ""
+        self._end = f'{own},"resource":{resource}}}'
+        self._now_ns = now_ns
+        self._verdicts: dict[Shape, Accepted] = {}
+
+    def make(self, record: Any) -> Made | None:
+        """A record's line and verdict; None when it is not plain."""
+        attributes, rare, body = _attributes(record.attributes), _rare(record), _body(record.body)
+        observed_ns = record.observed_time_unix_nano or self._now_ns
+        time_ns = record.time_unix_nano or observed_ns
+        if (
+            attributes is None
+            or rare is None
+            or body is None
+            or max(time_ns, observed_ns) > INT64_MAX
+        ):
+            return None
+        number, level = _severity(record)
+        line = (
+            f'{{"schema":"log/1.0","kind":"log","time_unix_nano":{time_ns},'
+            f'"observed_time_unix_nano":{observed_ns},{level},"body":{body},'
+            f'"attributes":{{{",".join(attributes.values())}}}{"".join(rare.values())}{self._end}'
+        ).encode()
+        return line, self._judge(line, (tuple(attributes), *rare), time_ns, number)
+
+    def _judge(self, line: bytes, shape: Shape, time_ns: int, number: int) -> Accepted | None:
+        """The gate's verdict, as far as it is known without asking for it again."""
+        if len(line) > RECORD_BYTES_MAX:
+            return None
+        first = self._verdicts.get(shape)
+        if first is None:
+            verdict = check_line(line)
+            if isinstance(verdict, Accepted):
+                self._verdicts[shape] = verdict
+                return verdict
+            return None
+        kind, schema, service, _, _, unknown, exact, names = first
+        found = (kind, schema, service, time_ns, number, unknown, exact, names)
+        return _new(Accepted, found)
+
+
+def _resource(message: Any, default: Mapping[str, Any]) -> str | None:
     """A plain resource, encoded; None when only the other way can read it, or tell what is lost."""
-    attributes = _scalars(message.attributes)
-    if attributes is None:
+    found: Json = {}
+    if len(message.attributes) > ATTRIBUTES_MAX:
         return None
+    for pair in message.attributes:
+        scalar = _scalar(pair)
+        if scalar is None:
+            return None
+        found[pair.key] = scalar
     try:
-        resource, left_out = fit_and_count(attributes or default)
-        return None if left_out else orjson.Fragment(orjson.dumps(resource))
+        resource, left_out = fit_and_count(found or default)
+        return None if left_out else _encoded(resource)
     except (TypeError, ValueError):
         return None
 
 
-def _line(record: Any, scope: str, resource: orjson.Fragment, now_ns: int) -> bytes | None:
-    """A plain record's line; None when it is not plain."""
-    attributes = _scalars(record.attributes)
-    body = _text(record.body)
-    if attributes is None or body is None or not _FIELDS.isdisjoint(attributes):
+def _attributes(packed: Any) -> dict[str, str] | None:
+    """Attributes as members of a JSON object, by key; None when one has no place as it is."""
+    if len(packed) > ATTRIBUTES_MAX:
         return None
-    observed_ns = record.observed_time_unix_nano or now_ns
-    number, text = _severity(record)
-    made: Json = {
-        "schema": "log/1.0",
-        "kind": "log",
-        "time_unix_nano": record.time_unix_nano or observed_ns,
-        "observed_time_unix_nano": observed_ns,
-        "severity_number": number,
-        "severity_text": text,
-        "body": body,
-        "attributes": attributes,
-    }
-    _add_rare(made, record)
-    if scope:
-        made["scope"] = scope[:SCOPE_CHARACTERS_MAX]
-    made["resource"] = resource
-    return orjson.dumps(made)
+    found: dict[str, str] = {}
+    for pair in packed:
+        known = _known_attribute(pair) if len(pair) <= _MEMO_BYTES_MAX else _attribute(pair)
+        if known is None:
+            return None
+        found[known[0]] = known[1]
+    return found
 
 
-def _add_rare(made: Json, record: Any) -> None:
-    """What protobuf leaves out when it is zero."""
+def _attribute(packed: bytes) -> tuple[str, str] | None:
+    pair = KeyValue.FromString(packed)
+    key, scalar = pair.key, _scalar(pair)
+    if scalar is None or key in _FIELDS:
+        return None
+    return key, f"{_encoded(key)}:{_encoded(scalar)}"
+
+
+_known_attribute: Final = lru_cache(maxsize=_MEMOS_MAX)(_attribute)
+
+
+def _scalar(pair: Any) -> Any:
+    """An attribute's value as it stands; None when it, or its key, has no place there as it is."""
+    value, scalar = pair.value, None
+    kind = value.WhichOneof("value")
+    if kind == "string_value":
+        scalar = value.string_value
+        if len(scalar) > STRING_CHARACTERS_MAX:
+            return None
+    elif kind == "int_value":
+        scalar = value.int_value
+    elif kind == "bool_value":
+        scalar = value.bool_value
+    elif kind == "double_value" and math.isfinite(value.double_value):
+        scalar = value.double_value
+    fits = 0 < len(pair.key) <= KEY_CHARACTERS_MAX and not pair.key.startswith(_OWN)
+    return scalar if fits else None
+
+
+def _body(value: Any) -> str | None:
+    """Text, encoded; None when it is something else, or too long."""
+    text = value.string_value
+    if not text and value.WhichOneof("value") not in (None, "string_value"):
+        return None
+    return _encoded(text) if len(text) <= STRING_CHARACTERS_MAX else None
+
+
+def _rare(record: Any) -> dict[str, str] | None:
+    """Members for what protobuf leaves out when it is zero; None when one breaks its rule."""
+    found: dict[str, str] = {}
     trace_id = record.trace_id
     if trace_id and trace_id != _NO_TRACE:
-        made["trace_id"] = trace_id.hex()
         span_id = record.span_id
+        if len(trace_id) != len(_NO_TRACE) or len(span_id) not in (0, len(_NO_SPAN)):
+            return None
+        found["trace_id"] = f',"trace_id":"{trace_id.hex()}"'
         if span_id and span_id != _NO_SPAN:
-            made["span_id"] = span_id.hex()
+            found["span_id"] = f',"span_id":"{span_id.hex()}"'
     if flags := record.flags:
-        made["trace_flags"] = flags & 0xFF
+        found["trace_flags"] = f',"trace_flags":{flags & 0xFF}'
     if name := record.event_name:
-        made["event_name"] = name
+        if len(name) > NAME_CHARACTERS_MAX:
+            return None
+        found["event_name"] = f',"event_name":{_encoded(name)}'
     if count := record.dropped_attributes_count:
-        made["dropped_attributes_count"] = count
+        found["dropped_attributes_count"] = f',"dropped_attributes_count":{count}'
+    return found
 
 
 def _severity(record: Any) -> tuple[int, str]:
+    """The number, and it and the text as members."""
     number, text = record.severity_number, record.severity_text
-    if not 1 <= number <= len(_TEXTS):
+    if not text and (known := _LEVELS.get(number)):
+        return known
+    if number not in _TEXTS:
         named = severity(text or None)
         number = named[0] if named else DEFAULT_SEVERITY
-    return number, text[:_SEVERITY_CHARACTERS_MAX] or _TEXTS[number]
+    return _level(number, text[:_SEVERITY_CHARACTERS_MAX] or _TEXTS[number])
 
 
-def _text(value: Any) -> str | None:
-    kind = value.WhichOneof("value")
-    if kind == "string_value":
-        text: str = value.string_value
-        return text if len(text) <= STRING_CHARACTERS_MAX else None
-    return "" if kind is None else None
+def _level(number: int, text: str) -> tuple[int, str]:
+    return number, f'"severity_number":{number},"severity_text":{_encoded(text)}'
 
 
-def _scalars(pairs: Any) -> Json | None:
-    """Attributes as they stand; None when one has no place there as it is."""
-    if len(pairs) > ATTRIBUTES_MAX:
-        return None
-    found: Json = {}
-    for pair in pairs:
-        key, value = pair.key, pair.value
-        kind = value.WhichOneof("value")
-        if kind == "string_value":
-            scalar: Any = value.string_value
-            if len(scalar) > STRING_CHARACTERS_MAX:
-                return None
-        elif kind == "int_value":
-            scalar = value.int_value
-        elif kind == "bool_value":
-            scalar = value.bool_value
-        elif kind == "double_value" and math.isfinite(value.double_value):
-            scalar = value.double_value
-        else:
-            return None
-        if not 0 < len(key) <= KEY_CHARACTERS_MAX or key.startswith(_OWN):
-            return None
-        found[key] = scalar
-    return found
+def _encoded(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+_LEVELS: Final = {number: _level(number, text) for number, text in _TEXTS.items()}
 
 
 def _alone(element: Any, scope: Any, record: Any) -> Json:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from penstock.collector.budget import Charge
-from penstock.collector.decode.otlp_logs import map_logs
+from penstock.collector.decode.otlp_logs import Made, map_logs
 from penstock.collector.decode.otlp_messages import (
     LOGS,
     Encoding,
@@ -21,7 +21,6 @@ from penstock.collector.decode.otlp_messages import (
     decode_request,
     encode_response,
     encode_status,
-    parse_request,
 )
 from penstock.collector.decode.otlp_records import map_element
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
@@ -58,21 +57,21 @@ class _Taken:
     rejected: int = 0
     reason: str = ""
 
-    def add(self, made: bytes | str) -> None:
-        """Take a line, or what is none."""
-        accepted, reason = None, ""
+    def add(self, made: bytes | str, known: Accepted | None) -> None:
+        """Take a line, with the gate's verdict where it is known, or what is none."""
+        reason = ""
         if isinstance(made, str):
             self.unread.append((len(self.lines), "not_otlp"))
             line, reason = made.encode(), "not_otlp"
         else:
-            verdict = check_line(made)
+            line = made
+            verdict = known or check_line(line)
             if isinstance(verdict, Rejected):
                 reason = f"{verdict.reason} {verdict.detail}"
             else:
-                accepted = verdict
-            line = made
+                known = verdict
         self.lines.append(line)
-        self.verdicts.append(accepted)
+        self.verdicts.append(known)
         self.size += len(line)
         if reason:
             self.rejected += 1
@@ -170,18 +169,19 @@ class OtlpSource(Source):
                 return self._come_again(encoding, "the spool cannot write")
         return _accept(signal, encoding, taken)
 
-    def _lines(self, signal: Signal, body: bytes, encoding: Encoding) -> Iterator[bytes | str]:
+    def _lines(self, signal: Signal, body: bytes, encoding: Encoding) -> Iterator[Made]:
         now_ns = self._intake.clock.unix_ns()
         if encoding is Encoding.PROTOBUF and signal is LOGS:
-            yield from map_logs(parse_request(signal, body), self._resource, now_ns, self._lost)
+            yield from map_logs(body, self._resource, now_ns, self._lost)
             return
         for element in decode_request(signal, body, encoding):
-            yield from map_element(element, self._resource, now_ns, self._lost)
+            for made in map_element(element, self._resource, now_ns, self._lost):
+                yield made, None
 
-    async def _map(self, lines: Iterator[bytes | str]) -> _Taken:
+    async def _map(self, lines: Iterator[Made]) -> _Taken:
         taken = _Taken()
-        for made in lines:
-            taken.add(made)
+        for made, known in lines:
+            taken.add(made, known)
             if len(taken.lines) % _TURN_RECORDS == 0:
                 await asyncio.sleep(0)
             if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > OTLP_RECORDS_MAX:
