@@ -82,7 +82,10 @@ class AdminAccess(BaseModel):
             OSError: The file cannot be read.
             ValueError: It holds no token.
         """
-        found = self.token_file.read_text().strip()
+        try:
+            found = self.token_file.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError:  # which would show some of it
+            found = ""
         if not TOKEN_LENGTH_MIN <= len(found) <= _TOKEN_LENGTH_MAX or not found.isprintable():
             message = f"{self.token_file}: one line of at least {TOKEN_LENGTH_MIN} characters is"
             raise ValueError(f"{message} expected")

@@ -20,9 +20,10 @@ def refusal(config: JobConfig, visitor: Visitor) -> Answer | None:
         return "404 Not Found", {"error": "the job has no actions_token_file"}
     try:
         token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        return "503 Service Unavailable", {"error": f"{path}: {why}"}
+    except OSError as error:
+        return "503 Service Unavailable", {"error": f"{path}: {error.strerror}"}
+    except UnicodeDecodeError:  # which would show some of it
+        return "503 Service Unavailable", {"error": f"{path}: it is no text in UTF-8"}
     shown = visitor.authorization.encode("latin-1", "replace")  # as headers are read
     if not token or not hmac.compare_digest(shown, f"Bearer {token}".encode()):
         return "401 Unauthorized", {"error": "that is not the token of actions_token_file"}

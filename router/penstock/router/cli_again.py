@@ -205,8 +205,10 @@ def stop_replay(path: Path) -> None:
 def _token(path: Path) -> str:
     try:
         token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+    except OSError as error:
+        why = str(error.strerror)
+    except UnicodeDecodeError:  # which would show some of it
+        why = "it is no text in UTF-8"
     else:
         if token and token.isprintable():
             return token

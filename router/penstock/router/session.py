@@ -191,10 +191,9 @@ def _secrets(config: Spark) -> dict[str, str]:
         return {}
     try:
         secret = config.secret_file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+    except OSError as error:
         raise ConfigError(
-            f"spark.secret_file: {config.secret_file}: {why}",
+            f"spark.secret_file: {config.secret_file}: {error.strerror}",
             fix="name a file that this user may read",
         ) from None
     if not secret or "\n" in secret:

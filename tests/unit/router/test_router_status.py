@@ -114,9 +114,11 @@ def test_a_stop_of_a_replay_takes_no_other_answer(tmp_path: Path) -> None:
         path.write_text(yaml.safe_dump(job))
         stopped = CliRunner().invoke(cli, ["stop-replay", str(path)])
         assert (stopped.exit_code, told in stopped.output) == (69, True), stopped.output
-    token.write_text("two\nlines")
-    stopped = CliRunner().invoke(cli, ["stop-replay", str(path)])
-    assert (stopped.exit_code, "one line" in stopped.output) == (78, True), stopped.output
+    for held, told in ((b"two\nlines", "one line"), (b"hush \xff", "no text in UTF-8")):
+        token.write_bytes(held)
+        stopped = CliRunner().invoke(cli, ["stop-replay", str(path)])
+        assert (stopped.exit_code, told in stopped.output) == (78, True), stopped.output
+        assert "0xff" not in stopped.output
 
 
 def test_a_circuit_is_a_metric() -> None:

@@ -119,20 +119,26 @@ def test_a_token_that_is_none_is_refused_at_the_start(
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [(None, "No such file"), ("short", "at least 16"), ("long enough, but\rtwo lines", "one line")],
+    [
+        (None, "No such file"),
+        (b"short", "at least 16"),
+        (b"long enough, but\rtwo lines", "one line"),
+        (b"long enough, and hush \xff", "one line"),
+    ],
 )
 def test_whoever_asks_is_told_which_file_cannot_be_used(
-    address: str, access: AdminAccess, text: str | None, why: str
+    address: str, access: AdminAccess, text: bytes | None, why: str
 ) -> None:
-    """And not that nobody answers."""
+    """And not that nobody answers; nor any of what it holds."""
     if text is None:
         access.token_file.unlink()
     else:
-        access.token_file.write_text(text)
+        access.token_file.write_bytes(text)
     with pytest.raises(ConfigError, match=r"admin_access\.token_file: .*token cannot") as error:
         ask_admin(address, "/status", access, timeout_s=20)
     assert why in str(error.value)
     assert "may read it" in error.value.fix
+    assert not any(it in str(error.value) for it in ("hush", "0xff", "short", "two lines"))
 
 
 def test_whoever_asks_is_told_of_a_certificate_that_is_none(
