@@ -59,6 +59,37 @@ def test_a_disk_that_is_full_refuses_and_takes_again_when_there_is_room(
         expect_exactly(logd, sender.acked, collector)
 
 
+@pytest.mark.parametrize("when_full", ["block", "drop_newest", "drop_oldest"])
+def test_a_disk_that_is_full_of_what_waits_is_free_again_once_that_is_delivered(
+    tmp_path: Path, nats_url: str, when_full: str
+) -> None:
+    """Nobody makes room: it must find some for the checkpoint that gives the rest back."""
+    path = tmp_path / "s.sock"
+    with (
+        small_file_system(tmp_path / "small", "4m") as small,
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(
+            tmp_path / "c", nats_url, [{"type": "unix", "path": str(path)}],
+            data_dir=str(small / "data"), quarantine={"bytes_max": 1 << 20},
+            spool={"bytes_max": 16 << 20, "when_full": when_full},
+        ) as collector,
+    ):  # fmt: skip
+        os.kill(logd.daemon.pid, signal.SIGSTOP)
+        try:
+            with UnixSender(path, "a", lines_of) as sender:
+                wait_until(lambda: collector.daemon.status()["info"]["spool"]["failures"] > 0)
+                assert "No space left" in str(collector.daemon.status()["reasons"])
+                collector.restart(kill=True)  # it starts without any room, too
+                before = sender.acked
+                os.kill(logd.daemon.pid, signal.SIGCONT)
+                wait_until(lambda: sender.acked > before + 200, within_s=40)
+        finally:
+            os.kill(logd.daemon.pid, signal.SIGCONT)
+        expect_exactly(logd, sender.acked, collector)
+        assert collector.daemon.status()["health"] == "ready"
+        assert collector.daemon.stop() == 0
+
+
 def test_nats_and_logd_that_come_and_go_and_a_process_that_stands_still(tmp_path: Path) -> None:
     """The server flaps, logd stops for a while, then the collector itself."""
     path = tmp_path / "s.sock"

@@ -21,7 +21,7 @@ from penstock.collector.engine import Engine
 from penstock.collector.opening import open_data_directory
 from penstock.collector.operating import Operating
 from penstock.collector.publisher import Publisher
-from penstock.collector.reloading import Reloads, Report, changed_keys
+from penstock.collector.reloading import UNDO_S, Before, Reloads, Report, changed_keys
 from penstock.collector.reporting import Reporter
 from penstock.collector.runner import Surroundings
 from penstock.collector.saving import Saver
@@ -98,12 +98,14 @@ class Agent:
             lambda: self._sources.file_sources,
         )
         self._reloads = Reloads()
-        self._before: tuple[CollectorConfig, Graph] | None = None
+        self._before = Before()
         self._reloading = asyncio.Lock()
+        self._hung_up = False
         self._asked: set[asyncio.Task[Report]] = set()
         self._admin_address = ""
+        self._endpoints_path = config.data_dir / ENDPOINTS_FILE
         self._health = Health.STARTING
-        first = Status("collector", config.name, VERSION, Health.STARTING)
+        first = Status("collector", config.name, VERSION, self._health)
         self._reporter = Reporter(self._describe, first)
 
     async def run(self, stop: asyncio.Event, *, within_s: float | None = None) -> None:
@@ -244,10 +246,6 @@ class Agent:
         incarnation, tracer = self._directory.state.incarnation, self._tracing.tracer
         return Publisher(config.nats, incarnation, self._on_nats_change, tracer)
 
-    @property
-    def _endpoints_path(self) -> Path:
-        return self._config.data_dir / ENDPOINTS_FILE
-
     def _write_endpoints(self, admin: str) -> None:
         endpoints = {"admin": admin}
         for runner in self._sources.runners:
@@ -258,9 +256,12 @@ class Agent:
             for part, address in source.endpoints.items():
                 endpoints[f"{source.name}.{part}"] = address
         temporary = self._endpoints_path.with_suffix(".new")
-        temporary.write_text(json.dumps(endpoints))
-        temporary.replace(self._endpoints_path)
         self._admin_address = admin
+        try:
+            temporary.write_text(json.dumps(endpoints))
+            temporary.replace(self._endpoints_path)
+        except OSError as error:  # it is for people; the collector runs all the same
+            self._log.warning("endpoints not written", error=str(error))
 
     # While it runs.
 
@@ -271,6 +272,9 @@ class Agent:
     # Reading the configuration again.
 
     def _on_hangup(self) -> None:
+        if self._hung_up:
+            return  # one that has not begun reads what is there by then
+        self._hung_up = True
         task = asyncio.get_running_loop().create_task(self.reload())
         self._asked.add(task)
         task.add_done_callback(self._asked.discard)
@@ -283,11 +287,15 @@ class Agent:
             digest: Of what others run by: of the files, a hyphen, of the tables' rows.
         """
         async with self._reloading:
+            self._hung_up = False
             notify_reloading()
             generation, now_ns = self._reloads.generation, self._clock.unix_ns()
             try:
                 after, graph = await self._next(generation, undo, digest)
+                before = self._config, tables_of(self._engine.pipeline.graph)
                 report = await self._exchange(after, graph, generation, now_ns)
+                if report.result == "applied":
+                    self._before.keep(*before, within_s=0 if digest is None else UNDO_S)
             except ServiceError as error:
                 report = Report("refused", generation, now_ns, error=str(error))
             except Exception as error:  # noqa: BLE001 - it goes on as it ran
@@ -307,15 +315,15 @@ class Agent:
             files, _, tables = (digest or "").partition("-")
             after = await asyncio.to_thread(self._load, files or None)
             return after, await asyncio.to_thread(graph_of, after, tables_digest=tables)
-        if undo != generation or self._before is None:
+        if undo != generation or self._before.kept is None:
             raise ServiceError(f"generation {undo} cannot be undone", fix="reload what shall run")
-        after, graph = self._before
-        return after, await asyncio.to_thread(graph_of, after, tables=tables_of(graph))
+        after, rows = self._before.kept
+        return after, await asyncio.to_thread(graph_of, after, tables=rows)
 
     async def _exchange(
         self, after: CollectorConfig, graph: Graph, generation: int, now_ns: int
     ) -> Report:
-        before, graph_before = self._config, self._engine.pipeline.graph
+        before, tables_before = self._config, tables_of(self._engine.pipeline.graph)
         keys = changed_keys(before, after)
         sources = difference(self._own(before), self._own(after))
         if "resource" in keys:  # every source has it
@@ -325,7 +333,7 @@ class Agent:
             for what in ("added", "changed", "removed")
             if getattr(sources, what)
         }
-        if "transforms" not in keys and tables_of(graph) != tables_of(graph_before):
+        if "transforms" not in keys and tables_of(graph) != tables_before:
             keys = (*keys, "transforms")
         if not keys and not names:
             return Report("unchanged", generation, now_ns)
@@ -343,7 +351,7 @@ class Agent:
             raise
         failpoints.passed("reload_before_exchange")
         # Nothing else runs until all is exchanged.
-        self._config, self._before = after, (before, graph_before)
+        self._config = after
         if self._tracing.tracer is not None:
             self._tracing.tracer.add_own(own_subjects(after))
         self._engine.exchange(after, graph, publisher)
@@ -352,10 +360,7 @@ class Agent:
         if old is not publisher:
             self._engine.courier.handle(Reconnected())
             await self._leave(old)
-        try:
-            self._write_endpoints(self._admin_address)
-        except OSError as error:  # it runs by the new configuration all the same
-            self._log.warning("endpoints not written", error=str(error))
+        self._write_endpoints(self._admin_address)
         return Report("applied", generation + 1, now_ns, sources=names, keys=keys)
 
     async def _leave(self, old: Publisher) -> None:

@@ -3,7 +3,6 @@
 import re
 import socket
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -17,7 +16,7 @@ from penstock.collector.limits import (
 from penstock.collector.source_sections import OtlpSource, Section, Source
 from penstock.collector.transforms.case_sections import TestCase
 from penstock.collector.transforms.sections import Name, OutputSection, TransformConfig
-from penstock.service import AdminAccess, HostPort, TracingSection
+from penstock.service import AdminAccess, FilePath, HostPort, TracingSection
 from penstock.specs.errors import SpecError
 from penstock.specs.sensitive import Action, HashKey
 
@@ -32,7 +31,7 @@ class NatsSection(Section):
     user: str | None = None
     password: SecretStr | None = None
     token: SecretStr | None = None
-    ca_file: Path | None = None
+    ca_file: FilePath | None = None
     ack_timeout_s: float = Field(default=5.0, gt=0, le=300)
 
     @property
@@ -103,11 +102,11 @@ class CollectorConfig(Section):
     """The whole file."""
 
     name: str = Field(default_factory=socket.gethostname, min_length=1, max_length=128)
-    data_dir: Path
+    data_dir: FilePath
     nats: NatsSection = NatsSection()
     admin: HostPort = "127.0.0.1:9295"
     admin_access: AdminAccess | None = None
-    admin_socket: Path | None = None
+    admin_socket: FilePath | None = None
     tracing: TracingSection | None = None
     subject_prefix: str = "telemetry"
     resource: dict[str, str] = Field(default_factory=dict)

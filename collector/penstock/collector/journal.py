@@ -208,20 +208,20 @@ class Journal:
             self.failures += 1
             return None
 
+    def held(self) -> asyncio.Lock:
+        """As long as it is, nothing that is offered is written."""
+        return self._committing
+
     async def close(self) -> None:
-        """Commit what is left and close the log."""
+        """Commit what is left and close the log; what cannot be written of it is made anew then."""
         await self.commit()
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self.log.close)
+        await self._try(self.log.close)
         self._thread.shutdown()
 
     # In the journal's thread.
 
     def _write(self, entries: list[Entry]) -> int:
-        if self.log.failure:
-            self._log = CommitLog.open(self.directory, self._config, disk=self._disk)
-            self.log.truncate_to(self._promised)
-        log = self.log
+        log = self._sound_log()
         first, name = log.end_offset, self.directory.name
         failpoints.passed(f"{name}_before_write")
         log.append([_frame(entry, offset) for offset, entry in enumerate(entries, first)])
@@ -230,6 +230,13 @@ class Journal:
         failpoints.passed(f"{name}_after_sync")
         return first
 
+    def _sound_log(self) -> CommitLog:
+        """The log, opened anew after a failure, with nothing but what was promised."""
+        if self.log.failure:
+            self._log = CommitLog.open(self.directory, self._config, disk=self._disk)
+            self.log.truncate_to(self._promised)
+        return self.log
+
     def _first_segment_end(self) -> int | None:
         log = self.log
         if log.failure or (log.segment_count == 1 and not log.roll()):
@@ -237,9 +244,7 @@ class Journal:
         return log.segments()[0].next_offset
 
     def _delete(self, offset: int) -> None:
-        log = self.log
-        if log.failure:
-            return
+        log = self._sound_log()
         failpoints.passed(f"{self.directory.name}_before_delete")
         if offset == log.end_offset and log.size_bytes > self.bytes_max // _SEGMENTS_PER_JOURNAL:
             log.roll()

@@ -1,16 +1,22 @@
 """What becomes of a configuration that is read again while the collector runs."""
 
+import asyncio
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from penstock.collector.config import CollectorConfig
+from penstock.collector.limits import RELOAD_ANSWER_S
+from penstock.collector.transforms.build import Tables
 from penstock.service import ConfigError
 
 RESTART: Final = (
     "name", "data_dir", "admin", "admin_access", "admin_socket", "tracing", "log_level",
 )  # fmt: skip
 """Keys that hold from a start to the next."""
+
+UNDO_S: Final = 2 * RELOAD_ANSWER_S
+"""So long another worker may still refuse what runs here."""
 
 Result = Literal["applied", "unchanged", "refused"]
 
@@ -55,6 +61,26 @@ class Reloads:
             "counts": dict(self.counts),
             "last": None if self.last is None else asdict(self.last),
         }
+
+
+@dataclass(slots=True)
+class Before:
+    """What ran before, as long as it may have to run again: its tables may be large."""
+
+    kept: tuple[CollectorConfig, Tables] | None = None
+    _end: asyncio.TimerHandle | None = None
+
+    def keep(self, config: CollectorConfig, tables: Tables, *, within_s: float) -> None:
+        """This ran before what runs now; without time it is forgotten at once."""
+        self._forget()
+        if within_s:
+            self.kept = config, tables
+            self._end = asyncio.get_running_loop().call_later(within_s, self._forget)
+
+    def _forget(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        self.kept = self._end = None
 
 
 def changed_keys(before: CollectorConfig, after: CollectorConfig) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """The checkpoint of a running collector: what is done, written before the spool gives it back."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -10,12 +11,15 @@ from penstock.collector import failpoints
 from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.files import Generations
 from penstock.collector.replay import Replayer
+from penstock.collector.reserve import Reserve
 from penstock.collector.sources.file import FileSource
 from penstock.collector.spools import Spools
 from penstock.collector.state import SPOOL_ORIGIN, URGENT_ORIGIN, State
 
 if TYPE_CHECKING:
     from penstock.collector.opening import DataDirectory
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Saver:
@@ -35,6 +39,7 @@ class Saver:
         file_sources: Callable[[], Iterable[FileSource]],
     ) -> None:
         self._checkpoint = directory.checkpoint
+        self._reserve = Reserve(directory.path, directory.checkpoint.path)
         self.state = directory.state
         self._spools = spools
         self._replayer = replayer
@@ -49,8 +54,15 @@ class Saver:
         """Write what was found at start, which also makes the incarnation durable."""
         self._saved = self.state.as_document()
         failpoints.passed("recovery_before_checkpoint")
-        self._checkpoint.save(self._saved)
+        try:
+            self._checkpoint.save(self._saved)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self._reserve.give()  # nothing else is written yet
+            self._checkpoint.save(self._saved)
         failpoints.passed("recovery_after_checkpoint")
+        self._reserve.make()
 
     async def run(self, interval_s: Callable[[], float]) -> None:
         """Save regularly, until cancelled."""
@@ -68,18 +80,35 @@ class Saver:
             state = self._now()
             document = state.as_document()
             if document == self._saved:
+                if any(spool.journal.failure for spool in self._spools.both):
+                    await self._give_back()  # what could not be, when it was saved
                 return True
-            failpoints.passed("checkpoint_before_write")
-            try:
-                await asyncio.to_thread(self._checkpoint.save, document)
-            except OSError as error:
+            error = await self._write(state, document)
+            if error is not None and error.errno in _FULL:
+                bulk, urgent = self._spools.bulk.journal, self._spools.urgent.journal
+                async with bulk.held(), urgent.held():  # or they would fill what is given
+                    self._reserve.give()
+                    error = await self._write(state, document)
+                    await asyncio.to_thread(self._reserve.make)
+            if error is not None:
                 self._log.warning("checkpoint cannot be written", error=str(error))
-                return False
-            failpoints.passed("checkpoint_after_write")
-            self.state, self._saved = state, document
-            await self._spools.bulk.journal.delete_before(state.cursor)
-            await self._spools.urgent.journal.delete_before(state.urgent_cursor)
-            return True
+            return error is None
+
+    async def _write(self, state: State, document: dict[str, Any]) -> OSError | None:
+        failpoints.passed("checkpoint_before_write")
+        try:
+            await asyncio.to_thread(self._checkpoint.save, document)
+        except OSError as error:
+            return error
+        failpoints.passed("checkpoint_after_write")
+        self.state, self._saved = state, document
+        await self._give_back()
+        await asyncio.to_thread(self._reserve.make)
+        return None
+
+    async def _give_back(self) -> None:
+        await self._spools.bulk.journal.delete_before(self.state.cursor)
+        await self._spools.urgent.journal.delete_before(self.state.urgent_cursor)
 
     def _now(self) -> State:
         sources = list(self._file_sources())

@@ -3,12 +3,23 @@
 `penstock collector sources` prints them; the keys are described in collector/README.md.
 """
 
-from pathlib import Path
+import os
+import re
+from glob import escape
 from typing import Annotated, Final, Literal, get_args
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import re2
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from penstock.collector.limits import (
     CONNECTIONS_MAX,
@@ -17,9 +28,20 @@ from penstock.collector.limits import (
     LINE_BYTES_MAX,
     MIB,
 )
-from penstock.service import HostPort
+from penstock.service import FilePath, HostPort, NoNul, SocketPath
 
+_TOKEN: Final = re.compile(r"[!-~]+")
 _REUSE: Final = "other processes of this user may listen there, too"
+
+
+def _absolute_pattern(text: str) -> str:
+    if not text:
+        raise ValueError("must not be empty")
+    return str(os.path.join(escape(os.getcwd()), text))  # noqa: PTH109, PTH118 - a pattern
+
+
+Pattern = Annotated[NoNul, AfterValidator(_absolute_pattern)]
+"""Of paths; absolute once it was read, as a `FilePath`."""
 
 
 class Section(BaseModel):
@@ -45,9 +67,9 @@ class ListeningSection(SourceSection):
 class TlsSection(Section):
     """The certificate that a listening source shows; read again when it changes."""
 
-    cert_file: Path = Field(description="PEM: the certificate and what leads to its authority")
-    key_file: Path = Field(description="PEM: its key, without a password")
-    ca_file: Path | None = Field(
+    cert_file: FilePath = Field(description="PEM: the certificate and what leads to its authority")
+    key_file: FilePath = Field(description="PEM: its key, without a password")
+    ca_file: FilePath | None = Field(
         default=None, description="PEM: who must have signed a sender's certificate; none is asked"
     )
 
@@ -56,7 +78,7 @@ class UnixSource(ListeningSection):
     """Batches from the Penstock spec library over a Unix stream socket; acknowledged."""
 
     type: Literal["unix"]
-    path: Path
+    path: SocketPath
     mode: int = Field(default=0o660, ge=0, le=0o777)
 
 
@@ -92,8 +114,8 @@ class FileSource(SourceSection):
     """Lines of files, followed through rotation; the files are their own spool."""
 
     type: Literal["file"]
-    include: list[str] = Field(min_length=1)
-    exclude: list[str] = []
+    include: list[Pattern] = Field(min_length=1)
+    exclude: list[NoNul] = []
     service: str = Field(min_length=1)
     start: Literal["beginning", "end"] = "beginning"
     format: Literal["plain", "docker", "cri"] = "plain"
@@ -116,7 +138,7 @@ class ForwardSource(ListeningSection):
 
     type: Literal["forward"]
     listen: HostPort | None = None
-    path: Path | None = None
+    path: SocketPath | None = None
     reuse_port: bool = Field(default=False, description=_REUSE)
     tls: TlsSection | None = None
     shared_key: SecretStr | None = Field(default=None, description="senders must prove it")
@@ -210,7 +232,7 @@ class ExecSource(SourceSection):
     """Lines that a program writes to its outputs."""
 
     type: Literal["exec"]
-    command: list[str] = Field(min_length=1, description="program and arguments; no shell")
+    command: list[NoNul] = Field(min_length=1, description="program and arguments; no shell")
     interval_s: float | None = Field(
         default=None, ge=0.1, le=86_400, description="none: it goes on, and is started when it ends"
     )
@@ -223,7 +245,7 @@ class JournaldSource(SourceSection):
     """Entries of the systemd journal, by `journalctl`."""
 
     type: Literal["journald"]
-    units: list[str] = Field(default=[], description="only of these; none: of all")
+    units: list[NoNul] = Field(default=[], description="only of these; none: of all")
     start: Literal["beginning", "end"] = "beginning"
     service: str = Field(default="from_unit", min_length=1)
 
@@ -240,7 +262,25 @@ class PrometheusSource(SourceSection):
     samples_max: int = Field(default=50_000, ge=1, le=500_000, description="of one scrape")
     service: str = Field(default="prometheus", min_length=1)
     bearer_token: SecretStr | None = None
-    ca_file: Path | None = Field(default=None, description="PEM: who signs https targets")
+    ca_file: FilePath | None = Field(default=None, description="PEM: who signs https targets")
+
+    @field_validator("targets")
+    @classmethod
+    def _can_be_asked(cls, value: list[str]) -> list[str]:
+        """One that cannot even be asked for would end the scrapes of all."""
+        for target in value:
+            if not _is_url(target):
+                msg = "must be URLs of a host, perhaps a port, in ASCII: http://127.0.0.1:9100/metrics"
+                raise ValueError(msg)
+        return value
+
+    @field_validator("bearer_token")
+    @classmethod
+    def _can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not _TOKEN.fullmatch(value.get_secret_value()):
+            msg = "must be printable ASCII without spaces, as a header has it; look for a newline"
+            raise ValueError(msg)
+        return value
 
 
 class HostMetricsSource(SourceSection):
@@ -266,3 +306,12 @@ Source = Annotated[
     Field(discriminator="type"),
 ]
 SOURCE_TYPES: tuple[type[SourceSection], ...] = get_args(get_args(Source)[0])
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        host = (parts.hostname or "").encode("idna")
+        return bool(host) and parts.port != 0 and text.isascii() and text.isprintable()
+    except ValueError:  # of a port, of brackets, of a name
+        return False

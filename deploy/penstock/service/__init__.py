@@ -10,6 +10,7 @@ from penstock.service.config import HostPort, HostPorts, check_only, load_config
 from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.logs import configure_logs
 from penstock.service.notify import notify, notify_reloading
+from penstock.service.paths import FilePath, NoNul, SocketPath
 from penstock.service.run import exit_on_error, run_until_stopped
 from penstock.service.span_sender import Tracing
 from penstock.service.tracing import Span, Tracer, TracingSection, span_metrics
@@ -21,10 +22,13 @@ __all__ = [
     "Admission",
     "ConfigError",
     "ExitCode",
+    "FilePath",
     "Health",
     "HostPort",
     "HostPorts",
+    "NoNul",
     "ServiceError",
+    "SocketPath",
     "Span",
     "Stage",
     "Status",

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from penstock.service.admin import Action, AdminServer, Admission, Status, Visitor
 from penstock.service.config import split_host_port
 from penstock.service.errors import ConfigError
+from penstock.service.paths import FilePath
 
 Value = TypeVar("Value")
 
@@ -47,9 +48,9 @@ class AdminAccess(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    token_file: Path
-    cert_file: Path | None = None
-    key_file: Path | None = None
+    token_file: FilePath
+    cert_file: FilePath | None = None
+    key_file: FilePath | None = None
 
     def server(
         self,

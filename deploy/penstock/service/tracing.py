@@ -17,7 +17,6 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -25,6 +24,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from penstock.service.clock import Clock, SystemClock
+from penstock.service.paths import FilePath
 
 OUTCOMES: Final = ("sent", "rate_limited", "queue_full", "refused", "lost")
 """What becomes of spans."""
@@ -89,7 +89,7 @@ class TracingSection(BaseModel):
 
     enabled: bool = True
     endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/@]+$")]
-    ca_file: Path | None = None
+    ca_file: FilePath | None = None
     sample: Annotated[float, Field(ge=0, le=1)] = 0.01
     spans_per_s_max: Annotated[float, Field(gt=0, le=10_000)] = 20.0
     waiting_max: Annotated[int, Field(ge=1, le=65_536)] = 2048

@@ -1,6 +1,9 @@
 """A reload whose new configuration runs, and what can no longer refuse it."""
 
+import asyncio
+import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nats.errors import ConnectionClosedError
@@ -12,6 +15,7 @@ from penstock.collector.operating import Operating
 from penstock.collector.publisher import Publisher
 from penstock.collector.settings import digest_of_tables, graph_of, tables_of
 from penstock.service import ConfigError, Health
+from tests.support.waiting import wait_until_async
 
 
 async def test_what_runs_is_not_refused_because_a_file_for_people_cannot_be_written(
@@ -49,7 +53,7 @@ async def test_a_table_that_was_written_anew_is_read_at_a_reload(
     monkeypatch.setattr(agent, "_health", Health.READY)
     assert (await agent.reload()).result == "unchanged"
     table.write_text("service,owner\nshop,bob\n")
-    report = await agent.reload()
+    report = await agent.reload(digest="d1")  # as a worker is asked
     assert (report.result, report.keys) == ("applied", ("transforms",))
     rows = tables_of(agent._engine.pipeline.graph)
     assert rows == {"own": [{"shop": {"owner": "bob"}}]}
@@ -67,6 +71,75 @@ async def test_a_table_that_was_written_anew_is_read_at_a_reload(
     assert "changed after another worker read it" in refused.error
     table.write_text("service,owner\nshop,eve\n")
     assert (await agent.reload(digest=digest)).result == "applied"
+
+
+async def test_old_tables_are_held_only_while_another_worker_may_refuse_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have 100,000 rows each."""
+    table = tmp_path / "owners.csv"
+    table.write_text("service,owner\na shop,0\n")
+    tables = [{"key": "body", "file": table, "column": "service"}]
+    config = CollectorConfig.model_validate(
+        {
+            "data_dir": tmp_path,
+            "sources": [{"type": "stdin"}],
+            "transforms": {"own": {"type": "enrich", "inputs": ["stdin"], "tables": tables}},
+        }
+    )
+    agent = Agent(config, Path("collector.yaml"), load=lambda _: config, takes=lambda _: False)
+    monkeypatch.setattr(agent, "_health", Health.READY)
+
+    def held() -> set[str]:
+        """The owners of all tables that there are in memory."""
+        agent._engine.pipeline.retired.clear()  # as once what they created is spooled
+        gc.collect()
+        rows = (one for one in gc.get_objects() if isinstance(one, dict) and "a shop" in one)
+        return {row["owner"] for one in rows if isinstance(row := one["a shop"], dict)}
+
+    async def reload(owner: str, **asked: Any) -> set[str]:
+        table.write_text(f"service,owner\na shop,{owner}\n")
+        assert (await agent.reload(**asked)).result == "applied"
+        return held()
+
+    assert held() == {"0"}
+    assert await reload("1") == {"1"}
+    assert await reload("2", digest="d1") == {"1", "2"}
+    assert await reload("3") == {"3"}
+    monkeypatch.setattr("penstock.collector.agent.UNDO_S", 0.01)
+    await reload("4", digest="d1")
+    await wait_until_async(lambda: held() == {"4"})
+
+
+async def test_signals_that_come_again_before_the_file_is_read_are_one_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A storm of them must not be worked off one by one: a stop would wait behind it."""
+    read: list[str] = []
+    source = {"type": "syslog", "udp": "127.0.0.1:0"}
+    configs = [
+        CollectorConfig.model_validate(
+            {"data_dir": tmp_path, "sources": [source], "resource": {"n": str(number)}}
+        )
+        for number in range(3)
+    ]
+
+    def load(_: str | None) -> CollectorConfig:
+        read.append("read")
+        return configs[len(read)]
+
+    agent = Agent(configs[0], Path("c.yaml"), load=load, takes=lambda _: False)
+    monkeypatch.setattr(agent, "_health", Health.READY)
+    async with agent._reloading:  # one is being worked at
+        for _ in range(50):
+            agent._on_hangup()
+        assert len(agent._asked) == 1
+        await asyncio.sleep(0)
+    await asyncio.gather(*agent._asked)
+    assert (read, agent._reloads.counts["applied"]) == (["read"], 1)
+    agent._on_hangup()
+    await asyncio.gather(*agent._asked)
+    assert (len(read), agent._config.resource) == (2, {"n": "2"})
 
 
 async def test_what_is_read_again_is_what_the_others_read(

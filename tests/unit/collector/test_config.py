@@ -1,11 +1,14 @@
 """The configuration: the sample is valid, mistakes are named."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import yaml
 from click.testing import CliRunner
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from penstock.collector.cli import cli
 from penstock.collector.config import CollectorConfig
@@ -52,6 +55,45 @@ def test_a_mistake_is_named_with_its_place(
     with pytest.raises(ConfigError, match="fix: ") as caught:
         load(tmp_path, **keys)
     assert where in str(caught.value)
+
+
+def _models(kind: Any) -> Iterator[type[BaseModel]]:
+    """All models that a type is made of."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+        for field in kind.model_fields.values():
+            yield from _models(field.annotation)
+    for part in get_args(kind):
+        yield from _models(part)
+
+
+PATHS = sorted(
+    (f"{model.__name__}.{name}", field.rebuild_annotation())
+    for model in set(_models(CollectorConfig))
+    for name, field in model.model_fields.items()
+    if "Path" in str(field.rebuild_annotation())
+    or name in ("include", "exclude", "command", "units")
+)
+
+
+def test_every_option_that_is_a_path_is_known_to_the_next_test() -> None:
+    names = {name for name, _ in PATHS}
+    assert names >= {
+        "CollectorConfig.data_dir", "CollectorConfig.admin_socket", "NatsSection.ca_file",
+        "AdminAccess.token_file", "TracingSection.ca_file", "TlsSection.key_file",
+        "UnixSource.path", "ForwardSource.path", "FileSource.include", "PrometheusSource.ca_file",
+        "TableSection.file",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kind"), PATHS, ids=[name for name, _ in PATHS])
+def test_a_path_that_no_file_can_have_is_refused_when_it_is_read(name: str, kind: Any) -> None:
+    """Or the process would end with a failure of its own where it opens it."""
+    adapter = TypeAdapter(kind)
+    is_list = "list" in str(kind)
+    for text in ("/a\0b", "") if name.endswith(("path", "file", "dir", "include")) else ("/a\0b",):
+        with pytest.raises(ValidationError, match=r"NUL|must not be empty"):
+            adapter.validate_python([text] if is_list else text)
 
 
 def test_audit_records_are_only_dropped_where_they_are_named(tmp_path: Path) -> None:

@@ -50,13 +50,13 @@ class Reading:
         held = self.joiner.start
         return self.cutter.line_start if held is None else held
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes, now_ns: int = 0) -> None:
         start = self.cutter.line_start
-        self.took(*self.joiner.feed(start, self.cutter.feed(data)))
+        self.took(*self.joiner.feed(start, self.cutter.feed(data), now_ns))
 
-    def flush(self) -> None:
+    def flush(self, grown_before_ns: int | None = None) -> None:
         if self.joiner.start is not None:
-            self.took(*self.joiner.flush())
+            self.took(*self.joiner.flush(grown_before_ns))
 
     def took(self, start: int, events: list[Line]) -> None:
         self.events += events
@@ -135,6 +135,48 @@ def test_an_event_waits_for_one_of_another_stream_that_may_end_before_it() -> No
     reading.flush()
     assert sorted(reading.texts) == [b"Err\n more", b"Out", b"Out2"]
     assert [event.end for event in reading.events] == sorted(event.end for event in reading.events)
+
+
+def test_a_piece_without_its_end_holds_back_the_other_stream_for_so_long_only() -> None:
+    """As when a program closes its standard output in the middle of a line, and goes on."""
+    reading = Reading(read_cri)
+    reading.feed(cri("cut", "P"), now_ns=1)
+    for second in range(2, 9):
+        reading.feed(cri(f"err {second}", stream="stderr"), now_ns=second)
+        reading.flush(grown_before_ns=second - 5)
+    assert reading.texts == [b"cut", *(b"err %d" % second for second in range(2, 8)), b"err 8"]
+    reading.feed(cri("end"), now_ns=9)
+    assert reading.texts[-1] == b"end"
+
+
+def test_an_event_that_does_not_grow_holds_back_the_other_stream_for_so_long_only() -> None:
+    reading = Reading(read_cri, multiline=True)
+    reading.feed(cri("Started", stream="stderr"), now_ns=1)
+    for second in range(2, 9):
+        reading.feed(cri(f"Out {second}"), now_ns=second)
+        reading.flush(grown_before_ns=second - 5)
+        assert reading.joiner.start is not None
+    assert reading.texts == [b"Started", *(b"Out %d" % second for second in range(2, 8))]
+    assert [event.end for event in reading.events] == sorted(event.end for event in reading.events)
+
+
+def test_an_event_goes_on_while_pieces_of_its_next_line_come() -> None:
+    reading = Reading(read_cri, multiline=True)
+    reading.feed(cri("Err", stream="stderr"), now_ns=1)
+    reading.feed(cri(" mo", "P", "stderr"), now_ns=7)
+    reading.flush(grown_before_ns=5)
+    reading.feed(cri("re", stream="stderr"), now_ns=8)
+    reading.flush(grown_before_ns=8)
+    assert reading.events == []
+    reading.flush(grown_before_ns=9)
+    assert reading.texts == [b"Err\n more"]
+
+
+def test_what_has_no_text_counts_as_held_too() -> None:
+    reading = Reading(read_cri)
+    reading.feed(cri("stuck", "P", "stderr"))
+    reading.feed(cri("") * 100)
+    assert len(reading.texts) == 101
 
 
 def test_what_is_beyond_the_bound_is_left_out_and_marked() -> None:

@@ -3,8 +3,11 @@
 import asyncio
 import gzip
 import json
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from penstock.collector.decode.metric_lines import metric_line
@@ -40,6 +44,11 @@ def read(body: bytes, content_type: str = TEXT, samples_max: int = 1000) -> Scra
         )  # fmt: skip
         assert isinstance(check_line(line), Accepted), (check_line(line), line)
     return scraped
+
+
+@dataclass
+class Counting:
+    count: int = 0
 
 
 def by_name(scraped: Scraped) -> dict[str, ScrapedPoint]:
@@ -173,6 +182,66 @@ async def test_everything_else_says_that_it_is_down(
     async with scraping(tmp_path, answer) as (intake, _):
         assert values(intake)["up"] == 0
         assert intake.account.notes["scrapes_failed"] == 1
+
+
+@pytest.mark.parametrize("content_type", [TEXT, OPEN])
+def test_an_answer_with_too_many_samples_is_refused_before_it_is_parsed(
+    content_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One family of all of them: the parser would not return before it had read them."""
+    body = b"# TYPE a gauge\n" + b" \n\n#\n" * 9 + b"".join(b'a{n="%d"} 1\n' % n for n in range(9))
+    assert read(body + b"# EOF\n", samples_max=9).samples == 9
+    for name in ("open_metrics_families", "text_string_to_metric_families"):
+        monkeypatch.setattr(f"penstock.collector.decode.prometheus.{name}", None)
+    with pytest.raises(UndecodableError, match="more than 8 samples"):
+        read(body, content_type, samples_max=8)
+
+
+async def test_an_answer_that_takes_long_to_read_leaves_the_threads_of_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each scrape gives up, and its thread goes on; the checkpoint is written in another."""
+    go_on, begun = threading.Event(), Counting()
+
+    def read_for_ever(*_: object, **__: object) -> Scraped:
+        begun.count += 1
+        go_on.wait()
+        return Scraped()
+
+    monkeypatch.setattr(prometheus, "read_exposition", read_for_ever)
+    alone = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(alone)
+    options = {"interval_s": 0.1, "timeout_s": 0.05}
+    try:
+        async with scraping(tmp_path, reply(b"a 1\n"), **options) as (intake, _):
+            await wait_until_async(lambda: intake.account.notes["scrapes_failed"] > 5)
+            assert await asyncio.to_thread(lambda: "written") == "written"
+            assert begun.count == prometheus._THREADS_MAX
+            go_on.set()
+    finally:
+        go_on.set()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://a..b/", "http://[::1/", "http://h:99999/", "http://h:x/", "http://h:0/", "http://:9/",
+        "http://h/\u00e4", "http://h/\x01", f"http://{'h' * 64}/",
+    ],
+)  # fmt: skip
+def test_a_target_that_cannot_be_asked_is_refused_when_the_configuration_is_read(
+    target: str,
+) -> None:
+    document = {"type": "prometheus", "targets": ["http://127.0.0.1:1/metrics", target]}
+    with pytest.raises(ValidationError, match="targets"):
+        Section.model_validate(document)
+
+
+@pytest.mark.parametrize("token", ["", "key\n", "a b", "\u00e4", "a\0"])
+def test_a_token_that_no_header_holds_is_refused_and_not_said(token: str) -> None:
+    document = {"type": "prometheus", "targets": ["http://h/"], "bearer_token": token}
+    with pytest.raises(ValidationError, match="printable ASCII"):
+        Section.model_validate(document)
 
 
 @pytest.mark.parametrize(

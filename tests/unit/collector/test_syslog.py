@@ -189,10 +189,14 @@ def test_a_count_that_its_connection_did_not_reach_is_marked() -> None:
 
 def test_a_count_without_end_holds_no_more_than_a_message() -> None:
     cutter = SyslogCutter(100)
-    cutter.feed(b"999999999 <13>")
+    cutter.feed(b"9999999 <13>")
     for _ in range(1000):
         cutter.feed(b"x" * 1000)
     assert len(cutter._buffer) < 2000
+
+
+def test_a_count_that_no_message_has_is_text_and_swallows_nothing() -> None:
+    assert cut(b"99999999 <13>a\n<13>b\n5 <13>c") == [b"99999999 <13>a", b"<13>b", b"<13>c"]
 
 
 STREAM = st.lists(

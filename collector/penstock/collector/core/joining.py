@@ -9,14 +9,20 @@ end before it. `start` tells from where reading again meets everything that is h
 
 Whoever reads again from there gets the same events, however the bytes come: what ends an event is
 the file's content. Only `flush` depends on time. An event that it cut and that is not known to be
-delivered when the process dies may come again together with its rest.
+delivered when the process dies may come again together with its rest. It may end one that has not
+grown for long while the other streams go on: a program may close one of its outputs in the middle
+of a line, or write an event there and nothing more, and the others must not wait for that.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.collector.core.containers import ReadPiece
 from penstock.collector.core.lines import Line
+
+_OVERHEAD_BYTES: Final = 256
+"""What holding one costs besides its text: there may be many without any."""
 
 IsStart = Callable[[bytes], bool]
 """Whether a line begins an event."""
@@ -32,13 +38,15 @@ class _Growing:
     stream: str
     time_ns: int | None
     truncated: bool
+    grew_ns: int
 
-    def add(self, text: bytes, end: int, *, truncated: bool, bytes_max: int) -> None:
+    def add(self, other: Line, text: bytes, now_ns: int, *, bytes_max: int) -> None:
         """Append; what is beyond the bound is left out and marked."""
         room = max(0, bytes_max - len(self.text))
         self.text += text[:room]
-        self.end = end
-        self.truncated |= truncated or len(text) > room
+        self.end = other.end
+        self.truncated |= other.truncated or len(text) > room
+        self.grew_ns = now_ns
 
     def line(self) -> Line:
         """As it leaves."""
@@ -73,12 +81,13 @@ class Joiner:
         """Where the first event that is held begins; None when nothing is."""
         return min((growing.start for growing in self._held()), default=None)
 
-    def feed(self, start: int, lines: Iterable[Line]) -> tuple[int, list[Line]]:
+    def feed(self, start: int, lines: Iterable[Line], now_ns: int) -> tuple[int, list[Line]]:
         """Add lines that follow one another.
 
         Args:
             start: Where the first of them begins.
             lines: Of the file.
+            now_ns: When they were read.
 
         Returns:
             From where reading again meets all events returned, and the events.
@@ -86,33 +95,38 @@ class Joiner:
         from_ = self.start
         begin = start
         for line in lines:
-            self._take(line, begin)
+            self._take(line, begin, now_ns)
             begin = line.end
-        if sum(len(growing.text) for growing in self._held()) > self._held_bytes_max:
+        held_bytes = sum(len(growing.text) + _OVERHEAD_BYTES for growing in self._held())
+        if held_bytes > self._held_bytes_max:
             self._end_all()
         return start if from_ is None else from_, self._release()
 
-    def flush(self) -> tuple[int, list[Line]]:
-        """Wait for nothing any more; returns what `feed` does. Something must be held."""
+    def flush(self, grown_before_ns: int | None = None) -> tuple[int, list[Line]]:
+        """Wait for nothing any more, or not for what did not grow since then.
+
+        Returns:
+            What `feed` does. Something must be held.
+        """
         start = self.start
         assert start is not None
-        self._end_all()
+        self._end_all(grown_before_ns)
         return start, self._release()
 
-    def _take(self, line: Line, begin: int) -> None:
+    def _take(self, line: Line, begin: int, now_ns: int) -> None:
         piece = self._read(line.text)
         if piece is None:
             self.malformed += 1
             self._complete.append(
-                _Growing(bytearray(line.text), begin, line.end, "", None, line.truncated)
+                _Growing(bytearray(line.text), begin, line.end, "", None, line.truncated, now_ns)
             )
             return
         growing = self._pieces.pop(piece.stream, None)
         if growing is None:
             growing = _Growing(
-                bytearray(), begin, line.end, piece.stream, piece.time_ns, truncated=False
+                bytearray(), begin, line.end, piece.stream, piece.time_ns, False, now_ns
             )
-        growing.add(piece.text, line.end, truncated=line.truncated, bytes_max=self._bytes_max)
+        growing.add(line, piece.text, now_ns, bytes_max=self._bytes_max)
         if piece.is_partial:
             self._pieces[piece.stream] = growing
         else:
@@ -130,14 +144,21 @@ class Joiner:
             self._events[line.stream] = line
         else:
             text = b"\n" + bytes(line.text)
-            event.add(text, line.end, truncated=line.truncated, bytes_max=self._bytes_max)
+            event.add(line.line(), text, line.grew_ns, bytes_max=self._bytes_max)
 
-    def _end_all(self) -> None:
-        for line in sorted(self._pieces.values(), key=lambda growing: growing.end):
+    def _end_all(self, grown_before_ns: int | None = None) -> None:
+        """End all, or what did not grow since then; an event goes on while its next line does."""
+
+        def ends(growing: _Growing) -> bool:
+            return grown_before_ns is None or growing.grew_ns < grown_before_ns
+
+        for line in sorted(filter(ends, self._pieces.values()), key=lambda growing: growing.end):
+            del self._pieces[line.stream]
             self._end_line(line)
-        self._complete += self._events.values()
-        self._pieces.clear()
-        self._events.clear()
+        for event in list(self._events.values()):
+            if ends(event) and event.stream not in self._pieces:
+                del self._events[event.stream]
+                self._complete.append(event)
 
     def _release(self) -> list[Line]:
         """Complete events before which no other can end any more, in order."""

@@ -1,7 +1,9 @@
 """Syslog messages out of a byte stream (RFC 6587), and kept side by side in one unit.
 
 Each frame says for itself how it ends. ``LEN SP <`` opens an octet-counted one; anything else runs
-to a newline or NUL. A count that is none is therefore text, and a sender may even mix the two.
+to a newline or NUL. A count that is none is therefore text, and a sender may even mix the two. So
+is one of more than seven digits: no message is that long, and what it claims, the messages of
+hours, would be skipped.
 
 A unit of the spool holds messages octet-counted: ``LEN SP message`` back to back.
 """
@@ -13,8 +15,8 @@ from typing import Final
 
 from penstock.collector.errors import UndecodableError
 
-_COUNTED: Final = re.compile(rb"([1-9][0-9]{0,8}) <")
-_MAYBE_COUNTED: Final = re.compile(rb"[1-9][0-9]{0,8}( ?)\Z")
+_COUNTED: Final = re.compile(rb"([1-9][0-9]{0,6}) <")
+_MAYBE_COUNTED: Final = re.compile(rb"[1-9][0-9]{0,6}( ?)\Z")
 _ENDS: Final = re.compile(rb"[\n\0]")
 _PADDING: Final = b"\r\n\0"
 

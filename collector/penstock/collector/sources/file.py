@@ -11,9 +11,7 @@ import asyncio
 import contextlib
 import os
 import stat
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from fnmatch import fnmatch
-from glob import iglob
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,14 +27,12 @@ from penstock.collector.decode.lines import LineContext, TextLines, decode_line,
 from penstock.collector.pipeline import Chunk, Pipeline
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.compressed import CompressedTail, Search
+from penstock.collector.sources.patterns import Patterns
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.tail import Tail, look, make_tail
 from penstock.collector.sources.unpacking import Names
 from penstock.service.clock import Clock
 from penstock.specs import Accepted
-
-_COMPRESSED: Final = (".gz", ".zst", ".bz2", ".xz", ".zip")
-"""What rotation leaves behind; nothing begins in one."""
 
 _SAVE_RETRY_S: Final = 1.0
 
@@ -64,6 +60,7 @@ class FileSource(Source):
     ) -> None:
         self.name = section.name or section.type
         self._section = section
+        self._patterns = Patterns(section.include, section.exclude)
         self._resource = {**resource, "service.name": section.service}
         self._generations = generations
         self._pipeline = pipeline
@@ -145,7 +142,7 @@ class FileSource(Source):
 
     async def _discover(self) -> None:
         begun = False
-        for path in self._matching():
+        for path in self._patterns.found():
             begun |= self._meet(path)
         self._find_renamed()
         for tail in list(self._tails.values()):
@@ -162,13 +159,6 @@ class FileSource(Source):
             if await self._save():
                 return
             await asyncio.sleep(_SAVE_RETRY_S)
-
-    def _matching(self) -> Iterator[Path]:
-        for pattern in self._section.include:
-            for name in sorted(iglob(pattern, recursive=True)):  # noqa: PTH207 - absolute patterns
-                excluded = any(fnmatch(name, other) for other in self._section.exclude)
-                if not excluded and not name.endswith(_COMPRESSED):
-                    yield Path(name)
 
     def _meet(self, path: Path, *, begin: bool = True) -> bool:
         """Open a file that is not open; true when a generation began that must be saved."""
@@ -295,8 +285,8 @@ class FileSource(Source):
                 continue
             await self._take(tail, start, lines)
             if at_end:
-                if now_ns - tail.grew_ns > self._section.join_timeout_s * 1e9:
-                    await self._take(tail, *tail.flush_events())
+                waited_ns = int(self._section.join_timeout_s * 1e9)
+                await self._take(tail, *tail.flush_events(now_ns - waited_ns))
                 await self._let_go(tail)
             else:
                 more = True

@@ -117,14 +117,18 @@ class Tail:
         if data:
             self.grew_ns = now_ns
         if self.joiner is not None and lines:
-            start, lines = self.joiner.feed(start, lines)
+            start, lines = self.joiner.feed(start, lines, now_ns)
         return start, lines
 
-    def flush_events(self) -> tuple[int, list[Line]]:
-        """What is held for lines that may follow; the position it can be read again from first."""
+    def flush_events(self, grown_before_ns: int | None = None) -> tuple[int, list[Line]]:
+        """What is held for lines that may follow; the position it can be read again from first.
+
+        Args:
+            grown_before_ns: Only what did not grow since then.
+        """
         if self.joiner is None or self.joiner.start is None:
             return self.position, []
-        return self.joiner.flush()
+        return self.joiner.flush(grown_before_ns)
 
     def flush_all(self) -> tuple[int, list[Line]]:
         """The same with a line that has no newline yet."""
@@ -134,7 +138,7 @@ class Tail:
             return self.flush_events()
         if self.joiner is None:
             return start, [rest]
-        start, lines = self.joiner.feed(start, [rest])
+        start, lines = self.joiner.feed(start, [rest], self.grew_ns)
         _, more = self.flush_events()
         return start, lines + more
 

@@ -3,7 +3,6 @@
 docs/transforms.md describes every key; `penstock collector schema` prints them as JSON Schema.
 """
 
-from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -13,6 +12,7 @@ from penstock.collector.transforms.expression import compile_condition, compile_
 from penstock.collector.transforms.functions import compile_pattern
 from penstock.collector.transforms.paths import parse_path
 from penstock.collector.transforms.subjects import SubjectTemplate
+from penstock.service import FilePath
 
 
 def _condition(text: str) -> str:
@@ -215,7 +215,7 @@ class CountSection(TransformSection):
 class TableSection(Section):
     """Rows of a file, looked up by a key; read when the collector starts."""
 
-    file: Path
+    file: FilePath
     key: Expression
     column: str = Field(min_length=1)
     prefix: str = Field(default="", max_length=64)
