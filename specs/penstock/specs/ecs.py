@@ -106,15 +106,18 @@ _STATUS: Final = {outcome: code for code, outcome in _OUTCOMES.items()}
 _TIMES: Final = frozenset(key for key in FIELDS if key.endswith("time_unix_nano"))
 _CODECS: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
     **dict.fromkeys(_TIMES, (time_text, time_ns)),
-    "status_code": (_OUTCOMES.__getitem__, _STATUS.__getitem__),
+    "status_code": (lambda code: _OUTCOMES.get(code, code), lambda it: _STATUS.get(it, it)),
 }
+"""Codes that are none of the spec's, as other versions may have, stay as they are."""
 _OURS: Final = "penstock."
 
 
 def to_ecs(record: Json) -> Json:
-    """A record's JSON object as a document."""
+    """A record's JSON object as a document; a field that is null says nothing."""
     document: Json = {"ecs.version": VERSION}
     for key, value in record.items():
+        if value is None:
+            continue
         if key in GROUPS:
             for name, member in value.items():
                 document[GROUPS[key].get(name, f"{_OURS}{key}.{name}")] = member

@@ -206,6 +206,8 @@ def to_otlp(record: Json) -> Json:
     """A record's JSON object as one element of OTLP's ``resourceLogs``, ``resourceSpans`` or
     ``resourceMetrics``, whichever its kind belongs to.
     """  # noqa: D205 - the sentence is longer than a line
+    if None in record.values():  # a field that is null says nothing
+        record = {key: value for key, value in record.items() if value is not None}
     kind = record["kind"]
     scope: Json = {"schemaUrl": _SCHEMA_PREFIX + record["schema"]}
     if "scope" in record:

@@ -210,7 +210,9 @@ def severity_of(document: Json) -> str:
 
 def payload_of(document: Json) -> Json:
     """The record as a Struct."""
-    rest = {name: value for name, value in document.items() if name != "body"}
+    rest = document
+    if "message" not in document:  # which a record may have, beside its body
+        rest = {name: value for name, value in document.items() if name != "body"}
     message = document.get("body", document.get("name", document.get("value")))
     found: Json = _exact(rest)
     return found if message is None else {"message": _exact(message), **found}

@@ -84,7 +84,7 @@ def series_of(record: Json) -> list[Json]:
     Raises:
         KeyError, TypeError, ValueError: It is none, or of a type that has no series.
     """
-    if record.get("flags", 0) & _NO_RECORDED_VALUE:
+    if (record.get("flags") or 0) & _NO_RECORDED_VALUE:
         raise ValueError("a point without a value says that a series ended; Datadog has no such")
     return list(_series(record))
 
@@ -131,7 +131,7 @@ def span_of(record: Json, place: str) -> Json:
     Raises:
         KeyError, TypeError, ValueError: It is none.
     """
-    resource, kind = section(record, "resource"), record.get("span_kind", "INTERNAL")
+    resource, kind = section(record, "resource"), record.get("span_kind") or "INTERNAL"
     trace, failed = int(record["trace_id"], 16), record.get("status_code") == "ERROR"
     texts = {**resource, **section(record, "attributes")}
     meta = {name: as_label(value) for name, value in texts.items() if value is not None}

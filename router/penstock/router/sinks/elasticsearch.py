@@ -24,7 +24,8 @@ from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import Failed, Fault, Sorted, Taken, Verdict
-from penstock.router.sinks.documents import Json, document_of, record_of, section, time_ns
+from penstock.router.dead_letter import as_text
+from penstock.router.sinks.documents import Json, record_of, section, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
 from penstock.router.sinks.request_settings import HttpSettings, Secret
@@ -72,9 +73,9 @@ class Elasticsearch(HttpRequestSink):
     def encode(self, row: Row) -> Item | Fault:
         record = record_of(row)
         try:
-            document = self._document(row, record)
+            document = _raw(row) if record is None else self._document(row, record)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            document = self._document(row, None)  # a record that breaks its spec is still a text
+            document = _raw(row)  # a record that breaks its spec is still a text
         place = f"{row['partition']}-{row['offset']}"
         action = {
             "_index": self._index(row, record or {}),
@@ -83,17 +84,11 @@ class Elasticsearch(HttpRequestSink):
         content = orjson.dumps({"create": action}) + b"\n" + orjson.dumps(document) + b"\n"
         return Item(content, len(content))
 
-    def _document(self, row: Row, record: Json | None) -> Json:
-        if record is not None and "@timestamp" in record:
+    def _document(self, row: Row, record: Json) -> Json:
+        if "@timestamp" in record:
             return record  # the step `map: ecs` made it
-        if record is not None and self._config.documents == "ecs":
-            return to_ecs(record)
-        whole = document_of(row) if record is None else record
-        time = time_text(time_ns(row, whole))
-        if record is None:
-            text = whole.pop("value", None) or whole.pop("value_base64", None)
-            return {"@timestamp": time, "message": text, "penstock.kind": "raw"}
-        return {"@timestamp": time, **record}
+        moment = {"@timestamp": time_text(time_ns(row, record))}
+        return moment | (to_ecs(record) if self._config.documents == "ecs" else record)
 
     def _index(self, row: Row, record: Json) -> str:
         service = str(section(record, "resource").get("service.name", "unknown"))
@@ -122,6 +117,14 @@ class Elasticsearch(HttpRequestSink):
         if answer.status != 200:
             return super().judge(answer, request)
         return judge_items(answer, len(request.items))
+
+
+def _raw(row: Row) -> Json:
+    """Whatever it is, as it was published."""
+    content = as_text(row["value"])
+    text = content.get("value", content.get("value_base64"))
+    moment = time_text(time_ns(row, record_of(row) or {}))
+    return {"@timestamp": moment, "message": text, "penstock.kind": "raw"}
 
 
 def judge_items(answer: Answer, count: int) -> Verdict:

@@ -133,7 +133,7 @@ class PrometheusWrite(HttpRequestSink):
             raise ValueError("remote write has no delta temporality; make it cumulative before")
         labels = self._labels(record)
         time_ms = record["time_unix_nano"] // _MILLISECOND_NS
-        stale = bool(record.get("flags", 0) & _NO_RECORDED_VALUE)
+        stale = bool((record.get("flags") or 0) & _NO_RECORDED_VALUE)
         name = self._name(record)
 
         def series(suffix: str, value: float, **more: str) -> Series:
