@@ -1,4 +1,4 @@
-"""Records that are odd, some of them well-formed all the same: no sink loses their body silently."""
+"""Odd records, some of them well-formed all the same: no sink loses their body silently."""
 
 import json
 from itertools import product
