@@ -25,7 +25,10 @@ pytestmark = pytest.mark.live
 
 COUNT = 12
 EACH_ONCE = Counter(range(COUNT))
-FAST = {"retry": {"first_s": 0.005, "max_s": 0.02, "paused_max_s": 0.02}, "timeout_s": 10}
+FAST = {
+    "retry": {"first_s": 0.005, "max_s": 0.02, "convicted_after_s": 0.02, "paused_max_s": 0.02},
+    "timeout_s": 10,
+}
 
 
 @pytest.fixture

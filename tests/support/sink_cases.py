@@ -45,7 +45,10 @@ from tests.support.sink_batches import (
 )
 from tests.support.waiting import wait_until
 
-FAST: Final = {"retry": {"first_s": 0.005, "max_s": 0.02}, "timeout_s": 10}
+FAST: Final = {
+    "retry": {"first_s": 0.005, "max_s": 0.02, "convicted_after_s": 0.02},
+    "timeout_s": 10,
+}
 
 Record = dict[str, Any]
 

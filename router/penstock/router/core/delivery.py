@@ -11,16 +11,18 @@ outlives the batch.
 
 **A record that makes the destination fail** (500 each time, or silence) must neither block its sink
 for ever nor be told from an outage by a guess. A request that failed `suspect_after` times in a row
-is suspected: it goes behind the others, in halves. If the destination takes others meanwhile, it is
-not an outage, and the halves that still fail are bisected at each failure; a lone record is refused
-after `CONVICTING` failures of its own among others' deliveries. Without such evidence nothing is
-given up, but for one lone record each `poison_after_s` that the destination itself answers so: a
+is suspected: it goes behind the others, in halves. A failure is evidence against it, and not for an
+outage, if others were delivered since its failure before; what still fails then is bisected at
+once. A lone record is refused when `CONVICTING` failures, its own or of what it was cut from, were
+evidence, none more than `EVIDENCE_GAP_S` after the one before, and it fails `convicted_after_s`
+later, too: one request that gets through an outage convicts nothing. Without such evidence nothing
+is given up, but for one lone record each `poison_after_s` that the destination itself answers so: a
 record that is alone in its batch would else block it for ever.
 """
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from penstock.router.core.breaker import Breaker, Circuit
@@ -39,7 +41,13 @@ from penstock.router.core.verdict import (
 
 _NANOSECONDS: Final = 1_000_000_000
 CONVICTING: Final = 3
-"""Failures of a lone record, with other records delivered in between, after which it is refused."""
+"""Failures, with other records delivered in between, after which a record may be refused."""
+
+EVIDENCE_GAP_S: Final = 60.0
+"""Between two of them; after a longer one the count begins anew: so rare are blips of an outage."""
+
+EVIDENCE_S: Final = 300.0
+"""After the last of them a failure says nothing of the record any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,8 @@ class Policy:
 
     Attributes:
         suspect_after: Failures in a row after which a request's records are suspected.
+        convicted_after_s: How long a record goes on failing after the first evidence against it; a
+            server that starts again, or a shard that moves, takes a minute.
         poison_after_s: How long a lone record may fail without any evidence.
         confirm_s: How long the destination may take to confirm what it accepted.
         confirm_every_s: Between two questions whether it did.
@@ -55,6 +65,7 @@ class Policy:
     """
 
     suspect_after: int = 5
+    convicted_after_s: float = 120.0
     poison_after_s: float = 3600.0
     confirm_s: float = 300.0
     confirm_every_s: float = 1.0
@@ -138,22 +149,45 @@ class _Task:
 
     Attributes:
         failures: In a row that a record may be to blame for, since it was cut.
-        mark: How many deliveries there had been when it first failed; more are evidence.
-        failing_since_ns: Its first such failure.
-        convictions: Failures of its own with evidence.
+        seen: How many deliveries there had been at the last of them, or of what it was cut from;
+            None before the first. More, at the next, are evidence.
+        failing_since_ns: The first such failure.
+        convictions: Failures that were evidence, one soon after the other.
+        evident_since_ns: The delivery that made the first of those evidence.
+        evident_ns: The last such delivery.
     """
 
     part: Part
     attempt: int = 0
     failures: int = 0
-    mark: int | None = None
+    seen: int | None = None
     failing_since_ns: int = 0
     convictions: int = 0
+    evident_since_ns: int = 0
+    evident_ns: int = 0
 
     def cut(self, records: tuple[int, ...]) -> "_Task":
         """A piece of it, as suspect as it is itself."""
-        part = Part(self.part.request, records)
-        return _Task(part, self.attempt, mark=self.mark, failing_since_ns=self.failing_since_ns)
+        return replace(self, part=Part(self.part.request, records), failures=0)
+
+    def blame(self, before: int, deliveries: int, taken_ns: int, now_ns: int) -> None:
+        """It failed after so many deliveries, the last at `taken_ns`; `before` this answer."""
+        self.failures += 1
+        if self.seen is None:
+            self.seen, self.failing_since_ns = before, now_ns
+        if deliveries > self.seen:
+            if not self.convictions or _is_past(self.evident_ns, EVIDENCE_GAP_S, taken_ns):
+                self.convictions, self.evident_since_ns = 0, taken_ns
+            self.convictions, self.evident_ns = self.convictions + 1, taken_ns
+        self.seen = deliveries
+
+    def is_suspect(self, now_ns: int) -> bool:
+        """Whether there is evidence, and not from long ago."""
+        return self.convictions > 0 and not _is_past(self.evident_ns, EVIDENCE_S, now_ns)
+
+
+def _is_past(since_ns: int, seconds: float, now_ns: int) -> bool:
+    return now_ns - since_ns >= int(seconds * _NANOSECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +217,7 @@ class Delivery:
         self._asking = False
         self._unconfirmed: dict[str, _Waiting] = {}
         self._deliveries = 0
+        self._taken_ns = 0
         self._deadline_ns: int | None = None
         self._ask_at_ns = 0
         self._given_up_ns: int | None = None
@@ -264,6 +299,7 @@ class Delivery:
 
     def _took_some(self, now_ns: int) -> None:
         self._deliveries += 1
+        self._taken_ns = now_ns
         self._breaker.succeeded(now_ns)
 
     def _delivered(self, part: Part, now_ns: int) -> Effect:
@@ -271,22 +307,22 @@ class Delivery:
         return Delivered(part)
 
     def _sorted(self, task: _Task, verdict: Sorted, now_ns: int) -> list[Effect]:
-        places, effects = task.part.records, list[Effect]()
-        if verdict.failed and task.mark is None:
-            task.mark, task.failing_since_ns = self._deliveries, now_ns
+        places, effects, before = task.part.records, list[Effect](), self._deliveries
         apart = {index for index, _ in (*verdict.refused, *verdict.failed)} | set(verdict.again)
         if taken := tuple(place for index, place in enumerate(places) if index not in apart):
             effects.append(self._delivered(Part(task.part.request, taken), now_ns))
         elif verdict.refused:
             self._breaker.succeeded(now_ns)  # it is well, and says what is wrong with records
+        if verdict.failed:
+            task.blame(before, self._deliveries, self._taken_ns, now_ns)
         convicted = self._convicted(task, verdict, now_ns)
         for index, fault in (*verdict.refused, *convicted):
             alone = Part(task.part.request, (places[index],))
             effects.append(Refused(alone, fault, task.attempt))
-        later = [] if convicted else [index for index, _ in verdict.failed]
+        later = [index for index, _ in verdict.failed[len(convicted) :]]
         if later:
             failed = task.cut(tuple(places[index] for index in later))
-            failed.convictions = task.convictions
+            failed.failures = task.failures
             self._queue.append(failed)
         if verdict.again:
             again = tuple(places[index] for index in sorted(verdict.again))
@@ -298,14 +334,13 @@ class Delivery:
     def _convicted(
         self, task: _Task, verdict: Sorted, now_ns: int
     ) -> tuple[tuple[int, Fault], ...]:
-        """Records that failed again, each by itself, while others were delivered."""
-        if not verdict.failed:
-            return ()
-        assert task.mark is not None
-        task.convictions += self._deliveries > task.mark
-        blindly = len(verdict.failed) == 1 and self._is_alone_too_long(task, now_ns)
-        self._given_up_ns = now_ns if blindly else self._given_up_ns
-        return verdict.failed if task.convictions >= CONVICTING or blindly else ()
+        """Of the records that failed again, each by itself, the first ones: all, one, or none."""
+        if not verdict.failed or self._is_convicted(task, task.failures, now_ns):
+            return verdict.failed
+        if self._is_alone_too_long(task, now_ns):
+            self._given_up_ns = now_ns
+            return verdict.failed[:1]
+        return ()
 
     def _halve(self, task: _Task, fault: Fault, now_ns: int) -> list[Effect]:
         self._breaker.succeeded(now_ns)
@@ -317,15 +352,11 @@ class Delivery:
         return []
 
     def _failed(self, task: _Task, verdict: Failed, now_ns: int) -> list[Effect]:
-        task.failures += 1
-        if task.mark is None:
-            task.mark, task.failing_since_ns = self._deliveries, now_ns
-        evidence = self._deliveries > task.mark
-        suspected = evidence or task.failures >= self._policy.suspect_after
+        task.blame(self._deliveries, self._deliveries, self._taken_ns, now_ns)
+        suspected = task.is_suspect(now_ns) or task.failures >= self._policy.suspect_after
         if len(task.part.records) == 1:
-            task.convictions += evidence
             blindly = verdict.answered and suspected and self._is_alone_too_long(task, now_ns)
-            if task.convictions >= CONVICTING or blindly:
+            if blindly or self._is_convicted(task, task.convictions, now_ns):
                 self._given_up_ns = now_ns if blindly else self._given_up_ns
                 return [Refused(task.part, verdict.fault, task.attempt)]
         if not suspected:
@@ -334,9 +365,13 @@ class Delivery:
             self._queue.extend(_halves(task) if len(task.part.records) > 1 else (task,))
         return [self._wait(verdict.fault.reason, verdict.after_s, now_ns)]
 
+    def _is_convicted(self, task: _Task, times: int, now_ns: int) -> bool:
+        lasted = _is_past(task.evident_since_ns, self._policy.convicted_after_s, now_ns)
+        return times >= CONVICTING and lasted and task.is_suspect(now_ns)
+
     def _is_alone_too_long(self, task: _Task, now_ns: int) -> bool:
         since_ns = max(task.failing_since_ns, self._given_up_ns or 0)
-        return now_ns - since_ns >= int(self._policy.poison_after_s * _NANOSECONDS)
+        return _is_past(since_ns, self._policy.poison_after_s, now_ns)
 
     def _confirmed(self, tokens: Collection[str], now_ns: int) -> list[Effect]:
         found = [token for token in self._unconfirmed if token in tokens]

@@ -27,11 +27,16 @@ class RequestRetry(Retry):
     open_after: Annotated[int, Field(ge=1, le=100)] = 5
     paused_max_s: Seconds = 60.0
     suspect_after: Annotated[int, Field(ge=2, le=100)] = 5
+    convicted_after_s: Seconds = 120.0
     poison_after_s: Seconds = 3600.0
 
     def policy(self) -> Policy:
         """For the core."""
-        return Policy(suspect_after=self.suspect_after, poison_after_s=self.poison_after_s)
+        return Policy(
+            suspect_after=self.suspect_after,
+            convicted_after_s=self.convicted_after_s,
+            poison_after_s=self.poison_after_s,
+        )
 
     def limits(self) -> Limits:
         """For the circuit breaker."""

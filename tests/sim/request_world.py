@@ -1,0 +1,122 @@
+"""A sink's requests, and a destination with good and bad hours; one seed, one life.
+
+Nothing here sleeps or sends: the clock is virtual, time jumps to the machine's deadlines.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.router.core.breaker import Breaker, Limits
+from penstock.router.core.delivery import (
+    Delivered,
+    Delivery,
+    Event,
+    Judged,
+    Part,
+    Policy,
+    Refused,
+    Send,
+    Ticked,
+)
+from penstock.router.core.verdict import Failed, Fault, Sorted, Taken, Verdict
+
+SECOND_NS = 1_000_000_000
+FAULT = Fault("502", "bad gateway")
+BLIP_GAP_S = 70.0
+"""An outage lets single requests through, so rarely at most."""
+
+NEVER_S = 1e9
+"""What is given up without evidence, one record an hour, is looked at elsewhere."""
+
+Record = tuple[int, int]
+Judge = Callable[[Part, int], Verdict]
+
+
+@dataclass(slots=True)
+class Life:
+    """What became of the records of one batch."""
+
+    delivered: list[Record] = field(default_factory=list)
+    refused: dict[Record, int] = field(default_factory=dict)
+    sent: int = 0
+    now_ns: int = 0
+
+
+def live(
+    dice: random.Random, sizes: list[int], judge: Judge, patience: Policy | None = None
+) -> Life:
+    """Deliver requests of these sizes until all are delivered or refused."""
+    policy = patience or Policy(poison_after_s=NEVER_S)
+    machine = Delivery(sizes, policy=policy, breaker=Breaker(Limits(), dice))
+    life = Life()
+    event: Event = Ticked()
+    while not machine.done:
+        effects = machine.handle(event, life.now_ns)
+        event = Ticked()
+        for effect in effects:
+            match effect:
+                case Send(part):
+                    life.sent += 1
+                    life.now_ns += dice.randrange(SECOND_NS // 100, SECOND_NS // 2)
+                    event = Judged(judge(part, life.now_ns))
+                case Delivered(part):
+                    life.delivered += [(part.request, record) for record in part.records]
+                case Refused(part):
+                    life.refused |= {(part.request, it): life.now_ns for it in part.records}
+                case _:
+                    pass
+        life.now_ns = max(life.now_ns, machine.next_deadline_ns() or 0)
+        assert life.now_ns < 100 * 3600 * SECOND_NS, "it never ends"
+    return life
+
+
+def outage(seed: int) -> Life:
+    """Hours of 502 in which a request gets through now and then; no record is to blame."""
+    dice = random.Random(seed)
+    begin_ns = dice.randrange(2 * SECOND_NS)
+    end_ns = begin_ns + dice.randrange(60, 4 * 3600) * SECOND_NS
+    blips = [begin_ns + int(dice.uniform(1, 600) * SECOND_NS)]
+    while blips[-1] < end_ns:
+        gap_s = BLIP_GAP_S + dice.expovariate(1 / dice.choice([30, 300]))
+        blips.append(blips[-1] + int(gap_s * SECOND_NS))
+
+    def judge(_: Part, now_ns: int) -> Verdict:
+        if not begin_ns <= now_ns < end_ns:
+            return Taken()
+        if blips[0] <= now_ns:
+            while blips[0] <= now_ns:
+                del blips[0]
+            return Taken()
+        return Failed(FAULT, answered=dice.random() < 0.5)
+
+    return live(dice, [dice.choice([1, 1, 5, 100]) for _ in range(dice.randrange(1, 9))], judge)
+
+
+def poison(seed: int) -> tuple[Life, set[Record]]:
+    """A destination that is well, but for the records that break it."""
+    dice = random.Random(seed)
+    sizes = [dice.randrange(16, 200) for _ in range(dice.randrange(2, 6))]
+    records = [(request, it) for request, size in enumerate(sizes) for it in range(size)]
+    bad = set(dice.sample(records, dice.randrange(1, 3)))
+
+    def judge(part: Part, _: int) -> Verdict:
+        hit = any((part.request, record) in bad for record in part.records)
+        return Failed(FAULT, answered=dice.random() < 0.5) if hit else Taken()
+
+    return live(dice, sizes, judge), bad
+
+
+def shard(seed: int, policy: Policy | None = None) -> Life:
+    """One shard of the destination is away for a minute and a half: its records fail one by one."""
+    dice = random.Random(seed)
+    end_ns = dice.randrange(1, 90) * SECOND_NS
+
+    def judge(part: Part, now_ns: int) -> Verdict:
+        if now_ns >= end_ns:
+            return Taken()
+        bad = [place for place, record in enumerate(part.records) if record % 5 == seed % 5]
+        failed = tuple((place, FAULT) for place in bad)
+        return Sorted(failed=failed, reason="500 of some") if failed else Taken()
+
+    return live(dice, [dice.randrange(1, 100) for _ in range(dice.randrange(1, 6))], judge, policy)

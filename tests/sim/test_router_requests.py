@@ -1,0 +1,45 @@
+"""Records are given up on evidence, never for an outage, in thousands of both.
+
+`PENSTOCK_SIM_SEEDS` sets how many seeds run, `PENSTOCK_SIM_SEED` the first of them.
+"""
+
+import os
+
+import pytest
+
+from penstock.router.core import delivery
+from tests.sim.request_world import NEVER_S, SECOND_NS, outage, poison, shard
+
+SEEDS = int(os.environ.get("PENSTOCK_SIM_SEEDS", "1000"))
+FIRST_SEED = int(os.environ.get("PENSTOCK_SIM_SEED", "0"))
+ALL = range(FIRST_SEED, FIRST_SEED + SEEDS)
+FOUND_WITHIN_S = 900
+
+
+def test_an_outage_with_blips_convicts_nothing() -> None:
+    for seed in ALL:
+        assert not outage(seed).refused, f"seed {seed}"
+
+
+def test_a_shard_that_is_away_for_a_minute_costs_nothing() -> None:
+    for seed in ALL:
+        assert not shard(seed).refused, f"seed {seed}"
+
+
+def test_records_that_break_the_destination_are_found_and_no_others() -> None:
+    for seed in ALL:
+        life, bad = poison(seed)
+        assert set(life.refused) == bad, f"seed {seed}"
+        assert life.now_ns < FOUND_WITHIN_S * SECOND_NS, f"seed {seed}"
+
+
+def test_the_world_catches_who_convicts_at_once() -> None:
+    hasty = delivery.Policy(convicted_after_s=0.0, poison_after_s=NEVER_S)
+    assert any(shard(seed, hasty).refused for seed in range(100))
+
+
+def test_the_world_catches_evidence_that_never_goes_stale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delivery, "EVIDENCE_GAP_S", 1e9)
+    assert any(outage(seed).refused for seed in range(100))
