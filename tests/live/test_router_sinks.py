@@ -130,14 +130,16 @@ def over_grpc(port: int, directory: Path, **keys: Any) -> tuple[Any, Any]:
     return sink, made
 
 
-def aborts(code: grpc.StatusCode, *, retry_s: float | None = None) -> Callable[[Any], None]:
+def aborts(
+    code: grpc.StatusCode, *, retry_s: float | None = None, told: str = "as the test says"
+) -> Callable[[Any], None]:
     def refuse(call: Any) -> None:
         if retry_s is not None:
             info = AnyMessage()
             info.Pack(error_details_pb2.RetryInfo(retry_delay=Duration(nanos=int(retry_s * 1e9))))
             status = status_pb2.Status(code=code.value[0], details=[info])
             call.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
-        call.abort(code, "as the test says")
+        call.abort(code, told)
 
     return refuse
 
@@ -161,8 +163,9 @@ def test_three_signals_arrive_over_grpc(receiver: tuple[FakeOtlp, int], tmp_path
         aborts(grpc.StatusCode.UNAUTHENTICATED),
         aborts(grpc.StatusCode.INTERNAL),
         aborts(grpc.StatusCode.RESOURCE_EXHAUSTED, retry_s=0.01),
+        aborts(grpc.StatusCode.RESOURCE_EXHAUSTED, told="RATE_LIMITED: ingestion rate limit"),
     ],
-    ids=["unavailable", "aborted", "unauthenticated", "internal", "exhausted for now"],
+    ids=["unavailable", "aborted", "unauthenticated", "internal", "exhausted", "rate"],
 )
 def test_what_grpc_says_may_pass_is_tried_again(
     receiver: tuple[FakeOtlp, int], tmp_path: Path, refusal: Callable[[Any], None]
@@ -186,11 +189,12 @@ def test_what_grpc_refuses_is_bisected(receiver: tuple[FakeOtlp, int], tmp_path:
     assert len(fake.members["logs"]) == 3
 
 
-def test_exhausted_without_a_delay_means_too_large(
+def test_exhausted_by_a_message_that_is_too_large_is_halved(
     receiver: tuple[FakeOtlp, int], tmp_path: Path
 ) -> None:
     fake, port = receiver
-    fake.refuses.append(aborts(grpc.StatusCode.RESOURCE_EXHAUSTED))
+    told = "grpc: received message larger than max (5 vs. 4)"
+    fake.refuses.append(aborts(grpc.StatusCode.RESOURCE_EXHAUSTED, told=told))
     sink, made = over_grpc(port, tmp_path)
     sink.write(batch([log_record(number) for number in range(4)]))
     sink.close()
@@ -224,6 +228,35 @@ def test_a_prometheus_that_answers_500_to_an_old_sample_keeps_the_others(tmp_pat
         sink.write(batch([gauge_record(1), gauge_record(2), old, gauge_record(4)], first=1))
         assert CASES["prometheus"].stored(door.backend) == Counter([0, 1, 2, 4])
         assert [letter["offset"] for letter in dead_letters(made)] == [3]
+    finally:
+        door.close()
+        server.close()
+
+
+@pytest.mark.parametrize("again", ["answer lost", "killed"])
+def test_samples_of_one_series_that_come_again_are_no_dead_letters(
+    tmp_path: Path, again: str
+) -> None:
+    """Prometheus takes the newest of a series again, and refuses the others as out of order."""
+    server = prometheus()
+    door = FaultDoor(MetricRun(server))
+    points = [
+        gauge_record(number % 4, value=number, time_ns=NOW_NS + (number // 4 - 9) * 10**9)
+        for number in range(32)
+    ]
+    try:
+        sink, made = CASES["prometheus"].sink(door, tmp_path)
+        if again == "answer lost":
+            door.faults.append(resets_after_taking)
+        sink.write(batch(points))
+        if again == "killed":
+            sink, made = CASES["prometheus"].sink(door, tmp_path)
+            sink.write(batch(points))
+        assert CASES["prometheus"].stored(door.backend) == Counter(dict.fromkeys(range(4), 8))
+        assert dead_letters(made) == []
+        assert made.meter.stage("x", received=32, lag=0).detail["already_there"] > 0
+        sink.write(batch([points[0] | {"value": -1.0}], first=32))
+        assert [letter["offset"] for letter in dead_letters(made)] == [32]
     finally:
         door.close()
         server.close()

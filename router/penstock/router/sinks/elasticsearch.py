@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import orjson
+from pydantic import field_validator
 from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer
@@ -38,6 +39,10 @@ _FOREIGN_IN_INDEX: Final = re.compile(r"[^a-z0-9._-]")
 _AGAIN: Final = frozenset({401, 403, 404, 429, 503})
 """Of one document: no room, or an index that is closed to writing, or not there and not made."""
 _THERE: Final = frozenset({200, 201, 409})
+_OF_PIPELINE: Final = re.compile(r"400 illegal_argument_exception: pipeline with id \[.*not exist")
+"""Which is waited for, as an index is; no document is to blame."""
+_INDEX: Final = re.compile(r"(?![-_+])[^\sA-Z\\/*?\"<>|,#:]{1,255}|<.+>")
+"""As Elasticsearch takes names of indices, or date math."""
 _FILTER: Final = "filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason"
 
 
@@ -49,6 +54,15 @@ class ElasticsearchSink(HttpSettings):
     documents: Literal["ecs", "record"] = "ecs"
     pipeline: str | None = None
     api_key: Secret | None = None
+
+    @field_validator("index")
+    @classmethod
+    def _index_has_a_name_that_there_can_be(cls, index: str) -> str:
+        shown = index.replace("{kind}", "k").replace("{service}", "s")
+        if _INDEX.fullmatch(shown) is None or shown in (".", ".."):
+            message = 'lower case, none of \\ / * ? " < > | , # : or blanks, not - _ or + first'
+            raise ValueError(f"no name of an index: {message}")
+        return index
 
     @override
     def about(self) -> str:
@@ -145,7 +159,7 @@ def judge_items(answer: Answer, count: int) -> Verdict:
         fault = _fault(status, outcome)
         if status in _THERE:
             continue
-        if status in _AGAIN:
+        if status in _AGAIN or _OF_PIPELINE.match(fault.reason):
             again.append(place)
             reasons.add(fault.reason)
         elif status >= 500:

@@ -74,6 +74,8 @@ class HttpRequestSink(RequestSink):
     def send(self, made: HttpRequest, request: Request) -> Verdict:
         """Send what `request_of` made; returns what became of it."""
         assert self._transport is not None, "open() first"
+        if (name := made.forbidden()) is not None:
+            return Paused(f"header {name} has a character that HTTP forbids")
         reply = self._transport.send(made)
         match reply:
             case Answer():

@@ -17,7 +17,7 @@ Loki may store part of a request and refuse the rest with 400 without saying whi
 request is bisected; the entries that it had are recognised.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
 import orjson
@@ -88,8 +88,10 @@ class Loki(HttpRequestSink):
     def encode(self, row: Row) -> Item | Fault:
         record = document_of(row)
         if record.keys() >= _MAPPED:
-            labels, time_text = record["labels"], record["timestamp"]
-            line, metadata = record["line"], record["metadata"]
+            named = record["labels"].items()
+            labels = {name: value for name, value in named if name and value not in (None, "")}
+            line, time_text = record["line"], record["timestamp"]
+            metadata = _fitted(record["metadata"].items())
         else:
             labels, time_text = self._labels(record), str(time_ns(row, record))
             line, metadata = self._line(row, record), _metadata(record)
@@ -141,13 +143,18 @@ def _look_up(record: Json, path: str) -> Any:
 
 def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
     """The record's fields and attributes as flat text, within what Loki takes."""
-    found: dict[str, str] = {}
-    held = 0
     pairs = [(name, record.get(name)) for name in _METADATA_FIELDS]
     for part in _SECTIONS:
         pairs += section(dict(record), part).items()
+    return _fitted(pairs)
+
+
+def _fitted(pairs: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """Named texts within what Loki takes; an empty name or value is none."""
+    found: dict[str, str] = {}
+    held = 0
     for name, value in pairs:
-        if value is None:
+        if not name or value in (None, ""):
             continue
         key, text = fit_name(name), as_label(value)
         held += len(key) + len(text.encode())

@@ -14,8 +14,9 @@ A partial success names a number and no records, and must not be sent again. All
 request go to the dead letters, where the reason says how many of them the destination has.
 """
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
+from pydantic import model_validator
 from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer
@@ -38,6 +39,12 @@ class OtlpSink(HttpSettings):
 
     type: Literal["otlp"]
     protocol: Literal["http", "grpc"] = "http"
+
+    @model_validator(mode="after")
+    def _grpc_has_the_compression(self) -> Self:
+        if self.protocol == "grpc" and self.compression == "zstd":
+            raise ValueError("compression: gRPC has gzip and none; zstd is for protocol: http")
+        return self
 
     @override
     def about(self) -> str:

@@ -1,10 +1,12 @@
 """OTLP over gRPC: one channel, its status codes as verdicts.
 
 Codes that may be tried again are those of the OTLP specification ("Failures"); of
-RESOURCE_EXHAUSTED it says that it may only where the destination sends RetryInfo, else the request
-is too large for it, or a quota of it is used up for good.
+RESOURCE_EXHAUSTED it says that it may only where the destination sends RetryInfo. Receivers answer
+it to a message that is too large and, without RetryInfo, where a limit of the rate is reached: what
+they say tells one from the other.
 """
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, 
 from penstock.router.sinks.http_requests import revealed
 from penstock.router.sinks.otlp import OtlpSink
 from penstock.router.sinks.otlp_messages import Signal, partial_success
+from penstock.router.sinks.transport import forbidden_header
 
 _AGAIN: Final = frozenset(
     {
@@ -36,6 +39,8 @@ _SENDER: Final = frozenset(
     }
 )
 _FAILURES: Final = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
+_TOO_LARGE: Final = re.compile(r"larger|too[ _](large|big)|size", re.IGNORECASE)
+_RATE: Final = re.compile(r"rate[ _-]?limit", re.IGNORECASE)
 _DETAILS: Final = "grpc-status-details-bin"
 
 
@@ -59,6 +64,8 @@ class Channel:
 
     def export(self, signal: Signal, body: bytes, count: int) -> Verdict:
         """Send a request; returns what became of its `count` records."""
+        if (name := forbidden_header(dict(self._metadata))) is not None:
+            return Paused(f"header {name} has a character that HTTP forbids")
         call: Any = self._channel.unary_unary(signal.method)
         try:
             answer = call(
@@ -88,7 +95,9 @@ def verdict_of(error: Any) -> Verdict:
     if code is grpc.StatusCode.UNAVAILABLE:
         return Busy(text, after_s or 0.0)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return TooLarge(fault) if after_s is None else Busy(text, after_s)
+        told = str(error.details())
+        is_large = _TOO_LARGE.search(told) is not None and _RATE.search(told) is None
+        return TooLarge(fault) if after_s is None and is_large else Busy(text, after_s or 0.0)
     return Paused(text) if code in _SENDER else Unfit(fault)
 
 

@@ -11,19 +11,25 @@ Names and labels follow OpenTelemetry's "Prometheus and OpenMetrics compatibilit
 are `job`, `service.instance.id` is `instance`. A histogram is the series `_bucket`, `_sum` and
 `_count`.
 
-The same series, time and value again is no new sample in Prometheus, so a batch that comes again
-adds nothing. Version 1.0 is spoken because every receiver takes it: one that does not know 2.0
-answers 204 to it all the same and stores nothing.
+The same series, time and value again is no new sample in Prometheus if it is its series' newest; an
+older one is refused as out of order, with the whole request. So of a request that may have come
+through already (no answer came, or it is of the first batch since the start) a lone sample that is
+refused so counts as there, and a batch that comes again adds nothing.
+
+Version 1.0 is spoken because every receiver takes it: one that does not know 2.0 answers 204 to it
+all the same and stores nothing.
 
 Not for this protocol, and therefore dead letters: records that are no metrics, sums and histograms
 of delta temporality, exponential histograms. So is a sample more than `future_s` ahead of the
 router's clock: Prometheus takes it and from then on refuses every sample of the present as too old.
 
 Prometheus rolls a whole request back for one bad sample, with 400, or with 500 where it is told to
-take samples out of order: in both cases it is bisected.
+take samples out of order: in both cases it is bisected. One that is out of order in a request that
+cannot have come through is a dead letter.
 """
 
 import math
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -34,7 +40,8 @@ import pyarrow as pa
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.router.core.verdict import Fault
+from penstock.router.core.http_codes import Answer
+from penstock.router.core.verdict import Failed, Fault, Taken, Unfit, Verdict
 from penstock.router.sinks.documents import Json, as_label, record_of, section
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
@@ -49,6 +56,8 @@ STALE: Final[float] = struct.unpack("<d", (0x7FF0_0000_0000_0002).to_bytes(8, "l
 """The NaN that says that a series has ended (prometheus/model/value)."""
 _NO_RECORDED_VALUE: Final = 1
 _MILLISECOND_NS: Final = 1_000_000
+_LATE: Final = re.compile(r"out[ -]of[ -]order|too[ -]old", re.IGNORECASE)
+"""Of a sample behind its series' newest, as Prometheus and Mimir say it."""
 _SAMPLES_OF_ONE_REQUEST: Final = 2000
 """As Prometheus itself sends; more make a refused request dearer."""
 
@@ -106,13 +115,47 @@ class PrometheusWrite(HttpRequestSink):
     config_class = PrometheusSink
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
-        "a sample of the same series, time and value is the same sample",
-        within="what the destination takes out of order, where others wrote meanwhile",
+        "a sample of the same series, time and value is the same sample; one that is refused as out"
+        " of order counts as there, if its request may have come before",
+        within="the batch that was in work",
     )
 
     def __init__(self, config: PrometheusSink, context: SinkContext) -> None:
         super().__init__(config, context)
         self._config = config
+        self._came_before = False
+        self._doubtful: set[int] = set()
+
+    @override
+    def open(self) -> None:
+        super().open()
+        self._came_before = True
+
+    @override
+    def write(self, rows: pa.Table) -> None:
+        self._doubtful = set(range(rows.num_rows)) if self._came_before else set()
+        self._came_before = True  # unless this gets to its end
+        super().write(rows)
+        self._came_before = False
+
+    @override
+    def exchange(self, request: Request, attempt: int) -> Verdict:
+        verdict = super().exchange(request, attempt)
+        if isinstance(verdict, Failed):
+            self._doubtful.update(request.rows)
+        return verdict
+
+    @override
+    def judge(self, answer: Answer, request: Request) -> Verdict:
+        verdict = super().judge(answer, request)
+        if self._transport is not None and self._transport.repeated:
+            self._doubtful.update(request.rows)
+        if not isinstance(verdict, Unfit | Failed) or not _LATE.search(verdict.fault.reason):
+            return verdict
+        if len(request.items) == 1 and self._doubtful.issuperset(request.rows):
+            self.context.meter.count("already_there")
+            return Taken()
+        return Unfit(verdict.fault)
 
     @override
     def encode(self, row: Row) -> Item | Fault:

@@ -142,4 +142,4 @@ class Secret(Settings):
         if self.file is not None:
             return self.file.read_text().strip()
         assert self.value is not None
-        return self.value.get_secret_value()
+        return self.value.get_secret_value().strip()

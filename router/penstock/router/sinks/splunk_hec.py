@@ -28,7 +28,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer, Meaning, as_verdict, verdict_of
-from penstock.router.core.verdict import Accepted, Fault, Sorted, Taken, Verdict
+from penstock.router.core.verdict import Accepted, Fault, Sorted, Taken, Unfit, Verdict
 from penstock.router.sinks.documents import document_of, event_id, section, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
@@ -49,6 +49,7 @@ _CODES: Final[Mapping[int, Meaning]] = {
 }
 """Codes in the body that say more than HTTP's."""
 
+_INVALID_FORMAT: Final = 6
 _INCORRECT_INDEX: Final = 7
 _OF_ONE_EVENT: Final = frozenset({5, 6, 12, 13, 15, 28})
 
@@ -186,5 +187,8 @@ def judge(answer: Answer, said: Mapping[str, Any], count: int) -> Verdict:
         # certainly before it is indexed; the rest is found out by sending it again.
         return Sorted(again=tuple(range(bad - 1, count))) if bad >= 2 else verdict
     if code in _OF_ONE_EVENT:
-        return Sorted(refused=((bad, fault),), again=tuple(range(bad + 1, count)))
+        # Splunk Cloud says of a body that is too large that its first event has no valid format.
+        whole = code == _INVALID_FORMAT and bad == 0 and count > 1
+        found = Sorted(refused=((bad, fault),), again=tuple(range(bad + 1, count)))
+        return Unfit(fault) if whole else found
     return verdict

@@ -5,6 +5,7 @@ Redirects are not followed: the request's secrets are for one host.
 
 import gzip
 import http.client
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _GZIP_LEVEL: Final = 5
 _ZSTD_LEVEL: Final = 3
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+"""RFC 9110, section 5; what the library says of others repeats them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,18 @@ class HttpRequest:
     compression: Compression = "none"
     method: str = "POST"
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def forbidden(self) -> str | None:
+        """The name of a header that cannot be sent; its value may be a secret."""
+        return forbidden_header({**self.headers, **self.secrets})
+
+
+def forbidden_header(headers: Mapping[str, str]) -> str | None:
+    """The first name that HTTP forbids, or that has a value which it forbids."""
+    for name, value in headers.items():
+        if _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
+            return name
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,8 @@ class Transport:
         self._clock = clock
         self._tls = tls
         self._connection: http.client.HTTPConnection | None = None
+        self.repeated = False
+        """Whether the last request went twice, on a new connection when the kept one had ended."""
 
     def send(self, request: HttpRequest) -> Reply:
         """Send a request and wait for its answer."""
@@ -86,7 +104,10 @@ class Transport:
         headers = {**request.headers, **encoding, **request.secrets}
         kept = self._connection is not None
         reply = self._exchange(request, headers, body)
-        if kept and isinstance(reply, Silent) and reply.reason.startswith("RemoteDisconnected"):
+        self.repeated = (
+            kept and isinstance(reply, Silent) and reply.reason.startswith("RemoteDisconnected")
+        )
+        if self.repeated:
             # A kept connection that the destination had closed meanwhile, as servers do.
             reply = self._exchange(request, headers, body)
         return reply
@@ -111,6 +132,8 @@ class Transport:
                 self.close()
                 if late.is_set():
                     return Silent(f"TimeoutError: no answer within {self._timeout_s:g} s")
+                if isinstance(error, ValueError):  # it may tell of a header's value
+                    return Silent(f"{type(error).__name__} while an answer was awaited")
                 return Silent(f"{type(error).__name__}: {error}")
 
     def _answer(

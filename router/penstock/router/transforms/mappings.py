@@ -100,7 +100,11 @@ def to_cim(record: Json) -> Json:
 def to_loki(record: Json) -> Json:
     """A record as an entry of Loki's: a few labels, a line, and the rest as structured metadata."""
     resource, attributes = record.get("resource") or {}, record.get("attributes") or {}
-    labels = {label: str(resource[name]) for name, label in LOKI_LABELS.items() if name in resource}
+    labels = {
+        label: str(resource[name])
+        for name, label in LOKI_LABELS.items()
+        if resource.get(name) not in (None, "")
+    }
     labels["kind"] = str(record.get("kind"))
     if level := record.get("severity_text"):
         labels["level"] = str(level).lower()

@@ -1,0 +1,192 @@
+"""Answers that say something else than their code does, and headers that cannot be sent."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import orjson
+import pytest
+from pydantic import ValidationError
+from typing_extensions import override
+
+from penstock.router.core.http_codes import Answer
+from penstock.router.core.verdict import (
+    Busy,
+    Fault,
+    Paused,
+    Sorted,
+    Taken,
+    TooLarge,
+    Unfit,
+    Verdict,
+)
+from penstock.router.sinks.elasticsearch import judge_items
+from penstock.router.sinks.otlp_grpc import Channel, verdict_of
+from penstock.router.sinks.request_settings import Secret
+from penstock.router.sinks.splunk_hec import judge
+from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.transport import Silent, Transport
+from tests.support.sink_batches import batch, gauge_record, log_record
+from tests.unit.router.test_router_sink_bodies import bodies, sink
+
+SILENT = Silent("RemoteDisconnected: no answer")
+LATE = Answer(400, {}, b"out of order sample\n")
+
+
+class Wire(Transport):
+    """Answers as it is told."""
+
+    def __init__(self, *replies: Any, repeated: bool = False) -> None:
+        self._replies = list(replies)
+        self.repeated = repeated
+
+    @override
+    def send(self, request: Any) -> Any:
+        return self._replies.pop(0)
+
+    @override
+    def close(self) -> None: ...
+
+
+def asked(made: Any, wire: Wire, *, records: int = 1) -> list[Verdict]:
+    (request,), _ = made._requests(batch([gauge_record(n) for n in range(records)]))
+    made._transport = wire
+    return [made.exchange(request, n + 1) for n in range(len(wire._replies))]
+
+
+def test_a_late_sample_of_a_request_that_nobody_answered_is_there(tmp_path: Path) -> None:
+    made = sink("prometheus", tmp_path)
+    _, late = asked(made, Wire(SILENT, LATE))
+    assert late == Taken()
+    assert made.context.meter.stage("x", received=1, lag=0).detail["already_there"] == 1
+
+
+def test_a_late_sample_that_came_for_the_first_time_is_refused(tmp_path: Path) -> None:
+    made = sink("prometheus", tmp_path)
+    assert asked(made, Wire(LATE, LATE)) == [Unfit(LATE.fault)] * 2
+    assert asked(made, Wire(LATE, repeated=True)) == [Taken()]
+    assert asked(made, Wire(Answer(500, {}, b"too old sample")), records=2) == [
+        Unfit(Fault("http_500", "HTTP 500 too old sample", 500))
+    ]
+
+
+@pytest.mark.parametrize("name", ["loki", "splunk_hec", "elasticsearch", "datadog"])
+@pytest.mark.parametrize("odd", ["hush\nhush", "hush\r\n x: hush", "hush\0", "hush\u017e"])
+def test_a_header_that_cannot_be_sent_pauses_and_is_not_shown(
+    tmp_path: Path, name: str, odd: str
+) -> None:
+    key = "token" if name in ("loki", "splunk_hec") else "api_key"
+    (tmp_path / "secret").write_text(odd, encoding="utf-8")
+    made = sink(name, tmp_path, **{key: {"file": tmp_path / "secret"}})
+    made.open()
+    (request,), _ = made._requests(batch([log_record(0)]))
+    verdict = made.exchange(request, 1)
+    assert isinstance(verdict, Paused)
+    assert "hush" not in verdict.reason
+
+
+def test_a_secret_has_no_line_breaks_around_it() -> None:
+    assert Secret.model_validate("hush\n").read() == "hush"
+
+
+def test_no_error_of_the_library_shows_a_header(tmp_path: Path) -> None:
+    """The connection itself asks once more: an error of such a kind is told without its text."""
+    made = sink("http", tmp_path)
+    made.open()
+    (request,), _ = made._requests(batch([log_record(0)]))
+    shown = made.request_of(request, 1)
+
+    class Refusing:
+        sock = None
+
+        def request(self, *_: object, **__: object) -> None:
+            raise ValueError("Invalid header value b'hush'")
+
+        def close(self) -> None: ...
+
+    made._transport._connection = Refusing()
+    assert "hush" not in made._transport.send(shown).reason
+
+
+def grpc_channel(**keys: Any) -> Channel:
+    settings = {"type": "otlp", "url": "http://127.0.0.1:1", "protocol": "grpc", **keys}
+    return Channel(sink_kind("otlp").config.model_validate(settings))  # type: ignore[arg-type]
+
+
+def test_metadata_that_cannot_be_sent_pauses_and_is_not_shown() -> None:
+    channel = grpc_channel()
+    channel._metadata = (("x-key", "hush\nhush"),)
+    verdict = channel.export(SimpleNamespace(method="/x"), b"", 1)  # type: ignore[arg-type]
+    channel.close()
+    assert verdict == Paused("header x-key has a character that HTTP forbids")
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("grpc: received message larger than max (5 vs. 4)", TooLarge),
+        ("gRPC message exceeds maximum size 4194304: 5000000", TooLarge),
+        ("TRACE_TOO_LARGE: max size of trace (5000000) exceeded", TooLarge),
+        ("RATE_LIMITED: ingestion rate limit (local: 15000000 bytes) exceeded", Busy),
+        ("ingestion rate limit exceeded, burst size 5", Busy),
+        ("LIVE_TRACES_EXCEEDED: max live traces exceeded", Busy),
+        ("", Busy),
+    ],
+)
+def test_what_is_exhausted_is_told_by_the_text(told: str, expected: type[Verdict]) -> None:
+    error = SimpleNamespace(
+        code=lambda: grpc.StatusCode.RESOURCE_EXHAUSTED,
+        details=lambda: told,
+        trailing_metadata=lambda: (),
+    )
+    assert type(verdict_of(error)) is expected
+
+
+def test_grpc_has_no_zstd() -> None:
+    with pytest.raises(ValidationError, match="gRPC has gzip and none"):
+        grpc_channel(compression="zstd")
+
+
+def test_splunk_may_name_the_first_event_of_a_body_that_is_too_large() -> None:
+    said = {"text": "Invalid data format", "code": 6, "invalid-event-number": 0}
+    fault = Fault("splunk_6", "Splunk says 'Invalid data format' (code 6)", 400)
+    assert judge(Answer(400, {}, b""), said, 4) == Unfit(fault)
+    assert judge(Answer(400, {}, b""), said, 1) == Sorted(refused=((0, fault),))
+    third = said | {"invalid-event-number": 2}
+    assert judge(Answer(400, {}, b""), third, 4) == Sorted(refused=((2, fault),), again=(3,))
+
+
+def test_a_pipeline_that_is_not_there_is_waited_for() -> None:
+    error = {
+        "type": "illegal_argument_exception", "reason": "pipeline with id [p] does not exist",
+    }  # fmt: skip
+    item = {"create": {"status": 400, "error": error}}
+    body = orjson.dumps({"errors": True, "items": [item, item]})
+    found = judge_items(Answer(200, {}, body), 2)
+    assert isinstance(found, Sorted)
+    assert (found.refused, found.failed, found.again) == ((), (), (0, 1))
+    assert "pipeline with id [p]" in found.reason
+
+
+@pytest.mark.parametrize("index", ["Logs", "a b", "_logs", "-logs", "a,b", "a/b", "..", "a*", ""])
+def test_an_index_that_there_cannot_be_is_refused_at_the_start(tmp_path: Path, index: str) -> None:
+    with pytest.raises(ValidationError, match="no name of an index"):
+        sink("elasticsearch", tmp_path, index=index)
+    for good in ("logs-{kind}-{service}", "{service}", ".hidden", "<logs-{now/d}>"):
+        sink("elasticsearch", tmp_path, index=good)
+
+
+def test_an_entry_of_a_mapping_stays_within_lokis_limits(tmp_path: Path) -> None:
+    mapped = {
+        "kind": "log", "labels": {"app": "shop", "none": "", "": "x"},
+        "timestamp": "1", "line": "x",
+        "metadata": {f"a{n}": "x" * 1000 for n in range(500)} | {"b": "", "": "c"},
+    }  # fmt: skip
+    (body,) = bodies(sink("loki", tmp_path), [mapped])
+    (stream,) = orjson.loads(body)["streams"]
+    assert stream["stream"] == {"app": "shop"}
+    metadata = stream["values"][0][2]
+    assert sum(len(k) + len(v) for k, v in metadata.items()) < 64 * 1024
+    assert len(metadata) <= 101
+    assert metadata["penstock_id"] == "logs.5f2c19aa/0/0"
