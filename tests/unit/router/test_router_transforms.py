@@ -262,12 +262,12 @@ def test_what_is_remembered_is_bounded_in_memory_and_on_disk(tmp_path: Path) -> 
 
 
 def test_a_mapping_makes_documents_and_leaves_the_columns(tmp_path: Path) -> None:
-    rows = table(record_row(1), record_row(2, attributes={}, status_code="NEVER"))
+    rows = table(record_row(1), record_row(2, observed_time_unix_nano="never"))
     ecs = run(tmp_path, rows, {"map": "ecs"})
     ((columns, document),) = both(ecs.rows)
     assert document["message"] == "paid by ada@example.com 1"
     assert document["service.name"] == columns["service"] == "checkout"
-    assert ecs.refused["offset"].to_pylist() == [2], "no outcome of ECS's"
+    assert ecs.refused["offset"].to_pylist() == [2], "no time that ECS has"
     ((_, event),) = both(run(tmp_path, rows.slice(0, 1), {"map": "splunk_cim"}).rows)
     assert event["_time"] == pytest.approx(1_795_000_000.0)
     assert (event["user_id"], event["app"], event["host"]) == ("ada", "checkout", "h1")
