@@ -70,6 +70,10 @@ _FRONT: Final = (
 )
 """Where a word begins, also behind a character that stands there as a code that ends in a letter or
 a digit: in a URL, once or twice, in JSON within a text, and as a terminal's colour."""
+_EMAIL: Final = (
+    r"(?P<email>[A-Za-z0-9_%+][A-Za-z0-9._%+-]{0,63}"
+    r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+)"
+)
 _OTHERS: Final = (
     rf"(?P<token>(?=[AgxsBb]){_FRONT}(?:(?:AKIA|ASIA)[0-9A-Z]{{16}}\b"
     r"|gh[pousr]_[A-Za-z0-9]{36,}"
@@ -77,17 +81,32 @@ _OTHERS: Final = (
     r"|sk_(?:live|test)_[A-Za-z0-9]{16,}"
     rf"|{BEARER}[A-Za-z0-9._~+/-]{{16,}}=*))"
     r"|(?P<login>(?<=://)[^\s/:@]{1,64}:[^\s/@]{1,128}(?=@))"
-    r"|(?P<email>[A-Za-z0-9_%+][A-Za-z0-9._%+-]{0,63}"
-    r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+)"
+    rf"|{_EMAIL}"
     r"|(?=[0-9])(?<![0-9.])(?:(?<=%)(?:25)?[0-9A-Fa-f][0-9]|(?<=%[A-Fa-f])[0-9])?"
     r"(?P<card>[2-6](?:[ -]?[0-9]){12,18})(?![0-9])"
 )
 PATTERN: Final = re.compile(f"{_KEY}|{_WEB_TOKEN}|{_VAIN}|{_OTHERS}", re.DOTALL)
 _IN_VAIN: Final = re.compile(rf"[A-Za-z0-9_-]*?(?:{_KEY}|{_OTHERS})", re.DOTALL)
 """The next that begins in a word without a web token."""
+_ADDRESS: Final = re.compile(_EMAIL)
+_CARD_DIGITS_MIN: Final = 13
+_CARD_DIGITS_MAX: Final = 19
+_CARD_CHARACTERS_MAX: Final = 2 * _CARD_DIGITS_MAX - 1
+_DOUBLED: Final = str.maketrans("0123456789", "0246813579")
+"""Each digit's double, of which both digits are added."""
+_GROUPS: Final = (
+    r"(?:[456][0-9]|3[04-9]|2[2-7])[0-9]{2,17}(?![0-9])"
+    r"(?:[ -][0-9]{4,15}(?![0-9])){0,3}(?:[ -][0-9]{1,15}(?![0-9]))?"
+)
+"""A card's number, with what may follow it, among others: `PATTERN` takes the seconds before it and
+the month of expiry behind it for its part. It begins as issuers' do, no year does, and all groups
+but the last have four digits or more: there is one in nearly each row of shorter numbers."""
+_LEADING: Final = re.compile(_GROUPS)
+_GROUPED: Final = re.compile(f"(?<![0-9.]){_GROUPS}")
 PARTS: Final = (
     "-----BEGIN ", "eyJ", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "xox", "sk_",
 )  # fmt: skip
+_SEPARATOR: Final = re.compile("[ -]")
 _DIGITS: Final = re.compile(r"[2-6](?:[ -]?[0-9]){12}")
 """One of these, an at-sign or the word bearer is in every text that `PATTERN` matches."""
 _CLASSES: Final[dict[str, Sensitivity]] = {
@@ -162,12 +181,46 @@ def _found(text: str) -> Iterator[tuple[str, int, int]]:
             position, vain_end = match.span()
             continue
         start, position = match.span(name)
-        if name != "card" or _is_card(match[name]):
-            yield name, start, position
+        if name == "card":
+            found = _card(text, start, position) or _address(text, start, position)
+            if found is None:
+                continue
+            name, start, position = found
+        yield name, start, position
+
+
+def _card(text: str, start: int, end: int) -> tuple[str, int, int] | None:
+    """The first card's number that begins in digits that look like one, and all that overlap it.
+
+    They are one number, or have some among them. Each group is looked at as far as a number is
+    long, so that this takes no longer where many groups follow.
+    """
+    first = start if _is_card(text[start:end]) else None
+    limit = end + _CARD_CHARACTERS_MAX + 1
+    match = _LEADING.match(text, start, limit) or _GROUPED.search(text, start, limit)
+    while match and match.start() < end:
+        begin = match.start()
+        groups = _SEPARATOR.split(match[0])
+        position = begin + len(groups[0])
+        while groups and not _is_card(" ".join(groups)):
+            groups.pop()
+        if groups:
+            stop = begin + len(" ".join(groups))
+            first, end = (begin, stop) if first is None else (first, max(end, stop))
+        match = _GROUPED.search(text, position, end + _CARD_CHARACTERS_MAX + 1)
+    return None if first is None else ("card", first, end)
+
+
+def _address(text: str, start: int, end: int) -> tuple[str, int, int] | None:
+    """The e-mail address that begins in digits that looked like a card's number."""
+    match = _ADDRESS.match(text, text.rfind(" ", start, end) + 1 or start)
+    return match and ("email", *match.span())
 
 
 def _is_card(text: str) -> bool:
     """Length and Luhn's check digit (ISO/IEC 7812-1)."""
-    digits = [int(character) for character in text if character.isdecimal()]
-    doubled = [2 * digit - 9 * (digit > 4) for digit in digits[-2::-2]]
-    return 13 <= len(digits) <= 19 and (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
+    digits = text.replace(" ", "").replace("-", "")
+    if not _CARD_DIGITS_MIN <= len(digits) <= _CARD_DIGITS_MAX:
+        return False
+    doubled = digits[-2::-2].translate(_DOUBLED)
+    return (sum(map(int, digits[-1::-2])) + sum(map(int, doubled))) % 10 == 0

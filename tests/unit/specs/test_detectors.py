@@ -1,12 +1,17 @@
 """What is found in texts, however they are made, in time that grows with their length alone."""
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.specs import detectors
 from penstock.specs.detectors import (
+    _EMAIL,
+    _GROUPED,
     _KEY,
     _OTHERS,
     _WEB_TOKEN,
@@ -20,6 +25,7 @@ HOSTILE_UNITS = [
     "eyJ-4111111111111111-", "eyJaaaaaaaa ", "eyJaaaaaaaa.aaaaaaaa ", "-eyJaaaaaaaa.",
     "eyJaaaaaaaa.aaaaaaaa.-----BEGIN PRIVATE KEY-----", "eyJ-AKIAABCDEFGHIJKLMNOP-",
     f"eyJ{'a' * 20}.", "eyJaaaaaaaa..", "eyJaaaaaaaa..aaaaaaaa", "eyJaaaaaaaa..aaaaaaaa.a ",
+    "4 ", "45 4111111111111112 ",
     "aeyJ", "keyJ", "_eyJaaaaaaaa.", "eyJaaaaaaaa.aaaaaaaa.eyJaaaaaaaa..eyJaaaaaaaa...",
     "%3DAKIA", "%25", "%20%2", "%204 ", "%20bearer%20", "ghp_", "%3Dghp_a", "xoxb-%3D",
     r"\nsk_live_",
@@ -112,6 +118,39 @@ def test_what_a_bearer_shows_is_found_in_a_url_too(front: str, word: str) -> Non
     assert redact_text(f"{front}{word}mF_9.B5f-4.1JqM0a") == f"{front}[redacted:secret]"
 
 
+VISA = "4111111111111111"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"2026-01-01 12:00:45 {VISA} charged", "2026-01-01 12:00:45 [redacted:pci] charged"),
+        (f"qty 3 {VISA}", "qty 3 [redacted:pci]"),
+        ("5 5500000000000004", "5 [redacted:pci]"),
+        (f"{VISA} 123", "[redacted:pci] 123"),
+        (f"{VISA}-123", "[redacted:pci]-123"),
+        ("4111 1111 1111 1111 12/27", "[redacted:pci] 12/27"),
+        ("3-4111-1111-1111-1111 12/27", "3-[redacted:pci] 12/27"),
+        ("20 3782 822463 10005 6", "20 [redacted:pci] 6"),
+        ("2 3 4 5 6 6011000990139424 5 4 3 2", "2 3 4 5 6 [redacted:pci] 5 4 3 2"),
+        (f"{VISA} 5500000000000004 2223003122003222", " ".join(["[redacted:pci]"] * 3)),
+        (f"5 {VISA}, 5 5500000000000004", "5 [redacted:pci], 5 [redacted:pci]"),
+        ("3530 4111 1111 1111 1111 30", "3530 [redacted:pci] 30"),
+        ("eyJ-eyJaaaaaaaa-5-4111111111111111-a", "eyJ-eyJaaaaaaaa-5-[redacted:pci]-a"),
+        (f"q=%20{VISA} 123&card=%3D{VISA}-12", "q=%20[redacted:pci] 123&card=%3D[redacted:pci]-12"),
+        ("45 4111111111111112@mail.example", "45 [redacted:pii]"),
+    ],
+)
+def test_a_card_is_found_among_other_numbers(text: str, expected: str) -> None:
+    assert redact_text(text) == expected
+
+
+def test_of_numbers_that_overlap_no_part_stays() -> None:
+    """Eight digits and the first ones of the card happen to have a check digit, too."""
+    assert _is_card("4000000441111111")
+    assert redact_text("7 40000004 4111 1111 1111 1111 7") == "7 [redacted:pci] 7"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -131,6 +170,47 @@ def test_what_is_no_key_stays(text: str) -> None:
     assert redact_text(text) is text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "45 4111111111111112",
+        "20260101 120045 2026 010112 004500",
+        "5 2026010112004508 5 2025010112004509",
+        "22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49",
+        "411 111 111 111 111 1 12",
+        "45 4.111111111111111 45 .4111111111111111",
+    ],
+)
+def test_numbers_that_look_little_like_a_card_stay(text: str) -> None:
+    assert redact_text(text) is text
+
+
+@pytest.mark.parametrize("unit", ["4", "4 ", "4-", "4444 ", "44444 ", "2 4000000000000 "])
+def test_digits_are_looked_at_as_often_as_there_are_some(
+    monkeypatch: pytest.MonkeyPatch, unit: str
+) -> None:
+    looked: Counter[str] = Counter()
+
+    class Counted:
+        def search(self, text: str, start: int, end: int) -> re.Match[str] | None:
+            looked["characters"] += max(0, min(end, len(text)) - start)
+            return _GROUPED.search(text, start, end)
+
+    def counted(text: str) -> bool:
+        looked["digits"] += len(text)
+        return False  # the worst: all are looked at
+
+    monkeypatch.setattr(detectors, "_GROUPED", Counted())
+    monkeypatch.setattr(detectors, "_is_card", counted)
+    counts = []
+    for length in (1 << 10, 1 << 12, 1 << 16):
+        looked.clear()
+        redact_text(unit * (length // len(unit)))
+        counts.append(looked.total() / length)
+    assert max(counts) <= 64
+    assert counts[2] <= counts[1] + 1 <= counts[0] + 2
+
+
 WORDS = st.lists(
     st.sampled_from(
         [
@@ -138,17 +218,64 @@ WORDS = st.lists(
             "://", "AKIAABCDEFGHIJKLMNOP", "xoxb-", "bearer ", "-----BEGIN PRIVATE KEY-----",
             "-----END PRIVATE KEY-----", "_", "a.bc", "eyJabcdefgh", "eyJabcdefgh.abcdefgh.",
             "..", "k", "%3D", "%20", "%25", "4", r"\n", "sk_live_abcdefgh",
+            "45", "3", "5500 0000 0000 0004", "4111-1111", "40000004", "2024",
         ]
     ),
     max_size=24,
 ).map("".join)  # fmt: skip
 
 
+def cards(text: str) -> list[tuple[int, int]]:
+    """Every part of a text that is a card's number among other numbers."""
+    shape = re.compile(r"([456]|3[04-9]|2[2-7])\d*([ -]\d{4,})*([ -]\d+)?", re.ASCII)
+    inner = re.compile(r"\d{4,}", re.ASCII)
+    found = []
+    for start in range(len(text)):
+        if text[start] not in "23456":
+            continue
+        for end in range(start + 13, min(len(text), start + 37) + 1):
+            part = text[start:end]
+            bounds = text[max(0, start - 1) : start] + text[end : end + 1]
+            whole = not re.search("[0-9]", bounds) and text[max(0, start - 1) : start] != "."
+            if whole and shape.fullmatch(part) and inner.match(part) and _is_card(part):
+                found.append((start, end))
+    return found
+
+
+def plainly_found(text: str) -> Iterator[tuple[str, int, int]]:
+    """Looks for a token at each of its beginnings, and for a card in each part of the text."""
+    plain = re.compile(f"{_KEY}|{_WEB_TOKEN}|{_OTHERS}", re.DOTALL)
+    numbers, position = cards(text), 0
+    while match := plain.search(text, position):
+        assert match.lastgroup
+        name, (start, position) = match.lastgroup, match.span(match.lastgroup)
+        if name == "card":
+            coded = {(start, start + end) for at, end in cards(text[start:]) if at == 0}
+            numbers = sorted({*numbers, *coded})
+            inside = [each for each in numbers if start <= each[0] < position]
+            inside = [(start, position)] * _is_card(match["card"]) + inside
+            address = re.compile(_EMAIL).match(text, max(start, text.rfind(" ", 0, position) + 1))
+            if inside:
+                start, position = inside[0]
+                for begin, end in numbers:
+                    if start <= begin < position:
+                        position = max(position, end)
+            elif address:
+                name, start, position = "email", *address.span()
+            else:
+                continue
+        yield name, start, position
+
+
 @settings(max_examples=1_000)
 @given(WORDS)
-def test_what_is_found_is_what_one_plain_pattern_finds(text: str) -> None:
-    """Which looks for a token at each of its beginnings, however long that takes."""
-    plain = re.compile(f"{_KEY}|{_WEB_TOKEN}|{_OTHERS}", re.DOTALL)
-    found = [(match.lastgroup, *match.span(match.lastgroup or 0)) for match in plain.finditer(text)]
-    expected = [each for each in found if each[0] != "card" or _is_card(text[each[1] : each[2]])]
-    assert list(_found(text)) == expected
+def test_what_is_found_is_what_is_found_plainly(text: str) -> None:
+    assert list(_found(text)) == list(plainly_found(text))
+
+
+@settings(max_examples=1_000)
+@given(st.text(st.sampled_from("0123456789" * 4 + "44444 - .a"), max_size=80))
+def test_no_part_of_a_card_stays_among_numbers(text: str) -> None:
+    found = list(_found(text))
+    for start, end in cards(text):
+        assert any(begin <= start and end <= stop for _, begin, stop in found)

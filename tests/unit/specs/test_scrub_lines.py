@@ -28,6 +28,7 @@ PIECES = st.sampled_from(
         "x" * 36, "ABCDEFGH01234567", "xoxb-", "sk_live_", "BeArEr ", "://", "user:pw", "@",
         "host.example", "4111", "1111", " ", "-", "5500000000000004", "é", "..", "_",
         "eyJabcdefgh12", "%20", "%3D", "%A0", "BearER%20",
+        "45 ", "4111111111111111 123", "5 5500-0000-0000-0004",
     ]
 )  # fmt: skip
 
@@ -100,6 +101,7 @@ def test_usual_lines_are_not_taken_apart() -> None:
         b"x@example.com",
         b"bearer " + b"a" * 20,
         b":4111111111111111",
+        b"45 4111111111111111 12",
         b"x:4111111111111111",
         b'o\\":4111111111111111',
         b"a\\u0040b.de",
