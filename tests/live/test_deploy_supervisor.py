@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -98,6 +99,23 @@ def test_stopping_ends_what_a_part_left_behind(tmp_path: Path) -> None:
     asyncio.run(main())
     assert [pid for pid in _ids(tmp_path) if _is_alive(pid)] == []
     assert not any(isinstance(effect, CutShort) for effect in seen)
+
+
+def test_numbers_of_what_ended_are_sent_no_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else's process may have them by then."""
+    left: list[tuple[int, int]] = []
+    signal_session = guard.signal_session
+
+    def noted(session: int, number: signal.Signals) -> int:
+        left.append((session, signal_session(session, number)))
+        return left[-1][1]
+
+    monkeypatch.setattr(guard, "signal_session", noted)
+    test_stopping_ends_what_a_part_left_behind(tmp_path)
+    assert [count for _, count in left].count(0) == 1
+    assert stat.S_IMODE((tmp_path / "part.log").stat().st_mode) == 0o600
 
 
 def test_a_part_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 
+from penstock.deploy.kept import OWNER_ONLY
 from penstock.deploy.layout import (
     Layout,
     default_root,
@@ -83,14 +84,16 @@ def _spawn(layout: Layout, arguments: Sequence[str]) -> int:
         OSError: That file cannot be written.
     """
     output = layout.output("launcher")
-    output.open("a").close()  # a name comes with this error, not with that of the next call
+    # Made here, as a name comes with this error, not with that of the next call.
+    os.close(os.open(output, os.O_WRONLY | os.O_CREAT, OWNER_ONLY))
+    output.chmod(OWNER_ONLY)  # one from before may be readable for all
     command = [sys.executable, "-c", _ENTRY, "up", "--dir", str(layout.root), *arguments]
     written = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     return os.posix_spawn(
         sys.executable, command, os.environ, setsid=True,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(output), written, 0o600),
+            (os.POSIX_SPAWN_OPEN, 1, str(output), written, OWNER_ONLY),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )  # fmt: skip

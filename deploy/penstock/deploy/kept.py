@@ -2,8 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 OWNER_ONLY = 0o600
+
+
+def private(path: Path) -> BinaryIO:
+    """A file to append to, for its owner alone."""
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OWNER_ONLY), "ab")
+    os.fchmod(file.fileno(), OWNER_ONLY)  # one from before may be readable for all
+    return file
 
 
 def keep(path: Path, content: bytes) -> bool:

@@ -34,6 +34,7 @@ from penstock.deploy.core.supervision import (
     Tick,
     WatchCatchUp,
 )
+from penstock.deploy.kept import private
 from penstock.service.clock import Clock
 
 Check: TypeAlias = Callable[[], Awaitable[bool]]
@@ -86,6 +87,7 @@ class Supervisor:
         self._report = report
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._sessions: set[int] = set()  # those of which something may be left
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._log = structlog.get_logger()
 
@@ -131,8 +133,8 @@ class Supervisor:
                         await self._execute(effect, tasks, watcher.stdin)
                         finished = finished or isinstance(effect, Finished)
         finally:
-            for process in self._processes.values():
-                guard.signal_session(process.pid, signal.SIGKILL)
+            for session in self._sessions:  # the others' numbers may be somebody else's by now
+                guard.signal_session(session, signal.SIGKILL)
             watcher.stdin.close()
             await watcher.wait()
 
@@ -174,7 +176,7 @@ class Supervisor:
         output_path = part.output_path or part.log_path
         for path in {part.log_path, output_path}:
             keep_bounded(path)
-        with part.log_path.open("ab") as log, output_path.open("ab") as output:
+        with private(part.log_path) as log, private(output_path) as output:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *command, *part.command, stdin=asyncio.subprocess.DEVNULL, stdout=output,
@@ -186,6 +188,7 @@ class Supervisor:
                 return
         watcher.write(f"+{process.pid}\n".encode())
         self._processes[name] = process
+        self._sessions.add(process.pid)
         tasks.create_task(self._follow(name, process, watcher))
         if part.is_ready is None:
             self._events.put_nowait(Ready(name))
@@ -199,6 +202,7 @@ class Supervisor:
         code = await process.wait()
         while guard.signal_session(process.pid, signal.SIGKILL):  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(_PROBE_S)  # until the kernel has taken them down
+        self._sessions.discard(process.pid)
         watcher.write(f"-{process.pid}\n".encode())
         self._unwatch(name)
         self._events.put_nowait(Exited(name, code))

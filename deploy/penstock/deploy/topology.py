@@ -15,6 +15,7 @@ import yaml
 
 from penstock.deploy.core.overlay import merged
 from penstock.deploy.core.supervision import SECOND_NS, PartPlan
+from penstock.deploy.kept import keep
 from penstock.deploy.layout import Layout
 from penstock.deploy.ports import HOST
 from penstock.deploy.probe import is_serving
@@ -125,9 +126,7 @@ def write_configs(topology: Topology) -> None:
             f"# Written by penstock at each start; try changes with: penstock {command} --config\n"
         )
         path = config / f"{name}.yaml"
-        path.touch()
-        path.chmod(0o600)  # the NATS URL may hold a password
-        path.write_text(header + text)
+        keep(path, (header + text).encode())  # the NATS URL may hold a password
 
 
 def parts(

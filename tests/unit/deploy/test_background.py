@@ -100,6 +100,20 @@ def test_an_interrupted_wait_says_that_the_start_goes_on(
     assert f"stop it: penstock down --dir '{place}'" in said
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_the_launcher_says_is_for_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    monkeypatch.setattr(background, "_ENTRY", SILENT)
+    output = tmp_path / "logs" / "launcher.out"
+    if is_there:
+        output.parent.mkdir()
+        output.touch(0o644)
+    with pytest.raises(UnavailableError):
+        background.start(directory=tmp_path, arguments=[])
+    assert output.stat().st_mode & 0o777 == 0o600
+
+
 def test_what_the_launcher_would_say_has_a_place(tmp_path: Path) -> None:
     (tmp_path / "logs" / "launcher.out").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"launcher\.out: cannot be used"):

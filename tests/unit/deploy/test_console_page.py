@@ -85,3 +85,38 @@ def test_a_stream_of_a_name_that_objects_have_is_one_as_any_other(
     console.log(JSON.stringify("shown"));
     """
     assert said(tmp_path, script) == "shown"
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [("files", "dead letters"), ("batches", "penstock router replay --resume")],
+)
+def test_who_stops_a_replay_is_told_where_the_rest_of_it_waits(
+    tmp_path: Path, unit: str, expected: str
+) -> None:
+    progress = json.dumps({"unit": unit, "done": "1", "of": "3", "records": "10"})
+    script = f"""
+    const told = [];
+    let click;
+    Element.prototype.append = (...parts) => {{
+      told.push(...parts.filter((part) => typeof part === "string"));
+    }};
+    Element.prototype.addEventListener = (kind, run) => {{ click ??= run; }};
+    Element.prototype.showModal = () => {{}};
+    document.body = new Element();
+    const {{ view }} = await import("./routers.js");
+    view.mount(new Element());
+    const replays = {{ under_way: "lake", progress: {progress}, stoppable: true, last: {{}} }};
+    try {{
+      view.update({{ routers: [{{ name: "router", health: "ok", sinks: [], replays }}] }});
+    }} catch (error) {{
+      if (!(error instanceof TypeError)) throw error;  // no document to show it in
+    }}
+    const button = {{ dataset: {{ router: "router", stops: "lake" }} }};
+    told.length = 0;
+    click({{ target: {{ closest: (sought) => sought.includes("stops") ? button : null }} }});
+    console.log(JSON.stringify(told.find((text) => text.startsWith("What was delivered"))));
+    """
+    found = str(said(tmp_path, script))
+    assert expected in found
+    assert ("dead letters" in found) == (unit == "files")

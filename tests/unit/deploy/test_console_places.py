@@ -90,8 +90,9 @@ class Names:
             return list(self._real(host, port, *more, **named))
         if not self.addresses:
             raise socket.gaierror(socket.EAI_NONAME, "there is no such name")
-        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
-        return [(*kind, (address, port)) for address in self.addresses]
+        kind = (socket.SOCK_STREAM, 6, "")
+        families = {True: socket.AF_INET6, False: socket.AF_INET}
+        return [(families[":" in one], *kind, (one, port)) for one in self.addresses]
 
 
 def test_each_address_of_a_name_is_a_part_as_long_as_it_is_there(
@@ -117,6 +118,24 @@ def test_each_address_of_a_name_is_a_part_as_long_as_it_is_there(
         names.addresses = ["127.0.0.1"]
         wait_until(lambda: seen() == {"collector-127.0.0.1": "ready"})
     part.close()
+
+
+@pytest.mark.parametrize("addresses", [["127.0.0.1", "::1"], ["::1", "127.0.0.1", "::2"]])
+def test_a_host_with_addresses_of_both_kinds_is_one_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+) -> None:
+    names = Names()
+    names.addresses = addresses
+    monkeypatch.setattr(socket, "getaddrinfo", names.look_up)
+    parts = {"collector": "http://collectors.test:1"}
+    expected = {f"collector-{one}" for one in addresses if (":" in one) == (":" in addresses[0])}
+    with running_console(tmp_path, parts, each_address=["collector"]) as console:
+
+        def seen() -> set[str]:
+            return {one["name"] for one in ask(console, "/api/snapshot", "")[1]["parts"]}
+
+        wait_until(lambda: seen() != {"collector"})
+        assert seen() == expected
 
 
 def test_a_name_that_stands_for_nothing_yet_is_shown_with_the_reason(

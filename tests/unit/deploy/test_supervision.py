@@ -97,6 +97,37 @@ def test_the_restart_delay_begins_anew_after_a_steady_time(running: Supervision)
     assert running.handle(Exited("logd", 1), later) == [Restarting("logd", 1, BACKOFF_MIN_NS)]
 
 
+def test_the_restart_delay_grows_for_a_part_that_fails_before_it_is_ready_again(
+    running: Supervision,
+) -> None:
+    now, delays = 10 + STEADY_NS, []
+    for _ in range(10):
+        (effect,) = running.handle(Exited("logd", 1), now)
+        assert isinstance(effect, Restarting)
+        delays.append(effect.delay_ns)
+        now += effect.delay_ns
+        assert running.handle(Tick(), now) == [StartPart("logd")]
+    assert delays[:3] == [BACKOFF_MIN_NS, 2 * BACKOFF_MIN_NS, 4 * BACKOFF_MIN_NS]
+    assert delays[-1] == BACKOFF_MAX_NS
+
+
+def test_a_part_that_hangs_and_fails_by_turns_is_restarted_ever_later(
+    running: Supervision,
+) -> None:
+    """The time in which it was not ready is no steady one."""
+    now, delays = 10 + STEADY_NS, []
+    for turn in range(4):
+        (effect,) = running.handle(Exited("logd", 1), now)
+        assert isinstance(effect, Restarting)
+        delays.append(effect.delay_ns)
+        now += effect.delay_ns
+        running.handle(Tick(), now)
+        if turn % 2:
+            now += 30 * SECOND_NS
+            assert running.handle(Tick(), now) == [KillPart("logd")]
+    assert delays == [BACKOFF_MIN_NS << turn for turn in range(4)]
+
+
 def test_a_restarted_part_that_hangs_is_killed_and_tried_again(running: Supervision) -> None:
     running.handle(Exited("logd", 1), 10)
     running.handle(Tick(), 10 + BACKOFF_MIN_NS)

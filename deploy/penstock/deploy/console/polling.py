@@ -133,7 +133,8 @@ class Polling:
             found = await asyncio.get_running_loop().getaddrinfo(
                 urlsplit(url).hostname, port_of(url), type=SOCK_STREAM
             )
-        return sorted({str(one[4][0]) for one in found})[:ADDRESSES_MAX]
+        preferred = found[0][0]  # a host that has both kinds would be counted twice
+        return sorted({str(one[4][0]) for one in found if one[0] == preferred})[:ADDRESSES_MAX]
 
     def _forget(self, part: str) -> None:
         for kept in (self._statuses, self._answered_ns, self._problems, self.failures):

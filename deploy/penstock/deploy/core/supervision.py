@@ -250,6 +250,8 @@ class Supervision:
 
     def _exited(self, part: _Part, code: int, now_ns: int, effects: list[Effect]) -> None:
         was, part.deadline_ns = part.phase, None
+        if was is Phase.READY and now_ns - (part.ready_since_ns or now_ns) >= STEADY_NS:
+            part.restarts = 0
         part.phase = Phase.STOPPED
         if was in (Phase.STOPPING, Phase.STOPPED) or self._killing:
             return
@@ -263,9 +265,6 @@ class Supervision:
             self._back_off(part, code, now_ns, effects)
 
     def _back_off(self, part: _Part, code: int, now_ns: int, effects: list[Effect]) -> None:
-        assert part.ready_since_ns is not None
-        if now_ns - part.ready_since_ns >= STEADY_NS:
-            part.restarts = 0
         delay_ns = min(BACKOFF_MIN_NS << min(part.restarts, 16), BACKOFF_MAX_NS)
         part.restarts += 1
         part.phase, part.deadline_ns = Phase.BACKOFF, now_ns + delay_ns

@@ -95,9 +95,13 @@ async function look(router, sink) {
 }
 
 function stop(router, sink) {
+  const progress = routers.find((one) => one.name === router)?.replays.progress;
+  const rest = progress?.unit === "batches"
+    ? "the rest of the range waits for penstock router replay --resume."
+    : "the rest waits among the dead letters.";
   confirm({
     title: "Stop a replay",
-    text: `What was delivered to ${sink} stays so, the rest waits among the dead letters. Who asked is taken down.`,
+    text: `What was delivered to ${sink} stays so, ${rest} Who asked is taken down.`,
   }, ["Router ", el("code", {}, router), ", to ", el("code", {}, sink)],
   () => aboutLetters("stop-replay", router, sink));
 }
