@@ -86,8 +86,9 @@ def test_a_header_that_cannot_be_sent_pauses_and_is_not_shown(
     assert "hush" not in verdict.reason
 
 
-def test_a_secret_has_no_line_breaks_around_it() -> None:
+def test_a_secret_has_no_line_breaks_around_it(tmp_path: Path) -> None:
     assert Secret.model_validate("hush\n").read() == "hush"
+    assert sink("http", tmp_path, headers={"x-key": "hush\n"}).own_headers() == {"x-key": "hush"}
 
 
 def test_no_error_of_the_library_shows_a_header(tmp_path: Path) -> None:

@@ -127,5 +127,5 @@ class HttpRequestSink(RequestSink):
 
 
 def revealed(headers: Mapping[str, SecretStr]) -> dict[str, str]:
-    """Headers with their values."""
-    return {name: value.get_secret_value() for name, value in headers.items()}
+    """Headers with their values, which HTTP has no blanks or line breaks around."""
+    return {name: value.get_secret_value().strip() for name, value in headers.items()}
