@@ -149,7 +149,7 @@ class Agent:
         if held:
             raise DrainCutShortError(
                 f"{held} records are still held in {self._config.data_dir}",
-                fix="nothing is lost: start the collector again once NATS and logd are there",
+                fix="what is held is safe: start the collector again once NATS and logd are there",
             )
 
     async def _serve(self, stop: asyncio.Event, within_s: float | None) -> int:
@@ -174,6 +174,7 @@ class Agent:
                 part.cancel()
         for journal in self._engine.journals:
             await journal.commit()
+        self._engine.give_up()
         failpoints.passed("drain_ended")
         await self._saver.save()
         await self._engine.close()

@@ -125,11 +125,15 @@ class Engine:
 
     @property
     def units_held(self) -> int:
-        """Units of the spools that are not done."""
-        return sum(
-            spool.journal.log.end_offset - self.delivery.cursor(spool.origin)
-            for spool in self.spools.both
+        """Units on disk that are not done."""
+        logs = (
+            (spool.journal.log, self.delivery.cursor(spool.origin)) for spool in self.spools.both
         )
+        return sum(log.end_offset - max(log.start_offset, cursor) for log, cursor in logs)
+
+    def give_up(self) -> int:
+        """At the end, count as dropped what was read of segments that were; returns how many."""
+        return sum(reader.give_up() for reader in self._readers)
 
     async def close(self) -> None:
         """Close the journals."""

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from penstock.collector.journal import Journal
 from penstock.collector.state import NewerStateError, State, read_state
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
@@ -74,12 +76,26 @@ def open_data_directory(path: Path, sizes: Sizes, *, where: str) -> DataDirector
     except BaseException:
         lock.release()
         raise
+    for journal, cursor in ((spool, state.cursor), (urgent, state.urgent_cursor)):
+        _tell_given_up(journal, cursor)
     foreign = state.fit_to_spool(
         spool.log.start_offset,
         spool.log.end_offset,
         urgent=(urgent.log.start_offset, urgent.log.end_offset),
     )
     return DataDirectory(path, lock, checkpoint, state, spool, urgent, quarantine, foreign)
+
+
+def _tell_given_up(journal: Journal, cursor: int) -> None:
+    """A collector that is stopped counts what it had read of these; one that is killed cannot."""
+    units = journal.log.start_offset - cursor
+    if units > 0:
+        structlog.get_logger().warning(
+            "the spool was full before a kill: of its oldest units, those that had been read and"
+            " were not delivered are gone",
+            directory=str(journal.directory),
+            units_at_most=units,
+        )
 
 
 def _lock(directory: Path, where: str) -> DirectoryLock:

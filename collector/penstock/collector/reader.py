@@ -1,16 +1,26 @@
 """Reading one spool into the pipeline, in order, and letting go of what is oldest when told to."""
 
 import asyncio
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterator
+from itertools import chain, takewhile
 
 import structlog
 
+from penstock.collector.core.batch import Batch
 from penstock.collector.core.delivery import Read
+from penstock.collector.core.kinds import Kind
+from penstock.collector.core.lane import Lane
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
 from penstock.collector.errors import UndecodableError
+from penstock.collector.journal import undamaged
 from penstock.collector.pipeline import Pipeline
 from penstock.collector.spool import Spool, Unit, decode_unit
-from penstock.collector.state import URGENT_ORIGIN
+from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
+from penstock.logd.errors import RefusedError
+from penstock.logd.frame import FrameHeader
 from penstock.logd.store import CorruptFrameError
 
 DROPPED = "spool_full_oldest"
@@ -32,6 +42,8 @@ class Reader:
         self._log = structlog.get_logger()
         self.position = 0
         self._next = 0
+        self._taking = ""
+        self._kept: tuple[int, Kind] | None = None
         self._progress = asyncio.Event()
         self._dropping = asyncio.Lock()
         spool.make_room = self.make_room
@@ -75,6 +87,7 @@ class Reader:
                 unit = Unit("spool", "unknown", body, 1, header.first_timestamp_ns)
                 self._ledger.recovered(unit.source, unit.count)
                 self._log.error("spooled unit is unreadable", error=str(error))
+            self._taking = unit.source
             await self._pipeline.take_unit(self._spool.origin, header.base_offset, unit)
             self._moved(self._next)
 
@@ -88,8 +101,8 @@ class Reader:
     async def make_room(self, size: int) -> None:
         """Give up whole segments, the oldest first, until so many bytes fit.
 
-        Only units that were not read yet are given up, and only where each of them is of a kind
-        that may be; what was read is in memory and is delivered from there.
+        Only where each unit that is not delivered is of a kind that may be. What was read of them
+        is in memory and is delivered from there, or counted in the end: `give_up`.
         """
         async with self._dropping:
             while not self._spool.journal.has_room(size):
@@ -99,10 +112,17 @@ class Reader:
     async def _drop_segment(self) -> bool:
         """Drop the first segment; false when it must be kept."""
         journal = self._spool.journal
+        if self._kept is not None and self._must_keep(*self._kept):
+            return False
         end = await journal.first_segment_end()
         if end is None:
             return False
-        counts = await asyncio.to_thread(self._droppable, self._next, end)
+        start = journal.log.start_offset
+        begin = max(start, self._courier.delivery.cursor(self._spool.origin))
+        undelivered = set(self._undelivered())
+        counts = await asyncio.to_thread(self._droppable, begin, self.position, end, undelivered)
+        if journal.log.start_offset != start:
+            return True  # what was delivered was given back meanwhile
         if counts is None:
             return False
         first = self._next
@@ -117,17 +137,87 @@ class Reader:
         self._log.warning("the spool is full: the oldest units were dropped", upto=end)
         return True
 
-    def _droppable(self, first: int, end: int) -> list[tuple[int, str, int]] | None:
-        """Offset, source and records of each unit in a range; None when one must be kept."""
+    def _droppable(
+        self, begin: int, position: int, end: int, undelivered: Collection[int]
+    ) -> list[tuple[int, str, int]] | None:
+        """Offset, source and records of each unit in a range that is not delivered.
+
+        Args:
+            begin: Units before are delivered.
+            position: Units from here on were not read, or are just being taken.
+            end: Exclusive.
+            undelivered: Units before `position` of which something is in memory.
+
+        Returns:
+            None when one must be kept.
+        """
         found: list[tuple[int, str, int]] = []
         try:
-            for header, body in self._spool.journal.frames(first):
-                if header.base_offset >= end:
+            for header, body in self._frames(begin, position):
+                offset = header.base_offset
+                if offset >= end:
                     break
+                if offset < position and offset not in undelivered:
+                    continue
                 unit = decode_unit(header, body)
                 if self._spool.when_full(unit.kind) != "drop_oldest":
+                    self._kept = (offset, unit.kind)
                     return None
-                found.append((header.base_offset, unit.source, unit.count))
-        except (CorruptFrameError, UndecodableError):
+                found.append((offset, unit.source, unit.count))
+        except (CorruptFrameError, RefusedError, UndecodableError):
             return None  # reading it on names the damage
         return found
+
+    def _frames(self, begin: int, position: int) -> Iterator[tuple[FrameHeader, bytes]]:
+        """From `begin` on; damage before `position` was named when that was read."""
+        frames = self._spool.journal.frames
+        read = takewhile(lambda frame: frame[0].base_offset < position, undamaged(frames, begin))
+        return chain(read, frames(max(begin, position)))
+
+    def _must_keep(self, offset: int, kind: Kind) -> bool:
+        """Whether a unit that must not be dropped is still not delivered."""
+        return self._spool.when_full(kind) != "drop_oldest" and (
+            offset >= self.position or any(_has(batch, offset) for _, batch in self._pending())
+        )
+
+    def _undelivered(self) -> Iterator[int]:
+        """The unit of each record that was read and is not delivered."""
+        for _, batch in self._pending():
+            for sequence in batch.sequences:
+                yield (sequence - 1) >> INDEX_BITS
+
+    def _pending(self) -> Iterator[tuple[Lane, Batch]]:
+        for lane in self._courier.delivery.lanes.values():
+            if lane.key.origin == self._spool.origin:
+                for batch in lane.pending():
+                    yield lane, batch
+
+    def give_up(self) -> int:
+        """At the end, count what is in memory alone as dropped: its segments were given up.
+
+        Nothing may run any more. Of what was on its way, something may be in the log all the same.
+        """
+        start = self._spool.journal.log.start_offset
+        counts: Counter[str] = Counter()
+        for lane in {lane.key: lane for lane, _ in self._pending()}.values():
+            counts[lane.key.source] += lane.give_up((start << INDEX_BITS) + 1, start)
+        if self.position < start:  # that unit was being taken; the rest of it goes, too
+            account = self._ledger[self._taking]
+            counts[self._taking] += account.pending
+            account.pending = 0
+            self._moved(start)
+        for source, count in counts.items():
+            self._ledger[source].dropped[DROPPED] += count
+        if total := counts.total():
+            self._log.warning(
+                "the spool was full: what was read of its oldest units is given up",
+                records=total,
+                sources=sorted(+counts),
+            )
+        return total
+
+
+def _has(batch: Batch, offset: int) -> bool:
+    """Whether records of a unit are in it."""
+    first = bisect_right(batch.sequences, offset << INDEX_BITS)
+    return first < bisect_right(batch.sequences, (offset + 1) << INDEX_BITS)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from penstock.collector.config import WhenFull
-from penstock.collector.core.batch import Limits
-from penstock.collector.core.delivery import Delivery
+from penstock.collector.core.batch import Batch, LaneKey, Limits
+from penstock.collector.core.delivery import Delivery, Flush, Publish, Stored, Take
 from penstock.collector.core.kinds import Kind, sort_lines
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
@@ -21,7 +21,8 @@ from penstock.collector.journal import Journal
 from penstock.collector.reader import Reader
 from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.collector.spools import Spools, take_apart
-from penstock.collector.state import URGENT_ORIGIN
+from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
+from penstock.collector.telemetry import settle_accounts
 from penstock.service.clock import SystemClock
 from tests.support.waiting import wait_until_async
 
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
     from penstock.collector.pipeline import Pipeline
 
 BYTES = 1 << 20
-POLICIES: dict[Kind, WhenFull] = {"logs": "drop_newest", "audit": "block", "traces": "drop_oldest"}
+POLICIES: dict[Kind, WhenFull] = {
+    "logs": "drop_newest",
+    "audit": "block",
+    "events": "drop_oldest",
+    "traces": "drop_oldest",
+}
 
 
 def record(kind: str, number: int = 0, **more: Any) -> bytes:
@@ -232,10 +238,37 @@ class Nowhere:
         self.taken.append(offset)
 
 
-def reader_of(spool: Spool, ledger: Ledger, pipeline: Nowhere) -> Reader:
-    delivery = Delivery(Limits(), jitter=lambda: 0.0)
+class ToLanes:
+    """A pipeline that hands one record of each unit to delivery, which waits for logd."""
+
+    def __init__(self, courier: Courier, ledger: Ledger) -> None:
+        self.courier = courier
+        self._ledger = ledger
+        self.filters: set[Kind] = set()
+        self.stuck_at = -1
+
+    async def take_unit(self, origin: str, offset: int, unit: Unit) -> None:
+        self._ledger.decoded(unit.source, counted=unit.count, found=1)
+        if offset == self.stuck_at:
+            await asyncio.Event().wait()
+        self._ledger.sorted(unit.source, taken=1, copies=0, refused=0)
+        if unit.kind in self.filters:
+            self._ledger[unit.source].filtered += 1
+            return
+        records = Batch(offset, [(offset << INDEX_BITS) + 1], [0], [b"{}"], 2)
+        self.courier.handle(Take(LaneKey(origin, unit.source, unit.kind), records))
+
+
+def courier_of() -> Courier:
     never = cast("Any", None)
-    courier = Courier(delivery, SystemClock(), publish=never, quarantine=never)
+    delivery = Delivery(Limits(), jitter=lambda: 0.0)
+    return Courier(delivery, SystemClock(), publish=never, quarantine=never)
+
+
+def reader_of(
+    spool: Spool, ledger: Ledger, pipeline: Nowhere | ToLanes, courier: Courier | None = None
+) -> Reader:
+    courier = courier or courier_of()
     reader = Reader(spool, cast("Pipeline", pipeline), courier, ledger)
     reader.begin(0)
     return reader
@@ -270,3 +303,101 @@ async def test_what_may_not_be_dropped_keeps_its_segment(tmp_path: Path) -> None
         with pytest.raises(SpoolFullError):
             await flood(both, "span", first=2)
         assert not ledger["app"].dropped
+
+
+@contextlib.asynccontextmanager
+async def reading(spool: Spool, ledger: Ledger) -> AsyncIterator[tuple[Reader, ToLanes]]:
+    """A reader whose records wait for logd."""
+    pipeline = ToLanes(courier_of(), ledger)
+    reader = reader_of(spool, ledger, pipeline, pipeline.courier)
+    task = asyncio.create_task(reader.run())
+    yield reader, pipeline
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def put(both: Spools, sequence: int, kind: str) -> None:
+    future = await both.put(batch(sequence, [record(kind)], filler=100_000))
+    assert future is not None
+    await future
+
+
+def difference_of(ledger: Ledger, reader: Reader) -> int:
+    settle_accounts(ledger, reader._courier.delivery)
+    return ledger["app"].difference
+
+
+@pytest.mark.parametrize(
+    ("kept", "may_go"), [("log", "span"), ("metric", "span"), ("audit", "event")]
+)
+async def test_what_may_not_be_dropped_is_kept_also_when_it_was_read(
+    tmp_path: Path, kept: str, may_go: str
+) -> None:
+    """It is in memory, and would be gone with the process."""
+    async with spools(tmp_path) as (both, ledger):
+        spool = both.urgent if kept == "audit" else both.bulk
+        async with reading(spool, ledger) as (reader, pipeline):
+            await put(both, 1, kept)
+            await reader.wait_until_read()
+            with pytest.raises(SpoolFullError):
+                await flood(both, may_go, first=2)
+            with pytest.raises(SpoolFullError):
+                await flood(both, may_go, first=42, count=1)
+            assert spool.journal.log.start_offset == 0
+            assert not ledger["app"].dropped
+            # Once it is in the log, the others give way.
+            pipeline.courier.handle(Stored(sent(pipeline, 0)))
+            await flood(both, may_go, first=42)
+            assert spool.journal.log.start_offset > 0
+            assert difference_of(ledger, reader) == 0
+
+
+def sent(pipeline: ToLanes, offset: int) -> int:
+    """The request that carries the records of a unit."""
+    pipeline.courier.handle(Flush())
+    effects = pipeline.courier._effects
+    while not effects.empty():
+        effect = effects.get_nowait()
+        assert isinstance(effect, Publish)
+        if effect.batch.start == offset:
+            return effect.request
+    raise AssertionError(offset)
+
+
+async def test_what_was_read_and_filtered_holds_nothing_up(tmp_path: Path) -> None:
+    async with (
+        spools(tmp_path) as (both, ledger),
+        reading(both.bulk, ledger) as (reader, pipeline),
+    ):
+        pipeline.filters.add("logs")
+        await put(both, 1, "span")
+        await put(both, 2, "log")
+        await reader.wait_until_read()
+        await flood(both, "span", first=3, count=15)
+        assert both.bulk.journal.log.start_offset > 2
+        assert difference_of(ledger, reader) == 0
+
+
+@pytest.mark.parametrize("stuck_at", [-1, 1, 39])
+async def test_at_the_end_what_is_in_memory_alone_is_counted_as_dropped(
+    tmp_path: Path, stuck_at: int
+) -> None:
+    """Its segments were given up while logd was away; the rest is on disk, and goes on."""
+    async with spools(tmp_path) as (both, ledger):
+        async with reading(both.bulk, ledger) as (reader, pipeline):
+            pipeline.stuck_at = stuck_at
+            for sequence in range(1, 41):
+                await put(both, sequence, "span")
+                if reader.position != stuck_at:
+                    await reader.wait_until_read()
+        start = both.bulk.journal.log.start_offset
+        assert start > 10
+        before = ledger["app"].dropped["spool_full_oldest"]
+        given_up = reader.give_up()
+        assert given_up > 0
+        account = ledger["app"]
+        assert difference_of(ledger, reader) == 0
+        assert account.dropped["spool_full_oldest"] == before + given_up == start
+        assert account.held == 40 - start
+        assert reader._courier.delivery.cursor(both.bulk.origin) >= start
+        assert reader.give_up() == 0

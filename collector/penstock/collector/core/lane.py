@@ -186,6 +186,24 @@ class Lane:
         while self.flight:
             self.waiting.appendleft(self.flight.pop().batch)
 
+    def give_up(self, before: int, start: int) -> int:
+        """Drop the pending records of lower sequences; returns how many.
+
+        For the end of the process: nothing may be on its way, and nothing is sent any more.
+
+        Args:
+            before: The lowest sequence that is left.
+            start: Where reading again meets it.
+        """
+        self.requeue()
+        self.seal()
+        total = sum(map(len, self.waiting))
+        left = [batch.after(before - 1) for batch in self.waiting]
+        self.waiting = deque(batch for batch in left if len(batch))
+        for batch in self.waiting:
+            batch.start = max(batch.start, start)
+        return total - sum(map(len, self.waiting))
+
     @property
     def start(self) -> int | None:
         """Where reading must start again to meet every pending record; None when none is."""
