@@ -305,18 +305,63 @@ def test_what_cannot_be_opened_is_tried_again(
     assert rest_of(seeking.seek(state)[0][1]) == CONTENT[-5:]
 
 
-def test_what_cannot_be_opened_for_long_keeps_nobody_waiting(
+def test_what_cannot_be_opened_is_waited_for_however_long_and_told(
     seeking: Seeking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (seeking.directory / "foreign.gz").write_bytes(ZIPPED)
+    """What is unread may be in it; a permission is given late, and a full table is emptied."""
+    (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
     (seeking.directory / "round.gz").symlink_to("round.gz")
     state = seeking.lost(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        for now_ns in (0, WAIT_NS, WAIT_NS, HOUR_NS):
+            assert seeking.seek(state, now_ns=now_ns) == []
+    assert seeking.notes == {"compressed_refused": 1}
+    assert set(seeking.errors) == {"app.log.1.gz", "round.gz"}
+    assert rest_of(seeking.seek(state, now_ns=HOUR_NS)[0][1]) == CONTENT[10:]
+
+
+def test_what_cannot_be_opened_is_given_up_when_it_is_removed(
+    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = seeking.directory / "foreign.gz"
+    path.write_bytes(ZIPPED)
+    state = seeking.lost(10)
     monkeypatch.setattr(os, "open", refuse)
-    assert seeking.seek(state) == []
-    assert seeking.seek(state) == []
+    assert seeking.seek(state, now_ns=WAIT_NS) == []
+    path.unlink()
     assert [tail for _, tail in seeking.seek(state, now_ns=WAIT_NS)] == [None]
-    assert seeking.notes == {"files_gone": 1, "compressed_refused": 1}
-    assert set(seeking.errors) == {"foreign.gz", "round.gz"}
+    assert seeking.notes["files_gone"] == 1
+
+
+def test_what_cannot_be_opened_for_long_keeps_no_whole_one_from_being_read(
+    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
+    (seeking.directory / "foreign.gz").write_bytes(ZIPPED + b" ")
+    state = seeking.lost(10)
+    opened = os.open
+
+    def some(path: Path, *options: int) -> int:
+        return refuse() if path.name == "foreign.gz" else opened(path, *options)
+
+    monkeypatch.setattr(os, "open", some)
+    assert seeking.seek(state) == []
+    assert rest_of(seeking.seek(state, now_ns=WAIT_NS)[0][1]) == CONTENT[10:]
+
+
+def test_names_that_cannot_be_looked_up_are_waited_for(
+    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that may be listed and not searched, or a disk that fails."""
+    (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
+    state = seeking.lost(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", refuse)
+        for now_ns in (0, WAIT_NS):
+            assert seeking.seek(state, now_ns=now_ns) == []
+    assert seeking.notes == {}
+    assert rest_of(seeking.seek(state, now_ns=WAIT_NS)[0][1]) == CONTENT[10:]
 
 
 def test_one_seen_whole_for_another_file_that_cannot_be_opened_again_ends_no_search(
@@ -366,5 +411,5 @@ def test_one_that_was_replaced_after_it_was_looked_at_is_not_read(
     assert rest_of(seeking.seek(state)[0][1]) == CONTENT[10:]
 
 
-def refuse(*_: object) -> int:
+def refuse(*_: object, **__: object) -> int:
     raise PermissionError(13, "Permission denied")

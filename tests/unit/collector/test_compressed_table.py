@@ -58,6 +58,7 @@ def test_one_shorter_than_the_file_was_is_another() -> None:
 
 
 UNCHANGED = {"modified_ns": MODIFIED_NS}
+DENIED = {"unreadable": True}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,17 @@ UNCHANGED = {"modified_ns": MODIFIED_NS}
         ({A: seen(HEAD, 10, End.WHOLE), B: seen(HEAD, 60, End.BROKEN)}, (Next.WAIT, "")),
         ({A: seen(b"", 0, End.BROKEN, fresh=True)}, (Next.WAIT, "")),
         ({A: seen(b"", 0, End.BROKEN)}, (Next.GIVE_UP, "")),
+        ({A: seen(b"", 0, End.BROKEN, **DENIED)}, (Next.WAIT, "")),
+        ({A: seen(b"", 0, End.BROKEN, modified_ns=0, **DENIED)}, (Next.GIVE_UP, "")),
+        ({A: seen(HEAD, 50, End.WHOLE), B: seen(b"", 0, End.BROKEN, **DENIED)}, (Next.READ, A)),
+        (
+            {
+                A: seen(HEAD, 50, End.WHOLE),
+                B: seen(HEAD, 60, End.WHOLE),
+                "/c.gz": seen(b"", 0, End.BROKEN, **DENIED),
+            },
+            (Next.WAIT, ""),
+        ),
     ],
 )
 def test_what_is_done_next(found: dict[str, Seen], expected: tuple[Next, str]) -> None:

@@ -16,7 +16,7 @@ file that is gone, `mark` the bytes that are marked):
     a       nothing marked   -                          other: nothing tells it from an old one
     b       too old          -                          other: it is not even opened
     c       head not reached there is more to look at   undecided: look on
-    d       head not reached it is broken               unknown: only waited for while it is fresh
+    d       head not reached it is broken               unknown: see below
     e       head not reached it ended                   other
     f       head differs     -                          other: it is not looked at to its end
     g       equal            mark reached, unseen       undecided: look anew
@@ -26,13 +26,16 @@ file that is gone, `mark` the bytes that are marked):
     k       equal            shorter than the file was  other
     l       equal            it ended                   rest
 
-Broken is what is not of its format, cut short, or more than is allowed; a file still being written
-is cut short, too. Nothing is read of one before it was seen whole: what a broken one becomes may be
-anything until its checksum is met.
+Broken is what is not of its format, cut short, more than is allowed, or cannot be read now; a file
+still being written is cut short, too. Nothing is read of one before it was seen whole: what a
+broken one becomes may be anything until its checksum is met.
 
 A rest with the very size and time that the file had is it. Else the only one is read, and only when
-nothing broken or unknown may be it as well. Of several that nothing tells apart none is read: what
-is unread is given up and counted, for of the others something may have been delivered.
+nothing broken or unknown may be it as well. An unknown one keeps a rest from being read while it is
+fresh. One that cannot be read now, as for want of a permission, is waited for as long as it is
+there where nothing would be read otherwise: that can be put right. Of several that nothing tells
+apart none is read: what is unread is given up and counted, for of the others something may have
+been delivered.
 """
 
 from collections.abc import Mapping
@@ -69,6 +72,7 @@ class Seen:
         length: Bytes after decompression, so far.
         modified_ns: When it was last written.
         fresh: It was met lately as it is.
+        unreadable: It could not be opened or read, which may be put right.
         digests: Of the bytes between two positions, where these were asked for before.
     """
 
@@ -77,6 +81,7 @@ class Seen:
     end: End
     modified_ns: int
     fresh: bool = False
+    unreadable: bool = False
     digests: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
 
@@ -133,4 +138,6 @@ def choose(
         return Next.WAIT, ""
     if len(whole) == 1:
         return Next.READ, whole[0]
+    if any(found[path].unreadable for path, one in fits.items() if one is Fit.UNKNOWN):
+        return Next.WAIT, ""
     return (Next.ALIKE if whole else Next.GIVE_UP), ""

@@ -191,8 +191,8 @@ class Search:
         look.told = True
         self._note("compressed_refused")
         self._log.warning(
-            "a compressed file that may have what is unread of another cannot be read; put a whole"
-            " one in its place, or remove it to give that up",
+            "a compressed file that may have what is unread of another cannot be read; let it be"
+            " read, put a whole one in its place, or remove it to give that up",
             path=str(look.path),
             reason=look.reason,
             file=state.path,

@@ -107,7 +107,9 @@ class Look:
 
     def seen(self, *, fresh: bool = False) -> Seen:
         """For the decision."""
-        return Seen(self.head, self.length, self.end, self.modified_ns, fresh, self.digests)
+        return Seen(
+            self.head, self.length, self.end, self.modified_ns, fresh, self.again, self.digests
+        )
 
     def fit(self, state: FileState) -> Fit:
         """What it is to a file that is gone, compared once as long as nothing more is seen."""
@@ -180,7 +182,7 @@ class ChangedError(OSError):
 def compressed_in(
     directory: Path, complain: Callable[[str, OSError], None]
 ) -> Iterator[tuple[Path, Stamp]]:
-    """The compressed files of a directory; what cannot be looked up is none, and complained of.
+    """The compressed files of a directory; a link that leads nowhere is none, and complained of.
 
     Raises:
         OSError: The directory cannot be read now.
@@ -192,6 +194,7 @@ def compressed_in(
             except FileNotFoundError:
                 continue  # it went between the listing and now
             except OSError as error:
+                path.lstat()  # it is a link; else nothing can be told of the directory now
                 complain(str(path), error)
                 continue
             if stat.S_ISREG(status.st_mode):
