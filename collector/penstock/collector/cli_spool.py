@@ -1,5 +1,6 @@
 """`penstock collector spool`: what waits in the spools of a collector."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -159,9 +160,15 @@ def spool_drain(config_path: Path, timeout_s: float | None) -> None:
     shares = [Share(index, 1) for index in left_behind(config.data_dir, 1)]
     configs = [config, *(config_of(config, share) for share in shares)]
 
-    async def main(stop: Any) -> None:
+    async def main(stop: asyncio.Event) -> None:
         cut_short = None
-        for one in configs:
+        for index, one in enumerate(configs):
+            if index and stop.is_set():
+                left = ", ".join(str(other.data_dir) for other in configs[index:])
+                raise DrainCutShortError(
+                    f"interrupted: what {left} may hold was not delivered",
+                    fix="nothing is lost: drain again, or start the collector",
+                )
             try:
                 await Agent(one, config_path, receives=False).run(stop, within_s=timeout_s)
             except DrainCutShortError as error:

@@ -27,6 +27,9 @@ SENDER: Final = "penstock-quarantine"
 _PART: Final = 256
 """Refusals that are read at a time to be shown."""
 
+_Put = list[tuple[Mark, int, asyncio.Future[int] | None]]
+"""Marks with the records of each, and what is done when these are durable, if that is to come."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -127,7 +130,7 @@ class Replayer:
 
     def _learn(self) -> None:
         sender = sender_id(SENDER)
-        self.done = max(self.done, self._spool.senders.last(sender))
+        self.done = max(self.done, self._spool.senders.durable(sender))
         if self.done > self._quarantine.log.end_offset:  # it was taken away, and begins anew
             self._spool.senders.forget(sender)
             self.done = 0
@@ -171,17 +174,29 @@ class Replayer:
         return [Mark(await offer, offset) for offset, offer in offers]
 
     async def _put(self, marks: list[Mark], outcome: Outcome) -> None:
-        """Put marked records into the spool, in the order of the marks."""
-        futures = []
-        for mark in marks:
-            kept = entry_at(self._quarantine.log, mark.replays)
-            if not isinstance(kept, Kept):
-                continue
-            future = await self._spool.put(_unit_of(kept, mark.offset + 1))
-            futures.append((mark, kept.count, future))
-        for mark, count, future in futures:
+        """Put marked records into the spool, in the order of the marks.
+
+        None is put after one that could not be made durable: what is durable of a sender says that
+        all before it is.
+        """
+        era = self._spool.era
+        put: _Put = []
+        try:
+            for mark in marks:
+                kept = entry_at(self._quarantine.log, mark.replays)
+                if isinstance(kept, Kept):
+                    future = await self._spool.put(_unit_of(kept, mark.offset + 1), era=era)
+                    put.append((mark, kept.count, future))
+        except (SpoolFullError, SpoolFailedError):
+            await self._settle(put, outcome)
+            raise
+        await self._settle(put, outcome)
+
+    async def _settle(self, put: _Put, outcome: Outcome) -> None:
+        """Return when what was put is durable."""
+        for mark, count, future in put:
             if future is not None:
-                await future
+                await asyncio.shield(future)  # who stops waiting does not end it
                 outcome.replayed += count
             self.done = max(self.done, mark.offset + 1)
 

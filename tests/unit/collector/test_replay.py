@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -23,6 +24,7 @@ from penstock.collector.quarantine import (
 from penstock.collector.replay import Outcome, Replayer, Wanted
 from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.service.clock import SystemClock
+from tests.support.waiting import wait_until_async
 
 
 @dataclass
@@ -178,3 +180,66 @@ async def test_a_quarantine_that_was_taken_away_begins_anew(tmp_path: Path) -> N
         await here.refuse(4)
         assert (await here.replayer.replay(Wanted())).replayed == 1
         assert here.spooled()[-1] == b'{"number":4}'
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_what_was_put_and_is_not_durable_is_put_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, cancelled: bool
+) -> None:
+    """A full spool ends the first replay, the second comes at once, and then the disk is full."""
+    async with place(tmp_path, spool_bytes=1 << 16) as here:
+        await here.refuse(*range(1, 100))
+        journal = here.spool.journal
+
+        def fail(_: object) -> int:
+            raise OSError(28, "no space left on device")
+
+        async with journal._committing:  # nothing is durable meanwhile
+            first = asyncio.create_task(here.replayer.replay(Wanted()))
+            await wait_until_async(lambda: not journal.has_room(2000))
+            if cancelled:
+                first.cancel()
+            second = asyncio.create_task(here.replayer.replay(Wanted()))
+            await asyncio.wait([second], timeout=0.5)
+            monkeypatch.setattr(journal, "_write", fail)
+        await asyncio.wait([first, second])
+        assert here.replayer.done == 0
+        monkeypatch.undo()
+        while (await here.replayer.replay(Wanted())).stopped:
+            await journal.delete_before(journal.durable_offset)
+        assert journal.durable_offset == 99, "each was spooled once"
+
+
+async def test_what_is_durable_counts_also_when_the_spool_is_full_then(tmp_path: Path) -> None:
+    async with place(tmp_path, spool_bytes=1 << 16) as here:
+        await here.refuse(*range(1, 200))
+        outcome = await here.replayer.replay(Wanted())
+        assert outcome.stopped
+        assert outcome.replayed == here.spool.journal.durable_offset > 0
+
+
+async def test_nothing_is_put_after_what_could_not_be_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later sequence would say that the earlier one is there."""
+    async with place(tmp_path) as here:
+        await here.refuse(1, 2)
+        put, write = here.spool.put, here.spool.journal._write
+
+        def fail(_: object) -> int:
+            raise OSError(28, "no space left on device")
+
+        async def and_fail(unit: Unit, **options: Any) -> asyncio.Future[int] | None:
+            monkeypatch.setattr(here.spool, "put", put)
+            monkeypatch.setattr(here.spool.journal, "_write", fail)
+            future = await put(unit, **options)
+            assert future is not None
+            await asyncio.wait([future])
+            monkeypatch.setattr(here.spool.journal, "_write", write)
+            return future
+
+        monkeypatch.setattr(here.spool, "put", and_fail)
+        assert (await here.replayer.replay(Wanted())).stopped
+        assert here.spooled() == []
+        await here.replayer.replay(Wanted())
+        assert here.spooled() == [b'{"number":1}', b'{"number":2}']

@@ -22,9 +22,9 @@ class SenderTable:
         """Whether this batch was taken before."""
         return sequence <= self._last.get(sender, 0)
 
-    def last(self, sender: bytes) -> int:
-        """Of the last batch that was taken; 0 when none is known."""
-        return self._last.get(sender, 0)
+    def durable(self, sender: bytes) -> int:
+        """Of the last batch that is known to be durable; 0 when none is."""
+        return self._durable.get(sender, 0)
 
     def record(self, sender: bytes, sequence: int) -> None:
         """A batch was taken."""
