@@ -321,19 +321,6 @@ def test_what_cannot_be_opened_is_waited_for_however_long_and_told(
     assert rest_of(seeking.seek(state, now_ns=HOUR_NS)[0][1]) == CONTENT[10:]
 
 
-def test_what_cannot_be_opened_is_given_up_when_it_is_removed(
-    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = seeking.directory / "foreign.gz"
-    path.write_bytes(ZIPPED)
-    state = seeking.lost(10)
-    monkeypatch.setattr(os, "open", refuse)
-    assert seeking.seek(state, now_ns=WAIT_NS) == []
-    path.unlink()
-    assert [tail for _, tail in seeking.seek(state, now_ns=WAIT_NS)] == [None]
-    assert seeking.notes["files_gone"] == 1
-
-
 def test_what_cannot_be_opened_for_long_keeps_no_whole_one_from_being_read(
     seeking: Seeking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,13 +340,11 @@ def test_what_cannot_be_opened_for_long_keeps_no_whole_one_from_being_read(
 def test_names_that_cannot_be_looked_up_are_waited_for(
     seeking: Seeking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory that may be listed and not searched, or a disk that fails."""
     (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
     state = seeking.lost(10)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "stat", refuse)
-        for now_ns in (0, WAIT_NS):
-            assert seeking.seek(state, now_ns=now_ns) == []
+        assert seeking.seek(state) == seeking.seek(state, now_ns=WAIT_NS) == []
     assert seeking.notes == {}
     assert rest_of(seeking.seek(state, now_ns=WAIT_NS)[0][1]) == CONTENT[10:]
 
