@@ -2,17 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 
-from penstock.router.batches import BatchJournal
+from penstock.router.batches import JOURNAL, BatchJournal
 from penstock.router.bounded import BoundedRun, ReplayStoppedError, Report
 from penstock.router.checkpoint import StartingOffsets, committed_offsets
-from penstock.router.core.backfill import Chunk, Position, chunks, of_this_life
-from penstock.router.core.offsets import Offsets, StreamPartition
+from penstock.router.core.backfill import (
+    Chunk,
+    Position,
+    chunks,
+    known_ends,
+    of_batches_not_known,
+    of_this_life,
+)
+from penstock.router.core.offsets import Offsets, Readable, StreamPartition
 from penstock.router.errors import StoppedError
 from penstock.router.feed import Feed
 from penstock.router.reading import LogState
 from penstock.router.replay_progress import ReplayNote, Unfinished
 from penstock.router.sinks import open_sink
+from penstock.router.sinks.table import sink_kind
 from penstock.service import ConfigError
 
 
@@ -89,9 +98,11 @@ def _deliver_range(
     """Deliver what is left of a range, a batch at a time, and write down how far it is."""
     home, lives = run.config.checkpoint_dir.resolve() / sink, run.state.incarnations
     ends = of_this_life(BatchJournal(home).ends(), lives)
+    (begun,) = of_this_life([StartingOffsets(run.config.checkpoint_dir).load()], lives)
+    known = known_ends(ends, begun, it.last.next)
     # A batch that touches the range in one partition may end below it in another.
     begin = {at: max(done, it.first.next.get(at, 0)) for at, done in it.done.next.items()}
-    parts = list(chunks(begin, it.last.next, ends, run.config.trigger.records_max))
+    parts = list(chunks(begin, it.last.next, known, run.config.trigger.records_max))
     note, progress = ReplayNote(home), run.progress
     if not parts and resumed:
         note.remove()
@@ -99,6 +110,9 @@ def _deliver_range(
         return 0
     if not parts:
         raise ConfigError("there is nothing between --from and --to", fix="widen the range")
+    kind = sink_kind(run.config.sinks[sink].type).sink
+    if getattr(kind, "knows_batches_only", False):  # which a sink that is no `Sink` may lack
+        _check_known(sink, of_batches_not_known(begin, it.last.next, known, begun), known, home)
     _check_readable(run.state, parts)
     if not resumed:
         _give_up(note, sink, tell)
@@ -144,15 +158,33 @@ def _give_up(note: ReplayNote, sink: str, tell: Report) -> None:
         )
 
 
+def _check_known(
+    sink: str,
+    unknown: Mapping[StreamPartition, Readable],
+    known: Sequence[Position],
+    home: Path,
+) -> None:
+    """In other batches than then, the sink would have the records twice."""
+    for where, span in unknown.items():
+        raise ConfigError(
+            f"{where.stream}/{where.partition}: {sink} got offsets {span.start} to {span.end - 1}"
+            " in batches that are not known any more, and in others it would have them twice",
+            fix=f"begin with --from {known[0][where]} or later; or, if {sink} has none of those"
+            f" records any more, remove {home / JOURNAL}",
+        )
+
+
 def _check_readable(state: LogState, parts: Sequence[Chunk]) -> None:
     for where, span in state.readable.items():
         begin = min(part.start[where] for part in parts)
         end = max(part.end[where] for part in parts)
         if begin < end and (begin < span.start or end > span.end):
+            starts = (it.start[where] for it in parts if it.start[where] < it.end[where])
+            there = next((at for at in starts if at >= span.start), span.end)
             raise ConfigError(
                 f"{where.stream}/{where.partition}: offsets {begin} to {end - 1} are wanted, with"
                 f" the batches they came in, but the log holds {span.start} to {span.end - 1}",
-                fix="begin later with --from, or end earlier with --to",
+                fix=f"begin with --from {there} or later, or end earlier with --to",
             )
 
 

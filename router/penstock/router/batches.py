@@ -2,7 +2,8 @@
 
     CHECKPOINT_DIR/SINK/batches.ndjson      {"logs": {"0": 1200, "incarnation": "5f2c…"}}
 
-A line is added before a batch is delivered. What a crash loses of it is cut anew by a replay.
+A line is added before a batch is delivered. What a crash loses of it is cut anew by a replay. The
+first line is where the first batch began, until older lines make room.
 """
 
 import json
@@ -14,6 +15,9 @@ from penstock.router.core.offsets import Offsets, offsets_from_json
 from penstock.router.durable import write_whole
 from penstock.router.errors import BadOptionError
 
+JOURNAL: Final = "batches.ndjson"
+"""Its file, in a sink's directory."""
+
 BATCHES_MAX: Final = 100_000
 """Lines that are kept; the older ones make room, half of them at a time."""
 
@@ -22,10 +26,15 @@ class BatchJournal:
     """One sink's."""
 
     def __init__(self, state_dir: Path) -> None:
-        self._path = state_dir / "batches.ndjson"
+        self._path = state_dir / JOURNAL
         lines = self._lines()
         self._count = len(lines)
         self._last = lines[-1] if lines else ""
+
+    def begin(self, at: Offsets) -> None:
+        """The next batch begins there; only the first one's beginning is news."""
+        if not self._count:
+            self.note(at)
 
     def note(self, end: Offsets) -> None:
         """A batch that ends there is about to be delivered, perhaps again."""

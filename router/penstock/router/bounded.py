@@ -96,10 +96,12 @@ class BoundedRun:
         spark, struct = self.session.spark, view("records").struct()
         return lambda steps: steps(spark.createDataFrame(table, struct))
 
-    def context(self, sink: str, state_dir: Path, *, anew: bool = True) -> SinkContext:
+    def context(
+        self, sink: str, state_dir: Path, *, anew: bool = True, of_letters: bool = False
+    ) -> SinkContext:
         """What a sink gets; `state_dir` is the run's own, so that the job's is as it was.
 
-        `anew`: nothing of an earlier run is left there.
+        `anew`: nothing of an earlier run is left there. `of_letters`: as in `SinkContext`.
 
         Raises:
             ConfigError: That cannot be.
@@ -124,6 +126,7 @@ class BoundedRun:
             stop=self.stop,
             clock=self._clock,
             letter_stream=self._letters,
+            of_letters=of_letters,
         )
 
     def deliver(self, feed: Feed, sink: str, rows: Rows, batch: int) -> int:
@@ -241,7 +244,8 @@ class _Target:
             raise ConfigError(
                 f"the job has no sink {name!r} any more", fix="name another one with --to"
             )
-        context = run.context(name, config.checkpoint_dir.resolve() / name / "replay-letters")
+        state_dir = config.checkpoint_dir.resolve() / name / "replay-letters"
+        context = run.context(name, state_dir, of_letters=True)
         return cls(name, Feed(config, open_sink(config.sinks[name], context), context), context)
 
     def refused(self) -> int:

@@ -214,6 +214,7 @@ class SinkQuery:
             (self._context.place_tag(*at), offset) for at, offset in before.next.items()
         )
         rows = frame.toArrow()
+        self._journal.begin(Offsets(before.next, planned.incarnations))
         if rows.num_rows:
             self._journal.note(planned)
         reading_ns = self._context.clock.monotonic_ns() - begun_ns

@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from penstock.router import batches
 from penstock.router.batches import BatchJournal
-from penstock.router.core.backfill import Chunk, chunks, of_this_life
-from penstock.router.core.offsets import Offsets, StreamPartition
+from penstock.router.core.backfill import (
+    Chunk,
+    Position,
+    chunks,
+    known_ends,
+    of_batches_not_known,
+    of_this_life,
+)
+from penstock.router.core.offsets import Offsets, Readable, StreamPartition
 
 ONE = StreamPartition("logs", 0)
 TWO = StreamPartition("logs", 1)
@@ -20,7 +27,7 @@ def spans(parts: list[Chunk], where: StreamPartition = ONE) -> list[tuple[int, i
 
 
 def cut(first: int, last: int, *ends: int, rows_max: int = 100) -> list[tuple[int, int]]:
-    known = [{ONE: end} for end in ends]
+    known = known_ends([{ONE: end} for end in ends], {}, [ONE])
     return spans(list(chunks({ONE: first}, {ONE: last}, known, rows_max)))
 
 
@@ -43,7 +50,8 @@ def test_only_the_last_run_from_the_beginning_counts() -> None:
 
 
 def test_partitions_are_cut_together() -> None:
-    known = [{ONE: 10, TWO: 5}, {ONE: 10, TWO: 9}, {ONE: 20, TWO: 9}]
+    ends = [{ONE: 10, TWO: 5}, {ONE: 10, TWO: 9}, {ONE: 20, TWO: 9}]
+    known = known_ends(ends, {}, [ONE, TWO])
     parts = list(chunks({ONE: 12, TWO: 0}, {ONE: 15, TWO: 0}, known, 100))
     assert parts == [Chunk({ONE: 10, TWO: 9}, {ONE: 20, TWO: 9})]
 
@@ -91,3 +99,37 @@ def test_the_journal_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     kept = [end.next[ONE] for end in journal.ends()]
     assert kept == list(range(kept[0], 25))
     assert 5 <= len(kept) <= 10
+
+
+def test_the_first_batch_comes_whole_where_its_beginning_is_known(tmp_path: Path) -> None:
+    journal = BatchJournal(tmp_path)
+    for end in (100, 200):
+        journal.begin(Offsets({ONE: end - 100}))
+        journal.note(Offsets({ONE: end}))
+    again = BatchJournal(tmp_path)
+    again.begin(Offsets({ONE: 200}))
+    ends = [end.next[ONE] for end in again.ends()]
+    assert ends == [0, 100, 200]
+    assert cut(50, 150, *ends) == [(0, 100), (100, 200)]
+    assert cut(50, 60, *ends) == [(0, 100)]
+
+
+def test_a_stream_that_joined_later_was_begun_where_the_job_began_it() -> None:
+    ends: list[Position] = [{ONE: 0}, {ONE: 10}, {ONE: 20, TWO: 530}]
+    known = known_ends(ends, {ONE: 0, TWO: 500}, [ONE, TWO])
+    parts = list(chunks({ONE: 20, TWO: 510}, {ONE: 20, TWO: 520}, known, 100))
+    assert parts == [Chunk({ONE: 10, TWO: 500}, {ONE: 20, TWO: 530})]
+
+
+def test_what_came_in_batches_that_are_not_known_is_told() -> None:
+    known: list[Position] = [{ONE: 100, TWO: 40}, {ONE: 200, TWO: 40}]
+
+    def unknown(first: int, last: int, *, begun: int) -> dict[StreamPartition, Readable]:
+        begin, end = {ONE: first, TWO: 40}, {ONE: last, TWO: 60}
+        return of_batches_not_known(begin, end, known, {ONE: begun, TWO: 40})
+
+    assert unknown(50, 150, begun=0) == {ONE: Readable(50, 100)}
+    assert unknown(0, 30, begun=10) == {ONE: Readable(10, 30)}
+    assert unknown(0, 10, begun=10) == {}, "of before the job no batch was ever made"
+    assert unknown(100, 200, begun=0) == unknown(0, 200, begun=100) == {}
+    assert of_batches_not_known({ONE: 0}, {ONE: 9}, [], {}) == {}

@@ -156,6 +156,8 @@ def test_a_replayed_file_stays_delivered_when_the_next_one_lies_within_its_offse
     assert of_a_range.exists(), "a stopped replay of a range goes on with it"
     found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
     assert sorted(found["offset"].to_pylist()) == [1, 5, 9]
+    names = [path.name.split(".") for path in (tmp_path / "lake").rglob("*.parquet")]
+    assert [len(parts[2]) for parts in names] == [8, 8], "no names of batches"
 
 
 def test_a_letter_is_a_row_again_typed_anew(tmp_path: Path) -> None:

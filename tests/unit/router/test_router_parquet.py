@@ -155,3 +155,44 @@ def test_a_path_that_cannot_be_written_is_a_config_error(tmp_path: Path) -> None
     (tmp_path / "lake").write_text("a file")
     with pytest.raises(ConfigError, match=r"sinks\.lake\.path"):
         open_lake(tmp_path)
+
+
+def letters_lake(directory: Path) -> ParquetLake:
+    config = ParquetSink(type="parquet", path=directory / "lake")
+    state_dir = directory / "state" / "replay-letters"
+    state_dir.mkdir(parents=True, exist_ok=True)
+    lake = ParquetLake(config, replace(context(directory), of_letters=True, state_dir=state_dir))
+    lake.open()
+    lake.begin_anew()
+    return lake
+
+
+def test_letters_replace_no_batch_that_begins_and_ends_as_they_do(tmp_path: Path) -> None:
+    """As when another sink refused 5 and 9, and they are replayed to this one."""
+    open_lake(tmp_path).write(table([row(offset) for offset in range(5, 10)]))
+    (batch,) = files(tmp_path)
+    for _ in range(2):  # the second time is as after a crash
+        letters_lake(tmp_path).write(table([row(5), row(9)]))
+        assert sorted(read(tmp_path)["offset"].to_pylist()) == [5, 5, 6, 7, 8, 9, 9]
+    letters_lake(tmp_path).write(table([row(5), row(7), row(9)]))
+    assert len(files(tmp_path)) == 3
+    open_lake(tmp_path).write(table([row(offset) for offset in range(5, 10)]))
+    assert len(files(tmp_path)) == 3
+    assert batch in files(tmp_path), "batches are named as ever"
+
+
+def test_letters_replace_a_file_of_just_these_records(tmp_path: Path) -> None:
+    """A batch's own, or what a release without digests made of them."""
+    open_lake(tmp_path).write(table([row(5), row(9)]))
+    before = files(tmp_path)
+    letters_lake(tmp_path).write(table([row(5), row(9)]))
+    assert files(tmp_path) == before
+    assert read(tmp_path)["offset"].to_pylist() == [5, 9]
+
+
+def test_a_damaged_file_is_not_taken_for_that_of_the_letters(tmp_path: Path) -> None:
+    open_lake(tmp_path).write(table([row(5)]))
+    (name,) = files(tmp_path)
+    (tmp_path / "lake" / name).write_bytes(b"PAR1")
+    letters_lake(tmp_path).write(table([row(5)]))
+    assert len(files(tmp_path)) == 2

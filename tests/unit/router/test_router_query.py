@@ -1,13 +1,16 @@
 """What a sink's query makes of its failures and of its end, without Spark."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
 from typing_extensions import override
 
-from penstock.router.core.offsets import Offsets
+from penstock.router.batches import BatchJournal
+from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.core.restarts import FIRST_PAUSE_S
 from penstock.router.query import SinkQuery
 from penstock.router.sinks import SinkContext
@@ -19,6 +22,7 @@ BETWEEN = {"isTriggerActive": False, "message": "Waiting for data to arrive"}
 BEGINNING = {"isTriggerActive": False, "message": "Initializing sources"}
 IN_WORK = {"isTriggerActive": True, "message": "Processing new data"}
 SPARK: Any = None
+PLACE = StreamPartition("logs", 0)
 
 
 class Closable(Pigeon):
@@ -106,3 +110,30 @@ def test_a_sink_whose_query_does_not_end_is_left_alone(tmp_path: Path) -> None:
     query._query.hangs = True
     query.stop()
     assert sink.closed == 0
+
+
+class NoRows:
+    """A batch of which no row is for the sink, as Spark shows it."""
+
+    def __init__(self, columns: list[str]) -> None:
+        self._columns = columns
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+        return pa.table({name: pa.array([], pa.string()) for name in self._columns})
+
+
+def test_where_the_first_batch_began_is_taken_down_and_what_brought_nothing_is_not(
+    tmp_path: Path,
+) -> None:
+    """So that a replay of a part of it makes the whole of it again."""
+    within, life = context(tmp_path), {"logs": "5f2c"}
+    offsets = within.state_dir / "spark" / "offsets"
+    offsets.mkdir(parents=True)
+    for batch, end in enumerate((140, 180)):
+        position = json.dumps(Offsets({PLACE: end}, life).to_json())
+        (offsets / str(batch)).write_text(f"v1\n{{}}\n{position}")
+    query = Started(load(tmp_path), Closable(within), within, Offsets({PLACE: 40}, life))
+    for batch in (0, 0, 1):
+        frame: Any = NoRows(query._spans.columns)
+        query._deliver(frame, batch)
+    assert BatchJournal(within.state_dir).ends() == [Offsets({PLACE: 40}, life)]

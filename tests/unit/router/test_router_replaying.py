@@ -9,6 +9,7 @@ from typing_extensions import override
 from penstock.router import backfill
 from penstock.router.batches import BatchJournal
 from penstock.router.bounded import ReplayStoppedError
+from penstock.router.checkpoint import StartingOffsets
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition
 from penstock.router.errors import StoppedError
 from penstock.router.reading import LogState
@@ -248,3 +249,50 @@ def test_a_second_replay_of_a_run_counts_anew(tmp_path: Path) -> None:
     run: Any = Run(tmp_path)
     for _ in range(2):
         assert backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 10}, print) == 5
+
+
+def journal_of(directory: Path, *ends: int, begun: int) -> None:
+    home = directory / "checkpoint" / "lake"
+    home.mkdir(parents=True)
+    StartingOffsets(home.parent).extend(Offsets({PLACE: begun}, {"logs": "5f2c"}))
+    journal = BatchJournal(home)
+    for end in ends:
+        journal.note(Offsets({PLACE: end}, {"logs": "5f2c"}))
+
+
+@pytest.mark.usefixtures("quiet_sink")
+def test_a_range_that_begins_within_the_first_batch_is_widened_to_it(tmp_path: Path) -> None:
+    journal_of(tmp_path, 0, 6, 10, begun=0)
+    run: Any = Run(tmp_path)
+    backfill.backfill(run, "lake", {PLACE: 3}, {PLACE: 8}, print)
+    assert run.chunks == [(0, 6), (6, 10)]
+
+
+@pytest.mark.usefixtures("quiet_sink")
+@pytest.mark.parametrize("sink", [{"type": "parquet", "path": "/lake"}, {"type": "console"}])
+def test_batches_that_are_not_known_are_made_for_no_sink_that_would_have_the_records_twice(
+    tmp_path: Path, sink: dict[str, Any]
+) -> None:
+    """As where the journal has dropped its older half."""
+    journal_of(tmp_path, 6, 10, begun=0)
+    run: Any = Run(tmp_path, sinks={"lake": sink})
+    if sink["type"] == "console":
+        backfill.backfill(run, "lake", {PLACE: 3}, {PLACE: 8}, print)
+        assert run.chunks == [(3, 6), (6, 10)]
+        return
+    with pytest.raises(ConfigError, match="lake got offsets 3 to 5 in batches") as told:
+        backfill.backfill(run, "lake", {PLACE: 3}, {PLACE: 8}, print)
+    assert "begin with --from 6 or later" in told.value.fix
+    assert run.chunks == []
+    backfill.backfill(run, "lake", {PLACE: 6}, {PLACE: 8}, print)
+    assert run.chunks == [(6, 10)]
+
+
+@pytest.mark.usefixtures("quiet_sink")
+def test_a_batch_of_which_the_log_has_a_part_only_is_told_of(tmp_path: Path) -> None:
+    journal_of(tmp_path, 0, 6, 10, begun=0)
+    run: Any = Run(tmp_path)
+    run.state = LogState({PLACE: Readable(4, 10)}, {"logs": "5f2c"})
+    with pytest.raises(ConfigError, match="the log holds 4 to 9") as told:
+        backfill.backfill(run, "lake", {PLACE: 4}, {PLACE: 10}, print)
+    assert "begin with --from 6 or later" in told.value.fix

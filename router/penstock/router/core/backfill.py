@@ -1,9 +1,9 @@
 """Cutting a range of the log into the batches that a sink got, so that it knows them again."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.router.core.offsets import Offsets, StreamPartition, admit
+from penstock.router.core.offsets import Offsets, Readable, StreamPartition, admit
 
 Position = Mapping[StreamPartition, int]
 
@@ -17,7 +17,7 @@ class Chunk:
 
 
 def chunks(
-    first: Position, last: Position, ends: Sequence[Position], rows_max: int
+    first: Position, last: Position, known: Sequence[Position], rows_max: int
 ) -> Iterator[Chunk]:
     """Cut `first` to `last`.
 
@@ -28,11 +28,9 @@ def chunks(
     Args:
         first: Where the range begins, of every partition.
         last: Where it ends.
-        ends: The position behind each batch that is known, in their order, all of one life of
-            their streams.
+        known: As `known_ends` has them.
         rows_max: Records of a chunk whose batch is not known.
     """
-    known = _rising(ends, first)
     if not known:
         yield from _cut(first, last, rows_max)
         return
@@ -43,6 +41,22 @@ def chunks(
             yield Chunk(before, end)
         before = end
     yield from _cut(_higher(first, before), last, rows_max)
+
+
+def of_batches_not_known(
+    first: Position, last: Position, known: Sequence[Position], begun: Position
+) -> dict[StreamPartition, Readable]:
+    """What of a range was delivered in batches that are not known, where others are.
+
+    Args, as `chunks` and `known_ends` have them.
+    """
+    if not known:
+        return {}
+    spans = {
+        where: Readable(max(begin, begun.get(where, 0)), min(last[where], known[0][where]))
+        for where, begin in first.items()
+    }
+    return {where: span for where, span in spans.items() if span.start < span.end}
 
 
 def of_this_life(ends: Sequence[Offsets], incarnations: Mapping[str, str]) -> list[Position]:
@@ -58,11 +72,21 @@ def of_this_life(ends: Sequence[Offsets], incarnations: Mapping[str, str]) -> li
     return found
 
 
-def _rising(ends: Sequence[Position], first: Position) -> list[dict[StreamPartition, int]]:
-    """The batches of the last run from the beginning, each partition of `first` in each."""
-    found: list[dict[StreamPartition, int]] = []
+def known_ends(
+    ends: Sequence[Position], begun: Position, places: Iterable[StreamPartition]
+) -> list[Position]:
+    """Where the batches of the last run from the beginning ended, each of `places` in each.
+
+    Args:
+        ends: The position behind each batch that is known, in their order, all of one life of
+            their streams; the first may be where the first batch began.
+        begun: Where the job began, of what it reads; elsewhere it is the very beginning.
+        places: The partitions that are asked for.
+    """
+    places = tuple(places)
+    found: list[Position] = []
     for end in ends:
-        at = {where: end.get(where, 0) for where in first}
+        at = {where: end.get(where, begun.get(where, 0)) for where in places}
         if found and any(at[where] < offset for where, offset in found[-1].items()):
             found = []
         if not found or at != found[-1]:

@@ -5,8 +5,11 @@
 A file's name says which records it holds: stream, first characters of the stream's incarnation,
 partition, first and last offset. A batch that comes again, because the job was killed before Spark
 had noted its end, has the same records and so makes the same names: each file replaces its earlier
-self. Files are written below `PATH/_writing`, synced, and then renamed to their place, so a reader
-never sees half a file; what a killed job left there is removed when the job starts again.
+self. Dead letters are some of a batch's records, whose file may begin and end with the same ones:
+the name of theirs has a digest of all their offsets before `.parquet`, unless the file of the name
+without it holds just these records. Files are written below `PATH/_writing`, synced, and then
+renamed to their place, so a reader never sees half a file; what a killed job left there is removed
+when the job starts again.
 
 The names do change when a route's `where` was changed in between. So the sink notes in its state
 directory, before the first rename, which files the batch makes; when the batch comes again, those
@@ -15,11 +18,12 @@ that it does not make any more are removed, all of them if no row is led here an
 A row whose service is not known is in `service=__HIVE_DEFAULT_PARTITION__`, hive's name for null.
 """
 
+import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
@@ -43,6 +47,7 @@ _LOG_POSITION: Final = ("stream", "partition")
 _ORDER: Final = (*_PARTITIONED_BY, *_LOG_POSITION, "offset")
 _DICTIONARY_COLUMNS_EXCLUDED: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
 _NAME: Final = re.compile(r"(?P<partition>.+)-(?P<first>\d+)-(?P<last>\d+)(\.[0-9a-f]+)?\.parquet")
+_DIGEST_BYTES: Final = 4
 _PATH_SAFE: Final = " @+,:~"
 _DIRECTORY_NAME_BYTES_MAX: Final = 200
 """Of a hive directory's value; NAME_MAX is 255 on Linux."""
@@ -69,6 +74,7 @@ class ParquetLake(Sink):
         "the same batch makes the same files, which replace their earlier selves",
     )
     columns = ("*",)
+    knows_batches_only = True
 
     def __init__(self, config: ParquetSink, context: SinkContext) -> None:
         self._path = config.path.absolute()
@@ -108,7 +114,7 @@ class ParquetLake(Sink):
         written: list[tuple[Path, Path]] = []
         changed: list[Path] = []
         for directory, part in split_by_place(rows):
-            place = self._path / directory / self._file_name(part)
+            place = self._place_of(directory, part)
             fresh = self._writing / f"{len(written):06d}.unfinished"
             self._write_file(fresh, part)
             written.append((fresh, place))
@@ -147,11 +153,14 @@ class ParquetLake(Sink):
             path.unlink()
         return [path.parent for path in removed]
 
-    def _file_name(self, part: pa.Table) -> str:
+    def _place_of(self, directory: str, part: pa.Table) -> Path:
         place = (part.column(name)[0].as_py() for name in _LOG_POSITION)
-        offsets = part.column("offset")
-        first, last = offsets[0].as_py(), offsets[len(offsets) - 1].as_py()
-        return f"{self._context.place_tag(*place)}-{first:020d}-{last:020d}.parquet"
+        offsets = part.column("offset").to_pylist()
+        stem = f"{self._context.place_tag(*place)}-{offsets[0]:020d}-{offsets[-1]:020d}"
+        usual = self._path / directory / f"{stem}.parquet"
+        if not self._context.of_letters or _holds(usual, offsets):
+            return usual
+        return usual.with_name(f"{stem}.{digest_of(offsets)}.parquet")
 
     def _write_file(self, path: Path, part: pa.Table) -> None:
         with path.open("wb") as file:
@@ -173,6 +182,24 @@ def write_parquet(part: pa.Table, file: BinaryIO, compression: str) -> None:
             if field.name not in _DICTIONARY_COLUMNS_EXCLUDED and not pa.types.is_nested(field.type)
         ],
     )
+
+
+def digest_of(offsets: Sequence[int]) -> str:
+    """For a name that only the rows of these offsets have."""
+    text = ",".join(map(str, offsets)).encode()
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _holds(path: Path, offsets: list[int]) -> bool:
+    """Whether the file is there, and has the rows of these offsets and no others."""
+    if not path.exists():
+        return False
+    try:
+        with pq.ParquetFile(path) as file:
+            same_count = file.metadata.num_rows == len(offsets)
+            return same_count and file.read(["offset"])["offset"].to_pylist() == offsets
+    except pa.ArrowInvalid:  # damaged, or another tool's
+        return False
 
 
 def split_by_place(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

@@ -18,7 +18,6 @@ that AWS's tools find: environment, profile, web identity, the machine's or cont
 No object is to blame for a refusal with 4xx but one that is too large: the rest waits.
 """
 
-import hashlib
 import io
 import json
 import re
@@ -38,7 +37,7 @@ from penstock.router.errors import UnavailableError
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.parquet import is_repeated, split_by_place, write_parquet
+from penstock.router.sinks.parquet import digest_of, is_repeated, split_by_place, write_parquet
 from penstock.router.sinks.request_settings import HttpSettings, RequestBatch, Secret
 from penstock.router.sinks.requests import Faulty, Item, Request, cut
 from penstock.router.sinks.settings import Seconds
@@ -50,7 +49,6 @@ _PLACE: Final = "penstock_place"
 """The column that remembers where a row stands in the batch."""
 
 _DELETED: Final = (200, 204, 404)
-_DIGEST_BYTES: Final = 4
 
 
 class S3Sink(HttpSettings):
@@ -91,6 +89,7 @@ class S3(HttpRequestSink):
         "the same batch makes the same keys, and an object is put only where there is none",
     )
     columns = ("*",)
+    knows_batches_only = True
 
     def __init__(self, config: S3Sink, context: SinkContext) -> None:
         super().__init__(config, context)
@@ -245,12 +244,10 @@ class S3(HttpRequestSink):
     def _key_of(self, request: Request) -> str:
         offsets = self._rows.column("offset").take(list(request.rows)).to_pylist()
         first = self._rows.slice(request.rows[0], 1).select(["stream", "partition"]).to_pylist()[0]
-        text = ",".join(map(str, offsets)).encode()
-        digest = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
         context = self.context
         place = self._tag + context.place_tag(first["stream"], first["partition"])
         span = f"{offsets[0]:020d}-{offsets[-1]:020d}"
-        return f"{request.lane}/{place}-{span}.{digest}.parquet"
+        return f"{request.lane}/{place}-{span}.{digest_of(offsets)}.parquet"
 
     def _keep_note(self) -> None:
         write_whole(self._note, json.dumps(self._noted).encode())

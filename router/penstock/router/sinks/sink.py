@@ -61,6 +61,7 @@ class SinkContext:
         letter_stream: Where dead letters go as well; None for nowhere.
         originals: The rows in work before transforms; dead letters hold those.
         tracer: Has spans of batches; None: there are none.
+        of_letters: Whether the rows are dead letters: of a batch's records some, or of several.
     """
 
     job: str
@@ -75,6 +76,7 @@ class SinkContext:
     letter_stream: LetterStream | None = None
     originals: Originals = field(default_factory=Originals)
     tracer: Tracer | None = None
+    of_letters: bool = False
 
     def wait(self, seconds: float) -> None:
         """Let time pass.
@@ -127,6 +129,9 @@ class Sink(Protocol):
 
     columns: tuple[str, ...]
     """The columns that `write` needs."""
+
+    knows_batches_only: ClassVar[bool] = False
+    """Whether it knows records again only if they come in the batches of the first time."""
 
     def __init__(self, config: Any, context: SinkContext) -> None:
         """Take an instance of `config_class`; nothing is connected or written yet."""
