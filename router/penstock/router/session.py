@@ -196,7 +196,7 @@ def _secrets(config: Spark) -> dict[str, str]:
             f"spark.secret_file: {config.secret_file}: {error.strerror}",
             fix="name a file that this user may read",
         ) from None
-    if not secret or "\n" in secret:
+    if not secret or not secret.isprintable():
         raise ConfigError(
             f"spark.secret_file: {config.secret_file}: one line is expected",
             fix="put the cluster's spark.authenticate.secret there",

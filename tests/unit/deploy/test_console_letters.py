@@ -85,6 +85,11 @@ async def test_why_nothing_is_done_is_told(config: ConsoleConfig, tmp_path: Path
     (tmp_path / "actions.token").write_text("another\n")
     with pytest.raises(UnavailableError, match="that is not the token"):
         await doors.about_letters("router", {"do": "list"})
+    for held in (b"two\nlines", b"two\xfflines"):
+        (tmp_path / "actions.token").write_bytes(held)
+        with pytest.raises(UnavailableError, match="one line of printable text") as told:
+            await doors.about_letters("router", {"do": "list"})
+        assert "two" not in str(told.value)
     (tmp_path / "actions.token").unlink()
     with pytest.raises(UnavailableError, match=r"actions\.token"):
         await doors.about_letters("router", {"do": "list"})

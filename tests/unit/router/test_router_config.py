@@ -143,9 +143,10 @@ def test_a_clusters_secret_is_of_its_file_and_on_no_command_line(tmp_path: Path)
     spark = Spark(master="spark://a:1", secret_file=secret, conf={"spark.hadoop.x.secret.key": "k"})
     with pytest.raises(ConfigError, match="No such file"):
         session_settings("x", spark, tmp_path)
-    secret.write_text("one\ntwo\n")
-    with pytest.raises(ConfigError, match="one line"):
-        session_settings("x", spark, tmp_path)
+    for held in ("one\ntwo\n", "one\0two"):
+        secret.write_text(held)
+        with pytest.raises(ConfigError, match="one line"):
+            session_settings("x", spark, tmp_path)
     secret.write_text("hush\n")
     found = session_settings("x", spark, tmp_path)
     assert (found["spark.authenticate"], found["spark.authenticate.secret"]) == ("true", "hush")

@@ -171,6 +171,14 @@ def test_a_database_has_the_limits_that_its_driver_knows(uri: str, limited: dict
     assert found.password == make_url(uri).password
 
 
-def test_a_uri_that_is_none_is_told_of() -> None:
-    with pytest.raises(ValueError, match="uri: Could not parse"):
-        limited_uri("no uri", 1.0)
+@pytest.mark.parametrize(
+    "uri", ["no uri", "postgresql+psycopg://u:hush@hush:hush@h/db", "postgresql://u:hush@h:hush/db"]
+)
+def test_a_uri_that_is_none_is_told_of_without_a_part_of_it(uri: str) -> None:
+    """The library takes what stands behind an @ in the password for the host and its port."""
+    with (
+        pytest.raises(SettingError, match=r"uri: it cannot be read.*percent-encoded") as told,
+        blaming_settings({"uri": uri}),
+    ):
+        limited_uri(uri, 1.0)
+    assert "hush" not in str(told.value)

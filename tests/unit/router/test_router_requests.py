@@ -11,7 +11,9 @@ from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, Too
 from penstock.router.sinks import make_sink
 from penstock.router.sinks.http import HttpPost, HttpSink
 from penstock.router.sinks.request_settings import Secret
+from penstock.router.sinks.table import sink_kind
 from penstock.router.sinks.transport import compressed, retry_after_s
+from penstock.service import ConfigError
 from tests.support.sink_batches import batch, context, log_record
 
 
@@ -130,3 +132,39 @@ def test_a_secret_in_a_file_is_read_each_time(tmp_path: Path) -> None:
     assert "hush" not in repr(Secret.model_validate("hush"))
     with pytest.raises(ValueError, match="give the secret itself"):
         Secret.model_validate({})
+
+
+ODD_SECRETS = [
+    b"hush\nhush",
+    b"hush\r\n x: hush",
+    b"hush\0hush",
+    "hush\u017e".encode(),
+    b"hush\xff",
+]
+
+
+@pytest.mark.parametrize("held", ODD_SECRETS)
+def test_a_secret_that_is_no_header_is_told_of_and_not_shown(tmp_path: Path, held: bytes) -> None:
+    """What the library says of one repeats it."""
+    (tmp_path / "token").write_bytes(held)
+    config = {"type": "loki", "url": "http://127.0.0.1:1", "token": {"file": tmp_path / "token"}}
+    sink: Any = make_sink(sink_kind("loki").config.model_validate(config), context(tmp_path))
+    sink.open()
+    (request,), _ = sink._requests(batch([log_record(0)]))
+    verdict = sink.exchange(request, 1)
+    assert isinstance(verdict, Paused)
+    assert "hush" not in verdict.reason
+
+
+def test_an_at_sign_in_a_password_of_postgres_is_told_of(tmp_path: Path) -> None:
+    """libpq takes what stands behind it for host and port, and would tell of them."""
+    kind = sink_kind("postgres")
+    for dsn in ("postgresql://u:p@hush:hush@h/db", "host=h port=hush", "host=h hush"):
+        config = kind.config.model_validate({"type": "postgres", "dsn": dsn})
+        with pytest.raises(ConfigError, match=r"sinks\.\w+\.dsn: ") as told:
+            make_sink(config, context(tmp_path)).open()
+        assert "hush" not in str(told.value)
+        assert "%40" in told.value.fix
+    for dsn in ("host=a,b port=5432,5433", "host=a,b port=,5433", "postgresql://u:p%40@h/db"):
+        config = kind.config.model_validate({"type": "postgres", "dsn": dsn})
+        make_sink(config, context(tmp_path)).open()

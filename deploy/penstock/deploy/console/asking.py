@@ -5,6 +5,7 @@ import json
 import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -117,7 +118,7 @@ async def _request(
         if posted is not None:
             lines += [f"Authorization: Bearer {posted.token}", f"Content-Length: {len(sent)}"]
         elif secure and access.token_file is not None:
-            lines.append(f"Authorization: Bearer {access.token_file.read_text().strip()}")
+            lines.append(f"Authorization: Bearer {one_line_of(access.token_file)}")
         writer.write("\r\n".join([*lines, "", ""]).encode() + sent)
         head, _, body = (await _read_all(reader)).partition(b"\r\n\r\n")
     finally:
@@ -127,6 +128,23 @@ async def _request(
         msg = "what answers there does not speak HTTP"
         raise ValueError(msg)
     return int(words[1]), body
+
+
+def one_line_of(path: Path) -> str:
+    """The token in a file, as a header can hold it.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It holds something else, which is not shown.
+    """
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        token = ""
+    if not token or not token.isprintable():
+        msg = f"{path}: one line of printable text is expected"
+        raise ValueError(msg)
+    return token
 
 
 def port_of(url: str) -> int:

@@ -87,6 +87,13 @@ def token_of(path: Path) -> str:
         raise ConfigError(
             f"token_file: {path}: {error.strerror}", fix="name a file that the console may read"
         ) from None
+    except UnicodeDecodeError:
+        token = ""
+    if token and not token.isprintable():
+        raise ConfigError(
+            f"token_file: {path} holds something else than one line of printable text",
+            fix="remove it, and one is made",
+        )
     if len(token) < _TOKEN_LENGTH_MIN:
         raise ConfigError(
             f"token_file: {path} holds fewer than {_TOKEN_LENGTH_MIN} characters",

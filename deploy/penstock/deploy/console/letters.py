@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from penstock.deploy.console.asking import Posted, ask_json
+from penstock.deploy.console.asking import Posted, ask_json, one_line_of
 from penstock.deploy.console.config import ConsoleConfig, is_loopback
 from penstock.logd.errors import UnavailableError
 
@@ -38,9 +38,11 @@ class RouterDoors:
             )
         self._check(router, url)
         try:
-            token = path.read_text().strip()
+            token = one_line_of(path)
         except OSError as error:
             raise UnavailableError(f"{path}: {error.strerror}") from None
+        except ValueError as error:
+            raise UnavailableError(str(error)) from None
         posted = Posted(dict(wanted), token)
         address = f"{url.rstrip('/')}{PATH}"
         answer = await ask_json(address, config.access, timeout_s=config.timeout_s, posted=posted)

@@ -12,9 +12,8 @@ the other one unseen, so it is kept from trying again by itself. What a commit t
 written is part of no snapshot; removing orphan files is maintenance.
 
 The catalog is whatever the library knows: REST, SQL, Glue, Hive. A store or catalog that fails is
-no record's fault. A REST catalog that falls silent is given up after `timeout_s`
-(`sinks.iceberg_catalog`), one of SQL when its driver does (`connect_timeout` in its URI), and so is
-one of Glue (a minute). Hive's client waits for as long as the connection stands.
+no record's fault. A catalog that falls silent is given up after `timeout_s`, or after a minute
+(Glue, DynamoDB): `sinks.iceberg_catalog` says what the client of each can be told.
 """
 
 import json

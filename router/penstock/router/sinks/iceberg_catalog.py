@@ -132,8 +132,11 @@ def limited_uri(uri: str, limit_s: float) -> str:
     alchemy = needed("sqlalchemy", extra="iceberg")
     try:
         url = alchemy.make_url(uri)
-    except alchemy.exc.ArgumentError as error:
-        raise ValueError(f"uri: {error}") from None
+    except (alchemy.exc.ArgumentError, ValueError):  # whose words are parts of it
+        raise ValueError(
+            "uri: it cannot be read; write it as DIALECT+DRIVER://USER:PASSWORD@HOST:PORT/DATABASE,"
+            " and each of @ : / ? # % in the password percent-encoded (@ is %40)"
+        ) from None
     seconds, ms = str(max(round(limit_s), 2)), str(max(round(limit_s * 1000), 1))
     driver = url.drivername.partition("+")[2] or {"postgresql": "psycopg2", "mysql": "mysqldb"}.get(
         url.drivername, ""

@@ -123,13 +123,21 @@ class Postgres(RequestSink):
             ConfigError: It is none. What it says is not shown: there is a password in it.
         """
         try:
-            needed("psycopg.conninfo", extra="postgres").conninfo_to_dict(self._config.dsn.read())
+            said = needed("psycopg.conninfo", extra="postgres").conninfo_to_dict(
+                self._config.dsn.read()
+            )
         except (OSError, self._psycopg.ProgrammingError) as error:
             reason = str(error) if isinstance(error, OSError) else "libpq cannot read it"
-            raise ConfigError(
-                f"sinks.{self.context.sink}.dsn: {reason}",
-                fix="write it as postgresql://USER:PASSWORD@HOST:5432/DATABASE",
-            ) from None
+        else:
+            ports = str(said.get("port") or "").split(",")
+            if all(port.isdecimal() or not port for port in ports):
+                return
+            reason = "its port is no number"  # as where an @ of the password ends it
+        raise ConfigError(
+            f"sinks.{self.context.sink}.dsn: {reason}",
+            fix="write it as postgresql://USER:PASSWORD@HOST:5432/DATABASE, and each of @ : / ? # %"
+            " in the password percent-encoded (@ is %40)",
+        )
 
     @override
     def close(self) -> None:

@@ -137,9 +137,12 @@ class Secret(Settings):
         """The secret now.
 
         Raises:
-            OSError: The file cannot be read.
+            OSError: The file cannot be read, or is no text.
         """
         if self.file is not None:
-            return self.file.read_text().strip()
+            try:
+                return self.file.read_text(encoding="utf-8").strip()
+            except UnicodeDecodeError:
+                raise PermissionError(f"{self.file} is no text in UTF-8") from None
         assert self.value is not None
         return self.value.get_secret_value().strip()
