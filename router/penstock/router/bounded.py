@@ -23,7 +23,7 @@ from penstock.router.errors import DataLossError, LogUnavailableError, StoppedEr
 from penstock.router.feed import Feed
 from penstock.router.frames import Steps, read
 from penstock.router.letter_stream import NatsLetterStream
-from penstock.router.letters import Letter, LetterFile, as_rows
+from penstock.router.letters import Letter, LetterFile, OddLetterError, as_rows
 from penstock.router.owners import require_its_user, require_room_for_letters
 from penstock.router.query import first_lines, logd_options
 from penstock.router.reading import LogReading, LogState
@@ -204,15 +204,19 @@ def replay_letters(
 
     Raises:
         ConfigError: A target is no sink of the job's.
+        OddLetterError: Of a file not every letter can be delivered; all other files are.
         RunFailedError: Spark or the sink failed; the files told of are delivered.
         ReplayStoppedError: `run.stop` was set; likewise.
     """
     targets: dict[str, _Target] = {}
+    odd: dict[str, OddLetterError] = {}
     progress, batches = run.progress, count()
     progress.unit, progress.of = "files", len(files)
     progress.done = progress.records = 0  # a run may have had a replay before
     with ExitStack() as stack:
         for file in files:
+            if file.name in odd:
+                continue  # it would take the place of the one that stays
             name = sink or file.sink
             if name not in targets:
                 targets[name] = _Target.open(run, name)
@@ -220,12 +224,21 @@ def replay_letters(
             progress.sink, progress.meter = name, targets[name].context.meter
             try:
                 _replay_file(run, targets[name], file, batches, tell)
+            except OddLetterError as error:
+                odd[file.name] = error
+                tell(f"{file.name}: passed over: {error}")
+                continue
             except StoppedError:
                 raise ReplayStoppedError(
                     f"the replay of dead letters was stopped after {progress}",
                     fix="the same replay, asked for again, goes on from there",
                 ) from None
             progress.done += 1
+    for one in odd.values():
+        raise OddLetterError(
+            f"passed over with others like it: {one}" if len(odd) > 1 else str(one),
+            fix=f"{one.fix}; the other files were delivered, and a replay anew takes the rest",
+        )
     return progress.records
 
 

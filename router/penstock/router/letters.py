@@ -53,6 +53,10 @@ CODES_MAX: Final = 20
 """Codes that a summary tells apart; the rest are `others`."""
 
 
+class OddLetterError(ConfigError):
+    """A file holds something else than letters, or one of which no row can be made."""
+
+
 @dataclass(frozen=True, slots=True)
 class LetterFile:
     """One file of letters.
@@ -76,10 +80,12 @@ class LetterFile:
         """Its letters, in the log's order, one at a time.
 
         Raises:
-            ConfigError: It holds something else.
+            OddLetterError: It holds something else.
         """
+        at = 0
         for line in self._lines(0):
-            yield self._letter(line)
+            yield self._letter(line, at)
+            at += len(line)
 
     def summary(self) -> dict[str, Any]:
         """What it holds, in a few words."""
@@ -105,13 +111,13 @@ class LetterFile:
         sink has delivered is left out.
 
         Raises:
-            ConfigError: It holds something else, or of a letter no row can be made.
+            OddLetterError: It holds something else, or of a letter no row can be made.
         """
         at = self._delivered(target)
         piece: list[Letter] = []
         size = 0
         for line in self._lines(at):
-            letter = self._letter(line)
+            letter = self._letter(line, at + size)
             if (problem := problem_with_row(letter)) is not None:
                 raise self._cannot_go(letter, problem)
             piece.append(letter)
@@ -128,7 +134,7 @@ class LetterFile:
         """For a sink that sends them along.
 
         Raises:
-            ConfigError: One is not said.
+            OddLetterError: One is not said.
         """
         for letter in letters:
             if letter.get("subject") is None:
@@ -180,20 +186,31 @@ class LetterFile:
                 fix="let this user read it, or move it out of there",
             ) from None
 
-    def _letter(self, line: bytes) -> Letter:
+    def _letter(self, line: bytes, at: int) -> Letter:
+        """What a line holds that begins at this byte."""
         try:
             letter = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise self._is_none(str(error)) from None
+            raise self._is_none(f"line {self._number(at)}: {error}") from None
         if not isinstance(letter, dict):
-            raise self._is_none("a line is no JSON object")
+            raise self._is_none(f"line {self._number(at)} is no JSON object")
         if (problem := problem_with_place(letter)) is not None:
-            raise self._is_none(f"a line {problem}")
+            raise self._is_none(f"line {self._number(at)} {problem}")
         return letter
 
-    def _cannot_go(self, letter: Letter, problem: str) -> ConfigError:
+    def _number(self, at: int) -> int:
+        """Of the line that begins at this byte."""
+        count, size = 1, 0
+        for line in self._lines(0):
+            size += len(line)
+            if size > at:
+                break
+            count += 1
+        return count
+
+    def _cannot_go(self, letter: Letter, problem: str) -> OddLetterError:
         where = f"{letter['stream']}/{letter['partition']} offset {letter['offset']}"
-        return ConfigError(
+        return OddLetterError(
             f"{self.path}: the letter of {where!r} {problem}",
             fix="correct that line, or move it out of there; then replay again",
         )
@@ -204,9 +221,10 @@ class LetterFile:
             fix="ask again; a replay goes on from where the file is now",
         )
 
-    def _is_none(self, why: str) -> ConfigError:
-        return ConfigError(
-            f"{self.path}: no file of dead letters: {why}", fix="move it out of there"
+    def _is_none(self, why: str) -> OddLetterError:
+        return OddLetterError(
+            f"{self.path}: no file of dead letters: {why}",
+            fix="correct that line, or move it out of there",
         )
 
     def begin(self) -> "LetterFile":

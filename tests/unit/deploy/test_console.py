@@ -18,7 +18,7 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.deploy.console import daemon
-from penstock.deploy.console.asking import ask_json, one_line_of
+from penstock.deploy.console.asking import ask_json
 from penstock.deploy.console.config import AccessSection, ConsoleConfig
 from penstock.deploy.console.daemon import CONNECTIONS_MAX, Console
 from penstock.deploy.console.door import Door, token_of
@@ -222,20 +222,6 @@ def test_each_part_is_shown_its_own_token_and_no_other(tmp_path: Path) -> None:
     for wrong in ({"c": tmp_path / "mine"}, {"b": tmp_path / "mine"}):
         with pytest.raises(ValidationError, match="no such part with an address of https"):
             ConsoleConfig(parts=parts | {"b": "http://b:1"}, part_tokens=wrong)
-
-
-def test_a_token_of_several_lines_is_shown_to_nobody(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    for held in (b"two lines of\na token that is long", b"\xff" * 40):
-        token.write_bytes(held)
-        with pytest.raises(ConfigError, match="token_file") as error:
-            token_of(token)
-        assert "lines of" not in str(error.value)
-        with pytest.raises(ValueError, match="one line of printable text") as told:
-            one_line_of(token)
-        assert "lines of" not in str(told.value)
-    token.write_text("a token that is long\n")
-    assert one_line_of(token) == "a token that is long"
 
 
 def test_actions_need_the_token(console: Console, log: FakeConsoleLog) -> None:

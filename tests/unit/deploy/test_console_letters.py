@@ -10,14 +10,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from penstock.deploy.console import letters
-from penstock.deploy.console.asking import Answer
+from penstock.deploy.console.asking import Answer, one_line_of
 from penstock.deploy.console.config import AccessSection, ConsoleConfig
+from penstock.deploy.console.door import token_of
 from penstock.deploy.console.letters import PATH, RouterDoors
 from penstock.deploy.console.polling import Polling
 from penstock.deploy.core.rates import Rates
 from penstock.logd.errors import UnavailableError
 from penstock.router import replays
-from penstock.service import AdminAccess, Health, Status, Visitor, admin_server
+from penstock.service import AdminAccess, ConfigError, Health, Status, Visitor, admin_server
 from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority
 
@@ -152,3 +153,17 @@ async def test_what_a_part_is_its_last_answer_says(job: Job) -> None:
     task.cancel()
     assert polling.component_of("router") == "collector"
     server.close()
+
+
+def test_a_token_of_several_lines_is_shown_to_nobody(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    for held in (b"two lines of\na token that is long", b"\xff" * 40):
+        token.write_bytes(held)
+        with pytest.raises(ConfigError, match="token_file") as error:
+            token_of(token)
+        assert "lines of" not in str(error.value)
+        with pytest.raises(ValueError, match="one line of printable text") as told:
+            one_line_of(token)
+        assert "lines of" not in str(told.value)
+    token.write_text("a token that is long\n")
+    assert one_line_of(token) == "a token that is long"

@@ -307,3 +307,44 @@ def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(
     assert list((tmp_path / "dead").rglob("*.position")) == []
     found = dataset(tmp_path / "lake", format="parquet", partitioning="hive").to_table()
     assert sorted(found["offset"].to_pylist()) == list(range(25))
+
+
+def test_an_odd_letter_keeps_no_other_file_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays as it is, and so do letters that would take its place."""
+    monkeypatch.setattr(letters, "PIECE_LETTERS", 2)
+    odd = big(tmp_path, 5)
+    lines = odd.path.read_text().splitlines()
+    for name, line in (("again", '{"stream": "logs"}'), ("big", lines[3].replace("time", "when"))):
+        held = [*lines[:3], line, lines[4]]
+        (odd.path.parent / f"{name}.ndjson").write_text("\n".join(held) + "\n")
+    refuse(tmp_path, 7)
+    sinks = {"lake": {"type": "parquet", "path": str(tmp_path / "lake")}}
+    config = load(tmp_path, sinks=sinks, checkpoint_dir=str(tmp_path / "checkpoint"))
+    session: Any = None
+    dead, said = tmp_path / "dead", list[str]()
+
+    def replay() -> int:
+        run = RunWithoutSpark(config, session, LogState({}, {}), None, SystemClock())
+        return replay_letters(run, find_letters(dead), None, said.append)
+
+    with pytest.raises(ConfigError, match=r"again\.ndjson: .*line 4 says nothing usable") as told:
+        replay()
+    assert "correct that line" in told.value.fix
+    assert "the other files were delivered" in told.value.fix
+    assert [line.partition(": ")[2][:11] for line in said] == [
+        "passed over",
+        "passed over",
+        "1 of 1 to l",
+    ]
+    assert "offset 3" in said[1]
+    newer = dead / "lake" / "again.ndjson"
+    newer.write_text(lines[0] + "\n")
+    with pytest.raises(ConfigError, match="passed over with others like it"):
+        replay()
+    assert newer.exists(), "else it would have taken the place of the odd one"
+    for name in ("again", "big"):
+        (dead / "lake" / "replaying" / f"{name}.ndjson").write_text("\n".join(lines) + "\n")
+    assert replay() == 3 + 3 + 1, "the first two of each were delivered"
+    assert find_letters(dead) == []

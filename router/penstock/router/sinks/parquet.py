@@ -196,8 +196,10 @@ def _holds(path: Path, offsets: list[int]) -> bool:
         return False
     try:
         with pq.ParquetFile(path) as file:
-            same_count = file.metadata.num_rows == len(offsets)
-            return same_count and file.read(["offset"])["offset"].to_pylist() == offsets
+            if file.metadata.num_rows != len(offsets):
+                return False
+            found: list[int] = file.read(["offset"])["offset"].to_pylist()
+            return found == offsets
     except pa.ArrowInvalid:  # damaged, or another tool's
         return False
 
