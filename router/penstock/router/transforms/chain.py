@@ -87,7 +87,8 @@ class Chain:
 
     def _step(self, work: "_Work", index: int, step: Transform, batch: int) -> None:
         if step.sample is not None:
-            work.keep(sampling.kept(work.table, step.sample), "sample")
+            nth = sum(it.sample is not None for it in self._steps[:index])
+            work.keep(sampling.kept(work.table, step.sample, nth), "sample")
             work.table = sampling.weigh(work.table, work.records, step.sample.rate)
             work.changed = True
         elif step.dedupe is not None:

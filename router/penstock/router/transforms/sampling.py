@@ -1,11 +1,12 @@
-"""Sampling: which records are kept is told by their trace, so that every sampler keeps the same.
+"""Sampling: which records are kept is told by their trace, so that its records go together.
 
-A trace id gives its last 56 bits, as OpenTelemetry's consistent probability sampling has it; any
-other text the first 56 of its BLAKE2b. A record is kept where that number reaches a threshold, so
-what is kept at one rate is kept at every higher one, here and by OpenTelemetry's own samplers.
+The trace's id decides, or what `by` names: the first 56 bits of its BLAKE2b are a number, and a
+record is kept where that reaches a threshold. The hash is keyed by which `sample` step of its route
+it is, and by `seed`. So all routes keep the same traces, who keeps a larger share keeps every trace
+that others keep, and yet a step decides anew of what an emitter, a collector or a step before it
+has kept: only then is the product of their weights how many records each one stands for.
 """
 
-import re
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -17,7 +18,6 @@ from penstock.router.transforms.fields import parse_field
 from penstock.router.transforms.settings import Sample
 
 _RANGE: Final = 1 << 56
-_TRACE_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def sample_columns(settings: Sample) -> set[str]:
@@ -26,11 +26,12 @@ def sample_columns(settings: Sample) -> set[str]:
     return {field.column or field.path[0], "record_id", "stream", "partition", "offset"}
 
 
-def kept(table: pa.Table, settings: Sample) -> pa.Array:
-    """Which rows stay."""
+def kept(table: pa.Table, settings: Sample, nth: int) -> pa.Array:
+    """Which rows stay at a route's `nth` step of this kind, from 0 on."""
     threshold = round((1 - settings.rate) * _RANGE)
     coded = _deciding(table, settings).dictionary_encode()
-    stays = [randomness(text) >= threshold for text in coded.dictionary.to_pylist()]
+    salt = f"router/{nth}/{settings.seed}"
+    stays = [randomness(text, salt) >= threshold for text in coded.dictionary.to_pylist()]
     return pa.array(stays, pa.bool_()).take(coded.indices)
 
 
@@ -46,11 +47,10 @@ def weigh(table: pa.Table, records: list[dict[str, Any]], rate: float) -> pa.Tab
     return table.set_column(at, table.schema.field(at), weights)
 
 
-def randomness(text: str) -> int:
-    """A number below 2^56 that is the same for the same text, everywhere."""
-    if _TRACE_ID.fullmatch(text):
-        return int(text[-14:], 16)
-    return int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big")
+def randomness(text: str, salt: str) -> int:
+    """A number below 2^56 that is the same for the same text and salt, everywhere."""
+    digest = blake2b(text.encode(), digest_size=7, key=salt.encode()).digest()
+    return int.from_bytes(digest, "big")
 
 
 def _deciding(table: pa.Table, settings: Sample) -> pa.Array:

@@ -104,6 +104,7 @@ class Sample(Settings):
 
     rate: Annotated[float, Field(gt=0, lt=1)]
     by: Textual | Literal["trace_id"] = "trace_id"
+    seed: Annotated[str, Field(max_length=32, pattern=r"^[\x20-\x7e]*$")] = ""
 
     @model_validator(mode="after")
     def _rate_is_exact_enough(self) -> Self:
