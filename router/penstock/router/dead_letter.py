@@ -11,7 +11,7 @@ replaces its file. Letters that were replayed lie in `DIR/SINK/done`.
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,6 @@ from penstock.router.views import MARKS
 
 _PLACE: Final = ["stream", "partition", "offset"]
 _WANTED: Final = (*_PLACE, "subject", "timestamp_ns", "key", "value")
-_REASON: Final = "_reason"
 LETTERS_MAX: Final = 5000
 """Of one file, so that not too many are held in memory at once."""
 
@@ -62,7 +61,7 @@ def lay_aside(rows: pa.Table, reason: Reason, context: SinkContext) -> list[Path
         reason: Why.
         context: The sink's.
     """
-    return _lay_aside(rows, [reason], context)
+    return lay_each_aside(rows, [reason] * rows.num_rows, context)
 
 
 def lay_malformed_aside(rows: pa.Table, context: SinkContext) -> list[Path]:
@@ -74,40 +73,50 @@ def lay_malformed_aside(rows: pa.Table, context: SinkContext) -> list[Path]:
     """
     reasons = [Reason(MALFORMED, text) for text in rows.column("malformed_reason").to_pylist()]
     names = ["value" if name == "malformed_value" else name for name in rows.column_names]
-    return _lay_aside(rows.rename_columns(names), reasons, context)
+    return lay_each_aside(rows.rename_columns(names), reasons, context)
 
 
-def _lay_aside(rows: pa.Table, reasons: list[Reason], context: SinkContext) -> list[Path]:
-    """`reasons`: one for each row, or one for all."""
-    numbers = range(rows.num_rows) if len(reasons) > 1 else [0] * rows.num_rows
-    rows = rows.append_column(_REASON, pa.array(numbers, pa.int64()))
-    order = [(name, "ascending") for name in _PLACE]
-    rows = rows.take(pc.sort_indices(rows, sort_keys=order))
+def lay_each_aside(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> list[Path]:
+    """Keep refused rows and count them, each with its own reason: as few files as can be.
+
+    Args:
+        rows: As for `lay_aside`; in any order.
+        reasons: One for each row.
+        context: The sink's.
+
+    Raises:
+        StoppedError: The sink is to stop and not all files are written; the rows come again.
+    """
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in _PLACE])
+    rows, reasons = rows.take(order), [reasons[number] for number in order.to_pylist()]
+    originals = context.originals.of(rows)
     places = rows.select(_PLACE[:2]).group_by(_PLACE[:2], use_threads=False)
-    paths, begin = [], 0
+    paths: list[Path] = []
+    begin = 0
     for place in places.aggregate([([], "count_all")]).to_pylist():
         end = begin + place["count_all"]
         for first in range(begin, end, LETTERS_MAX):
-            piece = rows.slice(first, min(LETTERS_MAX, end - first))
-            paths.append(_keep(piece, reasons, context))
+            if paths:
+                context.wait(0)
+            last = min(first + LETTERS_MAX, end)
+            piece = originals.slice(first, last - first)
+            paths.append(_keep(piece, reasons[first:last], context))
         begin = end
     context.meter.failed("dead_letters", records=rows.num_rows)
     return paths
 
 
-def _keep(rows: pa.Table, reasons: list[Reason], context: SinkContext) -> Path:
-    """One file of rows of one partition, in their order."""
+def _keep(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> Path:
+    """One file of rows of one partition, in their order and as they lie in the log."""
     first, last = rows.slice(0, 1).to_pylist()[0], rows.column("offset")[rows.num_rows - 1].as_py()
     tag = context.stream_tag(first["stream"])
     name = f"{tag}-{first['partition']}-{first['offset']:020d}-{last:020d}.ndjson"
     path = context.dead_letters / context.sink / name
     moment = datetime.fromtimestamp(context.clock.unix_ns() // 10**9, UTC).isoformat()
     about = {"time": moment, "job": context.job, "sink": context.sink}
-    numbers = rows.column(_REASON).to_pylist()
-    originals = context.originals.of(rows)
     lines = [
-        json.dumps(about | row | _why(reasons[number]))
-        for number, row in zip(numbers, _rows(originals, context), strict=True)
+        json.dumps(about | row | _why(reason))
+        for reason, row in zip(reasons, _rows(rows, context), strict=True)
     ]
     write_whole(path, ("\n".join(lines) + "\n").encode())
     if context.letter_stream is not None:

@@ -49,6 +49,7 @@ _MAPPED: Final = frozenset({"labels", "timestamp", "line", "metadata"})
 """What the step `map: loki` made of a record."""
 _METADATA_FIELDS: Final = ("severity_text", "severity_number", "trace_id", "span_id", "event_name")
 _SECTIONS: Final = ("attributes", "context", "resource")
+_ID: Final = "penstock_id"
 _METADATA_BYTES_MAX: Final = 48 * 1024
 """Loki's own limit is 64 KB and 128 names for an entry; what is beyond is in the record."""
 _METADATA_NAMES_MAX: Final = 100
@@ -91,11 +92,11 @@ class Loki(HttpRequestSink):
             named = record["labels"].items()
             labels = {name: value for name, value in named if name and value not in (None, "")}
             line, time_text = record["line"], record["timestamp"]
-            metadata = _fitted(record["metadata"].items())
+            metadata = _fitted(("metadata", *it) for it in record["metadata"].items())
         else:
             labels, time_text = self._labels(record), str(time_ns(row, record))
             line, metadata = self._line(row, record), _metadata(record)
-        metadata |= {"penstock_id": event_id(row, self.context)}
+        metadata |= {_ID: event_id(row, self.context)}
         entry = orjson.dumps([time_text, line, metadata])
         stream = orjson.dumps(labels, option=orjson.OPT_SORT_KEYS)
         return Item((stream, entry), len(stream) + len(entry) + len(b'{"stream":,"values":[]},'))
@@ -143,24 +144,29 @@ def _look_up(record: Json, path: str) -> Any:
 
 def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
     """The record's fields and attributes as flat text, within what Loki takes."""
-    pairs = [(name, record.get(name)) for name in _METADATA_FIELDS]
+    entries = [("record", name, record.get(name)) for name in _METADATA_FIELDS]
     for part in _SECTIONS:
-        pairs += section(dict(record), part).items()
-    return _fitted(pairs)
+        entries += [(part, *entry) for entry in section(dict(record), part).items()]
+    return _fitted(entries)
 
 
-def _fitted(pairs: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """Named texts within what Loki takes; an empty name or value is none."""
+def _fitted(entries: Iterable[tuple[str, str, Any]]) -> dict[str, str]:
+    """Texts with their parts and names, within what Loki takes; an empty name or value is none.
+
+    A name that has another value already gets that of its part in front.
+    """
     found: dict[str, str] = {}
     held = 0
-    for name, value in pairs:
+    for part, name, value in entries:
         if not name or value in (None, ""):
             continue
         key, text = fit_name(name), as_label(value)
+        while found.get(key, text) != text or key == _ID:
+            key = f"{part}_{key}"
         held += len(key) + len(text.encode())
         if held > _METADATA_BYTES_MAX or len(found) >= _METADATA_NAMES_MAX:
             break
-        found.setdefault(key, text)
+        found[key] = text
     return found
 
 

@@ -37,7 +37,7 @@ from penstock.router.core.delivery import (
     Ticked,
 )
 from penstock.router.core.verdict import Fault, Verdict
-from penstock.router.dead_letter import Reason, lay_aside
+from penstock.router.dead_letter import Reason, lay_each_aside
 from penstock.router.sinks.request_settings import RequestBatch, RequestSettings
 from penstock.router.sinks.sink import Preview, Sink, SinkContext
 
@@ -141,8 +141,7 @@ class RequestSink(Sink):
         rows = in_log_order(rows)
         requests, faulty = self._requests(rows)
         self.prepare(requests)
-        for each in faulty:
-            self._bury(rows, (each.row,), each.fault, 0)
+        self._bury(rows, [(each.row, each.fault, 0) for each in faulty])
         counts = [len(request.items) for request in requests]
         delivery = Delivery(counts, policy=self._policy, breaker=self._breaker)
         event: Event = Ticked()
@@ -197,26 +196,32 @@ class RequestSink(Sink):
     def _perform(
         self, effects: list[Effect], requests: list[Request], rows: pa.Table, delivery: Delivery
     ) -> Event:
-        """Carry effects out; returns the next event."""
+        """Carry effects out, what is refused before anything is sent; returns the next event."""
         self.context.meter.circuit = self._breaker.circuit
+        next_: Send | Ask | None = None
+        refused: list[tuple[int, Fault, int]] = []
         for effect in effects:
             match effect:
-                case Send(part, attempt):
-                    self.context.meter.count("requests")
-                    return Judged(self.exchange(self._part(requests, part, rows), attempt))
-                case Ask(tokens):
-                    return Confirmed(frozenset(self.confirmed(tokens)))
+                case Send() | Ask():
+                    next_ = effect
                 case Delivered(part):
                     self.context.meter.sent(len(part.records))
                     self.context.meter.problem = None
                 case Refused(part, fault, attempt):
                     places = requests[part.request].rows
-                    self._bury(rows, [places[it] for it in part.records], fault, attempt)
+                    refused += [(places[it], fault, attempt) for it in part.records]
                 case Retrying(circuit):
                     self.context.meter.failed("retries")
                     self.context.meter.problem = self._problem(circuit)
                 case _:
                     assert_never(effect)
+        self._bury(rows, refused)
+        if isinstance(next_, Send):
+            self.context.meter.count("requests")
+            request = self._part(requests, next_.part, rows)
+            return Judged(self.exchange(request, next_.attempt))
+        if isinstance(next_, Ask):
+            return Confirmed(frozenset(self.confirmed(next_.tokens)))
         deadline_ns = delivery.next_deadline_ns()
         if deadline_ns is not None:
             pause_ns = deadline_ns - self.context.clock.monotonic_ns()
@@ -239,9 +244,11 @@ class RequestSink(Sink):
         items = tuple(whole.items[it] for it in part.records)
         return replace(whole, items=items, rows=indices, key=self._key(first, last))
 
-    def _bury(self, rows: pa.Table, places: Sequence[int], fault: Fault, attempt: int) -> None:
-        reason = Reason(fault.code, fault.reason, fault.status, attempt)
-        lay_aside(rows.take(list(places)), reason, self.context)
+    def _bury(self, rows: pa.Table, refused: Sequence[tuple[int, Fault, int]]) -> None:
+        """Lay rows among the dead letters: which row, why, and at which attempt."""
+        if refused:
+            reasons = [Reason(it.code, it.reason, it.status, attempt) for _, it, attempt in refused]
+            lay_each_aside(rows.take([row for row, _, _ in refused]), reasons, self.context)
 
 
 def in_log_order(rows: pa.Table) -> pa.Table:

@@ -2,12 +2,13 @@
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.router.clock import Clock
 from penstock.router.errors import StoppedError
@@ -24,14 +25,19 @@ class Originals:
         self.table: pa.Table | None = None
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """The same rows as they were; the rows themselves where nothing was done to them."""
+        """The same rows, in the same order, as they were; themselves where nothing was done."""
         if self.table is None:
             return rows
-        keys = ["stream", "partition", "offset"]
-        places = set(zip(*(rows.column(key).to_pylist() for key in keys), strict=True))
-        columns = [self.table.column(key).to_pylist() for key in keys]
-        chosen = [place in places for place in zip(*columns, strict=True)]
-        return self.table.filter(pa.array(chosen, pa.bool_()))
+        offsets = rows.column("offset").combine_chunks()
+        near = self.table.filter(pc.is_in(self.table.column("offset"), value_set=offsets))
+        found = {place: number for number, place in enumerate(_places(near))}
+        return near.take([found[place] for place in _places(rows)])
+
+
+def _places(rows: pa.Table) -> Iterator[tuple[str, int, int]]:
+    """Of each row in the log."""
+    keys = ("stream", "partition", "offset")
+    return zip(*(rows.column(key).to_pylist() for key in keys), strict=True)
 
 
 class LetterStream(Protocol):

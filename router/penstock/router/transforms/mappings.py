@@ -60,6 +60,19 @@ CIM_FIELDS: Final = {
     "action": "action",
     "reason": "reason",
 }
+_CIM_GROUPS: Final = {
+    "context": CIM_CONTEXT,
+    "resource": CIM_RESOURCE,
+    "attributes": CIM_ATTRIBUTES,
+}
+"""Of two that are mapped to one name, the first group's has it."""
+_CIM_PREFIXES: Final = tuple(f"{group}." for group in _CIM_GROUPS)
+_CIM_NAMES: Final = frozenset(
+    {"_time", "time_unix_nano", "severity", "result", "duration", *_CIM_GROUPS}.union(
+        CIM_FIELDS.values(), *(names.values() for names in _CIM_GROUPS.values())
+    )
+)
+"""What no member of a group is called that is not mapped to it; Splunk's sink looks at some."""
 _CIM_SEVERITIES: Final = ((21, "critical"), (17, "high"), (13, "medium"), (9, "low"))
 _CIM_OUTCOMES: Final = {"OK": "success", "ERROR": "failure"}
 _OURS: Final = "penstock."
@@ -73,33 +86,56 @@ LOKI_LABELS: Final = {
     "cloud.region": "cloud_region",
 }
 """Those of few values; each other value of a label is a stream of its own to Loki."""
+_LOKI_IDS: Final = ("trace_id", "span_id", "record_id")
+_LOKI_NAMES: Final = frozenset({"kind", "level", "penstock_id", *_LOKI_IDS, *LOKI_LABELS.values()})
+"""What no metadata is called that comes from elsewhere."""
 
 
 def to_cim(record: Json) -> Json:
-    """A record as an event of Splunk's Common Information Model: flat, `_time` in seconds."""
+    """A record as an event of Splunk's Common Information Model: flat, `_time` in seconds.
+
+    What the model has no name for keeps its own; if that is one of the model's, or taken, it is
+    `attributes.NAME`, `context.NAME` or `resource.NAME`. Nothing takes the place of anything else.
+    """
     event: Json = {"_time": record.get("time_unix_nano", 0) / _NANOSECONDS}
-    tables = {"context": CIM_CONTEXT, "resource": CIM_RESOURCE, "attributes": CIM_ATTRIBUTES}
+    groups = {name: record[name] for name in _CIM_GROUPS if isinstance(record.get(name), dict)}
     for key, value in record.items():
-        if key in tables and isinstance(value, dict):
-            for name, member in value.items():
-                event.setdefault(str(tables[key].get(name, name)), member)
-        elif key in CIM_FIELDS:
+        if key in CIM_FIELDS:
             event[CIM_FIELDS[key]] = value
-        elif key != "time_unix_nano":
-            event.setdefault(_OURS + key, value)
-    if (number := record.get("severity_number")) is not None:
-        found = (word for least, word in _CIM_SEVERITIES if number >= least)
-        event["severity"] = next(found, "informational")
-    if (outcome := _CIM_OUTCOMES.get(str(record.get("status_code")))) is not None:
-        event["result"] = outcome
-    if (began := record.get("time_unix_nano")) and (ended := record.get("end_time_unix_nano")):
-        event["duration"] = (ended - began) / _NANOSECONDS
+        elif key != "time_unix_nano" and key not in groups:
+            event[_OURS + key] = value
+    event |= _cim_judgement(record)
+    for group, members in groups.items():
+        for name, target in _CIM_GROUPS[group].items():
+            if name in members:
+                event[f"{group}.{name}" if target in event else target] = members[name]
+    for group, members in groups.items():
+        for name, member in members.items():
+            if name not in _CIM_GROUPS[group]:
+                apart = name in _CIM_NAMES or name in event or name.startswith(_CIM_PREFIXES)
+                event[f"{group}.{name}" if apart else name] = member
     return event
 
 
+def _cim_judgement(record: Json) -> Json:
+    """What the model says in words of its own: how bad, how it ended, how long it took."""
+    found: Json = {}
+    if (number := record.get("severity_number")) is not None:
+        words = (word for least, word in _CIM_SEVERITIES if number >= least)
+        found["severity"] = next(words, "informational")
+    if (outcome := _CIM_OUTCOMES.get(str(record.get("status_code")))) is not None:
+        found["result"] = outcome
+    if (began := record.get("time_unix_nano")) and (ended := record.get("end_time_unix_nano")):
+        found["duration"] = (ended - began) / _NANOSECONDS
+    return found
+
+
 def to_loki(record: Json) -> Json:
-    """A record as an entry of Loki's: a few labels, a line, and the rest as structured metadata."""
-    resource, attributes = record.get("resource") or {}, record.get("attributes") or {}
+    """A record as an entry of Loki's: a few labels, a line, and the rest as structured metadata.
+
+    A name that is taken, or a label's, gets its group's in front: `attributes_NAME`.
+    """
+    resource = record.get("resource") or {}
     labels = {
         label: str(resource[name])
         for name, label in LOKI_LABELS.items()
@@ -108,14 +144,21 @@ def to_loki(record: Json) -> Json:
     labels["kind"] = str(record.get("kind"))
     if level := record.get("severity_text"):
         labels["level"] = str(level).lower()
+    metadata: dict[str, str] = {key: _text(record[key]) for key in _LOKI_IDS if key in record}
     more = {name: value for name, value in resource.items() if name not in LOKI_LABELS}
-    more |= attributes | (record.get("context") or {})
-    more |= {key: record[key] for key in ("trace_id", "span_id", "record_id") if key in record}
+    groups = {"context": record.get("context"), "resource": more}
+    groups["attributes"] = record.get("attributes")
+    for group, members in groups.items():
+        for name, value in (members or {}).items():
+            label = _label(name)
+            while label in metadata or label in _LOKI_NAMES:
+                label = f"{group}_{label}"
+            metadata[label] = _text(value)
     return {
         "labels": labels,
         "timestamp": str(record.get("time_unix_nano", 0)),
         "line": _line(record),
-        "metadata": {_label(name): _text(value) for name, value in more.items()},
+        "metadata": metadata,
     }
 
 
