@@ -31,7 +31,7 @@ def samples(minutes: int, mib_per_hour: float) -> list[Sample]:
     return found
 
 
-@pytest.mark.parametrize(("slope", "flat"), [(0, True), (20, True), (90, False), (-50, True)])
+@pytest.mark.parametrize(("slope", "flat"), [(0, True), (20, True), (180, False), (-50, True)])
 def test_growth_after_the_warm_up_counts(slope: float, flat: bool) -> None:
     found = growth("collector", 1, samples(20, slope))
     assert found.mib_per_hour == pytest.approx(slope, abs=5)
