@@ -149,7 +149,8 @@ def graphs(draw: st.DrawFn) -> dict[str, Any]:
         name = f"t{number}"
         section = draw(st.sampled_from(SECTIONS))
         chosen = draw(st.lists(st.sampled_from(ports), min_size=1, max_size=2, unique=True))
-        transforms[name] = {**section, "inputs": chosen}
+        own = {"seed": name} if section["type"] == "sample" else {}
+        transforms[name] = {**section, **own, "inputs": chosen}
         is_route = section["type"] == "route"
         ports += [f"{name}.x", f"{name}.unmatched"] if is_route else [name]
     return {"transforms": transforms}

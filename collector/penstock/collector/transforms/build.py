@@ -67,6 +67,7 @@ def build_graph(
         WiringError: The graph is wrong.
         TableError: A table is.
     """
+    _refuse_the_same_seed(config.transforms)
     built = {
         name: _build(name, section, resource, None if tables is None else tables.get(name))
         for name, section in config.transforms.items()
@@ -85,6 +86,30 @@ def build_graph(
         template=None if subject is None else SubjectTemplate(subject),
         scrubber=scrubber_of(config.sensitive),
     )
+
+
+def _refuse_the_same_seed(transforms: Mapping[str, sections.TransformConfig]) -> None:
+    """A `sample` behind another one has to decide by itself: their weights are multiplied."""
+    for name, section in transforms.items():
+        if not isinstance(section, sections.SampleSection):
+            continue
+        waiting, before = list(section.inputs), set[str]()
+        while waiting:
+            other = waiting.pop().partition(".")[0]
+            if other in before or other not in transforms:
+                continue
+            before.add(other)
+            earlier = transforms[other]
+            waiting += earlier.inputs
+            if (
+                other != name
+                and isinstance(earlier, sections.SampleSection)
+                and earlier.seed == section.seed
+            ):
+                told = (
+                    f"{other} before it samples with the same one, and it would leave out nothing"
+                )
+                raise WiringError([f"transforms.{name}.seed: {told}; give it another"])
 
 
 def build_checked(
@@ -140,7 +165,7 @@ def _limit(
 ) -> Transform:
     match section:
         case sections.SampleSection(ratio=ratio, keep=keep, keep_errors=keep_errors):
-            return Sample(ratio, _keeper(keep, keep_errors=keep_errors))
+            return Sample(ratio, _keeper(keep, keep_errors=keep_errors), section.seed)
         case sections.ThrottleSection(rate=rate):
             return Throttle(
                 rate,

@@ -43,11 +43,14 @@ class Sample(Transform):
     Args:
         ratio: Share that is kept, above 0 and at most 1.
         keep: Records that are always kept, with their weight unchanged.
+        seed: Two with the same one keep the same traces, so that one behind the other leaves out
+            nothing more, and weights would say that it did.
     """
 
     outputs = (PASS,)
 
-    def __init__(self, ratio: float, keep: Callable[[Fields], bool]) -> None:
+    def __init__(self, ratio: float, keep: Callable[[Fields], bool], seed: str = "") -> None:
+        self._seed = seed.encode()
         self._bound = int(ratio * _SPACE)
         self._weight = 1 / ratio
         self._keep = keep
@@ -59,7 +62,8 @@ class Sample(Transform):
             return PASS
         trace = fields.get("trace_id")
         key = trace if trace.__class__ is str else f"{event.source}\n{event.sequence}"
-        if int.from_bytes(blake2b(key.encode(), digest_size=8).digest()) >= self._bound:
+        digest = blake2b(key.encode(), digest_size=8, key=self._seed).digest()
+        if int.from_bytes(digest) >= self._bound:
             return Ending.SAMPLED
         weight = (fields.get("sample_weight") or 1) * self._weight
         if weight > 1:

@@ -166,6 +166,7 @@ class SampleSection(TransformSection):
 
     type: Literal["sample"]
     ratio: float = Field(ge=1e-6, le=1)
+    seed: str = Field(default="", max_length=32, pattern=r"^[\x20-\x7e]*$")
     keep_errors: bool = True
     keep: Condition | None = None
 
