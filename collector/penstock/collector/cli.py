@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+import penstock.collector.allocator  # noqa: F401 - first, see there
 from penstock.collector.cli_config import COMMANDS
 from penstock.collector.cli_live import reload, tap, top
 from penstock.collector.cli_quarantine import quarantine
