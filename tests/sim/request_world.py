@@ -71,7 +71,7 @@ def live(
     return life
 
 
-def outage(seed: int) -> Life:
+def outage(seed: int, policy: Policy | None = None) -> Life:
     """Hours of 502 in which a request gets through now and then; no record is to blame."""
     dice = random.Random(seed)
     begin_ns = dice.randrange(2 * SECOND_NS)
@@ -90,7 +90,8 @@ def outage(seed: int) -> Life:
             return Taken()
         return Failed(FAULT, answered=dice.random() < 0.5)
 
-    return live(dice, [dice.choice([1, 1, 5, 100]) for _ in range(dice.randrange(1, 9))], judge)
+    sizes = [dice.choice([1, 1, 5, 100]) for _ in range(dice.randrange(1, 9))]
+    return live(dice, sizes, judge, policy)
 
 
 def poison(seed: int) -> tuple[Life, set[Record]]:

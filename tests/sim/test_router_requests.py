@@ -5,8 +5,6 @@
 
 import os
 
-import pytest
-
 from penstock.router.core import delivery
 from tests.sim.request_world import NEVER_S, SECOND_NS, outage, poison, shard
 
@@ -38,8 +36,6 @@ def test_the_world_catches_who_convicts_at_once() -> None:
     assert any(shard(seed, hasty).refused for seed in range(100))
 
 
-def test_the_world_catches_evidence_that_never_goes_stale(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(delivery, "EVIDENCE_GAP_S", 1e9)
-    assert any(outage(seed).refused for seed in range(100))
+def test_the_world_catches_evidence_that_never_goes_stale() -> None:
+    credulous = delivery.Policy(evidence_gap_s=1e9, poison_after_s=NEVER_S)
+    assert any(outage(seed, credulous).refused for seed in range(100))

@@ -36,6 +36,7 @@ from penstock.router.core.verdict import (
     Unfit,
     Verdict,
 )
+from penstock.router.sinks.request_settings import RequestRetry
 
 SECOND_NS = 1_000_000_000
 FAULT = Fault("400", "no such field")
@@ -167,6 +168,31 @@ def test_a_lone_poisonous_record_blocks_its_sink_for_so_long_and_no_longer() -> 
     assert 60 <= outcome.now_ns / SECOND_NS <= 60 + 8
 
 
+@pytest.mark.parametrize("sizes", [(1,) * 20, (2,), (10,) * 5])
+def test_a_record_that_silences_the_destination_at_the_end_goes_after_an_hour(
+    sizes: tuple[int, ...],
+) -> None:
+    """It has too little evidence against it: its batch has no more to be told by."""
+    outcome = run(delivery(*sizes), lambda it: _breaks(it, {(0, 1 if sizes[0] > 1 else 0)}))
+    assert [refused.part.request for refused in outcome.refused] == [0]
+    assert len(outcome.delivered) == sum(sizes) - 1
+    assert outcome.now_ns < 3700 * SECOND_NS
+
+
+def test_failures_that_take_a_minute_are_evidence_where_a_minute_is_the_timeout() -> None:
+    def slow(it: Part) -> Verdict:
+        verdict = _breaks(it, {(3, 77)})
+        machine_time[0] += 60 if isinstance(verdict, Failed) else 0
+        return verdict
+
+    machine_time = [0]
+    patient = RequestRetry().policy(60.0)
+    machine = Delivery([100] * 8, policy=patient, breaker=Breaker(Limits(), LoadedDice()))
+    outcome = run(machine, slow, took_s=lambda: machine_time[0])
+    assert [it.part.records for it in outcome.refused] == [(77,)]
+    assert outcome.now_ns < 1800 * SECOND_NS
+
+
 def test_what_is_confirmed_counts_and_what_is_not_goes_again() -> None:
     machine = delivery(1, 1, confirm_s=10, confirm_every_s=2)
     assert machine.handle(Ticked(), 0) == [Send(part(0), 1)]
@@ -222,8 +248,12 @@ def run(
     judge: Callable[[Part], Verdict],
     *,
     steps: int = 10_000,
+    took_s: Callable[[], int] = lambda: 0,
 ) -> Outcome:
-    """Drive a machine until it is done or has taken so many steps; time jumps to its deadlines."""
+    """Drive a machine until it is done or has taken so many steps; time jumps to its deadlines.
+
+    `took_s` is how long all answers together took until now.
+    """
     outcome = Outcome()
     event: Event = Ticked()
     for _ in range(steps):
@@ -235,7 +265,9 @@ def run(
             outcome.note(effect)
             if isinstance(effect, Send):
                 outcome.sent += 1
+                before_s = took_s()
                 event = Judged(judge(effect.part))
+                outcome.now_ns += (took_s() - before_s) * SECOND_NS
         deadline_ns = machine.next_deadline_ns()
         if isinstance(event, Ticked) and deadline_ns is not None:
             outcome.now_ns = max(outcome.now_ns, deadline_ns)

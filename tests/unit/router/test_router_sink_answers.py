@@ -27,7 +27,7 @@ from penstock.router.sinks.request_settings import Secret
 from penstock.router.sinks.splunk_hec import judge
 from penstock.router.sinks.table import sink_kind
 from penstock.router.sinks.transport import Silent, Transport
-from tests.support.sink_batches import batch, gauge_record, log_record
+from tests.support.sink_batches import batch, dead_letters, gauge_record, log_record
 from tests.unit.router.test_router_sink_bodies import bodies, sink
 
 SILENT = Silent("RemoteDisconnected: no answer")
@@ -69,6 +69,18 @@ def test_a_late_sample_that_came_for_the_first_time_is_refused(tmp_path: Path) -
     assert asked(made, Wire(Answer(500, {}, b"too old sample")), records=2) == [
         Unfit(Fault("http_500", "HTTP 500 too old sample", 500))
     ]
+
+
+@pytest.mark.parametrize("how", ["open", "go_on", "begin_anew"])
+def test_a_late_letter_that_is_delivered_again_is_a_letter_again(tmp_path: Path, how: str) -> None:
+    """What is delivered on purpose repeats nothing; the first batch since a start may."""
+    made = sink("prometheus", tmp_path)
+    made.open()
+    if how != "open":
+        getattr(made, how)()
+    made._transport = Wire(LATE)
+    made.write(batch([gauge_record(0)]))
+    assert len(dead_letters(made.context)) == (how == "begin_anew")
 
 
 @pytest.mark.parametrize("name", ["loki", "splunk_hec", "elasticsearch", "datadog"])

@@ -14,10 +14,10 @@ for ever nor be told from an outage by a guess. A request that failed `suspect_a
 is suspected: it goes behind the others, in halves. A failure is evidence against it, and not for an
 outage, if others were delivered since its failure before; what still fails then is bisected at
 once. A lone record is refused when `CONVICTING` failures, its own or of what it was cut from, were
-evidence, none more than `EVIDENCE_GAP_S` after the one before, and it fails `convicted_after_s`
-later, too: one request that gets through an outage convicts nothing. Without such evidence nothing
-is given up, but for one lone record each `poison_after_s` that the destination itself answers so: a
-record that is alone in its batch would else block it for ever.
+evidence, none more than `evidence_gap_s` after the one before, and it fails `convicted_after_s`
+later, too: one request that gets through an outage convicts nothing. With less evidence nothing is
+given up, but for one lone record each `poison_after_s` that the destination itself answers so, or
+that is suspected: what breaks it at the end of its batch would else block it for ever.
 """
 
 from collections import deque
@@ -43,12 +43,6 @@ _NANOSECONDS: Final = 1_000_000_000
 CONVICTING: Final = 3
 """Failures, with other records delivered in between, after which a record may be refused."""
 
-EVIDENCE_GAP_S: Final = 60.0
-"""Between two of them; after a longer one the count begins anew: so rare are blips of an outage."""
-
-EVIDENCE_S: Final = 300.0
-"""After the last of them a failure says nothing of the record any more."""
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -56,6 +50,8 @@ class Policy:
 
     Attributes:
         suspect_after: Failures in a row after which a request's records are suspected.
+        evidence_gap_s: Between two failures that are evidence; after a longer one the count begins
+            anew, for an outage lets a request through now and then.
         convicted_after_s: How long a record goes on failing after the first evidence against it; a
             server that starts again, or a shard that moves, takes a minute.
         poison_after_s: How long a lone record may fail without any evidence.
@@ -65,6 +61,7 @@ class Policy:
     """
 
     suspect_after: int = 5
+    evidence_gap_s: float = 60.0
     convicted_after_s: float = 120.0
     poison_after_s: float = 3600.0
     confirm_s: float = 300.0
@@ -169,21 +166,6 @@ class _Task:
     def cut(self, records: tuple[int, ...]) -> "_Task":
         """A piece of it, as suspect as it is itself."""
         return replace(self, part=Part(self.part.request, records), failures=0)
-
-    def blame(self, before: int, deliveries: int, taken_ns: int, now_ns: int) -> None:
-        """It failed after so many deliveries, the last at `taken_ns`; `before` this answer."""
-        self.failures += 1
-        if self.seen is None:
-            self.seen, self.failing_since_ns = before, now_ns
-        if deliveries > self.seen:
-            if not self.convictions or _is_past(self.evident_ns, EVIDENCE_GAP_S, taken_ns):
-                self.convictions, self.evident_since_ns = 0, taken_ns
-            self.convictions, self.evident_ns = self.convictions + 1, taken_ns
-        self.seen = deliveries
-
-    def is_suspect(self, now_ns: int) -> bool:
-        """Whether there is evidence, and not from long ago."""
-        return self.convictions > 0 and not _is_past(self.evident_ns, EVIDENCE_S, now_ns)
 
 
 def _is_past(since_ns: int, seconds: float, now_ns: int) -> bool:
@@ -314,7 +296,7 @@ class Delivery:
         elif verdict.refused:
             self._breaker.succeeded(now_ns)  # it is well, and says what is wrong with records
         if verdict.failed:
-            task.blame(before, self._deliveries, self._taken_ns, now_ns)
+            self._blame(task, before, now_ns)
         convicted = self._convicted(task, verdict, now_ns)
         for index, fault in (*verdict.refused, *convicted):
             alone = Part(task.part.request, (places[index],))
@@ -352,10 +334,11 @@ class Delivery:
         return []
 
     def _failed(self, task: _Task, verdict: Failed, now_ns: int) -> list[Effect]:
-        task.blame(self._deliveries, self._deliveries, self._taken_ns, now_ns)
-        suspected = task.is_suspect(now_ns) or task.failures >= self._policy.suspect_after
+        self._blame(task, self._deliveries, now_ns)
+        suspected = self._is_suspect(task, now_ns) or task.failures >= self._policy.suspect_after
         if len(task.part.records) == 1:
-            blindly = verdict.answered and suspected and self._is_alone_too_long(task, now_ns)
+            may_go = suspected and (verdict.answered or task.convictions > 0)
+            blindly = may_go and self._is_alone_too_long(task, now_ns)
             if blindly or self._is_convicted(task, task.convictions, now_ns):
                 self._given_up_ns = now_ns if blindly else self._given_up_ns
                 return [Refused(task.part, verdict.fault, task.attempt)]
@@ -365,9 +348,26 @@ class Delivery:
             self._queue.extend(_halves(task) if len(task.part.records) > 1 else (task,))
         return [self._wait(verdict.fault.reason, verdict.after_s, now_ns)]
 
+    def _blame(self, task: _Task, before: int, now_ns: int) -> None:
+        """It failed; `before` this answer there had been so many deliveries."""
+        task.failures += 1
+        if task.seen is None:
+            task.seen, task.failing_since_ns = before, now_ns
+        if self._deliveries > task.seen:
+            gap_s, at_ns = self._policy.evidence_gap_s, self._taken_ns
+            if not task.convictions or _is_past(task.evident_ns, gap_s, at_ns):
+                task.convictions, task.evident_since_ns = 0, at_ns
+            task.convictions, task.evident_ns = task.convictions + 1, at_ns
+        task.seen = self._deliveries
+
+    def _is_suspect(self, task: _Task, now_ns: int) -> bool:
+        """Whether there is evidence, and not from long ago."""
+        lasts_s = self._policy.convicted_after_s + 3 * self._policy.evidence_gap_s
+        return task.convictions > 0 and not _is_past(task.evident_ns, lasts_s, now_ns)
+
     def _is_convicted(self, task: _Task, times: int, now_ns: int) -> bool:
         lasted = _is_past(task.evident_since_ns, self._policy.convicted_after_s, now_ns)
-        return times >= CONVICTING and lasted and task.is_suspect(now_ns)
+        return times >= CONVICTING and lasted and self._is_suspect(task, now_ns)
 
     def _is_alone_too_long(self, task: _Task, now_ns: int) -> bool:
         since_ns = max(task.failing_since_ns, self._given_up_ns or 0)

@@ -132,6 +132,14 @@ class PrometheusWrite(HttpRequestSink):
         self._came_before = True
 
     @override
+    def begin_anew(self) -> None:
+        self._came_before = False
+
+    @override
+    def go_on(self) -> None:
+        self._came_before = True
+
+    @override
     def write(self, rows: pa.Table) -> None:
         self._doubtful = set(range(rows.num_rows)) if self._came_before else set()
         self._came_before = True  # unless this gets to its end

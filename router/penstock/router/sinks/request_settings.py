@@ -13,6 +13,9 @@ from penstock.router.core.delivery import Policy
 from penstock.router.sinks.settings import Batch, Retry, Seconds, Settings, SinkConfig
 from penstock.router.sinks.transport import Compression
 
+EVIDENCE_GAP_S: Final = 60.0
+"""At least; requests that an outage lets through now and then are further apart."""
+
 HIDDEN: Final = "***"
 """Stands for what people are not shown."""
 
@@ -30,10 +33,11 @@ class RequestRetry(Retry):
     convicted_after_s: Seconds = 120.0
     poison_after_s: Seconds = 3600.0
 
-    def policy(self) -> Policy:
-        """For the core."""
+    def policy(self, timeout_s: float) -> Policy:
+        """For the core; a destination that falls silent takes `timeout_s` to fail."""
         return Policy(
             suspect_after=self.suspect_after,
+            evidence_gap_s=max(EVIDENCE_GAP_S, 4 * timeout_s),
             convicted_after_s=self.convicted_after_s,
             poison_after_s=self.poison_after_s,
         )

@@ -104,7 +104,7 @@ class RequestSink(Sink):
     def __init__(self, config: RequestSettings, context: SinkContext) -> None:
         self.context = context
         self._batch = config.batch
-        self._policy = config.retry.policy()
+        self._policy = config.retry.policy(config.timeout_s)
         dice = random.Random()  # noqa: S311 - jitter
         self._breaker = Breaker(config.retry.limits(), dice)
 
