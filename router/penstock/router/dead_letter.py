@@ -6,7 +6,8 @@ One JSON object a line: `time` (of the refusal), `job`, `sink`, `stream`, `incar
 `partition`, `offset`, `subject`, `timestamp_ns` and `key_base64` where the sink gets them, `code`,
 `status` (of HTTP, else 0), `reason`, `attempt`, and the record as it lies in the log, before any
 transform, as `value` where it is UTF-8 text, else as `value_base64`. The same refusal met again
-replaces its file. Letters that were replayed lie in `DIR/SINK/done`.
+replaces its file: the name says the first and the last offset, and where some between them are
+missing it has a digest of all before `.ndjson`. Letters that were replayed lie in `DIR/SINK/done`.
 """
 
 import base64
@@ -14,12 +15,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.router.core.offsets import digest_of
 from penstock.router.durable import write_whole
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.views import MARKS
@@ -28,6 +31,9 @@ _PLACE: Final = ["stream", "partition", "offset"]
 _WANTED: Final = (*_PLACE, "subject", "timestamp_ns", "key", "value")
 LETTERS_MAX: Final = 5000
 """Of one file, so that not too many are held in memory at once."""
+
+VALUES_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of their values likewise: a file ends with the letter that reaches it."""
 
 MALFORMED: Final = "malformed"
 """The code of rows that are no records."""
@@ -90,28 +96,34 @@ def lay_each_aside(rows: pa.Table, reasons: Sequence[Reason], context: SinkConte
     order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in _PLACE])
     rows, reasons = rows.take(order), [reasons[number] for number in order.to_pylist()]
     originals = context.originals.of(rows)
+    sizes = pc.fill_null(pc.binary_length(originals.column("value")), 0).to_pylist()
     places = rows.select(_PLACE[:2]).group_by(_PLACE[:2], use_threads=False)
     paths: list[Path] = []
     begin = 0
     for place in places.aggregate([([], "count_all")]).to_pylist():
         end = begin + place["count_all"]
-        for first in range(begin, end, LETTERS_MAX):
+        while begin < end:
             if paths:
                 context.wait(0)
-            last = min(first + LETTERS_MAX, end)
-            piece = originals.slice(first, last - first)
-            paths.append(_keep(piece, reasons[first:last], context))
-        begin = end
+            count = _count_of_file(sizes[begin : min(begin + LETTERS_MAX, end)])
+            piece = originals.slice(begin, count)
+            paths.append(_keep(piece, reasons[begin : begin + count], context))
+            begin += count
     context.meter.failed("dead_letters", records=rows.num_rows)
     return paths
 
 
+def _count_of_file(sizes: Sequence[int]) -> int:
+    """How many of the letters whose values have these sizes are in one file."""
+    for count, held in enumerate(accumulate(sizes), start=1):
+        if held >= VALUES_BYTES_MAX:
+            return count
+    return len(sizes)
+
+
 def _keep(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> Path:
     """One file of rows of one partition, in their order and as they lie in the log."""
-    first, last = rows.slice(0, 1).to_pylist()[0], rows.column("offset")[rows.num_rows - 1].as_py()
-    tag = context.stream_tag(first["stream"])
-    name = f"{tag}-{first['partition']}-{first['offset']:020d}-{last:020d}.ndjson"
-    path = context.dead_letters / context.sink / name
+    path = context.dead_letters / context.sink / f"{_name_of(rows, context)}.ndjson"
     moment = datetime.fromtimestamp(context.clock.unix_ns() // 10**9, UTC).isoformat()
     about = {"time": moment, "job": context.job, "sink": context.sink}
     lines = [
@@ -122,6 +134,16 @@ def _keep(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> Pa
     if context.letter_stream is not None:
         context.letter_stream.publish(lines)
     return path
+
+
+def _name_of(rows: pa.Table, context: SinkContext) -> str:
+    """Only these rows have it; see the module's docstring."""
+    first = rows.select(_PLACE).slice(0, 1).to_pylist()[0]
+    offsets = rows.column("offset").to_pylist()
+    place = f"{context.stream_tag(first['stream'])}-{first['partition']}"
+    name = f"{place}-{offsets[0]:020d}-{offsets[-1]:020d}"
+    has_gap = any(after - before != 1 for before, after in pairwise(offsets))
+    return f"{name}.{digest_of(offsets)}" if has_gap else name
 
 
 def _why(reason: Reason) -> dict[str, Any]:

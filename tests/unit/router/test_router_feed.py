@@ -11,6 +11,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.router.config import JobConfig
+from penstock.router.core.offsets import digest_of
 from penstock.router.dead_letter import MALFORMED_COLUMNS, Reason, lay_aside
 from penstock.router.feed import ROUTE_COLUMN, Feed
 from penstock.router.sinks import Sink, SinkContext
@@ -126,7 +127,7 @@ def test_what_is_no_record_is_a_dead_letter_with_its_own_reason(
     assert given.column_names == ["value", "service"]
     assert given["value"].to_pylist() == [b'{"kind":"log","number":4}']
     first, second = sorted((tmp_path / "dead" / "lake").glob("*.ndjson"))
-    assert first.name == f"logs.5f2c19aa-0-{3:020d}-{5:020d}.ndjson"
+    assert first.name == f"logs.5f2c19aa-0-{3:020d}-{5:020d}.{digest_of([3, 5])}.ndjson"
     letters = [json.loads(line) for line in first.read_text().splitlines()]
     assert [(it["offset"], it["code"], it["reason"], it["value_base64"]) for it in letters] == [
         (3, "malformed", "three", "/z8="),

@@ -11,9 +11,12 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
+from penstock.router import letters
+from penstock.router.core.offsets import digest_of
 from penstock.router.core.verdict import Failed, Fault, Sorted, Taken, Verdict
 from penstock.router.dead_letter import Reason, lay_each_aside
 from penstock.router.errors import StoppedError
+from penstock.router.letters import find_letters
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.request_settings import HttpSettings
 from penstock.router.sinks.requests import Item, Request, RequestSink, Row
@@ -158,7 +161,71 @@ def test_the_originals_of_many_rows_are_found_at_once_each_with_its_reason(
     chosen = [4, 2, 0, 3]  # 0/1, 1/2, 1/0, 0/0
     texts = [Reason("x", text) for text in ("0/1", "1/2", "1/0", "0/0")]
     paths = lay_each_aside(rows.take(chosen), texts, its)
-    letters = [json.loads(path.read_text()) for path in paths]
-    assert [it["value"] for it in letters] == ["0/0", "0/1", "1/0", "1/2"]
-    assert [it["value"] for it in letters] == [it["reason"] for it in letters]
+    found = [json.loads(path.read_text()) for path in paths]
+    assert [it["value"] for it in found] == ["0/0", "0/1", "1/0", "1/2"]
+    assert [it["value"] for it in found] == [it["reason"] for it in found]
     assert asked == [4]
+
+
+def refuse(its: SinkContext, *offsets: int) -> Path:
+    rows = records(max(offsets) + 1).take(list(offsets))
+    (path,) = lay_each_aside(rows, [Reason("x", "no")] * len(offsets), its)
+    return path
+
+
+def test_other_letters_between_the_same_ends_take_no_files_place(tmp_path: Path) -> None:
+    """As when a batch comes again after a crash, and other records are refused together."""
+    its = context(tmp_path)
+    plain, gap, fewer = refuse(its, 2, 3, 4, 5, 6), refuse(its, 2, 4, 6), refuse(its, 2, 6)
+    assert plain.name == f"logs.5f2c19aa-0-{2:020d}-{6:020d}.ndjson"
+    assert gap.name == f"logs.5f2c19aa-0-{2:020d}-{6:020d}.{digest_of([2, 4, 6])}.ndjson"
+    assert files(its) == sorted([plain, gap, fewer])
+    assert [refuse(its, 6, 4, 2), refuse(its, 2, 6), refuse(its, *range(2, 7))] == [
+        gap, fewer, plain,
+    ]  # fmt: skip
+    assert [it["offset"] for it in dead_letters(its)] == [2, 2, 2, 3, 4, 4, 5, 6, 6, 6]
+
+
+def test_files_with_a_digest_are_listed_chosen_and_replayed_as_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letters, "PIECE_LETTERS", 1)
+    its = context(tmp_path)
+    paths = [refuse(its, 2, 3, 4), refuse(its, 2, 4), refuse(its, 4)]
+    listed = find_letters(its.dead_letters)
+    assert [it.name for it in listed] == sorted(f"{its.sink}/{path.stem}" for path in paths)
+    assert sum(it.summary()["letters"] for it in listed) == 6
+    name = f"{its.sink}/{paths[1].stem}"
+    (chosen,) = find_letters(its.dead_letters, names=(name,))
+    begun = chosen.begin()
+    pieces = begun.pieces("lake")
+    assert [next(pieces)[0]["offset"], next(pieces)[0]["offset"]] == [2, 4]
+    (position,) = its.dead_letters.rglob("*.position")
+    assert position.stem == paths[1].stem
+    (left,) = find_letters(its.dead_letters, names=(name,))
+    assert (left.state, left.name) == ("replaying", name)
+    assert [[it["offset"] for it in piece] for piece in left.pieces("lake")] == [[4]]
+    assert left.end().path == its.dead_letters / its.sink / "done" / paths[1].name
+    assert list(its.dead_letters.rglob("*.position")) == []
+    assert files(its) == sorted([paths[0], paths[2]])
+
+
+def test_a_file_ends_with_the_letter_that_makes_its_values_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    its = context(tmp_path)
+    monkeypatch.setattr("penstock.router.dead_letter.VALUES_BYTES_MAX", 10)
+    rows = batch([b"x" * size for size in (4, 5, 1, 10, 0, 30, 9)])
+    paths = lay_each_aside(rows, [Reason("x", str(it)) for it in range(7)], its)
+    found = [[json.loads(line) for line in it.read_text().splitlines()] for it in paths]
+    assert [[it["offset"] for it in file] for file in found] == [[0, 1, 2], [3], [4, 5], [6]]
+    assert all(it["reason"] == str(it["offset"]) for file in found for it in file)
+
+
+def test_letters_without_a_value_are_kept(tmp_path: Path) -> None:
+    its = context(tmp_path)
+    rows = records(2)
+    nothing = pa.nulls(2, pa.binary())
+    rows = rows.set_column(rows.column_names.index("value"), "value", nothing)
+    lay_each_aside(rows, [Reason("x", "no")] * 2, its)
+    assert [it["value"] for it in dead_letters(its)] == [None, None]

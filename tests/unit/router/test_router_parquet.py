@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.router.sinks.parquet import ParquetLake, ParquetSink
@@ -194,5 +195,23 @@ def test_a_damaged_file_is_not_taken_for_that_of_the_letters(tmp_path: Path) -> 
     open_lake(tmp_path).write(table([row(5)]))
     (name,) = files(tmp_path)
     (tmp_path / "lake" / name).write_bytes(b"PAR1")
+    letters_lake(tmp_path).write(table([row(5)]))
+    assert len(files(tmp_path)) == 2
+
+
+def test_a_file_with_damaged_pages_is_not_taken_for_that_of_the_letters(tmp_path: Path) -> None:
+    open_lake(tmp_path).write(table([row(5)]))
+    (name,) = files(tmp_path)
+    whole = (tmp_path / "lake" / name).read_bytes()
+    end = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")  # where the footer begins
+    (tmp_path / "lake" / name).write_bytes(b"PAR1" + b"\xff" * (end - 4) + whole[end:])
+    letters_lake(tmp_path).write(table([row(5)]))
+    assert len(files(tmp_path)) == 2
+
+
+def test_another_tools_file_is_not_taken_for_that_of_the_letters(tmp_path: Path) -> None:
+    open_lake(tmp_path).write(table([row(5)]))
+    (name,) = files(tmp_path)
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "lake" / name)
     letters_lake(tmp_path).write(table([row(5)]))
     assert len(files(tmp_path)) == 2

@@ -198,6 +198,17 @@ def test_lokis_metadata_stays_within_its_limits(tmp_path: Path) -> None:
     metadata = json.loads(body)["streams"][0]["values"][0][2]
     assert len(metadata) <= 128
     assert sum(len(k) + len(v) for k, v in metadata.items()) < 64 * 1024
+    short = log_record(0, attributes={f"a{number}": "x" for number in range(500)})
+    (body,) = bodies(sink("loki", tmp_path), [short])
+    assert len(json.loads(body)["streams"][0]["values"][0][2]) == 101, "with its penstock_id"
+
+
+def test_of_lokis_metadata_only_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
+    large = "☃" * 16 * 1024  # 48 KiB
+    attributes = {"before": "b", "large": large, "after": "a"}
+    (body,) = bodies(sink("loki", tmp_path), [log_record(0, attributes=attributes)])
+    metadata = json.loads(body)["streams"][0]["values"][0][2]
+    assert (metadata["before"], metadata["after"], "large" in metadata) == ("b", "a", False)
 
 
 def write_request(made: Any, records: list[Any]) -> list[tuple[dict[str, str], float, int]]:

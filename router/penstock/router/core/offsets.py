@@ -8,7 +8,8 @@ leader epoch of each partition, so that it is noticed when an unclean election h
 were read.
 """
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """In place of an offset: the end of what can be read."""
 
+_DIGEST_BYTES: Final = 4
 _INCARNATION: Final = "incarnation"
 _EPOCHS: Final = "epochs"
 
@@ -258,3 +260,9 @@ def split(spans: list[Span], partitions_min: int) -> list[Span]:
             for first, last in pairwise(cuts)
         ]
     return pieces
+
+
+def digest_of(offsets: Sequence[int]) -> str:
+    """For a name that only the rows of these offsets have."""
+    text = ",".join(map(str, offsets)).encode()
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()

@@ -10,8 +10,9 @@ window (by default as old as the newest of their stream less one hour).
 
 `labels` says which label comes from where: `resource.NAME`, `attributes.NAME`, `context.NAME` or a
 field of the record. Labels make streams, so only what has few values is fit for one. Everything
-else that identifies a record is structured metadata. The line is the body of a log record, and for
-every other kind, and with `line: record`, the record's JSON.
+else that identifies a record is structured metadata: all that fits within Loki's limits, and of
+what the step `map: loki` made all, which Loki takes or refuses. The line is the body of a log
+record, and for every other kind, and with `line: record`, the record's JSON.
 
 Loki may store part of a request and refuse the rest with 400 without saying which, so a refused
 request is bisected; the entries that it had are recognised.
@@ -51,7 +52,7 @@ _METADATA_FIELDS: Final = ("severity_text", "severity_number", "trace_id", "span
 _SECTIONS: Final = ("attributes", "context", "resource")
 _ID: Final = "penstock_id"
 _METADATA_BYTES_MAX: Final = 48 * 1024
-"""Loki's own limit is 64 KB and 128 names for an entry; what is beyond is in the record."""
+"""Loki's own limit is 64 KB and 128 names for an entry; what is beyond is in `line: record`."""
 _METADATA_NAMES_MAX: Final = 100
 
 
@@ -92,7 +93,7 @@ class Loki(HttpRequestSink):
             named = record["labels"].items()
             labels = {name: value for name, value in named if name and value not in (None, "")}
             line, time_text = record["line"], record["timestamp"]
-            metadata = _fitted(("metadata", *it) for it in record["metadata"].items())
+            metadata = _named(("metadata", *it) for it in record["metadata"].items())
         else:
             labels, time_text = self._labels(record), str(time_ns(row, record))
             line, metadata = self._line(row, record), _metadata(record)
@@ -147,25 +148,28 @@ def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
     entries = [("record", name, record.get(name)) for name in _METADATA_FIELDS]
     for part in _SECTIONS:
         entries += [(part, *entry) for entry in section(dict(record), part).items()]
-    return _fitted(entries)
+    kept: dict[str, str] = {}
+    held = 0
+    for key, text in _named(entries).items():
+        size = len(key) + len(text.encode())
+        if held + size <= _METADATA_BYTES_MAX and len(kept) < _METADATA_NAMES_MAX:
+            kept[key] = text
+            held += size
+    return kept
 
 
-def _fitted(entries: Iterable[tuple[str, str, Any]]) -> dict[str, str]:
-    """Texts with their parts and names, within what Loki takes; an empty name or value is none.
+def _named(entries: Iterable[tuple[str, str, Any]]) -> dict[str, str]:
+    """Texts with their parts and names as Loki takes names; an empty name or value is none.
 
     A name that has another value already gets that of its part in front.
     """
     found: dict[str, str] = {}
-    held = 0
     for part, name, value in entries:
         if not name or value in (None, ""):
             continue
         key, text = fit_name(name), as_label(value)
         while found.get(key, text) != text or key == _ID:
             key = f"{part}_{key}"
-        held += len(key) + len(text.encode())
-        if held > _METADATA_BYTES_MAX or len(found) >= _METADATA_NAMES_MAX:
-            break
         found[key] = text
     return found
 

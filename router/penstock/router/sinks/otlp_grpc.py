@@ -19,7 +19,6 @@ from penstock.router.core.verdict import Busy, Failed, Fault, Paused, TooLarge, 
 from penstock.router.sinks.http_requests import revealed
 from penstock.router.sinks.otlp import OtlpSink
 from penstock.router.sinks.otlp_messages import Signal, partial_success
-from penstock.router.sinks.transport import forbidden_header
 
 _AGAIN: Final = frozenset(
     {
@@ -42,6 +41,9 @@ _FAILURES: Final = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 _TOO_LARGE: Final = re.compile(r"larger|too[ _](large|big)|size", re.IGNORECASE)
 _RATE: Final = re.compile(r"rate[ _-]?limit", re.IGNORECASE)
 _DETAILS: Final = "grpc-status-details-bin"
+_NAME: Final = re.compile(r"(?!.*-bin$)[0-9a-z_.-]+")
+_VALUE: Final = re.compile(r"[\x20-\x7e]*")
+"""gRPC over HTTP/2, "Custom-Metadata": names that end in `-bin` have bytes, as no header has."""
 
 
 class Channel:
@@ -64,8 +66,9 @@ class Channel:
 
     def export(self, signal: Signal, body: bytes, count: int) -> Verdict:
         """Send a request; returns what became of its `count` records."""
-        if (name := forbidden_header(dict(self._metadata))) is not None:
-            return Paused(f"header {name} has a character that HTTP forbids")
+        for name, value in self._metadata:
+            if _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
+                return Paused(f"header {name}: its name, or a character of its value, gRPC forbids")
         call: Any = self._channel.unary_unary(signal.method)
         try:
             answer = call(

@@ -18,12 +18,11 @@ that it does not make any more are removed, all of them if no row is led here an
 A row whose service is not known is in `service=__HIVE_DEFAULT_PARTITION__`, hive's name for null.
 """
 
-import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
@@ -34,6 +33,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from typing_extensions import override
 
+from penstock.router.core.offsets import digest_of
 from penstock.router.durable import make_directories, sync_directories, write_whole
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.settings import SinkConfig
@@ -47,7 +47,6 @@ _LOG_POSITION: Final = ("stream", "partition")
 _ORDER: Final = (*_PARTITIONED_BY, *_LOG_POSITION, "offset")
 _DICTIONARY_COLUMNS_EXCLUDED: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
 _NAME: Final = re.compile(r"(?P<partition>.+)-(?P<first>\d+)-(?P<last>\d+)(\.[0-9a-f]+)?\.parquet")
-_DIGEST_BYTES: Final = 4
 _PATH_SAFE: Final = " @+,:~"
 _DIRECTORY_NAME_BYTES_MAX: Final = 200
 """Of a hive directory's value; NAME_MAX is 255 on Linux."""
@@ -184,12 +183,6 @@ def write_parquet(part: pa.Table, file: BinaryIO, compression: str) -> None:
     )
 
 
-def digest_of(offsets: Sequence[int]) -> str:
-    """For a name that only the rows of these offsets have."""
-    text = ",".join(map(str, offsets)).encode()
-    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
-
-
 def _holds(path: Path, offsets: list[int]) -> bool:
     """Whether the file is there, and has the rows of these offsets and no others."""
     if not path.exists():
@@ -200,7 +193,7 @@ def _holds(path: Path, offsets: list[int]) -> bool:
                 return False
             found: list[int] = file.read(["offset"])["offset"].to_pylist()
             return found == offsets
-    except pa.ArrowInvalid:  # damaged, or another tool's
+    except (pa.ArrowException, OSError, KeyError):  # damaged, or another tool's
         return False
 
 

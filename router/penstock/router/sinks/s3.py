@@ -31,13 +31,14 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer
+from penstock.router.core.offsets import digest_of
 from penstock.router.core.verdict import Busy, Failed, Paused, Taken, TooLarge, Unfit, Verdict
 from penstock.router.durable import write_whole
 from penstock.router.errors import UnavailableError
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.parquet import digest_of, is_repeated, split_by_place, write_parquet
+from penstock.router.sinks.parquet import is_repeated, split_by_place, write_parquet
 from penstock.router.sinks.request_settings import HttpSettings, RequestBatch, Secret
 from penstock.router.sinks.requests import Faulty, Item, Request, cut
 from penstock.router.sinks.settings import Seconds
