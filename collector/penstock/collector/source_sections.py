@@ -3,7 +3,6 @@
 `penstock collector sources` prints them; the keys are described in collector/README.md.
 """
 
-import os
 import re
 from glob import escape
 from typing import Annotated, Final, Literal, get_args
@@ -28,7 +27,7 @@ from penstock.collector.limits import (
     LINE_BYTES_MAX,
     MIB,
 )
-from penstock.service import FilePath, HostPort, NoNul, SocketPath
+from penstock.service import FilePath, HostPort, NoNul, SocketPath, absolute
 
 _TOKEN: Final = re.compile(r"[!-~]+")
 _REUSE: Final = "other processes of this user may listen there, too"
@@ -37,7 +36,7 @@ _REUSE: Final = "other processes of this user may listen there, too"
 def _absolute_pattern(text: str) -> str:
     if not text:
         raise ValueError("must not be empty")
-    return str(os.path.join(escape(os.getcwd()), text))  # noqa: PTH109, PTH118 - a pattern
+    return absolute(text, escape)
 
 
 Pattern = Annotated[NoNul, AfterValidator(_absolute_pattern)]

@@ -10,7 +10,7 @@ from penstock.service.config import HostPort, HostPorts, check_only, load_config
 from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.logs import configure_logs
 from penstock.service.notify import notify, notify_reloading
-from penstock.service.paths import FilePath, NoNul, SocketPath
+from penstock.service.paths import FilePath, NoNul, SocketPath, absolute
 from penstock.service.run import exit_on_error, run_until_stopped
 from penstock.service.span_sender import Tracing
 from penstock.service.tracing import Span, Tracer, TracingSection, span_metrics
@@ -37,6 +37,7 @@ __all__ = [
     "TracingSection",
     "UnavailableError",
     "Visitor",
+    "absolute",
     "admin_server",
     "ask_admin",
     "check_only",

@@ -5,6 +5,7 @@ absolute here: what is kept of it, and what is shown, then holds wherever the ne
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -57,7 +58,33 @@ def _check_no_nul(text: str) -> str:
 NoNul = Annotated[str, AfterValidator(_check_no_nul)]
 """What is handed to the system as a text: an argument of a program."""
 
-FilePath = Annotated[Path, BeforeValidator(_check_text), AfterValidator(Path.absolute)]
+
+def absolute(text: str, escape: Callable[[str], str] = str) -> str:
+    """A path, or a pattern of paths, from the directory of the process, if it is relative.
+
+    Args:
+        text: The path, or the pattern.
+        escape: Makes a pattern of a path.
+
+    Raises:
+        ValueError: It is, and that directory is gone.
+    """
+    if text.startswith("/"):
+        return text
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise ValueError(
+            "is relative to the directory of the start, which is gone; make it absolute"
+        ) from None
+    return f"{escape(str(here))}/{text}"
+
+
+def _make_absolute(path: Path) -> Path:
+    return Path(absolute(str(path)))
+
+
+FilePath = Annotated[Path, BeforeValidator(_check_text), AfterValidator(_make_absolute)]
 """Of a file or a directory, absolute once it was read."""
 
 SocketPath = Annotated[FilePath, AfterValidator(_check_socket)]

@@ -74,6 +74,7 @@ _EMAIL: Final = (
     r"(?P<email>[A-Za-z0-9_%+][A-Za-z0-9._%+-]{0,63}"
     r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+)"
 )
+_NUMBER: Final = "[2-6](?:[ -]?[0-9]){12,18}"
 _OTHERS: Final = (
     rf"(?P<token>(?=[AgxsBb]){_FRONT}(?:(?:AKIA|ASIA)[0-9A-Z]{{16}}\b"
     r"|gh[pousr]_[A-Za-z0-9]{36,}"
@@ -83,7 +84,7 @@ _OTHERS: Final = (
     r"|(?P<login>(?<=://)[^\s/:@]{1,64}:[^\s/@]{1,128}(?=@))"
     rf"|{_EMAIL}"
     r"|(?=[0-9])(?<![0-9.])(?:(?<=%)(?:25)?[0-9A-Fa-f][0-9]|(?<=%[A-Fa-f])[0-9])?"
-    r"(?P<card>[2-6](?:[ -]?[0-9]){12,18})(?![0-9])"
+    rf"(?P<card>{_NUMBER})(?![0-9])"
 )
 PATTERN: Final = re.compile(f"{_KEY}|{_WEB_TOKEN}|{_VAIN}|{_OTHERS}", re.DOTALL)
 _IN_VAIN: Final = re.compile(rf"[A-Za-z0-9_-]*?(?:{_KEY}|{_OTHERS})", re.DOTALL)
@@ -102,6 +103,7 @@ _GROUPS: Final = (
 the month of expiry behind it for its part. It begins as issuers' do, no year does, and all groups
 but the last have four digits or more: there is one in nearly each row of shorter numbers."""
 _LEADING: Final = re.compile(_GROUPS)
+_WHOLE: Final = re.compile(f"{_NUMBER}(?![0-9])")
 _GROUPED: Final = re.compile(f"(?<![0-9.]){_GROUPS}")
 PARTS: Final = (
     "-----BEGIN ", "eyJ", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "xox", "sk_",
@@ -182,11 +184,24 @@ def _found(text: str) -> Iterator[tuple[str, int, int]]:
             continue
         start, position = match.span(name)
         if name == "card":
-            found = _card(text, start, position) or _address(text, start, position)
+            found = _coded_card(text, match.start(), start) or _address(text, start, position)
             if found is None:
                 continue
             name, start, position = found
         yield name, start, position
+
+
+def _coded_card(text: str, begin: int, start: int) -> tuple[str, int, int] | None:
+    """The first card behind what may be a code of a URL, or the number's own beginning.
+
+    The code, and the one that it may be within (`%25`), begin at `begin`, the rest at `start`.
+    """
+    for at in sorted({begin, max(begin, start - 2), start}):
+        whole = _WHOLE.match(text, at)
+        found = whole and _card(text, *whole.span())
+        if found:
+            return found
+    return None
 
 
 def _card(text: str, start: int, end: int) -> tuple[str, int, int] | None:

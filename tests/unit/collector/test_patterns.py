@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from penstock.collector.source_sections import FileSource
 from penstock.collector.sources.patterns import Patterns
+from penstock.service import FilePath
 
 
 @pytest.fixture
@@ -41,3 +43,20 @@ def test_what_is_excluded_may_be_a_part_of_the_path_or_begin_where_the_process_d
     for include in ("logs/*", f"{here.parent}/*/logs/*"):
         names = found(include=[include], exclude=[exclude])
         assert [Path(name).name for name in names] == ["app.log"], (include, exclude)
+
+
+def test_without_a_directory_of_its_own_a_process_reads_absolute_paths_and_says_which_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A release's directory is removed, and its collector goes on."""
+    gone = tmp_path / "release"
+    gone.mkdir()
+    (tmp_path / "app.log").touch()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    here = str(tmp_path)
+    assert found(include=[f"{here}/*.log"], exclude=["debug*"]) == [f"{here}/app.log"]
+    with pytest.raises(ValidationError, match="relative to the directory of the start, which is"):
+        found(include=["logs/*"])
+    with pytest.raises(ValidationError, match="relative to the directory of the start, which is"):
+        TypeAdapter(FilePath).validate_python("key.pem")

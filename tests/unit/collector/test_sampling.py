@@ -29,7 +29,14 @@ def test_a_fifth_of_a_fifth_stands_for_all() -> None:
 
 
 def test_the_same_seed_behind_itself_is_refused() -> None:
-    with pytest.raises(WiringError, match=r"second\.seed: first before it samples"):
+    with pytest.raises(WiringError, match=r"second\.seed: first before it keeps the same"):
         one_behind_the_other()
     side_by_side = {name: {**FIFTH, "inputs": ["app"]} for name in ("a", "b")}
     graph_of({"transforms": side_by_side})
+
+
+def test_what_is_counted_between_two_samples_is_sampled_by_itself() -> None:
+    count = {"type": "logs_to_metrics", "inputs": ["first"], "name": "lines"}
+    second = {**FIFTH, "inputs": ["count"]}
+    first = {**FIFTH, "inputs": ["app"]}
+    graph_of({"transforms": {"first": first, "count": count, "second": second}})

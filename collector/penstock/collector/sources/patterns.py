@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from glob import escape, iglob
 from pathlib import Path
@@ -21,9 +22,8 @@ class Patterns:
     """
 
     def __init__(self, include: Sequence[str], exclude: Sequence[str]) -> None:
-        here = escape(os.getcwd())  # noqa: PTH109 - a pattern
         self._include = include
-        self._exclude = {*exclude, *(os.path.join(here, other) for other in exclude)}  # noqa: PTH118
+        self._exclude = {*exclude, *_from_here(exclude)}
 
     def found(self) -> Iterator[Path]:
         """The files, pattern by pattern, by their names."""
@@ -32,3 +32,11 @@ class Patterns:
                 excluded = any(fnmatch(name, other) for other in self._exclude)
                 if not excluded and not name.endswith(_COMPRESSED):
                     yield Path(name)
+
+
+def _from_here(patterns: Sequence[str]) -> Iterator[str]:
+    """Those that are not absolute, from the process's directory; none where that is gone."""
+    relative = [pattern for pattern in patterns if not pattern.startswith("/")]
+    with suppress(FileNotFoundError):
+        for pattern in relative:
+            yield os.path.join(escape(os.getcwd()), pattern)  # noqa: PTH109, PTH118 - a pattern

@@ -100,15 +100,15 @@ def _refuse_the_same_seed(transforms: Mapping[str, sections.TransformConfig]) ->
                 continue
             before.add(other)
             earlier = transforms[other]
+            if isinstance(earlier, sections.CountSection):
+                continue  # what it makes are records of its own
             waiting += earlier.inputs
             if (
                 other != name
                 and isinstance(earlier, sections.SampleSection)
                 and earlier.seed == section.seed
             ):
-                told = (
-                    f"{other} before it samples with the same one, and it would leave out nothing"
-                )
+                told = f"{other} before it keeps the same traces, and their weights are multiplied"
                 raise WiringError([f"transforms.{name}.seed: {told}; give it another"])
 
 
