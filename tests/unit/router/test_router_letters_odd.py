@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,17 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from pyarrow.dataset import dataset
-from typing_extensions import override
 
 from penstock.router.bounded import BoundedRun, bounded_run, replay_letters
 from penstock.router.cli import cli
 from penstock.router.clock import SystemClock
-from penstock.router.feed import Feed
 from penstock.router.job import Job
-from penstock.router.letters import Letter, LetterFile, as_rows, find_letters
+from penstock.router.letters import LetterFile, as_rows, find_letters
 from penstock.router.owners import require_room_for_letters
 from penstock.router.reading import LogState
 from penstock.service import ConfigError, UnavailableError
 from tests.unit.router.test_router_config import JOB, load
+from tests.unit.router.test_router_letters import RunWithoutSpark
 
 PLACE = {"stream": "logs", "partition": 0, "offset": 7}
 WHOLE = PLACE | {
@@ -107,20 +105,6 @@ def test_what_can_be_no_row_is_told_of_before_its_piece_is_delivered(
         list(file.begin().pieces("lake"))
     assert "offset 7" in str(told.value)
     assert "correct that line" in told.value.fix
-
-
-class RunWithoutSpark(BoundedRun):
-    """Every letter is wanted."""
-
-    @override
-    def letter_rows(self, letters: Sequence[Letter]) -> Any:
-        return as_rows(letters)
-
-    @override
-    def deliver(self, feed: Feed, sink: str, rows: Any, batch: int) -> int:
-        feed.give(rows.select(feed.columns), batch)
-        self.progress.records += rows.num_rows
-        return int(rows.num_rows)
 
 
 def run(directory: Path, **sinks: Any) -> BoundedRun:
