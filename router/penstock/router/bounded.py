@@ -181,7 +181,7 @@ def bounded_run(
         check_routes(config, session.spark)
         letters = None
         if config.dead_letter_stream is not None:
-            letters = NatsLetterStream(config.dead_letter_stream)
+            letters = NatsLetterStream(config.dead_letter_stream, clock)
             stack.callback(letters.close)
         yield BoundedRun(config, session, state, letters, clock)
 

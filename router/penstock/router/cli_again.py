@@ -3,6 +3,7 @@
 import json
 import urllib.error
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -166,6 +167,36 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
         with attended(run, SystemClock()), typed(run, SystemClock(), **asked):
             rows = replay_letters(run, files, target, click.echo)
     click.echo(f"{rows} records were delivered again")
+
+
+@dlq.command("publish", epilog="Example: penstock router dlq publish job.yaml --sink search")
+@job_argument
+@click.argument("names", nargs=-1)
+@_SINK
+def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
+    """Send dead letters to the job's `dead_letter_stream`; their files stay where they are.
+
+    That is for letters that did not get there when they were written. The stream knows those that
+    it has only within its window for duplicates. Exit code 69 when some are still not stored.
+    """
+    from penstock.router.letter_stream import NatsLetterStream, publish_file
+
+    job = load_job(path)
+    if job.dead_letter_stream is None:
+        raise ConfigError("the job has no dead_letter_stream", fix="set it, with its subject")
+    files = find_letters(job.dead_letters, sink=sink, names=names, done=bool(names))
+    missed = 0
+    with closing(NatsLetterStream(job.dead_letter_stream, SystemClock())) as stream:
+        for file in files:
+            count, missing = publish_file(file, stream)
+            click.echo(f"{file.name}: {count - missing} of {count} are in the stream")
+            missed += missing
+        problem = stream.problem
+    if missed:
+        raise UnavailableError(
+            f"{missed} letters are not in the stream: {problem}",
+            fix="see to that and send them again; one that is too large stays in its file",
+        )
 
 
 @click.command("stop-replay", epilog="Example: penstock router stop-replay job.yaml")

@@ -96,7 +96,10 @@ def status_table(found: dict[str, Any]) -> str:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
-    return "\n".join([*lines, *_replay_lines(info.get("replays") or {}), *found["reasons"]])
+    lines += _replay_lines(info.get("replays") or {})
+    if (problem := info.get("letter_stream") or "off") != "off":
+        lines.append(f"not all dead letters are in dead_letter_stream: {problem}")
+    return "\n".join([*lines, *found["reasons"]])
 
 
 def _replay_lines(replays: dict[str, Any]) -> list[str]:

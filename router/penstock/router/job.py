@@ -96,7 +96,7 @@ class Job:
             else None
         )
         letters = config.dead_letter_stream
-        self._letters = NatsLetterStream(letters) if letters else None
+        self._letters = NatsLetterStream(letters, self._clock) if letters else None
         self._moved: dict[str, tuple[Any, int]] = {}
         self._log_problem: str | None = None
         self._tracing = Tracing(config.tracing, "router", config.job)
@@ -360,6 +360,7 @@ class Job:
                 for query in self._queries
             },
             "cursors": self._positions.problem if self._positions else "off",
+            "letter_stream": self._letters.problem if self._letters else "off",
             "tracing": self._tracing.counts(),
             "replays": self._replays.info(),
             "spark_ui": self._session.ui if self._session else None,

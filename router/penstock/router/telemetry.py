@@ -53,6 +53,10 @@ class Meter:
 
 
 _COUNTERS: Final = ("received", "sent", "errors")
+_LETTERS: Final = {
+    "dead_letters": "Records a sink gave up, by sink.",
+    "letters_not_streamed": "Records of dead letters that `dead_letter_stream` has not, by sink.",
+}
 
 
 class StatusCollector(Collector):
@@ -76,13 +80,11 @@ class StatusCollector(Collector):
             for stage in stages:
                 counter.add_metric([stage.name.partition("/")[2]], getattr(stage, name))
             yield counter
-        letters = CounterMetricFamily(
-            "penstock_router_dead_letters", "Records a sink gave up, by sink.", labels=["sink"]
-        )
-        for stage in stages:
-            count = stage.detail.get("dead_letters", 0)
-            letters.add_metric([stage.name.partition("/")[2]], count)
-        yield letters
+        for name, about in _LETTERS.items():
+            letters = CounterMetricFamily(f"penstock_router_{name}", about, labels=["sink"])
+            for stage in stages:
+                letters.add_metric([stage.name.partition("/")[2]], stage.detail.get(name, 0))
+            yield letters
         lag = GaugeMetricFamily(
             "penstock_router_lag", "Records of the log that a sink has not got.", labels=["sink"]
         )

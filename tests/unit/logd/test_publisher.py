@@ -268,6 +268,18 @@ async def test_a_header_that_would_be_another_is_refused_at_once(headers: dict[s
     assert log.values == []
 
 
+async def test_a_message_that_is_too_large_with_its_headers_is_refused_at_once() -> None:
+    """The server would hang up, and take what else is under way with it."""
+    log = FakeLog(random.Random(0), trouble=0.0)
+    block = "NATS/1.0\r\nNats-Expected-Stream: s\r\nNats-Msg-Id: m\r\n\r\n"
+    room = log.max_payload - len(block)
+    async with make(log, stream="s") as publisher:
+        await publisher.publish("t.a", b"x" * room, message_id="m")
+        with pytest.raises(RefusedError) as caught:
+            await publisher.publish("t.a", b"x" * (room + 1), message_id="m")
+    assert (caught.value.code, len(log.values)) == ("NATS_MAX_PAYLOAD", 1)
+
+
 async def test_no_more_than_allowed_are_under_way_and_closing_gives_them_up() -> None:
     log = FakeLog(random.Random(1), trouble=0)
     silent = asyncio.Event()

@@ -90,11 +90,12 @@ def test_each_route_does_its_own_to_the_rows_it_takes(tmp_path: Path) -> None:
 
 def test_rows_that_cannot_be_transformed_are_dead_letters_with_their_reason(tmp_path: Path) -> None:
     its = context(tmp_path)
-    published: list[str] = []
+    published: list[bytes] = []
 
     class Stream:
-        def publish(self, lines: Any) -> None:
+        def publish(self, lines: Any) -> int:
             published.extend(lines)
+            return 0
 
     its = replace(its, letter_stream=Stream())
     sink = Notebook(its)

@@ -112,8 +112,9 @@ class Stopping:
     def __init__(self, its: SinkContext) -> None:
         self.its = its
 
-    def publish(self, lines: Sequence[str]) -> None:
+    def publish(self, lines: Sequence[bytes]) -> int:
         self.its.stop.set()
+        return 0
 
 
 def test_a_sink_that_is_to_stop_leaves_the_other_files_for_the_next_time(

@@ -38,6 +38,7 @@ SEEN = Status(
                 "circuit": CIRCUIT,
             }
         },
+        "letter_stream": "nobody listens",
         "spark_ui": "http://127.0.0.1:4040",
     },
 )
@@ -54,7 +55,10 @@ def test_a_status_is_a_table_or_json_and_a_job_that_is_away_is_told(tmp_path: Pa
     assert table[0] == "job demo: degraded, Spark's UI: http://127.0.0.1:4040"
     shown = ["lake", "logs=40", "3", "12", "10", "2", "55.5", "1", "open", "2.5s"]
     assert table[2].split() == shown
-    assert table[3] == "sink/lake: full"
+    assert table[3:] == [
+        "not all dead letters are in dead_letter_stream: nobody listens",
+        "sink/lake: full",
+    ]
     assert json.loads(whole)["stages"][0]["lag"] == 3
     away = CliRunner().invoke(cli, ["status", str(path)])
     assert away.exit_code == 69, away.output

@@ -25,6 +25,7 @@ from penstock.logd.publisher.outgoing import (
     Outgoing,
     Plain,
     check_sendable,
+    header_bytes,
     plain_headers,
 )
 from penstock.logd.publisher.partitioning import partition_subject
@@ -280,10 +281,14 @@ class Publisher:
             raise UnavailableError("the NATS connection is closed")
         if not client.is_connected:
             return Again(UnavailableError("not connected to NATS"))
+        payload = message.payload()
+        # nats-py counts the payload alone; the server counts both, and hangs up.
+        if header_bytes(message.headers) + len(payload) > client.max_payload:
+            raise _too_large(client.max_payload)
         try:
             reply = await client.request(
                 message.subject,
-                message.payload(),
+                payload,
                 timeout=options.ack_timeout_s,
                 headers=message.headers or None,
             )
@@ -294,8 +299,7 @@ class Publisher:
             text = f"no answer on {message.subject!r} within {options.ack_timeout_s:g} s"
             return Again(UnavailableError(text))
         except MaxPayloadError:
-            text = f"the NATS server takes messages of at most {client.max_payload} bytes"
-            raise RefusedError("NATS_MAX_PAYLOAD", text, limit=client.max_payload) from None
+            raise _too_large(client.max_payload) from None
         except (Error, OSError) as error:
             return Again(UnavailableError(f"NATS: {error or type(error).__name__}"))
         return message.read(reply.data)
@@ -307,3 +311,8 @@ class Publisher:
     def _next_id(self) -> str:
         self._count += 1
         return f"{self._id}-{self._count}"
+
+
+def _too_large(limit: int) -> RefusedError:
+    text = f"the NATS server takes messages of at most {limit} bytes"
+    return RefusedError("NATS_MAX_PAYLOAD", text, limit=limit)

@@ -156,6 +156,14 @@ def plain_headers(
     return headers
 
 
+def header_bytes(headers: Mapping[str, str]) -> int:
+    """Bytes of headers as NATS sends them; 0 where there are none."""
+    if not headers:
+        return 0
+    lines = (f"{name}: {value}\r\n" for name, value in headers.items())
+    return len("NATS/1.0\r\n\r\n") + sum(len(line.encode()) for line in lines)
+
+
 def check_sendable(subject: str, headers: Mapping[str, str]) -> None:
     """Check what NATS would refuse each time, or take for something else.
 

@@ -41,10 +41,10 @@ def _places(rows: pa.Table) -> Iterator[tuple[str, int, int]]:
 
 
 class LetterStream(Protocol):
-    """Where dead letters go beside their files."""
+    """Where dead letters go beside their files, as far as they can."""
 
-    def publish(self, lines: Sequence[str]) -> None:
-        """Store letters, a JSON object each; returns when all are stored."""
+    def publish(self, lines: Sequence[bytes]) -> int:
+        """Store letters, a JSON object each; returns how many cannot be, after a short wait."""
         ...
 
 
