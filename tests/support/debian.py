@@ -1,14 +1,14 @@
 """Real servers from Debian's packages, unpacked beside the tests: nothing is installed or started.
 
-A program on PATH is used as it is. Else its package is downloaded once, and tests that need it skip
-where that cannot be, saying why.
+A program on PATH is used as it is. Else its package is downloaded once; where that cannot be, tests
+that need it are skipped, saying why, and are red in CI.
 """
 
 import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import pytest
 
@@ -17,7 +17,7 @@ _DOWNLOAD_S: Final = 120
 
 
 def program(name: str, *, package: str, directory: str = "usr/bin") -> Path:
-    """A program's path; the test is skipped where there is none.
+    """A program's path; where there is none, the test is skipped, red in CI.
 
     Args:
         name: Of the program.
@@ -33,7 +33,7 @@ def program(name: str, *, package: str, directory: str = "usr/bin") -> Path:
         return found
     reason = _unpack(package, root)
     if reason or not found.exists():
-        pytest.skip(f"no {name} here, and the package {package} cannot be had: {reason}")
+        skip(f"no {name} here, and the package {package} cannot be had: {reason}")
     return found
 
 
@@ -63,6 +63,11 @@ def installed(name: str) -> str:
     """
     on_path = shutil.which(name)
     if on_path is None:
-        assert "CI" not in os.environ, f"{name} is missing; .ci/run installs it"
-        pytest.skip(f"no {name} here; on Debian: apt-get install {name}")
+        skip(f"no {name} here; on Debian: apt-get install {name}")
     return on_path
+
+
+def skip(reason: str) -> NoReturn:
+    """Skip the test; in CI, where everything is to be had, fail it."""
+    assert "CI" not in os.environ, reason
+    pytest.skip(reason)

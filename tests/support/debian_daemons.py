@@ -11,9 +11,9 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
-import pytest
+from tests.support.debian import skip
 
 _CACHE: Final = Path(__file__).resolve().parents[2] / ".work" / "servers"
 _DOWNLOAD_S: Final = 120
@@ -59,7 +59,7 @@ def daemon(name: str, *, package: str, deep: bool = False) -> Program:
     environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(sorted(shared))}
     missing = _missing(path, environment)
     if missing:
-        _skip(f"{name} also needs {', '.join(missing)}")
+        skip(f"{name} also needs {', '.join(missing)}")
     return Program(path, root, environment)
 
 
@@ -75,13 +75,8 @@ def _unpacked(name: str, package: str, *, deep: bool) -> Path:
     reason = "" if there else _unpack((package, *_libraries(package, deep=deep)), root)
     found = [place for place in places if place.exists()]
     if not found:
-        _skip(f"no {name} here, and the package {package} cannot be had: {reason}")
+        skip(f"no {name} here, and the package {package} cannot be had: {reason}")
     return found[0]
-
-
-def _skip(reason: str) -> NoReturn:
-    assert "CI" not in os.environ, reason
-    pytest.skip(reason)
 
 
 def _libraries(package: str, *, deep: bool) -> list[str]:
