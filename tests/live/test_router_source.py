@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock import router
+from penstock.logd.publisher import BlockingPublisher
 from penstock.logd.store import CommitLog, LogConfig
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
@@ -25,6 +26,8 @@ LOGS = [log_line(number, severity=17 if number % 5 == 0 else 9) for number in ra
 ODD = [b"not json", b"\xff\xfe\x00", b'{"kind": "log", "severity_number": "high"}', b""]
 SPANS = [span_line(number) for number in range(1200)]
 NOISE = [random.Random(number).randbytes(100) for number in range(3000)]
+HEADED = {"name": "headed", "subject": "telemetry.headed.>"}
+HEADERS = {"Traceparent": "00-1-2-01", "Empty": "", "Nats-Msg-Id": "☃"}
 SHORT = {"name": "short", "subject": "telemetry.short.>", "segment_bytes_max": 65536}
 
 
@@ -39,11 +42,16 @@ def logd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logd]:
     directory = tmp_path_factory.mktemp("log")
     with (
         running_nats_server(directory / "nats") as url,
-        Logd(directory / "logd", url, [*STREAMS, SHORT]) as running,
+        Logd(directory / "logd", url, [*STREAMS, SHORT, HEADED]) as running,
     ):
         publish(url, "telemetry.logs.checkout", LOGS + ODD)
         publish(url, "telemetry.traces.checkout", SPANS)
         publish(url, "telemetry.short.x", NOISE)
+        with BlockingPublisher(url) as publisher:
+            message_id = HEADERS["Nats-Msg-Id"]
+            headers = {name: HEADERS[name] for name in ("Traceparent", "Empty")}
+            publisher.publish("telemetry.headed.a", b"a", headers=headers, message_id=message_id)
+        publish(url, "telemetry.headed.b", [b"b"])
         yield running
 
 
@@ -93,6 +101,17 @@ def test_a_batch_has_exactly_the_offsets_asked_for(spark: SparkSession, logd: Lo
     assert "headers" in rows.column_names
 
 
+def test_headers_are_a_map_with_the_bytes_of_each(spark: SparkSession, logd: Logd) -> None:
+    wanted = {"subscribe": "headed", "includeHeaders": "true"}
+    frame = read(spark, logd, **wanted)
+    values = {name: text.encode() for name, text in HEADERS.items()}
+    assert [row["headers"] for row in frame.orderBy("offset").collect()] == [values, None]
+    found = frame.where("cast(headers['Traceparent'] as string) = '00-1-2-01'").toArrow()
+    assert found["value"].to_pylist() == [b"a"]
+    only = read(spark, logd, **wanted, subject="telemetry.*.b")
+    assert [row["value"] for row in only.collect()] == [b"b"]
+
+
 def test_typed_columns_keep_malformed_rows_with_their_bytes(
     spark: SparkSession, logd: Logd
 ) -> None:
@@ -112,7 +131,7 @@ def test_typed_columns_keep_malformed_rows_with_their_bytes(
 def test_a_stream_reads_each_record_once_in_bounded_batches(
     spark: SparkSession, logd: Logd, tmp_path: Path
 ) -> None:
-    got: list[pa.Table] = []
+    """With `Trigger.Once`, which Spark has never let a limit cut, in one; and later in none."""
     frame = (
         spark.readStream.format("logd")
         .options(
@@ -123,16 +142,25 @@ def test_a_stream_reads_each_record_once_in_bounded_batches(
         )
         .load()
     )
-    query = (
-        frame.writeStream.foreachBatch(lambda rows, _: got.append(rows.toArrow()))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
+
+    def run(checkpoint: Path, **trigger: Any) -> list[pa.Table]:
+        got: list[pa.Table] = []
+        query = (
+            frame.writeStream.foreachBatch(lambda rows, _: got.append(rows.toArrow()))
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(**trigger)
+            .start()
+        )
+        assert query.awaitTermination(60)
+        return got
+
+    got = run(tmp_path / "checkpoint", availableNow=True)
     assert [0 < table.num_rows <= 2000 for table in got] == [True] * 3
     rows = pa.concat_tables(got).sort_by([("stream", "ascending"), ("offset", "ascending")])
     assert rows["value"].to_pylist() == LOGS + ODD + SPANS
+    (once,) = run(tmp_path / "once", once=True)
+    assert sorted(once["value"].to_pylist()) == sorted(rows["value"].to_pylist())
+    assert run(tmp_path / "once", once=True) == []
 
 
 def test_a_batch_starts_no_program_to_write_its_checkpoint(
@@ -227,6 +255,8 @@ def test_times_are_looked_up_in_the_log(spark: SparkSession, logd: Logd) -> None
     time_ms = str(FIRST_TIME_NS // 10**6)
     assert read(spark, logd, startingTimestamp=time_ms).count() == 4704
     assert read(spark, logd, endingTimestamp=time_ms).count() == 0
+    early = {"endingOffsetsByTimestamp": json.dumps({"logs": {"0": int(time_ms)}})}
+    assert read(spark, logd, **early).count() == 1200, "traces to their end, and no logs"
     late = {"startingOffsetsByTimestamp": json.dumps({"logs": {"0": FIRST_TIME_NS // 10**6 + 1}})}
     with pytest.raises(PySparkException, match="logs/0 has no record at or after"):
         read(spark, logd, **late).count()

@@ -7,14 +7,16 @@ import pytest
 from penstock.router.batches import BatchJournal
 from penstock.router.checkpoint import (
     CheckpointDamagedError,
+    CheckpointVersionError,
     JobLock,
     StartingOffsets,
     clear_unfinished,
     committed_offsets,
+    planned_offsets,
 )
 from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Offsets, StreamPartition
-from penstock.service import UnavailableError
+from penstock.service import ExitCode, UnavailableError
 
 LEFT = "73450e9c-bee1-4542-8b77-90af5fabf397"
 
@@ -45,6 +47,20 @@ def test_an_offset_log_that_is_damaged_is_told_of(tmp_path: Path, held: str) -> 
     with pytest.raises(CheckpointDamagedError, match=r"offsets/3 cannot be read") as told:
         committed_offsets(tmp_path)
     assert "restore checkpoint_dir" in told.value.fix
+
+
+def test_an_offset_log_of_another_version_is_not_read_as_one_of_ours(tmp_path: Path) -> None:
+    """Its lines may mean something else, though they look alike."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text('v2\n{}\n{"logs": {"0": 7}}')
+    with pytest.raises(
+        CheckpointVersionError, match=r"offsets/3: .*'v2'; this router .*'v1'"
+    ) as it:
+        planned_offsets(tmp_path, 3)
+    assert it.value.exit_code == ExitCode.CONFIG
+    assert "the pyspark that wrote it" in it.value.fix
+    (tmp_path / "offsets" / "3").write_text('v1\n{}\n{"logs": {"0": 7}}')
+    assert planned_offsets(tmp_path, 3).next == {StreamPartition("logs", 0): 7}
 
 
 @pytest.mark.parametrize("held", [b"", b"{bad", b"[]", b"\xff", b'{"logs": {"x": 1}}'])

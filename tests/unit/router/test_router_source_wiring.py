@@ -1,0 +1,116 @@
+"""What becomes of the source's options: the client's, logd's, and the tasks' that Spark runs."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from penstock.logd.batch import Record, build_batch
+from penstock.router import reading
+from penstock.router.clock import SystemClock
+from penstock.router.core.offsets import Readable, Span, StreamPartition
+from penstock.router.core.starting import Times
+from penstock.router.options import SourceOptions, parse_options
+from penstock.router.source import LogDataSource
+from tests.unit.router.test_router_source import NEEDED, FakeLog, at, stream_reader
+
+HEADED = Record("t.a", b"1", 1, headers=(("Trace", b"x"), ("Nats-Msg-Id", b"\xff")))
+
+
+class ReadLog(FakeLog):
+    """Also has rows, and finds times in partitions.
+
+    Attributes:
+        asked: What was asked for rows of each span.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Readable(0, 100))
+        self.asked: list[tuple[Span, dict[str, Any]]] = []
+
+    def rows(self, span: Span, **how: Any) -> Iterator[pa.RecordBatch]:
+        self.asked.append((span, how))
+        rows = build_batch([HEADED, Record("t.b", b"2", 2)])
+        offsets = pc.cast(rows.column(0), pa.int64())
+        columns = [offsets, *rows.columns[1:]]
+        yield pa.RecordBatch.from_arrays(columns, schema=reading._LOG_SCHEMA)
+
+    def at_times(self, times: Times, readable: Any) -> dict[StreamPartition, int]:
+        found = {where: times.of(where) for where in readable}
+        return {where: time_ms for where, time_ms in found.items() if time_ms is not None}
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> ReadLog:
+    """Read by each task."""
+    made = ReadLog()
+    monkeypatch.setattr(SourceOptions, "reading", lambda *_: nullcontext(made))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "prefer", "rack"),
+    [
+        ({}, "leader", ""),
+        ({"readFrom": "leader"}, "leader", ""),
+        ({"readFrom": "replica"}, "replica", ""),
+        ({"readFrom": "replica", "rack": "b"}, "replica", "b"),
+    ],
+)
+def test_who_is_read_from_is_what_the_client_prefers(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], prefer: str, rack: str
+) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(reading, "LogClient", lambda _, **how: made.append(how))
+    parse_options(NEEDED | given).reading(SystemClock())
+    assert [(it["prefer"], it["rack"]) for it in made] == [(prefer, rack)]
+
+
+@pytest.mark.parametrize(("wanted", "pieces"), [("", 1), ("1", 1), ("4", 4)])
+def test_a_batch_is_read_in_so_many_pieces(log: ReadLog, wanted: str, pieces: int) -> None:
+    source = LogDataSource(NEEDED | {"minPartitions": wanted})
+    reader = stream_reader(log, minPartitions=wanted)
+    of_stream = [(it.span.start, it.span.end) for it in reader.partitions(at(20), at(60))]
+    of_batch = [(it.span.start, it.span.end) for it in source.reader(source.schema()).partitions()]
+    step = 100 // pieces
+    assert of_batch == [(step * n, step * (n + 1)) for n in range(pieces)]
+    step = 40 // pieces
+    assert of_stream == [(20 + step * n, 20 + step * (n + 1)) for n in range(pieces)]
+
+
+ONLY = '["=", "subject", "t.b"]'
+
+
+@pytest.mark.parametrize(
+    ("given", "subject"),
+    [({}, None), ({"subject": "t.>"}, "t.>"), ({"filter": ONLY}, "t.b"),
+     ({"subject": "t.>", "filter": ONLY}, "t.>")],
+)  # fmt: skip
+def test_logd_is_asked_for_the_subject_alone(
+    log: ReadLog, given: dict[str, str], subject: str | None
+) -> None:
+    source = LogDataSource(NEEDED | {"failOnDataLoss": "false"} | given)
+    reader = source.reader(source.schema())
+    (partition,) = reader.partitions()
+    list(reader.read(partition))
+    assert log.asked == [(partition.span, {"subject": subject, "fail_on_data_loss": False})]
+
+
+@pytest.mark.parametrize("included", [True, False])
+def test_headers_are_there_where_they_are_asked_for(log: ReadLog, *, included: bool) -> None:
+    reader = stream_reader(log, includeHeaders=str(included).lower())
+    (rows,) = reader.read(reader.partitions(at(0), at(2))[0])
+    assert ("headers" in rows.schema.names) is included
+    if included:
+        assert rows.column("headers").to_pylist() == [list(HEADED.headers), None]
+
+
+def test_a_batch_ends_at_times_of_some_partitions(log: ReadLog) -> None:
+    """The others at their end."""
+    log.partitions = 2
+    source = LogDataSource(NEEDED | {"endingOffsetsByTimestamp": '{"logs": {"1": 30}}'})
+    spans = [it.span for it in source.reader(source.schema()).partitions()]
+    assert [(it.partition, it.start, it.end) for it in spans] == [(0, 0, 100), (1, 0, 30)]
