@@ -4,12 +4,18 @@ Each record is delivered or among the dead letters, whatever happens; how often 
 something came twice is what the sink's guarantee says.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
+from penstock.router.clock import SystemClock
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import Replay
 from tests.support.fault_door import (
@@ -20,7 +26,7 @@ from tests.support.fault_door import (
     resets_after_taking,
     says,
 )
-from tests.support.sink_batches import NOW_NS, batch, dead_letters
+from tests.support.sink_batches import NOW_NS, batch, context, dead_letters
 from tests.support.sink_cases import CASES, Case
 
 pytestmark = pytest.mark.live
@@ -103,6 +109,62 @@ def test_what_passes_is_tried_again_until_everything_is_there(
     assert dead_letters(context) == []
     assert context.meter.problem is None
     assert context.meter.stage("x", received=COUNT, lag=0).sent == COUNT
+
+
+class Skipping(SystemClock):
+    """The machine's time, and on top of it whatever somebody would have waited."""
+
+    def __init__(self) -> None:
+        self.skipped_ns = 0
+
+    @override
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + self.skipped_ns
+
+    @override
+    def unix_ns(self) -> int:
+        return super().unix_ns() + self.skipped_ns
+
+
+class Stop(threading.Event):
+    """Who waits for it lets a clock pass over that time."""
+
+    def __init__(self, clock: Skipping) -> None:
+        super().__init__()
+        self._clock = clock
+
+    @override
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._clock.skipped_ns += int(timeout * 1e9)
+        return self.is_set()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_a_destination_that_asks_for_a_pause_gets_it(
+    case: Case, door: FaultDoor, tmp_path: Any, status: int, form: str
+) -> None:
+    """A date has whole seconds, so that it may be up to one less."""
+    clock = Skipping()
+    made = replace(context(tmp_path, clock=clock), stop=Stop(clock))
+    sink, its = case.sink(door, tmp_path, made=made)
+    asked_ns: list[int] = []
+
+    def full_at_first(asked: Asked) -> Answered | None:
+        asked_ns.append(clock.monotonic_ns())
+        if len(asked_ns) > 1:
+            return None
+        until = datetime.fromtimestamp(clock.unix_ns() // 10**9 + 38, UTC)
+        said = "37" if form == "seconds" else format_datetime(until, usegmt=True)
+        return Answered(status, b"full", {"Retry-After": said})
+
+    door.rule = full_at_first
+    sink.write(batch(records(case)))
+    assert asked_ns[1] - asked_ns[0] >= 37 * 10**9
+    assert clock.skipped_ns < 39 * 10**9
+    assert case.stored(door.backend) == EACH_ONCE
+    assert dead_letters(its) == []
 
 
 def test_a_destination_that_hangs_is_asked_again(

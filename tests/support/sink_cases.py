@@ -84,9 +84,11 @@ class Case:
     urls: tuple[str, ...] = ()
     ready: Callable[[Any, Any], None] | None = None
 
-    def sink(self, door: FaultDoor, directory: Path, **keys: Any) -> tuple[Any, SinkContext]:
-        """The sink, open, and its context."""
-        made = context(directory)
+    def sink(
+        self, door: FaultDoor, directory: Path, *, made: SinkContext | None = None, **keys: Any
+    ) -> tuple[Any, SinkContext]:
+        """The sink, open, and its context: `made`, or one of its own."""
+        made = made or context(directory)
         own = {**FAST, **self.keys, **getattr(door.backend, "keys", {})}
         own |= dict.fromkeys(self.urls, door.url)
         settings = {"type": self.type, "url": door.url + self.path, **own, **keys}
