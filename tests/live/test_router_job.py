@@ -5,6 +5,7 @@ import json
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,9 @@ def test_a_dead_sink_and_a_killed_logd_delay_nobody_else_and_catch_up(
         wait_until(lambda: job.daemon.stage("sink/hook")["errors"] > 2, within_s=30)
         wait_until(lambda: job.daemon.status()["health"] == "degraded", within_s=20)
         assert job.daemon.stage("sink/hook")["lag"] == 1000
+        page = sparks_page_of_queries(job)
+        assert "test.lake" in page, "each sink's query has its name there"
+        assert "test.hook" in page
         wait_until(lambda: job.daemon.stage("sink/lake")["lag"] == 0, within_s=20)
 
         logd.restart(kill=True)
@@ -153,6 +157,16 @@ def test_a_dead_sink_and_a_killed_logd_delay_nobody_else_and_catch_up(
         destination.close()
         if job.daemon._process is not None:
             job.daemon.close()
+
+
+def sparks_page_of_queries(job: RouterJob) -> str:
+    """From the address that the status names."""
+    url = job.daemon.status()["info"]["spark_ui"]
+    assert url.startswith("http://127.0.0.1:"), url
+    with urllib.request.urlopen(f"{url}/StreamingQuery/", timeout=60) as answer:
+        assert answer.status == 200
+        page: str = answer.read().decode()
+    return page
 
 
 def test_a_job_that_cannot_catch_up_ends_and_says_why(
