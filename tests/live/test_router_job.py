@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pyarrow.compute as pc
 import pytest
 import yaml
 
+from penstock.logd.publisher import BlockingPublisher
+from penstock.router.clock import SystemClock
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line
@@ -179,6 +182,35 @@ def test_a_job_that_cannot_catch_up_ends_and_says_why(
         assert job.daemon.wait(within_s=60) == 69, job.daemon.log()[-3000:]
         assert "sink/hook has got nothing for 2 s: http://127.0.0.1" in job.daemon.log()
         assert job.rows().num_rows == 1
+    finally:
+        if job.daemon._process is not None:
+            job.daemon.close()
+
+
+def test_a_job_begins_at_a_time_and_reads_some_subjects_from_a_replica(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    """And one with an end does not wait for more records than there are; a lone logd leads."""
+    with BlockingPublisher(nats_url) as publisher:
+        publisher.publish("telemetry.logs.x", log_line(0))
+        before_ns = SystemClock().unix_ns()
+        wait_until(lambda: SystemClock().unix_ns() > before_ns + 3 * 10**6)
+        moment = datetime.fromtimestamp(before_ns / 1e9, UTC) + timedelta(milliseconds=2)
+        for number in range(1, 6):
+            publisher.publish("telemetry.logs.x", log_line(number))
+            publisher.publish("telemetry.logs.other", log_line(100 + number))
+    job = RouterJob(
+        tmp_path / "router",
+        logd.fetch,
+        streams=["logs"],
+        starting_offsets=moment.isoformat(),
+        source={"subject": "telemetry.*.x", "read_from": "replica", "rack": "a"},
+        trigger={"interval_s": 0.1, "records_min": 4, "records_max": 4, "delay_max_s": 3600},
+    )
+    job.daemon.start("--until-caught-up", within_s=60)
+    try:
+        assert job.daemon.wait(within_s=120) == 0, job.daemon.log()[-3000:]
+        assert values_of(job.rows(), "logs") == [log_line(number) for number in range(1, 6)]
     finally:
         if job.daemon._process is not None:
             job.daemon.close()

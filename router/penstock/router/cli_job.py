@@ -56,6 +56,8 @@ def run_job(config: JobConfig, *, until_caught_up: bool) -> None:
     from penstock.router.job import Job
 
     configure_logs("router")
+    if until_caught_up:
+        config = config.without_waiting()
 
     async def main(stop: asyncio.Event) -> None:
         job = Job(config)

@@ -1,13 +1,15 @@
 """A job as data: which streams, which routes, which sinks."""
 
 import re
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_serializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
 
 from penstock.logd.client import Access
 from penstock.router.core.offsets import offsets_from_json
+from penstock.router.core.starting import check_subject
 from penstock.router.errors import BadOptionError
 from penstock.router.sinks.settings import Seconds, Settings
 from penstock.router.sinks.table import AnySinkConfig
@@ -27,7 +29,27 @@ def _local(value: Any) -> Any:
     return value
 
 
+def _subject(value: str) -> str:
+    try:
+        return check_subject(value)
+    except BadOptionError as error:
+        raise ValueError(str(error)) from None
+
+
+def _moment(value: Any) -> datetime:
+    """A time as people write it; without a zone UTC, as commands take it."""
+    if isinstance(value, str) and value.isascii() and "-" in value:
+        value = datetime.fromisoformat(value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    if not isinstance(value, datetime):
+        raise ValueError("a time looks like 2026-01-31T03:00:00Z")  # noqa: TRY004 - pydantic's
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
 LocalDirectory = Annotated[Path, BeforeValidator(_local)]
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """Of a job, route or sink; it becomes part of file names."""
@@ -38,6 +60,22 @@ class Trigger(Settings):
 
     interval_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 2.0
     records_max: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
+    records_min: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    delay_max_s: Annotated[int, Field(ge=1, le=604_800)] = 900
+
+    @model_validator(mode="after")
+    def _bounds_fit_together(self) -> Self:
+        if self.records_min > self.records_max:
+            raise ValueError(f"records_min ({self.records_min}) is above records_max")
+        return self
+
+    def options(self) -> dict[str, str]:
+        """The same for Spark's data source."""
+        found = {"maxOffsetsPerTrigger": str(self.records_max)}
+        if self.records_min == 1:
+            return found
+        waiting = {"minOffsetsPerTrigger": str(self.records_min)}
+        return found | waiting | {"maxTriggerDelay": f"{self.delay_max_s}s"}
 
 
 class Source(Settings):
@@ -47,6 +85,9 @@ class Source(Settings):
     retry_timeout_s: Seconds = 120.0
     cursors: bool = True
     partitions_min: Annotated[int, Field(ge=1, le=1024)] = 1
+    subject: Annotated[str, AfterValidator(_subject)] | None = None
+    read_from: Literal["leader", "replica"] = "leader"
+    rack: Annotated[str, Field(pattern=r"^\S(.{0,62}\S)?$")] | None = None
     token_file: Path | None = None
     tls: bool = False
     tls_ca_file: Path | None = None
@@ -54,8 +95,10 @@ class Source(Settings):
     key_file: Path | None = None
 
     @model_validator(mode="after")
-    def _files_fit_together(self) -> Self:
+    def _keys_fit_together(self) -> Self:
         self.access()
+        if self.rack is not None and self.read_from == "leader":
+            raise ValueError("rack: which replica is read from needs read_from: replica")
         return self
 
     def access(self) -> Access:
@@ -77,7 +120,16 @@ class Source(Settings):
             "keyFile": self.key_file,
         }
         files = {name: str(path.absolute()) for name, path in found.items() if path is not None}
-        return files | {"tls": str(self.tls).lower()}
+        chosen = {"subject": self.subject, "rack": self.rack}
+        return {
+            **files,
+            **{name: text for name, text in chosen.items() if text is not None},
+            "readFrom": self.read_from,
+            "tls": str(self.tls).lower(),
+            "minPartitions": str(self.partitions_min),
+            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
+            "retryTimeoutSeconds": str(self.retry_timeout_s),
+        }
 
 
 class Route(Settings):
@@ -151,7 +203,9 @@ class JobConfig(Settings):
     job: Name
     logd: HostPorts
     streams: Annotated[list[str], Field(min_length=1)]
-    starting_offsets: Literal["earliest", "latest"] | dict[str, dict[str, int]] = "earliest"
+    starting_offsets: Literal["earliest", "latest"] | Moment | dict[str, dict[str, int]] = (
+        "earliest"
+    )
     checkpoint_dir: LocalDirectory
     work_dir: Path | None = None
     dead_letter_dir: Path | None = None
@@ -187,6 +241,12 @@ class JobConfig(Settings):
         if self.admin_access is not None and not spark.knows_its_own:
             raise ConfigError(_open_to_strangers(master), fix="README, On a cluster, says how")
         return self.model_copy(update={"spark": spark})
+
+    def without_waiting(self) -> "JobConfig":
+        """The same job, for a run with an end: the last records are too few for ever."""
+        return self.model_copy(
+            update={"trigger": self.trigger.model_copy(update={"records_min": 1})}
+        )
 
     @property
     def working_dir(self) -> Path:
@@ -265,8 +325,8 @@ def _open_to_strangers(master: str) -> str:
     )
 
 
-def _check_offsets(wanted: str | dict[str, dict[str, int]], streams: list[str]) -> None:
-    if isinstance(wanted, str):
+def _check_offsets(wanted: str | datetime | dict[str, dict[str, int]], streams: list[str]) -> None:
+    if isinstance(wanted, str | datetime):
         return
     try:
         offsets_from_json(wanted)

@@ -12,19 +12,12 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from penstock.logd.client import LogClient
+from penstock.router.beginning import first_state, starting_offsets
 from penstock.router.bounded import BoundedRun, replay_letters
-from penstock.router.checkpoint import JobLock, StartingOffsets
+from penstock.router.checkpoint import JobLock
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
-from penstock.router.core.offsets import (
-    EARLIEST,
-    LATEST,
-    Offsets,
-    Readable,
-    StreamPartition,
-    offsets_from_json,
-    resolve,
-)
+from penstock.router.core.offsets import Offsets, Readable, StreamPartition
 from penstock.router.durable import write_whole
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.letter_stream import NatsLetterStream
@@ -39,7 +32,6 @@ from penstock.router.session import Session
 from penstock.router.sinks import Sink, SinkContext, open_sink
 from penstock.router.telemetry import Meter, StatusCollector
 from penstock.service import (
-    ConfigError,
     ExitCode,
     Health,
     ServiceError,
@@ -126,8 +118,8 @@ class Job:
         config = self._config
         require_room_for_letters(config.dead_letters, list(config.sinks))
         self._admin_address = self._admin.start(config.admin)
-        state = self._first_state()
-        starting = self._starting_offsets(state)
+        state = first_state(config, self._log)
+        starting = starting_offsets(config, state, self._log, self._clock)
         self._target = {at: span.end for at, span in state.readable.items()}
         self._incarnations = state.incarnations
         self._contexts = {name: self._context(name, starting) for name in config.sinks}
@@ -260,28 +252,6 @@ class Job:
     @property
     def _endpoints(self) -> Path:
         return self._config.checkpoint_dir / "endpoints.json"
-
-    def _first_state(self) -> LogState:
-        try:
-            return self._log.state(tuple(self._config.streams))
-        except LogUnavailableError as error:
-            raise UnavailableError(
-                f"logd: {error}", fix="start logd, or correct the key `logd`"
-            ) from None
-        except DataLossError as error:
-            raise ConfigError(
-                f"streams: {error}",
-                fix="correct the key `streams`; `penstock logd streams` lists what there is",
-            ) from None
-
-    def _starting_offsets(self, state: LogState) -> Offsets:
-        wanted = self._config.starting_offsets
-        fixed = {"earliest": EARLIEST, "latest": LATEST}
-        choice = fixed[wanted] if isinstance(wanted, str) else offsets_from_json(wanted)
-        resolved = resolve(choice, state.readable, missing=EARLIEST)
-        return StartingOffsets(self._config.checkpoint_dir).extend(
-            Offsets(resolved, state.incarnations)
-        )
 
     def _context(self, sink: str, starting: Offsets) -> SinkContext:
         self._meters[sink] = Meter()

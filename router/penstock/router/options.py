@@ -18,6 +18,7 @@ from penstock.router.core.starting import (
     Wish,
     assigned,
     check_pattern,
+    check_subject,
     times_by_partition,
 )
 from penstock.router.errors import BadOptionError
@@ -156,7 +157,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         trigger_delay_ns=given.duration_ns("maxTriggerDelay", _TRIGGER_DELAY),
         partitions_min=given.positive("minPartitions") or 1,
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
-        subject=given.text("subject"),
+        subject=_subject(given),
         retry_timeout_s=given.seconds("retryTimeoutSeconds", _RETRY_TIMEOUT_S),
         access=_access(given),
         rack=rack if read_from == "replica" else None,
@@ -329,6 +330,14 @@ def _filter(given: _Given) -> Filter | None:
     condition = filter_from_json(document)
     _view(given).struct(columns_of(condition))
     return condition
+
+
+def _subject(given: _Given) -> str | None:
+    subject = given.text("subject")
+    try:
+        return None if subject is None else check_subject(subject)
+    except BadOptionError as error:
+        raise BadOptionError(f"option subject: {error}") from None
 
 
 def _access(given: _Given) -> Access:

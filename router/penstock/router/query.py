@@ -186,7 +186,7 @@ class SinkQuery:
         job = self._job
         clear_unfinished(self._spark_checkpoint)
         options = logd_options(job, self._starting)
-        options["maxOffsetsPerTrigger"] = str(job.trigger.records_max)
+        options |= job.trigger.options()
         rows = read(spark, options, steps_to(self.name, job, self._spans.columns), view="records")
         # A pool of its own, so that one sink's backlog does not make the others queue.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
@@ -256,9 +256,6 @@ def logd_options(job: JobConfig, first: Offsets, last: Offsets | None = None) ->
         "logd": job.logd,
         "subscribe": ",".join(job.streams),
         "startingOffsets": json.dumps(first.to_json()),
-        "minPartitions": str(job.source.partitions_min),
-        "failOnDataLoss": str(job.source.fail_on_data_loss).lower(),
-        "retryTimeoutSeconds": str(job.source.retry_timeout_s),
         **job.source.options(),
     }
     return options if last is None else options | {"endingOffsets": json.dumps(last.to_json())}

@@ -81,6 +81,15 @@ def test_settings_of_spark_that_are_secrets_are_not_shown(tmp_path: Path) -> Non
         ({"logd": "nowhere"}, "logd"),
         ({"starting_offsets": {"logs": {"zero": 1}}}, "starting_offsets: 'logs'"),
         ({"starting_offsets": {"lgos": {"0": 1}}}, "starting_offsets: 'lgos' is not among"),
+        ({"starting_offsets": 1_795_000_000}, "starting_offsets"),
+        ({"starting_offsets": "1795000000"}, "starting_offsets"),
+        ({"starting_offsets": "2026-02-30"}, "starting_offsets"),
+        ({"source": {"rack": "a"}}, "source: rack: which replica is read from needs"),
+        ({"source": {"rack": " ", "read_from": "replica"}}, "source.rack"),
+        ({"source": {"read_from": "follower"}}, "source.read_from"),
+        ({"source": {"subject": "a.>.b"}}, "source.subject: 'a.>.b' is no subject"),
+        ({"trigger": {"records_min": 11, "records_max": 10}}, "trigger: records_min (11) is above"),
+        ({"trigger": {"delay_max_s": 0}}, "trigger.delay_max_s"),
     ],
 )
 def test_a_mistake_is_refused_with_its_place(

@@ -3,12 +3,15 @@
 Names and meanings are those of Spark's Kafka source.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.errors import BadOptionError
+
+_SUBJECT: Final = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 
 Strategy = Literal["error", "latest"]
 """What to do where no record is as young as a time: fail, or begin at the end."""
@@ -65,6 +68,20 @@ class Subscription:
     def wants(self, stream: str) -> bool:
         """Whether a stream is one to read."""
         return stream in self.streams([stream])
+
+
+def check_subject(subject: str) -> str:
+    """Make sure that records can be on a subject, or on those that its wildcards stand for.
+
+    Raises:
+        BadOptionError: It is no subject of NATS.
+    """
+    if _SUBJECT.fullmatch(subject) is None:
+        raise BadOptionError(
+            f"{subject!r} is no subject: tokens with dots between them, `*` for any one, and at the"
+            " end `>` for all that follow"
+        )
+    return subject
 
 
 def check_pattern(pattern: str) -> None:

@@ -1,0 +1,91 @@
+"""Where a job begins each stream: at an end of the log, at offsets, or at a time."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from penstock.router.checkpoint import StartingOffsets
+from penstock.router.clock import Clock
+from penstock.router.config import JobConfig
+from penstock.router.core.offsets import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    Readable,
+    StreamPartition,
+    offsets_from_json,
+    resolve,
+)
+from penstock.router.core.starting import Times
+from penstock.router.errors import DataLossError, LogUnavailableError
+from penstock.router.reading import LogReading, LogState
+from penstock.service import ConfigError, UnavailableError
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def first_state(config: JobConfig, log: LogReading) -> LogState:
+    """What can be read of a job's streams.
+
+    Raises:
+        ConfigError: A stream does not exist.
+        UnavailableError: logd stayed away.
+    """
+    try:
+        with _reached():
+            return log.state(tuple(config.streams))
+    except DataLossError as error:
+        raise ConfigError(
+            f"streams: {error}",
+            fix="correct the key `streams`; `penstock logd streams` lists what there is",
+        ) from None
+
+
+def starting_offsets(config: JobConfig, state: LogState, log: LogReading, clock: Clock) -> Offsets:
+    """Where a job began what it has read before, and begins what is new; the latter is kept.
+
+    Raises:
+        ConfigError: It would begin something at a time that is yet to come.
+        UnavailableError: logd stayed away.
+    """
+    wanted = config.starting_offsets
+    decided = StartingOffsets(config.checkpoint_dir)
+    known = decided.load().next
+    new = {at: span for at, span in state.readable.items() if at not in known}
+    if isinstance(wanted, datetime):
+        choice: Offsets | int = _at(wanted, new, log, clock)
+    elif isinstance(wanted, str):
+        choice = {"earliest": EARLIEST, "latest": LATEST}[wanted]
+    else:
+        choice = offsets_from_json(wanted)
+    resolved = resolve(choice, new, missing=EARLIEST)
+    return decided.extend(Offsets(resolved, state.incarnations))
+
+
+def _at(
+    moment: datetime,
+    readable: Mapping[StreamPartition, Readable],
+    log: LogReading,
+    clock: Clock,
+) -> Offsets:
+    """The first records at or after a time; the end of what has none yet."""
+    time_ms = -((_EPOCH - moment) // timedelta(milliseconds=1))  # no record of before it
+    if readable and time_ms > clock.unix_ns() // 10**6:
+        raise ConfigError(
+            f"starting_offsets: {moment.isoformat()} is yet to come",
+            fix="name a time of before, or `latest`",
+        )
+    with _reached():
+        return Offsets(log.at_times(Times(every=max(time_ms, 0), strategy="latest"), readable))
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Within it, a logd that stays away is the operator's matter."""
+    try:
+        yield
+    except LogUnavailableError as error:
+        raise UnavailableError(
+            f"logd: {error}", fix="start logd, or correct the key `logd`"
+        ) from None

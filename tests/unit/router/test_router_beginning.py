@@ -1,0 +1,150 @@
+"""Where a job begins; and what it says of its source and trigger is what the source takes."""
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.router.beginning import first_state, starting_offsets
+from penstock.router.checkpoint import StartingOffsets
+from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
+from penstock.router.core.starting import Times
+from penstock.router.errors import DataLossError, LogUnavailableError
+from penstock.router.options import parse_options
+from penstock.router.query import logd_options
+from penstock.router.reading import LogState
+from penstock.service import ConfigError, UnavailableError, show_config
+from tests.unit.router.sink_rows import TestClock
+from tests.unit.router.test_router_config import load
+
+LOGS, TRACES = StreamPartition("logs", 0), StreamPartition("traces", 0)
+STATE = LogState({LOGS: Readable(10, 90), TRACES: Readable(0, 7)}, {"logs": "a", "traces": "b"})
+MORNING = datetime(2026, 11, 17, 8, 0, 0, 123_456, tzinfo=UTC)
+MORNING_MS = int(MORNING.timestamp() * 1000) + 1
+
+
+class Log:
+    """Has a first record of a time in some partitions; None: it is away.
+
+    Attributes:
+        asked: Which times were looked up, and where.
+    """
+
+    def __init__(self, at: dict[StreamPartition, int] | None) -> None:
+        self.asked: list[tuple[Times, set[StreamPartition]]] = []
+        self._at = at
+
+    def state(self, streams: tuple[str, ...]) -> LogState:
+        if self._at is None:
+            raise LogUnavailableError("nobody answers")
+        if "gone" in streams:
+            raise DataLossError("logd has no stream 'gone'")
+        return STATE
+
+    def at_times(
+        self, times: Times, readable: Mapping[StreamPartition, Readable]
+    ) -> dict[StreamPartition, int]:
+        if self._at is None:
+            raise LogUnavailableError("nobody answers")
+        self.asked.append((times, set(readable)))
+        return {where: self._at[where] for where in readable}
+
+
+def begin(directory: Path, wanted: Any, log: Any = None, state: LogState = STATE) -> Offsets:
+    keys = {"streams": ["logs", "traces"], "checkpoint_dir": str(directory / "checkpoint")}
+    config = load(directory, starting_offsets=wanted, **keys)
+    return starting_offsets(config, state, log, TestClock())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offsets"),
+    [
+        ("earliest", {LOGS: 10, TRACES: 0}),
+        ("latest", {LOGS: 90, TRACES: 7}),
+        ({"logs": {"0": 33}}, {LOGS: 33, TRACES: 0}),
+        ({"logs": {"0": LATEST}, "traces": {"0": EARLIEST}}, {LOGS: 90, TRACES: 0}),
+    ],
+)
+def test_an_end_or_offsets_are_decided_once(
+    tmp_path: Path, wanted: Any, offsets: dict[StreamPartition, int]
+) -> None:
+    first = begin(tmp_path, wanted)
+    assert (dict(first.next), first.incarnations) == (offsets, STATE.incarnations)
+    assert begin(tmp_path, "earliest" if wanted == "latest" else "latest") == first
+    assert StartingOffsets(tmp_path / "checkpoint").load() == first
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        MORNING,
+        MORNING.isoformat(),
+        "2026-11-17 08:00:00.123456",
+        "2026-11-17T09:00:00.123456+01:00",
+    ],
+)
+def test_a_time_is_looked_up_for_what_is_new_alone(tmp_path: Path, wanted: Any) -> None:
+    """In whole milliseconds, and no record of before it."""
+    log = Log({LOGS: 42, TRACES: 7})
+    only_logs = LogState({LOGS: STATE.readable[LOGS]}, {"logs": "a"})
+    assert begin(tmp_path, wanted, log, only_logs).next == {LOGS: 42}
+    later = Log({TRACES: 7})
+    assert begin(tmp_path, wanted, later).next == {LOGS: 42, TRACES: 7}
+    assert begin(tmp_path, wanted, later).next == {LOGS: 42, TRACES: 7}
+    times = Times(every=MORNING_MS, strategy="latest")
+    assert log.asked == [(times, {LOGS})]
+    assert later.asked == [(times, {TRACES}), (times, set())]
+
+
+def test_times_before_all_and_after_now(tmp_path: Path) -> None:
+    log = Log({LOGS: 10, TRACES: 0})
+    soon = datetime.fromtimestamp(TestClock().unix_ns() // 10**9, UTC) + timedelta(seconds=1)
+    with pytest.raises(ConfigError, match=r"starting_offsets: .* is yet to come"):
+        begin(tmp_path, soon, log)
+    assert not log.asked
+    begin(tmp_path, date(1, 1, 1), log)
+    assert log.asked[0][0].every == 0
+    assert begin(tmp_path, soon, log).next == {LOGS: 10, TRACES: 0}, "nothing begins there any more"
+
+
+def test_a_log_that_is_away_and_a_stream_that_is_not_there_are_told(tmp_path: Path) -> None:
+    config = load(tmp_path)
+    away: Any = Log(None)
+    with pytest.raises(UnavailableError, match="logd: nobody answers"):
+        first_state(config, away)
+    with pytest.raises(UnavailableError, match="logd: nobody answers"):
+        begin(tmp_path, MORNING, away)
+    there: Any = Log({})
+    assert first_state(config, there) == STATE
+    with pytest.raises(ConfigError, match="streams: logd has no stream 'gone'"):
+        first_state(load(tmp_path, streams=["gone"]), there)
+
+
+def test_a_time_is_shown_as_it_was_given(tmp_path: Path) -> None:
+    zone = timezone(timedelta(hours=2))
+    given = load(tmp_path, starting_offsets=datetime(2026, 1, 31, 3, tzinfo=zone))
+    assert "2026-01-31T03:00:00+02:00" in show_config(given)
+    assert load(tmp_path, starting_offsets=date(2026, 1, 31)).starting_offsets == datetime(
+        2026, 1, 31, tzinfo=UTC
+    )
+
+
+def test_what_a_job_says_of_its_source_is_what_the_source_takes(tmp_path: Path) -> None:
+    source = {"subject": "telemetry.*.>", "read_from": "replica", "rack": "a b"}
+    trigger = {"records_min": 50, "records_max": 60, "delay_max_s": 7}
+    job = load(tmp_path, source=source | {"partitions_min": 3}, trigger=trigger)
+
+    def taken(config: Any) -> Any:
+        options = logd_options(config, Offsets({LOGS: 3})) | config.trigger.options()
+        return parse_options(options, streaming=True)
+
+    its = taken(job)
+    assert (its.subject, its.rack, its.partitions_min) == ("telemetry.*.>", "a b", 3)
+    assert (its.rows_min, its.rows_max, its.trigger_delay_ns) == (50, 60, 7 * 10**9)
+    at_end = taken(job.without_waiting())
+    assert (at_end.rows_min, at_end.rows_max) == (None, 60)
+    plain = taken(load(tmp_path))
+    assert (plain.subject, plain.rack, plain.rows_min, plain.rows_max) == (None, None, None, 50_000)
+    assert parse_options(logd_options(job, Offsets({}), Offsets({})), streaming=False).rack == "a b"
