@@ -17,6 +17,7 @@ from penstock.router.dead_letter import Reason, lay_aside
 from penstock.router.letter_stream import NatsLetterStream
 from tests.support.logd import Logd
 from tests.support.nats_server import NatsServer
+from tests.support.processes import free_port
 from tests.support.router import RouterJob, log_line, publish
 from tests.support.sink_batches import batch, context, dead_letters, log_record
 from tests.support.waiting import wait_until
@@ -107,6 +108,27 @@ def test_a_subject_that_nobody_stores_and_a_nats_that_is_away_cost_copies_only(
     assert sorted(letters(logd), key=lambda it: it["offset"]) == dead_letters(made)
     del job.config["dead_letter_stream"]
     assert dlq_publish(tmp_path, job.config).exit_code == 78
+
+
+def test_after_a_nats_that_was_away_letters_are_in_the_stream_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.router.letter_stream._WAIT_S", 0.5)
+    monkeypatch.setattr("penstock.router.letter_stream._PAUSE_S", 0.0)
+    port = free_port()
+    server = NatsServer(tmp_path / "nats", port=port)
+    with Logd(tmp_path / "logd", server.url, STREAMS) as logd:
+        config = DeadLetterStream(nats=server.url, subject="letters.test")
+        stream = NatsLetterStream(config, SystemClock())
+        assert stream.publish([b'{"offset": 1}']) == 0
+        server.kill()
+        assert stream.publish([b'{"offset": 2}']) == 1
+        server = NatsServer(tmp_path / "again", port=port)
+        wait_until(lambda: stream.publish([b'{"offset": 3}']) == 0, within_s=60)
+        assert stream.problem is None
+        stream.close()
+        assert [it["offset"] for it in letters(logd)] == [1, 3]
+    server.close()
 
 
 def dlq_publish(directory: Path, config: dict[str, Any]) -> Any:
