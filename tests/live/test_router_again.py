@@ -12,6 +12,7 @@ import yaml
 from penstock.router.backfill import backfill
 from penstock.router.batches import BatchJournal
 from penstock.router.bounded import BoundedRun, collect, replay_letters
+from penstock.router.carried import CARRIED
 from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.filters import filter_to_json, subject_of
@@ -21,7 +22,9 @@ from penstock.router.feed import ROUTE_COLUMN
 from penstock.router.letters import find_letters
 from penstock.router.preview import last_records, preview, text
 from penstock.router.pushdown import need_of
+from penstock.router.query import logd_options
 from penstock.router.reading import LogReading
+from penstock.router.routed import Routed
 from penstock.router.routes import rows_for, steps_to
 from penstock.router.session import Session
 from penstock.router.views import view
@@ -108,7 +111,7 @@ def test_each_sink_gets_what_its_routes_take(
     keys = {"routing": routing, "malformed": malformed, "unmatched": {"sinks": ["two"]}}
     config = job(tmp_path, logd, routes=ROUTES, sinks=TWO, **keys)
     run = bounded(config, spark)
-    rows = run.rows(last_records(run, COUNT + 1))
+    chunk = last_records(run, COUNT + 1)
     want: dict[str, list[tuple[int, int]]] = {"one": [], "two": []}
     for number in range(COUNT + 1):
         is_error, is_early = number % 4 == 0 and number < COUNT, number < 100
@@ -123,11 +126,52 @@ def test_each_sink_gets_what_its_routes_take(
             want["one"].append((number, leading[0]))
         if {1, 2} & set(leading):
             want["two"].append((number, 0))
-    one = collect(rows(steps_to("one", config, ["offset", ROUTE_COLUMN])))
+    one = run.read(chunk, steps_to("one", config, ["offset", ROUTE_COLUMN]))
     assert sorted(map(tuple, (row.values() for row in one.to_pylist()))) == want["one"]
-    two = collect(rows(lambda frame: rows_for("two", config, frame)))
+    two = run.read(chunk, lambda frame: rows_for("two", config, frame))
     assert sorted(two["offset"].to_pylist()) == [number for number, _ in want["two"]]
     assert ROUTE_COLUMN not in two.column_names, "nothing is done to what goes there"
+    for sink, more in (("one", [ROUTE_COLUMN]), ("two", [])):
+        names = [column.name for column in view("records").columns if column.name != "kind"]
+        same = run.read(chunk, steps_to(sink, config, [*names, *more]))
+        table, _ = carried(run, spark, sink, [*names, *more])
+        assert in_order(table) == in_order(same), sink
+
+
+def carried(
+    run: BoundedRun, spark: Session, sink: str, columns: list[str]
+) -> tuple[pa.Table, pa.Table]:
+    """The rows for a sink as a job reads them, and what Spark had of these; in three pieces."""
+    chunk = last_records(run, COUNT + 1)
+    options = logd_options(run.config, Offsets(chunk.start), Offsets(chunk.end))
+    routed = Routed(run.config, sink, columns)
+    frame = routed.frame(spark.spark, options | {"minPartitions": "3"}, streaming=False)
+    seen = collect(frame)
+    return routed.rows(seen), seen
+
+
+def in_order(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=lambda row: int(row["offset"]))
+
+
+@pytest.mark.parametrize("condition", [None, "severity_number >= 17", "hash(body) % 2 = 0"])
+def test_spark_gets_one_row_for_many_where_no_condition_is_left_to_it(
+    tmp_path: Path, logd: Logd, spark: Session, condition: str | None
+) -> None:
+    route = {"name": "all", "sinks": ["lake"]} | ({"where": condition} if condition else {})
+    run = bounded(job(tmp_path, logd, routes=[route], malformed="route"), spark)
+    table, seen = carried(run, spark, "lake", ["offset", "value"])
+    assert seen.column_names == [CARRIED, ROUTE_COLUMN]
+    lines = [line for line in (*LINES, ODD) if condition is None or line != ODD]
+    if condition is None:
+        assert [row["value"] for row in in_order(table)] == lines
+        assert seen.num_rows == 3
+    elif condition.startswith("severity"):
+        assert [row["value"] for row in in_order(table)] == lines[::4]
+        assert seen.num_rows == len(lines[::4]), "the source knows it, too"
+    else:
+        assert 0 < table.num_rows < COUNT
+        assert seen.num_rows == COUNT + 1
 
 
 def test_a_preview_counts_and_shows_requests_and_sends_nothing(
@@ -224,7 +268,7 @@ def test_letters_go_to_the_sink_and_what_is_refused_again_is_a_letter_anew(
     run = bounded(config, spark)
     context = run.context("hook", tmp_path / "state")
     wanted = ["stream", "partition", "offset", "subject", "value"]
-    rows = collect(run.rows(last_records(run, 4))(lambda frame: frame.select(*wanted)))
+    rows = run.read(last_records(run, 4), lambda frame: frame.select(*wanted))
     lay_aside(rows, Reason("http_400", "not now", status=400), context)
     letters = find_letters(config.dead_letters)
     said: list[str] = []

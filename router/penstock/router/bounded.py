@@ -28,6 +28,7 @@ from penstock.router.owners import require_its_user, require_room_for_letters
 from penstock.router.query import first_lines, logd_options
 from penstock.router.reading import LogReading, LogState
 from penstock.router.replay_progress import Progress
+from penstock.router.routed import Routed
 from penstock.router.routes import check_routes, steps_to
 from penstock.router.session import Session, SparkEndedError
 from penstock.router.sinks import SinkContext, open_sink
@@ -36,8 +37,8 @@ from penstock.router.views import view
 from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
 
 Report = Callable[[str], None]
-Rows = Callable[[Steps], DataFrame]
-"""Rows of the view `records`, from which only what the steps need is read."""
+RowsTo = Callable[[str, Sequence[str]], pa.Table]
+"""The rows that routes lead to a sink, of the columns named; raises `RunFailedError`."""
 
 
 class RunFailedError(ServiceError):
@@ -83,18 +84,38 @@ class BoundedRun:
         self._letters = letters
         self._clock = clock
 
-    def rows(self, chunk: Chunk) -> Rows:
-        """The typed rows of a chunk of the log."""
-        at = (Offsets(it, self.state.incarnations) for it in (chunk.start, chunk.end))
-        options = logd_options(self.config, *at)
-        spark = self.session.spark
-        return lambda steps: read(spark, options, steps, view="records", streaming=False)
+    def read(self, chunk: Chunk, steps: Steps) -> pa.Table:
+        """What steps make of the typed rows of a chunk of the log.
 
-    def letter_rows(self, letters: Sequence[Letter]) -> Rows:
-        """The typed rows of dead letters, as if they were read now."""
-        table = as_rows(letters)
-        spark, struct = self.session.spark, view("records").struct()
-        return lambda steps: steps(spark.createDataFrame(table, struct))
+        Raises:
+            RunFailedError: Spark fails.
+        """
+        options = self._options(chunk)
+        return collect(read(self.session.spark, options, steps, view="records", streaming=False))
+
+    def rows(self, chunk: Chunk) -> RowsTo:
+        """Those of a chunk of the log."""
+
+        def rows_to(sink: str, columns: Sequence[str]) -> pa.Table:
+            routed = Routed(self.config, sink, columns)
+            frame = routed.frame(self.session.spark, self._options(chunk), streaming=False)
+            return routed.rows(collect(frame))
+
+        return rows_to
+
+    def letter_rows(self, letters: Sequence[Letter]) -> RowsTo:
+        """Those of dead letters, typed as if they were read now."""
+        table, struct = as_rows(letters), view("records").struct()
+
+        def rows_to(sink: str, columns: Sequence[str]) -> pa.Table:
+            frame = self.session.spark.createDataFrame(table, struct)
+            return collect(steps_to(sink, self.config, list(columns))(frame))
+
+        return rows_to
+
+    def _options(self, chunk: Chunk) -> dict[str, str]:
+        at = (Offsets(it, self.state.incarnations) for it in (chunk.start, chunk.end))
+        return logd_options(self.config, *at)
 
     def context(
         self, sink: str, state_dir: Path, *, anew: bool = True, of_letters: bool = False
@@ -129,7 +150,7 @@ class BoundedRun:
             of_letters=of_letters,
         )
 
-    def deliver(self, feed: Feed, sink: str, rows: Rows, batch: int) -> int:
+    def deliver(self, feed: Feed, sink: str, rows: RowsTo, batch: int) -> int:
         """Route rows to a sink and feed it; returns how many it got.
 
         Raises:
@@ -141,7 +162,7 @@ class BoundedRun:
             raise StoppedError("it was to end before this batch")
         try:
             with self.session.alive():
-                table = collect(rows(steps_to(sink, self.config, feed.columns)))
+                table = rows(sink, feed.columns)
         except (RunFailedError, SparkEndedError, Py4JError, OSError, EOFError):
             if self.stop.is_set():  # whoever ended it cancelled Spark's part, or ended it, too
                 raise StoppedError("it was to end while Spark read") from None

@@ -22,10 +22,12 @@ from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+from pyspark.sql.types import BinaryType
 
-from penstock.router.core.filters import filter_to_json
+from penstock.router.carried import CARRIED
+from penstock.router.core.filters import Filter, filter_to_json
 from penstock.router.options import parse_options
-from penstock.router.pushdown import need_of
+from penstock.router.pushdown import CHEAPEST, Need, need_of
 from penstock.router.source import LogDataSource
 from penstock.router.views import ViewName
 
@@ -100,27 +102,76 @@ def read(
         view: Which.
         streaming: Whether for a stream or a batch.
     """
-    register(spark)
-    given: dict[str, Any] = {**options, "view": view}
-    chosen = parse_options(given, streaming=streaming)
-    whole = chosen.view.struct(chosen.columns)
-    of_stream = {name: given[name] for name in ("logd", "view")}
-    template = (
-        spark.readStream.format("logd").schema(whole).options(**of_stream, subscribe="-").load()
-    )
-    need = need_of(steps(template), chosen.view)
-    if need.only is not None and "filter" not in {name.lower() for name in options}:
-        given["filter"] = json.dumps(filter_to_json(need.only))
-    reader = spark.readStream if streaming else spark.read
-    rows = reader.format("logd").schema(chosen.view.struct(need.columns)).options(**given).load()
-    # What Spark found that nobody needs may still be named: it is NULL, and never made.
-    columns = [
-        F.col(field.name)
-        if field.name in need.columns
-        else F.lit(None).cast(field.dataType).alias(field.name)
-        for field in whole
-    ]
-    return steps(rows.select(*columns))
+    source = _Source(spark, options, view, streaming=streaming)
+    need = source.need(steps)
+    return steps(source.rows(need.columns or (CHEAPEST,), need.only))
+
+
+def read_carried(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    steps: Steps,
+    judge: Steps,
+    columns: Sequence[str],
+    *,
+    streaming: bool = True,
+) -> DataFrame:
+    """What `judge` makes of the view `records`, with columns that are carried past Spark.
+
+    Args:
+        spark: As in `read`.
+        options: Likewise.
+        steps: Which rows are wanted at most; what they leave out may be missing.
+        judge: Makes a verdict of each row, and keeps the column `CARRIED` where there is one.
+        columns: Those carried.
+        streaming: Whether for a stream or a batch.
+
+    Returns:
+        To be collected and given to `penstock.router.carried.unpack`.
+    """
+    source = _Source(spark, options, "records", streaming=streaming)
+    looked_at = source.need(judge).columns
+    return judge(source.rows(looked_at, source.need(steps).only, carry=columns))
+
+
+class _Source:
+    """The rows of a view, of which only some columns need be made."""
+
+    def __init__(
+        self, spark: SparkSession, options: Mapping[str, str], view: ViewName, *, streaming: bool
+    ) -> None:
+        register(spark)
+        self._spark = spark
+        self._options: dict[str, Any] = {**options, "view": view}
+        self._streaming = streaming
+        chosen = parse_options(self._options, streaming=streaming)
+        self._view = chosen.view
+        self._whole = chosen.view.struct(chosen.columns)
+
+    def need(self, steps: Steps) -> Need:
+        of_stream = {name: self._options[name] for name in ("logd", "view")}
+        reader = self._spark.readStream.format("logd").schema(self._whole)
+        return need_of(steps(reader.options(**of_stream, subscribe="-").load()), self._view)
+
+    def rows(
+        self, columns: Sequence[str], only: Filter | None, *, carry: Sequence[str] = ()
+    ) -> DataFrame:
+        given, struct = dict(self._options), self._view.struct(columns)
+        if only is not None and "filter" not in {name.lower() for name in given}:
+            given["filter"] = json.dumps(filter_to_json(only))
+        if carry:
+            given["carry"] = ",".join(carry)
+            struct = struct.add(CARRIED, BinaryType())
+        reader = self._spark.readStream if self._streaming else self._spark.read
+        rows = reader.format("logd").schema(struct).options(**given).load()
+        # What Spark found that nobody needs may still be named: it is NULL, and never made.
+        named = [
+            F.col(field.name)
+            if field.name in columns
+            else F.lit(None).cast(field.dataType).alias(field.name)
+            for field in self._whole
+        ]
+        return rows.select(*named, *([CARRIED] if carry else []))
 
 
 def register(spark: SparkSession) -> None:

@@ -2,12 +2,15 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, Literal, cast
 
+from pyspark.sql.types import BinaryType, StructType
+
 from penstock.logd.client import Access
+from penstock.router.carried import CARRIED
 from penstock.router.clock import Clock
 from penstock.router.core.filters import Filter, columns_of, filter_from_json
 from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, offsets_from_json
@@ -66,6 +69,10 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
         "typed columns: `records`, `logs`, `spans`, `metrics`, `events` or `audits`; see Columns",
     ),
     "columns": ("all", "names of columns, joined by commas; the others are not made"),
+    "carry": (
+        "none",
+        "names of columns, joined by commas, that Spark gets as one value of many rows, `_carried`",
+    ),
     "filter": ("none", "JSON; only rows that pass go to Spark; `penstock.router.core.filters`"),
     "pushFilters": (
         "`false`",
@@ -117,9 +124,15 @@ class SourceOptions:
     rack: str | None
     view: View
     columns: tuple[str, ...] | None
+    carry: tuple[str, ...]
     only: Filter | None
     push_filters: bool
     specs: tuple[str, ...]
+
+    def struct(self, names: Iterable[str] | None) -> StructType:
+        """The columns that Spark gets, those of the view by their names; None: all."""
+        found = self.view.struct(names)
+        return found.add(CARRIED, BinaryType()) if self.carry else found
 
     def reading(self, clock: Clock) -> LogReading:
         """A reader of the log with these options."""
@@ -163,6 +176,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         rack=rack if read_from == "replica" else None,
         view=_view(given),
         columns=given.names("columns") or None,
+        carry=given.names("carry"),
         only=_filter(given),
         push_filters=given.flag("pushFilters", default=False),
         specs=given.names("specs"),
@@ -319,7 +333,7 @@ def _view(given: _Given) -> View:
     found = view(
         cast("ViewName", name), include_headers=given.flag("includeHeaders", default=False)
     )
-    found.struct(given.names("columns") or None)
+    found.struct((*given.names("columns"), *given.names("carry")))
     return found
 
 

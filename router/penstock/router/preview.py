@@ -8,11 +8,11 @@ from typing import Any, Final
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from penstock.router.bounded import BoundedRun, collect
+from penstock.router.bounded import BoundedRun
 from penstock.router.config import JobConfig
 from penstock.router.core.backfill import Chunk
 from penstock.router.feed import Feed
-from penstock.router.routes import matches, routable, steps_to
+from penstock.router.routes import matches, routable
 from penstock.router.sinks import Preview, make_sink
 
 BODY_CHARACTERS: Final = 2000
@@ -76,12 +76,11 @@ def preview(run: BoundedRun, chunk: Chunk, sinks: tuple[str, ...]) -> JobPreview
         RunFailedError: Spark fails.
         ConfigError: A transform cannot be used.
     """
-    rows = run.rows(chunk)
     job = run.config
     routes = job.routes
     flags = [matches(route).alias(f"_{index}") for index, route in enumerate(routes)]
     aside = F.col("malformed") if job.lays_malformed_aside else F.lit(False)
-    taken = collect(rows(lambda frame: routable(job, frame).select(aside.alias("_"), *flags)))
+    taken = run.read(chunk, lambda rows: routable(job, rows).select(aside.alias("_"), *flags))
     counts, left = [], pc.invert(taken.column("_"))
     malformed = taken.num_rows - _count(left)
     for index, route in enumerate(routes):
@@ -102,7 +101,7 @@ def _sink_preview(run: BoundedRun, name: str, chunk: Chunk, directory: Path) -> 
     context = run.context(name, directory)
     sink = make_sink(run.config.sinks[name], context)
     feed = Feed(run.config, sink, context)
-    table = collect(run.rows(chunk)(steps_to(name, run.config, feed.columns)))
+    table = run.rows(chunk)(name, feed.columns)
     table, malformed = feed.divide(table)
     routed = table.num_rows
     if run.config.transforms_to(name) and routed:

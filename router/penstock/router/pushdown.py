@@ -70,7 +70,7 @@ _IDS: Final = re.compile(r"#(\d+)")
 _NAMES_AND_IDS: Final = re.compile(r"(\w+)#(\d+)")
 """Catalyst's way to write attributes: one call for all of them, where each costs a round trip."""
 
-_CHEAPEST: Final = "partition"
+CHEAPEST: Final = "partition"
 """What is read where only the number of rows counts."""
 
 
@@ -79,7 +79,7 @@ class Need:
     """What a query needs of a view.
 
     Attributes:
-        columns: Names, in the view's order; at least one.
+        columns: Names, in the view's order; maybe none.
         only: What every row that it needs passes; None: nothing is known of them.
     """
 
@@ -128,7 +128,7 @@ def need_of(frame: DataFrame, view: View) -> Need:
         if node.nodeName() != "Filter":
             break
         only = both(only, _weaker(node.condition(), view))
-    return Need(columns or (_CHEAPEST,), only)
+    return Need(columns, only)
 
 
 def _weaker(condition: Any, view: View) -> Filter | None:

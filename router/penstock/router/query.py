@@ -21,8 +21,7 @@ from penstock.router.core.offsets import Offsets, StreamPartition, count_between
 from penstock.router.core.restarts import Restarts
 from penstock.router.errors import StoppedError
 from penstock.router.feed import Feed
-from penstock.router.frames import read
-from penstock.router.routes import steps_to
+from penstock.router.routed import Routed
 from penstock.router.sinks import Sink, SinkContext
 
 _ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
@@ -49,6 +48,7 @@ class SinkQuery:
         self._job = job
         self._feed = Feed(job, sink, context)
         self._spans = BatchSpans(context, self._feed.columns)
+        self._routed = Routed(job, context.sink, self._spans.columns)
         self._context = context
         self._starting = starting
         self._journal = BatchJournal(context.state_dir)
@@ -187,7 +187,7 @@ class SinkQuery:
         clear_unfinished(self._spark_checkpoint)
         options = logd_options(job, self._starting)
         options |= job.trigger.options()
-        rows = read(spark, options, steps_to(self.name, job, self._spans.columns), view="records")
+        rows = self._routed.frame(spark, options, streaming=True)
         # A pool of its own, so that one sink's backlog does not make the others queue.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         self._query = (
@@ -213,7 +213,7 @@ class SinkQuery:
         self._context.starts.update(
             (self._context.place_tag(*at), offset) for at, offset in before.next.items()
         )
-        rows = frame.toArrow()
+        rows = self._routed.rows(frame.toArrow())
         self._journal.begin(Offsets(before.next, planned.incarnations))
         if rows.num_rows:
             self._journal.note(planned)

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from penstock.router.carried import CARRIED
 from penstock.router.config import JobConfig, Route
 from penstock.router.feed import ROUTE_COLUMN
 from penstock.router.frames import Steps
@@ -26,6 +27,22 @@ from penstock.service import ConfigError
 def steps_to(sink: str, job: JobConfig, columns: list[str]) -> Steps:
     """From rows of the view `records` to the given columns of those for one sink."""
     return lambda rows: rows_for(sink, job, rows).select(*columns)
+
+
+def judge_for(sink: str, job: JobConfig) -> Steps:
+    """From rows of the view `records` to the number of the route that leads each to a sink.
+
+    The column is `ROUTE_COLUMN`, NULL where none does; `CARRIED` is kept.
+    """
+
+    def judge(rows: DataFrame) -> DataFrame:
+        number = F.lit(None).cast("int")
+        for index in reversed(job.routes_to(sink)):
+            number = F.when(_takes(job, index), index).otherwise(number)
+        kept = [CARRIED] if CARRIED in rows.columns else []
+        return routable(job, rows).select(*kept, number.alias(ROUTE_COLUMN))
+
+    return judge
 
 
 def rows_for(sink: str, job: JobConfig, rows: DataFrame) -> DataFrame:

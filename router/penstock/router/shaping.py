@@ -1,12 +1,13 @@
 """Rows of the log laid out in the columns that Spark was told of, and only the rows it wants."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.router.carried import pack
 from penstock.router.conversion import ARROW_TYPES, Decoder, JsonField, Rows
 from penstock.router.core.filters import Filter, Joined, Test, both, columns_of
 from penstock.router.core.offsets import Span
@@ -45,12 +46,14 @@ class Shape:
         columns: In their order.
         only: Which rows; None: all of the view.
         versions: Of the specs.
+        carried: Columns that go past Spark, as `penstock.router.carried` says.
     """
 
     view: View
     columns: tuple[Column, ...]
     only: Filter | None = None
     versions: SpecVersions = field(default_factory=SpecVersions)
+    carried: tuple[Column, ...] = ()
 
     def narrowed(self, only: Filter | None) -> "Shape":
         """The same with a further condition."""
@@ -65,10 +68,10 @@ class Shaper:
     """
 
     def __init__(self, shape: Shape) -> None:
-        self._columns = shape.columns
         self._log_only, self._record_only = _divide(_with_kinds(shape.view, shape.only))
         known = {column.name: column for column in shape.view.columns}
-        names = [column.name for column in shape.columns] + sorted(columns_of(self._record_only))
+        wanted = [column.name for column in (*shape.columns, *shape.carried)]
+        names = wanted + sorted(columns_of(self._record_only))
         records = [known[name] for name in dict.fromkeys(names) if known[name].origin != "log"]
         self._is_typed = bool(records)
         marks = {"malformed", *MARKS} & {column.name for column in records}
@@ -85,9 +88,8 @@ class Shaper:
             strict=bool(marks),
             only_checked={field.name for field in fields} - {column.name for column in records},
         )
-        self._schema = pa.schema(
-            [pa.field(column.name, _arrow_type(column)) for column in shape.columns]
-        )
+        self._schema = arrow_schema(shape.columns)
+        self._carried = arrow_schema(shape.carried)
 
     def shape(self, span: Span, log: pa.RecordBatch) -> pa.RecordBatch:
         """Lay out rows of a partition of the log, their offsets absolute; maybe none are left."""
@@ -98,8 +100,9 @@ class Shaper:
             batch.rows = self._decoder.decode(batch.log.column("value"))
         if self._record_only is not None:
             batch.keep(passing(self._record_only, batch.column))
-        columns = [batch.column(column.name) for column in self._columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        rows = batch.columns(self._schema)
+        carried = batch.columns(self._carried)
+        return pack(rows, carried) if carried.num_rows else rows
 
 
 class _Batch:
@@ -116,6 +119,10 @@ class _Batch:
         self.log = self.log.filter(mask)
         if self.rows is not None:
             self.rows = self.rows.filter(mask)
+
+    def columns(self, schema: pa.Schema) -> pa.RecordBatch:
+        arrays = [self.column(name) for name in schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def column(self, name: str) -> pa.Array:
         make = _MAKE.get(name)
@@ -196,6 +203,11 @@ def _divide(condition: Filter | None) -> tuple[Filter | None, Filter | None]:
         else:
             record = both(record, part)
     return log, record
+
+
+def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
+    """Columns as Arrow has them, and as Spark gives them back."""
+    return pa.schema([pa.field(column.name, _arrow_type(column)) for column in columns])
 
 
 def _arrow_type(column: Column) -> pa.DataType:

@@ -39,6 +39,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from penstock.router.carried import CARRIED
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.core.admission import Admission
 from penstock.router.core.filters import subject_of
@@ -89,7 +90,7 @@ class LogDataSource(DataSource):  # type: ignore[misc] # pyspark is untyped here
     @override
     def schema(self) -> StructType:
         options = parse_options(self.options)
-        return options.view.struct(options.columns)
+        return options.struct(options.columns)
 
     @override
     def reader(self, schema: StructType) -> "LogBatchReader":
@@ -287,11 +288,15 @@ def row_type(*, include_headers: bool) -> StructType:
 
 
 def _shape(options: SourceOptions, schema: StructType) -> Shape:
-    columns = options.view.chosen(schema)
-    if not columns:
+    known = {column.name: column for column in options.view.columns}
+    carried = tuple(known[name] for name in options.carry)
+    columns = options.view.chosen(
+        [field for field in schema if not carried or field.name != CARRIED]
+    )
+    if not columns and not carried:
         raise BadOptionError("no column is to be read; name one in the option columns")
     versions = known_versions(options.specs) if options.view.is_typed else SpecVersions()
-    return Shape(options.view, columns, options.only, versions)
+    return Shape(options.view, columns, options.only, versions, carried)
 
 
 def _resolved(

@@ -132,7 +132,7 @@ class View:
             chosen = [column for column in self.columns if column.name in wanted]
         return StructType([StructField(column.name, column.spark) for column in chosen])
 
-    def chosen(self, schema: StructType) -> tuple[Column, ...]:
+    def chosen(self, schema: Iterable[StructField]) -> tuple[Column, ...]:
         """The columns of a schema that a reader was given.
 
         Raises:

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -117,20 +117,31 @@ def test_no_text_makes_the_reader_raise_anything_else(text: str) -> None:
 
 @asynccontextmanager
 async def scraping(
-    directory: Path, answer: bytes, **options: Any
+    directory: Path,
+    answer: bytes,
+    *,
+    others: Mapping[str, bytes | None] | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[SpoolingIntake, list[bytes]]]:
-    """A source that scrapes a server which answers everything with these bytes."""
+    """A source that scrapes a server which answers with these bytes.
+
+    Args:
+        others: What it answers by path; None: never.
+    """
     asked: list[bytes] = []
+    others = others or {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(answer)
-        writer.close()
+        said = others.get(asked[-1].split()[1].decode(), answer)
+        if said is not None:
+            writer.write(said)
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    target = f"http://127.0.0.1:{port}/metrics?x=1"
-    section = Section.model_validate({"type": "prometheus", "targets": [target], **options})
+    targets = [f"http://127.0.0.1:{port}{path}" for path in ("/metrics?x=1", *others)]
+    section = Section.model_validate({"type": "prometheus", "targets": targets, **options})
     async with spooling(directory, "prometheus") as intake:
         source = PrometheusSource(section, {"host.name": "h"}, intake=intake)
         await source.start()
@@ -197,29 +208,46 @@ def test_an_answer_with_too_many_samples_is_refused_before_it_is_parsed(
         read(body, content_type, samples_max=8)
 
 
-async def test_an_answer_that_takes_long_to_read_leaves_the_threads_of_others_alone(
+async def test_large_answers_that_take_long_to_read_delay_no_small_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each scrape gives up, and its thread goes on; the checkpoint is written in another."""
+    """Nor the checkpoint, which is written in a thread; and no target is down for it."""
     go_on, begun = threading.Event(), Counting()
+    large = b"# " + b"large" * 20_000
 
-    def read_for_ever(*_: object, **__: object) -> Scraped:
-        begun.count += 1
-        go_on.wait()
-        return Scraped()
+    def read_long(body: bytes, *_: object, **__: object) -> Scraped:
+        if body == large:
+            begun.count += 1
+            go_on.wait()
+        return Scraped(samples=len(body))
 
-    monkeypatch.setattr(prometheus, "read_exposition", read_for_ever)
-    alone = ThreadPoolExecutor(1)
-    asyncio.get_running_loop().set_default_executor(alone)
-    options = {"interval_s": 0.1, "timeout_s": 0.05}
+    monkeypatch.setattr(prometheus, "read_exposition", read_long)
+    monkeypatch.setattr(prometheus, "_LARGE_BYTES", len(large) - 1)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    others = {"/one": reply(large), "/two": reply(large)}
+    options = {"interval_s": 0.1, "timeout_s": 2.0}
     try:
-        async with scraping(tmp_path, reply(b"a 1\n"), **options) as (intake, _):
-            await wait_until_async(lambda: intake.account.notes["scrapes_failed"] > 5)
+        async with scraping(tmp_path, reply(b"a 1\n"), others=others, **options) as (intake, asked):
+            await wait_until_async(lambda: begun.count == 1 and len(asked) > 24)
             assert await asyncio.to_thread(lambda: "written") == "written"
-            assert begun.count == prometheus._THREADS_MAX
+            assert scraped(intake) == {4}
             go_on.set()
+            await wait_until_async(lambda: begun.count > 3)
+            await wait_until_async(lambda: scraped(intake) == {4, len(large)})
+            assert intake.account.notes["scrapes_failed"] == 0
     finally:
         go_on.set()
+
+
+async def test_a_target_that_never_answers_is_down(tmp_path: Path) -> None:
+    others = {"/slow": None}
+    async with scraping(tmp_path, reply(b"a 1\n"), others=others, timeout_s=2.0) as (intake, _):
+        await wait_until_async(lambda: intake.account.notes["scrapes_failed"] == 1)
+
+
+def scraped(intake: SpoolingIntake) -> set[float]:
+    records = map(json.loads, intake.lines())
+    return {one["value"] for one in records if one["name"] == "scrape_samples_scraped"}
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ FAILURES = [EOFError(), ConnectionRefusedError("refused"), Py4JNetworkError("res
 def test_a_jvm_that_ends_under_it_is_named(tmp_path: Path, error: Exception) -> None:
     run = run_with(tmp_path, SparkEndedError("Spark's JVM ended with code -9", fix="none"))
 
-    def rows(_: Any) -> Any:
+    def rows(*_: Any) -> Any:
         raise error
 
     feed: Any = SimpleNamespace(columns=["value"])
@@ -133,7 +133,7 @@ def test_a_jvm_that_the_same_signal_ended_is_no_failure(
     ended = SparkEndedError("Spark's JVM ended with code 143", fix="none") if ends else None
     run = run_with(tmp_path, ended)
 
-    def rows(_: Any) -> Any:
+    def rows(*_: Any) -> Any:
         run.stop.set()
         raise error
 

@@ -10,8 +10,10 @@ from py4j.protocol import Py4JError
 from typing_extensions import override
 
 from penstock.router.batches import BatchJournal
+from penstock.router.carried import CARRIED
 from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.core.restarts import FIRST_PAUSE_S
+from penstock.router.feed import ROUTE_COLUMN
 from penstock.router.query import SinkQuery
 from penstock.router.sinks import SinkContext
 from tests.unit.router.sink_rows import TestClock, context
@@ -115,11 +117,9 @@ def test_a_sink_whose_query_does_not_end_is_left_alone(tmp_path: Path) -> None:
 class NoRows:
     """A batch of which no row is for the sink, as Spark shows it."""
 
-    def __init__(self, columns: list[str]) -> None:
-        self._columns = columns
-
     def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
-        return pa.table({name: pa.array([], pa.string()) for name in self._columns})
+        fields = [(CARRIED, pa.binary()), (ROUTE_COLUMN, pa.int32())]
+        return pa.schema(fields).empty_table()
 
 
 def test_where_the_first_batch_began_is_taken_down_and_what_brought_nothing_is_not(
@@ -134,6 +134,6 @@ def test_where_the_first_batch_began_is_taken_down_and_what_brought_nothing_is_n
         (offsets / str(batch)).write_text(f"v1\n{{}}\n{position}")
     query = Started(load(tmp_path), Closable(within), within, Offsets({PLACE: 40}, life))
     for batch in (0, 0, 1):
-        frame: Any = NoRows(query._spans.columns)
+        frame: Any = NoRows()
         query._deliver(frame, batch)
     assert BatchJournal(within.state_dir).ends() == [Offsets({PLACE: 40}, life)]

@@ -29,7 +29,8 @@ from penstock.service import ConfigError
 if TYPE_CHECKING:
     import ssl
 
-_THREADS_MAX: Final = 2
+_LARGE_BYTES: Final = 1 << 20
+"""An answer that is parsed in a second, not in a moment."""
 _ACCEPT: Final = (
     "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.8,*/*;q=0.1"
 )
@@ -50,7 +51,8 @@ class PrometheusSource(Source):
         self._context: ssl.SSLContext | None = None
         self._first_ns: dict[str, int] = {}
         self._stopping = asyncio.Event()
-        self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix=self.name)
+        self._parsing = ThreadPoolExecutor(1, thread_name_prefix=self.name)
+        self._parsing_large = ThreadPoolExecutor(1, thread_name_prefix=f"{self.name}-large")
 
     @override
     async def start(self) -> None:
@@ -66,7 +68,8 @@ class PrometheusSource(Source):
                 for target in self._section.targets:
                     tasks.create_task(self._follow(target))
         finally:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            for threads in (self._parsing, self._parsing_large):
+                threads.shutdown(wait=False, cancel_futures=True)
 
     @override
     async def stop(self) -> None:
@@ -87,8 +90,7 @@ class PrometheusSource(Source):
         first_ns = self._first_ns.setdefault(target, now_ns)
         up, scraped = 1, Scraped()
         try:
-            async with asyncio.timeout(self._section.timeout_s):
-                scraped = await self._scrape(target, first_ns)
+            scraped = await self._scrape(target, first_ns)
         except (OSError, RemoteProtocolError, UndecodableError, TimeoutError) as error:
             up = 0
             self._intake.note("scrapes_failed")
@@ -108,21 +110,25 @@ class PrometheusSource(Source):
         await self._intake.keep_or_drop(Payload("ndjson", b"\n".join(lines), len(lines)))
 
     async def _scrape(self, target: str, first_ns: int) -> Scraped:
-        """Fetch and read.
+        """Fetch and read; as in Prometheus, the time limit is on what the target does.
 
         Raises:
             OSError: It cannot be connected to.
+            TimeoutError: It is too slow.
             RemoteProtocolError: It answers otherwise than expected.
             UndecodableError: What it answers are no metrics.
         """
         headers = {"accept": _ACCEPT, "user-agent": "penstock-collector"}
         if self._section.bearer_token is not None:
             headers["authorization"] = f"Bearer {self._section.bearer_token.get_secret_value()}"
-        reply = await get(target, headers, body_bytes_max=SCRAPE_BYTES_MAX, context=self._context)
+        async with asyncio.timeout(self._section.timeout_s):
+            reply = await get(
+                target, headers, body_bytes_max=SCRAPE_BYTES_MAX, context=self._context
+            )
         if reply.status != 200:
             raise RemoteProtocolError(f"status {reply.status}")
-        # The parser is slow and written in Python: in a thread it delays nobody for long. Not in
-        # one of those that all parts have: after `timeout_s` it goes on, and nobody waits for it.
+        # The parser is slow and written in Python: in a thread it delays nobody for long. Large
+        # answers have a thread of their own, so that small ones do not wait for them.
         read = partial(
             read_exposition,
             reply.body,
@@ -130,7 +136,8 @@ class PrometheusSource(Source):
             first_scrape_ns=first_ns,
             samples_max=self._section.samples_max,
         )
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+        threads = self._parsing_large if len(reply.body) > _LARGE_BYTES else self._parsing
+        return await asyncio.get_running_loop().run_in_executor(threads, read)
 
 
 def _lines(points: list[ScrapedPoint], now_ns: int, resource: Mapping[str, Any]) -> list[bytes]:

@@ -1,0 +1,73 @@
+"""Rows that go past Spark, which says of each where it belongs.
+
+Spark decides which route takes a record, and for that needs the columns that conditions look at,
+often none. Making its own rows of all the columns that a sink wants, and Arrow of these again, is
+most of what a batch costs otherwise. So the source puts what the sink wants of an Arrow batch into
+one value, in Arrow's IPC format, and hands it over with the batch's first row:
+
+    severity_number  _carried               severity_number  _carried    _carried
+    9                16,384 rows of Arrow   17               NULL        16,384 rows of Arrow
+    17               NULL                   ...              ...         5,000 rows of Arrow
+
+With no condition, as on the right, one row stands for all of a batch. From that Spark makes a table
+of `_carried` and of the verdicts, in the same order, and `unpack` puts both together.
+"""
+
+from itertools import pairwise
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+CARRIED: Final = "_carried"
+"""The column; a value holds the rows from there to the next one."""
+
+_FIELD: Final = pa.field(CARRIED, pa.binary())
+_WRITTEN: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+
+def pack(judged: pa.RecordBatch, carried: pa.RecordBatch) -> pa.RecordBatch:
+    """What Spark gets of a batch that is not empty.
+
+    Args:
+        judged: The columns that it looks at, maybe none.
+        carried: Those that it does not, of the same rows.
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, carried.schema, options=_WRITTEN) as writer:
+        writer.write_batch(carried)
+    value = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+    if not judged.num_columns:
+        return pa.RecordBatch.from_arrays([value], schema=pa.schema([_FIELD]))
+    others = pa.nulls(carried.num_rows - 1, pa.binary())
+    return judged.append_column(_FIELD, pa.concat_arrays([value, others]))
+
+
+def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
+    """The rows that were carried and are wanted, with what was said of each.
+
+    Args:
+        rows: Of the columns `CARRIED` and `verdict`, in the order of the source.
+        verdict: NULL for what is not wanted.
+        schema: Of the columns that were carried.
+    """
+    values = rows.column(CARRIED)  # not combined: all of them may be more than an array holds
+    said = rows.column(verdict).combine_chunks()
+    starts = pc.indices_nonzero(pc.is_valid(values)).to_pylist()
+    assert starts[:1] == [0][: rows.num_rows], "a batch begins with what it carries"
+    parts = [schema.empty_table().append_column(rows.schema.field(verdict), said.slice(0, 0))]
+    for start, end in pairwise([*starts, rows.num_rows]):
+        mine = said.slice(start, end - start)
+        if mine.null_count == len(mine):
+            continue
+        part = _read(values[start])
+        if len(mine) == 1:
+            mine = pa.repeat(mine[0], part.num_rows)
+        part = part.append_column(rows.schema.field(verdict), mine)
+        parts.append(part.filter(pc.is_valid(mine)) if mine.null_count else part)
+    return pa.concat_tables(parts)
+
+
+def _read(value: pa.Scalar) -> pa.Table:
+    with pa.ipc.open_stream(value.as_buffer()) as reader:
+        return reader.read_all()

@@ -1,0 +1,66 @@
+"""Rows that go past Spark: what it says of each meets the row that it was said of."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.router.carried import CARRIED, pack, unpack
+
+SCHEMA = pa.schema([("offset", pa.int64()), ("tags", pa.map_(pa.string(), pa.string()))])
+VERDICT = "route"
+
+
+def batch(first: int, count: int) -> pa.RecordBatch:
+    offsets = list(range(first, first + count))
+    return pa.RecordBatch.from_pydict(
+        {"offset": offsets, "tags": [[("n", str(offset))] for offset in offsets]}, schema=SCHEMA
+    )
+
+
+def judged(parts: list[pa.RecordBatch], verdicts: list[Any]) -> pa.Table:
+    """What Spark makes of packed batches, one verdict a row."""
+    values = [value for part in parts for value in part.column(CARRIED).to_pylist()]
+    return pa.table(
+        {CARRIED: pa.array(values, pa.binary()), VERDICT: pa.array(verdicts, pa.int32())}
+    )
+
+
+@given(st.lists(st.lists(st.none() | st.integers(0, 3), min_size=1, max_size=5), max_size=5))
+def test_each_row_has_its_own_verdict_and_those_without_one_are_left_out(
+    of_batches: list[list[int | None]],
+) -> None:
+    parts, want, first = [], [], 0
+    for verdicts in of_batches:
+        rows = batch(first, len(verdicts))
+        parts.append(pack(rows.select(["offset"]), rows))
+        want += [(first + at, it) for at, it in enumerate(verdicts) if it is not None]
+        first += len(verdicts)
+    got = unpack(judged(parts, [it for each in of_batches for it in each]), VERDICT, SCHEMA)
+    assert got.column_names == ["offset", "tags", VERDICT]
+    assert list(zip(got["offset"].to_pylist(), got[VERDICT].to_pylist(), strict=True)) == want
+    assert [dict(tags)["n"] for tags in got["tags"].to_pylist()] == [str(at) for at, _ in want]
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.none() | st.integers(0, 3)), max_size=5))
+def test_where_nothing_is_looked_at_one_verdict_is_for_all_of_a_batch(
+    batches: list[tuple[int, int | None]],
+) -> None:
+    parts, want, first = [], [], 0
+    for count, verdict in batches:
+        rows = batch(first, count)
+        packed = pack(rows.select([]), rows)
+        assert packed.num_rows == 1
+        parts.append(packed)
+        want += [] if verdict is None else [(at, verdict) for at in range(first, first + count)]
+        first += count
+    got = unpack(judged(parts, [verdict for _, verdict in batches]), VERDICT, SCHEMA)
+    assert list(zip(got["offset"].to_pylist(), got[VERDICT].to_pylist(), strict=True)) == want
+
+
+def test_what_does_not_fit_together_is_an_error() -> None:
+    rows = batch(0, 3)
+    with pytest.raises(pa.ArrowInvalid):
+        unpack(judged([pack(rows.select(["offset"]), rows).slice(0, 2)], [1, 1]), VERDICT, SCHEMA)
