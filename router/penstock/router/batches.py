@@ -7,6 +7,7 @@ first line is where the first batch began, until older lines make room.
 """
 
 import json
+import os
 from collections import deque
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,7 @@ class BatchJournal:
         lines = self._lines()
         self._count = len(lines)
         self._last = lines[-1] if lines else ""
+        self._may_be_torn = True
 
     def begin(self, at: Offsets) -> None:
         """The next batch begins there; only the first one's beginning is news."""
@@ -45,8 +47,12 @@ class BatchJournal:
             kept = self._lines()[-BATCHES_MAX // 2 :]
             write_whole(self._path, "".join(f"{it}\n" for it in kept).encode())
             self._count = len(kept)
-        with self._path.open("a") as file:
-            file.write(f"{line}\n")
+        with self._path.open("ab") as file:
+            # Behind what a full disk or a crash left of a line, a whole one begins on its own.
+            torn = self._may_be_torn and file.tell() and not self._ends_whole()
+            self._may_be_torn = True
+            file.write((b"\n" if torn else b"") + line.encode() + b"\n")
+        self._may_be_torn = False
         self._last = line
         self._count += 1
 
@@ -59,6 +65,11 @@ class BatchJournal:
             except (ValueError, BadOptionError):
                 continue
         return found
+
+    def _ends_whole(self) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() == b"\n"
 
     def _lines(self) -> list[str]:
         if not self._path.exists():

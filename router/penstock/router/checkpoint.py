@@ -49,6 +49,12 @@ class CheckpointDamagedError(ServiceError):
     exit_code = ExitCode.CONFIG
 
 
+_FOR_THE_OPERATOR: Final = (
+    FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError,
+)  # fmt: skip
+"""Errors of a file that do not pass."""
+
+
 class JobLock:
     """An exclusive lock on a checkpoint directory.
 
@@ -162,16 +168,30 @@ def planned_offsets(spark_checkpoint: Path, batch: int) -> Offsets:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Within it, a file that does not hold what it should is the operator's matter."""
+    """Within it, a file that does not hold what it should is the operator's matter.
+
+    What a disk or a share cannot give now is not: whoever runs the job starts it again.
+    """
     try:
         yield
-    except (OSError, ValueError, IndexError, RecursionError, BadOptionError) as error:
-        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        raise CheckpointDamagedError(
-            f"{path} cannot be read: {why}",
-            fix="let this user read it; if it is damaged, restore checkpoint_dir from a backup, or"
-            " begin anew with an empty one and starting_offsets as the job's cursors in logd say",
-        ) from None
+    except OSError as error:
+        if not isinstance(error, _FOR_THE_OPERATOR):
+            raise UnavailableError(
+                f"{path} cannot be read now: {error.strerror or error}",
+                fix="look at the disk or share that checkpoint_dir is on; it may pass",
+            ) from None
+        raise _damaged(path, error) from None
+    except (ValueError, IndexError, RecursionError, BadOptionError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointDamagedError:
+    why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    return CheckpointDamagedError(
+        f"{path} cannot be read: {why}",
+        fix="let this user read it; if it is damaged, restore checkpoint_dir from a backup, or"
+        " begin anew with an empty one and starting_offsets as the job's cursors in logd say",
+    )
 
 
 def _newest(directory: Path) -> int | None:

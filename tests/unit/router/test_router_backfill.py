@@ -91,6 +91,30 @@ def test_the_journal_keeps_each_end_once_and_forgives_a_torn_line(tmp_path: Path
     assert BatchJournal(tmp_path).ends() == ends[1:]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_torn_line_takes_no_other_with_it(tmp_path: Path, restarted: bool) -> None:
+    """Be it torn by a crash, or by a disk that was full for a moment under the same process."""
+    journal = BatchJournal(tmp_path)
+    ends = [Offsets({ONE: end}, {"logs": "a"}) for end in (10, 20, 30)]
+    journal.note(ends[0])
+    path = tmp_path / "batches.ndjson"
+    if restarted:
+        with path.open("a") as file:
+            file.write('{"logs": {"0"')
+        journal = BatchJournal(tmp_path)
+    else:
+        lines = path.read_bytes()
+        path.unlink()
+        path.symlink_to("/dev/full")
+        with pytest.raises(OSError, match="No space"):
+            journal.note(ends[1])
+        path.unlink()
+        path.write_bytes(lines + b'{"logs": {"0"')
+    journal.note(ends[1])
+    journal.note(ends[2])
+    assert journal.ends() == BatchJournal(tmp_path).ends() == ends
+
+
 def test_the_journal_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "BATCHES_MAX", 10)
     journal = BatchJournal(tmp_path)

@@ -1,5 +1,7 @@
 """What a killed driver leaves in Spark's checkpoint, and what of it goes before the next start."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,22 @@ def test_an_offset_log_that_is_damaged_is_told_of(tmp_path: Path, held: str) -> 
     with pytest.raises(CheckpointDamagedError, match=r"offsets/3 cannot be read") as told:
         committed_offsets(tmp_path)
     assert "restore checkpoint_dir" in told.value.fix
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ESTALE])
+def test_what_a_disk_cannot_give_now_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """The job ends with a code with which it is started again."""
+
+    def fail(*_: object, **__: object) -> str:
+        raise OSError(code, os.strerror(code))
+
+    (tmp_path / "offsets").mkdir()
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(UnavailableError, match=r"offsets/3 cannot be read now") as told:
+        planned_offsets(tmp_path, 3)
+    assert told.value.exit_code not in (ExitCode.CONFIG, ExitCode.USAGE)
 
 
 def test_an_offset_log_of_another_version_is_not_read_as_one_of_ours(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import Busy, Paused, Taken, TooLarge
 from penstock.router.sinks.s3 import S3, S3Sink
 from penstock.router.sinks.table import sink_kind
+from penstock.router.sinks.transport import Silent, Transport
 from tests.support.sink_batches import batch, context, log_record
 
 
@@ -44,6 +46,25 @@ def test_a_preview_shows_no_secret_of_a_url(tmp_path: Path) -> None:
     (shown,) = sink(tmp_path, "/lake?key=hunter3").preview(batch([log_record(0)]))
     assert shown.target.startswith("PUT https://minio.example:443/telemetry/lake/kind=log/")
     assert shown.target.endswith(".parquet?key=***")
+
+
+def test_an_object_that_may_be_there_is_sent_again_whole(tmp_path: Path) -> None:
+    """However often nobody answers: pieces of it would have names of their own."""
+
+    class Hush(Transport):
+        def __init__(self) -> None: ...
+
+        @override
+        def send(self, request: object) -> Silent:
+            return Silent("TimeoutError: no answer within 60 s")
+
+        @override
+        def close(self) -> None: ...
+
+    to = sink(tmp_path, "")
+    to._transport = Hush()
+    ((request,), _) = to._requests(batch([log_record(0), log_record(1)]))
+    assert to.exchange(request, 1) == Busy("TimeoutError: no answer within 60 s")
 
 
 @pytest.mark.parametrize(

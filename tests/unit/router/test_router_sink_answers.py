@@ -1,8 +1,11 @@
 """Answers that say something else than their code does, and headers that cannot be sent."""
 
+import socket
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import orjson
@@ -69,6 +72,53 @@ def test_a_late_sample_that_came_for_the_first_time_is_refused(tmp_path: Path) -
     assert asked(made, Wire(Answer(500, {}, b"too old sample")), records=2) == [
         Unfit(Fault("http_500", "HTTP 500 too old sample", 500))
     ]
+
+
+MIMIR = Answer(
+    400,
+    {},
+    b"send data to ingesters: failed pushing to ingester mimir-ingester-0: user=x: the sample"
+    b" has been rejected because another sample with a more recent timestamp has already been"
+    b" ingested and out-of-order samples are not allowed (err-mimir-sample-out-of-order)",
+)
+
+
+def test_mimir_keeps_the_others_of_a_request_with_a_bad_sample(tmp_path: Path) -> None:
+    """So in its pieces, what is late may be there; it says so far behind the answer's beginning."""
+    made = sink("prometheus", tmp_path)
+    assert asked(made, Wire(MIMIR)) == [Unfit(MIMIR.fault)], "it came for the first time"
+    assert asked(made, Wire(MIMIR), records=2) == [Unfit(MIMIR.fault)]
+    assert asked(made, Wire(MIMIR)) == [Taken()]
+
+
+def test_what_went_over_a_kept_connection_may_have_been_taken(tmp_path: Path) -> None:
+    """Though there is no other to ask over: the server ended when it had the request."""
+    made = sink("http", tmp_path)
+    made.open()
+    transport = made._transport
+    assert transport is not None
+    (request,), _ = made._requests(batch([log_record(0)]))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        transport._url = urlsplit(f"http://127.0.0.1:{listening.getsockname()[1]}")
+
+        def serve_one_and_go() -> None:
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rb") as heard:
+                for answer in (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b""):
+                    size = 0
+                    while (line := heard.readline()) != b"\r\n":
+                        name, _, value = line.partition(b":")
+                        size = int(value) if name.lower() == b"content-length" else size
+                    heard.read(size)
+                    if not answer:
+                        listening.close()
+                    connection.sendall(answer)
+
+        server = threading.Thread(target=serve_one_and_go, daemon=True)
+        server.start()
+        assert isinstance(transport.send(made.request_of(request, 1)), Answer)
+        assert isinstance(transport.send(made.request_of(request, 2)), Silent)
+        server.join()
 
 
 @pytest.mark.parametrize("how", ["open", "go_on", "begin_anew"])
@@ -158,6 +208,7 @@ def test_metadata_that_grpc_takes_is_sent() -> None:
         ("gRPC message exceeds maximum size 4194304: 5000000", TooLarge),
         ("TRACE_TOO_LARGE: max size of trace (5000000) exceeded", TooLarge),
         ("RATE_LIMITED: ingestion rate limit (local: 15000000 bytes) exceeded", Busy),
+        ("RATE_LIMITED: batch size (9 bytes) exceeds ingestion limit (burst: 5 bytes)", TooLarge),
         ("ingestion rate limit exceeded, burst size 5", Busy),
         ("LIVE_TRACES_EXCEEDED: max live traces exceeded", Busy),
         ("", Busy),
@@ -184,6 +235,26 @@ def test_splunk_may_name_the_first_event_of_a_body_that_is_too_large() -> None:
     assert judge(Answer(400, {}, b""), said, 1) == Sorted(refused=((0, fault),))
     third = said | {"invalid-event-number": 2}
     assert judge(Answer(400, {}, b""), third, 4) == Sorted(refused=((2, fault),), again=(3,))
+
+
+@pytest.mark.parametrize("acknowledge", [False, True])
+@pytest.mark.parametrize("code", [6, 7])
+def test_splunk_acknowledges_nothing_of_an_answer_that_refuses(
+    tmp_path: Path, acknowledge: bool, code: int
+) -> None:
+    made = sink("splunk_hec", tmp_path, token="t", acknowledge=acknowledge)
+    body = {"text": "no", "code": code, "invalid-event-number": 2}
+    answer = Answer(400, {}, orjson.dumps(body))
+    (request,), _ = made._requests(batch([log_record(number) for number in range(4)]))
+    found = made.judge(answer, request)
+    if code == 6:
+        assert isinstance(found, Sorted)
+        assert [at for at, _ in found.refused] == [2]
+        assert found.again == ((0, 1, 3) if acknowledge else (3,))
+    elif acknowledge:
+        assert found == Unfit(answer.fault)
+    else:
+        assert found == Sorted(again=(1, 2, 3))
 
 
 def test_a_pipeline_that_is_not_there_is_waited_for() -> None:

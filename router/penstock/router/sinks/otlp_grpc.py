@@ -40,6 +40,8 @@ _SENDER: Final = frozenset(
 _FAILURES: Final = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 _TOO_LARGE: Final = re.compile(r"larger|too[ _](large|big)|size", re.IGNORECASE)
 _RATE: Final = re.compile(r"rate[ _-]?limit", re.IGNORECASE)
+_NEVER_FITS: Final = re.compile(r"(batch|request|message) size\b.*\bexceeds", re.IGNORECASE)
+"""Tempo calls its limit for the size of a request one of a rate."""
 _DETAILS: Final = "grpc-status-details-bin"
 _NAME: Final = re.compile(r"(?!.*-bin$)[0-9a-z_.-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e]*")
@@ -99,7 +101,7 @@ def verdict_of(error: Any) -> Verdict:
         return Busy(text, after_s or 0.0)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         told = str(error.details())
-        is_large = _TOO_LARGE.search(told) is not None and _RATE.search(told) is None
+        is_large = _NEVER_FITS.search(told) or (_TOO_LARGE.search(told) and not _RATE.search(told))
         return TooLarge(fault) if after_s is None and is_large else Busy(text, after_s or 0.0)
     return Paused(text) if code in _SENDER else Unfit(fault)
 

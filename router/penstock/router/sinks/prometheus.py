@@ -56,8 +56,10 @@ STALE: Final[float] = struct.unpack("<d", (0x7FF0_0000_0000_0002).to_bytes(8, "l
 """The NaN that says that a series has ended (prometheus/model/value)."""
 _NO_RECORDED_VALUE: Final = 1
 _MILLISECOND_NS: Final = 1_000_000
-_LATE: Final = re.compile(r"out[ -]of[ -]order|too[ -]old", re.IGNORECASE)
+_LATE: Final = re.compile(rb"out[ -]of[ -]order|too[ -]old", re.IGNORECASE)
 """Of a sample behind its series' newest, as Prometheus and Mimir say it."""
+_KEEPS_THE_GOOD: Final = re.compile(rb"err-mimir-|\buser=\S*: ")
+"""In what Mimir and Cortex say of a bad sample; they keep the others of its request."""
 _SAMPLES_OF_ONE_REQUEST: Final = 2000
 """As Prometheus itself sends; more make a refused request dearer."""
 
@@ -158,7 +160,11 @@ class PrometheusWrite(HttpRequestSink):
         verdict = super().judge(answer, request)
         if self._transport is not None and self._transport.repeated:
             self._doubtful.update(request.rows)
-        if not isinstance(verdict, Unfit | Failed) or not _LATE.search(verdict.fault.reason):
+        if not isinstance(verdict, Unfit | Failed):
+            return verdict
+        if len(request.items) > 1 and _KEEPS_THE_GOOD.search(answer.body):
+            self._doubtful.update(request.rows)
+        if not _LATE.search(answer.body):
             return verdict
         if len(request.items) == 1 and self._doubtful.issuperset(request.rows):
             self.context.meter.count("already_there")

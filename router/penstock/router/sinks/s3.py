@@ -209,6 +209,12 @@ class S3(HttpRequestSink):
         return found.get_frozen_credentials()
 
     @override
+    def exchange(self, request: Request, attempt: int) -> Verdict:
+        """As others; but an object that may be there already is never sent in other pieces."""
+        verdict = super().exchange(request, attempt)
+        return Busy(verdict.fault.reason) if isinstance(verdict, Failed) else verdict
+
+    @override
     def judge(self, answer: Answer, request: Request) -> Verdict:
         found = _CODE.search(answer.body)
         code = found[1].decode() if found else ""

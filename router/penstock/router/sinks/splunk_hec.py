@@ -138,6 +138,13 @@ class SplunkHec(HttpRequestSink):
     def judge(self, answer: Answer, request: Request) -> Verdict:
         said = read_answer(answer)
         verdict = judge(answer, said, len(request.items))
+        if isinstance(verdict, Sorted) and self._config.acknowledge:
+            # What stood before the bad one was taken, but will never be acknowledged.
+            if not verdict.refused:
+                return verdict_of(answer)
+            refused = {at for at, _ in verdict.refused}
+            rest = (at for at in range(len(request.items)) if at not in refused)
+            return Sorted(verdict.refused, again=tuple(rest))
         if isinstance(verdict, Taken) and self._config.acknowledge:
             ack = said.get("ackId")
             if ack is not None:

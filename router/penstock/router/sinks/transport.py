@@ -109,7 +109,9 @@ class Transport:
         )
         if self.repeated:
             # A kept connection that the destination had closed meanwhile, as servers do.
-            reply = self._exchange(request, headers, body)
+            again = self._exchange(request, headers, body)
+            # Where there is no other connection, what went over the first may have been taken.
+            return reply if isinstance(again, NotSent) else again
         return reply
 
     def close(self) -> None:
