@@ -24,7 +24,7 @@ def _local(value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
         raise ValueError(
             "must be a directory of this machine, perhaps a network volume: the job's lock, sinks'"
-            " own state and its journals need a file system with locks and renames"
+            " own state, journals and dead letters need a file system with locks and renames"
         )
     return value
 
@@ -207,8 +207,8 @@ class JobConfig(Settings):
         "earliest"
     )
     checkpoint_dir: LocalDirectory
-    work_dir: Path | None = None
-    dead_letter_dir: Path | None = None
+    work_dir: LocalDirectory | None = None
+    dead_letter_dir: LocalDirectory | None = None
     dead_letter_stream: DeadLetterStream | None = None
     admin: HostPort = "127.0.0.1:9296"
     admin_access: AdminAccess | None = None

@@ -26,6 +26,10 @@ JOB: dict[str, Any] = {
 }
 
 
+def _lake(path: str) -> dict[str, Any]:
+    return {"sinks": {"lake": {"type": "parquet", "path": path}}}
+
+
 def load(directory: Path, **keys: Any) -> JobConfig:
     path = directory / "job.yaml"
     path.write_text(yaml.safe_dump(JOB | keys))
@@ -73,6 +77,12 @@ def test_settings_of_spark_that_are_secrets_are_not_shown(tmp_path: Path) -> Non
         ({"trigger": {"records_max": 0}}, "trigger.records_max"),
         ({"job": "Not A Name"}, "job"),
         ({"checkpoint_dir": "/var/a\0b"}, "checkpoint_dir: holds a NUL"),
+        ({"checkpoint_dir": "s3://b/x"}, "checkpoint_dir: must be a directory of this machine"),
+        ({"checkpoint_dir": "hdfs://n/x"}, "checkpoint_dir: must be a directory of this machine"),
+        ({"work_dir": "hdfs://n/x"}, "work_dir: must be a directory of this machine"),
+        ({"dead_letter_dir": "s3://b/x"}, "dead_letter_dir: must be a directory of this machine"),
+        (_lake("hdfs://n/x"), "sinks.lake.path: must be a directory of this machine"),
+        (_lake("s3://b/x"), "; the sink `s3` writes to a bucket"),
         ({"streams": ["logs", "a\0b"]}, "streams.1: holds a NUL"),
         ({"trigger": {"interval_s": float("inf")}}, "trigger.interval_s"),
         ({"trigger": {"interval_s": 1e12}}, "trigger.interval_s"),

@@ -25,12 +25,13 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, takewhile
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import field_validator
 from typing_extensions import override
 
 from penstock.router.core.offsets import digest_of
@@ -58,6 +59,18 @@ class ParquetSink(SinkConfig):
     type: Literal["parquet"]
     path: Path
     compression: Literal["zstd", "snappy", "none"] = "zstd"
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _is_no_uri(cls, path: Any) -> Any:
+        """Else a path `s3:/…` would be made below the directory that the job was started in."""
+        if isinstance(path, str) and "://" in path:
+            raise ValueError(
+                "must be a directory of this machine, perhaps a network volume, for files are"
+                " renamed to their place; the sink `s3` writes to a bucket, `delta` and `iceberg`"
+                " to tables in one"
+            )
+        return path
 
     @override
     def about(self) -> str:
