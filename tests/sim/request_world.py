@@ -44,9 +44,17 @@ class Life:
 
 
 def live(
-    dice: random.Random, sizes: list[int], judge: Judge, patience: Policy | None = None
+    dice: random.Random,
+    sizes: list[int],
+    judge: Judge,
+    patience: Policy | None = None,
+    *,
+    silence_s: float = 0.0,
 ) -> Life:
-    """Deliver requests of these sizes until all are delivered or refused."""
+    """Deliver requests of these sizes until all are delivered or refused.
+
+    A request that fails takes `silence_s` longer.
+    """
     policy = patience or Policy(poison_after_s=NEVER_S)
     machine = Delivery(sizes, policy=policy, breaker=Breaker(Limits(), dice))
     life = Life()
@@ -59,7 +67,9 @@ def live(
                 case Send(part):
                     life.sent += 1
                     life.now_ns += dice.randrange(SECOND_NS // 100, SECOND_NS // 2)
-                    event = Judged(judge(part, life.now_ns))
+                    verdict = judge(part, life.now_ns)
+                    life.now_ns += int(isinstance(verdict, Failed) * silence_s * SECOND_NS)
+                    event = Judged(verdict)
                 case Delivered(part):
                     life.delivered += [(part.request, record) for record in part.records]
                 case Refused(part):
@@ -94,18 +104,22 @@ def outage(seed: int, policy: Policy | None = None) -> Life:
     return live(dice, sizes, judge, policy)
 
 
-def poison(seed: int) -> tuple[Life, set[Record]]:
-    """A destination that is well, but for the records that break it."""
+def poison(seed: int, *, silence_s: float = 0.0) -> tuple[Life, set[Record]]:
+    """A destination that is well, but for the records that break it: more of them if silently."""
     dice = random.Random(seed)
     sizes = [dice.randrange(16, 200) for _ in range(dice.randrange(2, 6))]
     records = [(request, it) for request, size in enumerate(sizes) for it in range(size)]
     bad = set(dice.sample(records, dice.randrange(1, 3)))
+    if silence_s:
+        sizes = [1000] * 20
+        bad = {(dice.randrange(20), dice.randrange(1000)) for _ in range(dice.randrange(1, 16))}
 
     def judge(part: Part, _: int) -> Verdict:
         hit = any((part.request, record) in bad for record in part.records)
         return Failed(FAULT, answered=dice.random() < 0.5) if hit else Taken()
 
-    return live(dice, sizes, judge), bad
+    patience = Policy(evidence_gap_s=max(60.0, 4 * silence_s), poison_after_s=NEVER_S)
+    return live(dice, sizes, judge, patience, silence_s=silence_s), bad
 
 
 def shard(seed: int, policy: Policy | None = None) -> Life:

@@ -31,6 +31,14 @@ def test_records_that_break_the_destination_are_found_and_no_others() -> None:
         assert life.now_ns < FOUND_WITHIN_S * SECOND_NS, f"seed {seed}"
 
 
+def test_records_that_silence_the_destination_do_not_hide_one_another() -> None:
+    """Each takes the time limit to fail, and all of them do before one of them has its turn."""
+    for seed in ALL[: len(ALL) // 10]:
+        life, bad = poison(seed, silence_s=10.0)
+        assert set(life.refused) == bad, f"seed {seed}"
+        assert life.now_ns < 8 * FOUND_WITHIN_S * SECOND_NS, f"seed {seed}"
+
+
 def test_the_world_catches_who_convicts_at_once() -> None:
     hasty = delivery.Policy(convicted_after_s=0.0, poison_after_s=NEVER_S)
     assert any(shard(seed, hasty).refused for seed in range(100))

@@ -14,8 +14,9 @@ for ever nor be told from an outage by a guess. A request that failed `suspect_a
 is suspected: it goes behind the others, in halves. A failure is evidence against it, and not for an
 outage, if others were delivered since its failure before; what still fails then is bisected at
 once. A lone record is refused when `CONVICTING` failures, its own or of what it was cut from, were
-evidence, none more than `evidence_gap_s` after the one before, and it fails `convicted_after_s`
-later, too: one request that gets through an outage convicts nothing. With less evidence nothing is
+evidence, and meanwhile others were delivered without a pause of `evidence_gap_s`, and it fails
+`convicted_after_s` later, too: one request that gets through an outage convicts nothing. How long
+other suspects take, one after the other, does not count. With less evidence nothing is
 given up, but for one lone record each `poison_after_s` that the destination itself answers so, or
 that is suspected: what breaks it at the end of its batch would else block it for ever.
 """
@@ -50,8 +51,8 @@ class Policy:
 
     Attributes:
         suspect_after: Failures in a row after which a request's records are suspected.
-        evidence_gap_s: Between two failures that are evidence; after a longer one the count begins
-            anew, for an outage lets a request through now and then.
+        evidence_gap_s: Between two deliveries; after a longer one the count of failures that are
+            evidence begins anew, for an outage lets a request through now and then.
         convicted_after_s: How long a record goes on failing after the first evidence against it; a
             server that starts again, or a shard that moves, takes a minute.
         poison_after_s: How long a lone record may fail without any evidence.
@@ -149,7 +150,7 @@ class _Task:
         seen: How many deliveries there had been at the last of them, or of what it was cut from;
             None before the first. More, at the next, are evidence.
         failing_since_ns: The first such failure.
-        convictions: Failures that were evidence, one soon after the other.
+        convictions: Failures that were evidence, since deliveries last paused.
         evident_since_ns: The delivery that made the first of those evidence.
         evident_ns: The last such delivery.
     """
@@ -200,6 +201,7 @@ class Delivery:
         self._unconfirmed: dict[str, _Waiting] = {}
         self._deliveries = 0
         self._taken_ns = 0
+        self._flowing_since_ns = 0
         self._deadline_ns: int | None = None
         self._ask_at_ns = 0
         self._given_up_ns: int | None = None
@@ -280,6 +282,8 @@ class Delivery:
                 assert_never(verdict)
 
     def _took_some(self, now_ns: int) -> None:
+        if _is_past(self._taken_ns, self._policy.evidence_gap_s, now_ns):
+            self._flowing_since_ns = now_ns
         self._deliveries += 1
         self._taken_ns = now_ns
         self._breaker.succeeded(now_ns)
@@ -354,8 +358,8 @@ class Delivery:
         if task.seen is None:
             task.seen, task.failing_since_ns = before, now_ns
         if self._deliveries > task.seen:
-            gap_s, at_ns = self._policy.evidence_gap_s, self._taken_ns
-            if not task.convictions or _is_past(task.evident_ns, gap_s, at_ns):
+            at_ns = self._taken_ns
+            if not task.convictions or task.evident_ns < self._flowing_since_ns:
                 task.convictions, task.evident_since_ns = 0, at_ns
             task.convictions, task.evident_ns = task.convictions + 1, at_ns
         task.seen = self._deliveries
