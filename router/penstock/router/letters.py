@@ -6,15 +6,18 @@ DIR/SINK/done/NAME.ndjson       replayed: a sink has the records, or refused the
 
 A file may be of any size, for other tools make some, too. It is read line by line and delivered in
 pieces of at most `PIECE_LETTERS` and about `PIECE_BYTES`. How far a file of several pieces is, and
-where it goes to, is in DIR/SINK/replaying/NAME.position meanwhile; it holds for that very file, so
-one of the same name that comes later begins at its first letter.
+where it goes to, is in DIR/SINK/replaying/NAME.position meanwhile, with a digest of what is before:
+so one of the same name that comes later begins at its first letter, and what is corrected behind it
+goes on.
 """
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -48,6 +51,7 @@ LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 
 _STATES: Final = ("replaying", "done")
 _PATTERN: Final = "*.ndjson"
+_blake2b: Final = partial(hashlib.blake2b, digest_size=16)
 
 CODES_MAX: Final = 20
 """Codes that a summary tells apart; the rest are `others`."""
@@ -113,10 +117,11 @@ class LetterFile:
         Raises:
             OddLetterError: It holds something else, or of a letter no row can be made.
         """
-        at = self._delivered(target)
+        at, begun = self._delivered(target)
         piece: list[Letter] = []
         size = 0
         for line in self._lines(at):
+            begun.update(line)
             letter = self._letter(line, at + size)
             if (problem := problem_with_row(letter)) is not None:
                 raise self._cannot_go(letter, problem)
@@ -125,7 +130,7 @@ class LetterFile:
             if len(piece) >= PIECE_LETTERS or size >= PIECE_BYTES:
                 yield piece
                 at += size
-                self._keep(target, at)
+                self._keep(target, at, begun.hexdigest())
                 piece, size = [], 0
         if piece:
             yield piece
@@ -142,30 +147,42 @@ class LetterFile:
                     letter, "says nothing as 'subject', which the sink sends along"
                 )
 
-    def _keep(self, target: str, at: int) -> None:
-        """Write down that what lies before this byte is delivered."""
+    def _keep(self, target: str, at: int, digest: str) -> None:
+        """Write down that what lies before this byte, which has that digest, is delivered."""
         with _writing(self._position.parent):
-            found = {"to": target, "bytes": at, "inode": self.path.stat().st_ino}
+            found = {"to": target, "bytes": at, "digest": digest}
             write_whole(self._position, json.dumps(found).encode())
 
     @property
     def _position(self) -> Path:
         return self.path.with_suffix(".position")
 
-    def _delivered(self, target: str) -> int:
-        """Bytes of the lines that a replay which was ended early has delivered."""
+    def _delivered(self, target: str) -> tuple[int, hashlib.blake2b]:
+        """Bytes of the lines that a replay which was ended early has delivered, and their digest.
+
+        None where they are not these bytes any more: another file has the name now. Lines behind
+        them may have been corrected.
+        """
         try:
             position = json.loads(self._position.read_text())
-            to, at, of = position["to"], int(position["bytes"]), position.get("inode")
+            to, at, of = position["to"], max(0, int(position["bytes"])), position.get("digest")
         except FileNotFoundError:
-            return 0
+            return 0, _blake2b()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{self._position} cannot be read: {type(error).__name__}: {error}",
                 fix=f"remove it; then {self.name} is delivered again from its first letter",
             ) from None
-        mine = to == target and of in (None, self.path.stat().st_ino)
-        return max(0, at) if mine else 0
+        begun = self._digest(at)
+        return (at, begun) if to == target and of == begun.hexdigest() else (0, _blake2b())
+
+    def _digest(self, upto: int) -> hashlib.blake2b:
+        digest, left = _blake2b(), upto
+        with self._opened() as file:
+            while left > 0 and (data := file.read(min(left, PIECE_BYTES))):
+                digest.update(data)
+                left -= len(data)
+        return digest
 
     def _lines(self, begin: int) -> Iterator[bytes]:
         with self._opened() as file:

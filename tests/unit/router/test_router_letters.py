@@ -20,7 +20,7 @@ from penstock.router.clock import SystemClock
 from penstock.router.dead_letter import Reason, lay_aside
 from penstock.router.errors import StoppedError
 from penstock.router.feed import Feed
-from penstock.router.letters import Letter, LetterFile, as_rows, find_letters
+from penstock.router.letters import Letter, LetterFile, OddLetterError, as_rows, find_letters
 from penstock.router.reading import LogState
 from penstock.service import ConfigError, UnavailableError
 from tests.unit.router.sink_rows import context, row, table
@@ -86,10 +86,10 @@ def test_a_list_that_is_out_of_date_takes_nothing_from_the_replay_since(tmp_path
     refuse(tmp_path, 7, 8)
     (listed,) = find_letters(tmp_path / "dead")
     begun = listed.begin()
-    begun._keep("lake", 40)
+    begun._keep("lake", 40, begun._digest(40).hexdigest())
     with pytest.raises(UnavailableError, match="has been moved meanwhile"):
         listed.begin()
-    assert begun._delivered("lake") == 40
+    assert begun._delivered("lake")[0] == 40
 
 
 def test_how_far_a_file_is_holds_for_no_other_of_its_name(tmp_path: Path) -> None:
@@ -97,14 +97,18 @@ def test_how_far_a_file_is_holds_for_no_other_of_its_name(tmp_path: Path) -> Non
     refuse(tmp_path, 7, 8)
     (file,) = find_letters(tmp_path / "dead")
     begun = file.begin()
-    begun._keep("lake", 40)
+    first = len(begun.path.read_bytes().splitlines(keepends=True)[0])
+    begun._keep("lake", first, begun._digest(first).hexdigest())
+    assert begun._delivered("lake")[0] == first
     position = begun._position.read_bytes()
     begun.end()
-    refuse(tmp_path, 7, 8)
+    later = context(tmp_path)
+    later.clock.sleep(1)
+    lay_aside(table([row(offset) for offset in (7, 8)]), REASON, later)
     (file,) = find_letters(tmp_path / "dead")
     again = file.begin()
     again._position.write_bytes(position)
-    assert again._delivered("lake") == 0
+    assert again._delivered("lake")[0] == 0
 
 
 def test_what_a_killed_replay_left_is_replayed_before_newer_letters_take_its_place(
@@ -262,6 +266,27 @@ def test_a_damaged_position_is_told_of(tmp_path: Path, held: str) -> None:
     with pytest.raises(ConfigError, match=r"big\.position cannot be read") as told:
         list(begun.pieces("lake"))
     assert "remove it" in told.value.fix
+
+
+@pytest.mark.parametrize("corrected", [12, 3])
+def test_a_file_that_is_corrected_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corrected: int
+) -> None:
+    """By an editor that writes it anew; what changed before is another file to all knowledge."""
+    monkeypatch.setattr(letters, "PIECE_LETTERS", 10)
+    begun = big(tmp_path, 25).begin()
+    whole = begun.path.read_bytes().splitlines(keepends=True)
+    begun.path.write_bytes(b"".join([*whole[:12], b"{\n", *whole[13:]]))
+    first = begun.pieces("lake")
+    assert next(first)[0]["offset"] == 0
+    with pytest.raises(OddLetterError, match="line 13"):
+        next(first)
+    whole[corrected] = whole[corrected].replace(b"{", b"{ ", 1)
+    anew = tmp_path / "anew"
+    anew.write_bytes(b"".join(whole))
+    anew.replace(begun.path)
+    starts = [piece[0]["offset"] for piece in begun.pieces("lake")]
+    assert starts == ([10, 20] if corrected == 12 else [0, 10, 20])
 
 
 def test_a_stopped_file_goes_on_behind_the_pieces_that_were_delivered(

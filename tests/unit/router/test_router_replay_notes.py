@@ -121,12 +121,13 @@ def test_what_the_job_moved_before_it_ended_is_found_where_it_is(
     @contextmanager
     def run(config: JobConfig, **keys: Any) -> Iterator[Any]:
         (file,) = find_letters(config.dead_letters)
-        file.begin()._keep("lake", 1)
+        begun = file.begin()
+        begun._keep("lake", 1, begun._digest(1).hexdigest())
         with begin(config, **keys) as found:
             yield found
 
     def replay(_: Any, files: list[LetterFile], *__: Any) -> int:
-        delivered.extend(it.begin()._delivered("lake") for it in files)
+        delivered.extend(it.begin()._delivered("lake")[0] for it in files)
         return 0
 
     monkeypatch.setattr(bounded, "bounded_run", run)

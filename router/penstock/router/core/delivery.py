@@ -358,10 +358,9 @@ class Delivery:
         if task.seen is None:
             task.seen, task.failing_since_ns = before, now_ns
         if self._deliveries > task.seen:
-            at_ns = self._taken_ns
             if not task.convictions or task.evident_ns < self._flowing_since_ns:
-                task.convictions, task.evident_since_ns = 0, at_ns
-            task.convictions, task.evident_ns = task.convictions + 1, at_ns
+                task.convictions, task.evident_since_ns = 0, self._taken_ns
+            task.convictions, task.evident_ns = task.convictions + 1, self._taken_ns
         task.seen = self._deliveries
 
     def _is_suspect(self, task: _Task, now_ns: int) -> bool:
