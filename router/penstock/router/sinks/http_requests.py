@@ -11,7 +11,13 @@ from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Verdict
 from penstock.router.sinks.request_settings import HIDDEN, HttpSettings, hidden_query
 from penstock.router.sinks.requests import Request, RequestSink
 from penstock.router.sinks.sink import Preview, SinkContext
-from penstock.router.sinks.transport import HttpRequest, NotSent, Silent, Transport
+from penstock.router.sinks.transport import (
+    HttpRequest,
+    NotSent,
+    Silent,
+    Transport,
+    encoding_of,
+)
 from penstock.service import ConfigError
 
 
@@ -98,11 +104,12 @@ class HttpRequestSink(RequestSink):
     def show(self, request: Request) -> Preview:
         made = self.request_of(request, 1)
         secrets = dict.fromkeys(made.secrets, HIDDEN)
+        headers = {**made.headers, **encoding_of(made.compression), **secrets}
         return Preview(
             f"{made.method} {self.address}{self.shown_path(made.path)}",
             len(request.items),
             made.body.decode(errors="replace"),
-            tuple(sorted({**made.headers, **secrets}.items())),
+            tuple(sorted(headers.items())),
         )
 
     def path(self, below: str = "") -> str:

@@ -25,9 +25,9 @@ from penstock.router.sinks.documents import Json, document_of
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
-from penstock.router.sinks.request_settings import HttpSettings
+from penstock.router.sinks.request_settings import HIDDEN, HttpSettings
 from penstock.router.sinks.requests import Item, Request, Row
-from penstock.router.sinks.sink import SinkContext
+from penstock.router.sinks.sink import Preview, SinkContext
 from penstock.router.sinks.transport import HttpRequest
 from penstock.specs.otlp import to_otlp
 
@@ -105,6 +105,19 @@ class Otlp(HttpRequestSink):
         signal = self._messages.SIGNALS[request.lane]
         verdict: Verdict = self._channel.export(signal, self._body(request), len(request.items))
         return verdict
+
+    @override
+    def show(self, request: Request) -> Preview:
+        if self._config.protocol == "http":
+            return super().show(request)
+        names = sorted(name.lower() for name in self.own_headers())
+        method = self._messages.SIGNALS[request.lane].method
+        return Preview(
+            f"gRPC {self._config.url.host}:{self._config.url.port}{method}",
+            len(request.items),
+            self._body(request).decode(errors="replace"),
+            tuple((name, HIDDEN) for name in names),
+        )
 
     def _body(self, request: Request) -> bytes:
         body: bytes = self._messages.join_elements([item.content for item in request.items])

@@ -182,14 +182,19 @@ def compressed(body: bytes, how: Compression) -> tuple[bytes, dict[str, str]]:
     """A body and its `Content-Encoding`; the same bytes each time."""
     match how:
         case "gzip":
-            return gzip.compress(body, _GZIP_LEVEL, mtime=0), {"Content-Encoding": "gzip"}
+            body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
         case "zstd":
             import zstandard
 
-            packed = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(body)
-            return packed, {"Content-Encoding": "zstd"}
+            body = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(body)
         case _:
-            return body, {}
+            pass
+    return body, encoding_of(how)
+
+
+def encoding_of(how: Compression) -> dict[str, str]:
+    """What a request's headers say of its compression."""
+    return {} if how == "none" else {"Content-Encoding": how}
 
 
 def retry_after_s(text: str | None, now_unix_ns: int) -> float:
