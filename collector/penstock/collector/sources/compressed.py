@@ -131,8 +131,8 @@ class Search:
                     look = self._looks.get(path)
                     if look is None or look.stamp != stamp:
                         look = Look(path, stamp, now_ns)
-                    elif look.again:
-                        look = look.renewed()
+                    elif look.again and now_ns >= look.not_before_ns:
+                        look = look.renewed(now_ns)
                     found[path] = look
                 self._readable.add(directory)
             except OSError as error:

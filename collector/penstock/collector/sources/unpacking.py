@@ -1,6 +1,5 @@
 """Compressed files, looked at and read in bounded steps."""
 
-import contextlib
 import hashlib
 import os
 import stat
@@ -16,6 +15,9 @@ from penstock.collector.errors import UndecodableError
 from penstock.collector.limits import COMPRESSED_PIECES_MAX, FILE_READ_BYTES, HEAD_BYTES
 
 _PACKINGS: Final[dict[str, Packing]] = {".gz": GZIP, ".zst": ZSTD}
+
+_AGAIN_MAX_NS: Final = 60 * 10**9
+"""Between two looks at what cannot be read."""
 
 Stamp = tuple[int, int, int, int]
 """Device, inode, size and time of change: while it is the same, so is the file."""
@@ -84,6 +86,7 @@ class Look:
         since_ns: When it was first met as it is.
         again: It could not be read; it is looked at anew.
         told: The operator knows that it cannot be read.
+        not_before_ns: When it may be looked at anew.
     """
 
     path: Path
@@ -91,6 +94,7 @@ class Look:
     since_ns: int
     again: bool = False
     told: bool = False
+    not_before_ns: int = 0
     head: bytes = b""
     length: int = 0
     end: End = End.OPEN
@@ -160,9 +164,13 @@ class Look:
         self._fits = {key: one for key, one in self._fits.items() if one is Fit.OTHER}
         self.close()
 
-    def renewed(self) -> "Look":
-        """To be opened again; how long it is known, and what was told, stay."""
-        return Look(self.path, self.stamp, self.since_ns, told=self.told)
+    def renewed(self, now_ns: int) -> "Look":
+        """To be opened again; how long it is known, and what was told, stay.
+
+        At once for the first time; then after a pause that grows with how long it has failed.
+        """
+        pause_ns = min(now_ns - self.since_ns, _AGAIN_MAX_NS)
+        return Look(self.path, self.stamp, self.since_ns, False, self.told, now_ns + pause_ns)
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -213,6 +221,7 @@ class Names:
 
     def __init__(self) -> None:
         self._known: dict[Path, dict[tuple[int, int], Path]] = {}
+        self._doubts: dict[Path, OSError] = {}
 
     def of(self, state: FileState) -> Path | None:
         """A name in the file's directory; None when it has none there.
@@ -220,19 +229,27 @@ class Names:
         Raises:
             OSError: That cannot be told now.
         """
-        for home in homes(state):
+        near = homes(state)
+        for home in near:
             if home not in self._known:
-                self._known[home] = dict(_named(home))
+                self._known[home] = dict(self._named(home))
             path = self._known[home].get((state.device, state.inode))
             if path is not None:
                 return path
+        for doubt in (self._doubts[home] for home in near if home in self._doubts):
+            raise doubt
         return None
 
-
-def _named(directory: Path) -> Iterator[tuple[tuple[int, int], Path]]:
-    for path in siblings(directory):
-        with contextlib.suppress(OSError):
-            status = path.stat()
+    def _named(self, directory: Path) -> Iterator[tuple[tuple[int, int], Path]]:
+        for path in siblings(directory):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue  # it went between the listing and now, or is a link that leads nowhere
+            except OSError as error:
+                if not os.path.islink(path):  # noqa: PTH114 - which never raises; what a link leads to has a directory of its own
+                    self._doubts[directory] = error
+                continue
             yield (status.st_dev, status.st_ino), path
 
 
