@@ -15,7 +15,15 @@ from penstock.router.sinks import make_sink
 from penstock.router.sinks.table import sink_kind
 from tests.support.fake_otlp import FakeOtlp, serve_grpc
 from tests.support.fake_splunk import FakeSplunk
-from tests.support.fault_door import Answered, FaultDoor, resets_after_taking
+from tests.support.fault_door import (
+    RESET,
+    Answered,
+    Asked,
+    Fault,
+    FaultDoor,
+    resets_after_taking,
+    says,
+)
 from tests.support.metric_servers import MetricRun, prometheus, victoria_metrics
 from tests.support.sink_batches import (
     NOW_NS,
@@ -27,6 +35,7 @@ from tests.support.sink_batches import (
     span_record,
 )
 from tests.support.sink_cases import CASES, FAST
+from tests.support.tcp_door import Break, TcpDoor
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -112,6 +121,71 @@ def test_a_token_that_wants_a_channel_is_a_setting_to_correct(
     sink.write(batch([log_record(0)]))
     assert sent_numbers(splunk) == Counter({0: 1})
     assert dead_letters(made) == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(says(500, b"oops"), id="500"),
+        pytest.param(says(401, b'{"text":"Invalid token","code":4}'), id="401"),
+        pytest.param(says(200, b"no JSON"), id="no answer of Splunk's"),
+        pytest.param(lambda asked, backend: None, id="reset"),
+        pytest.param(None, id="hang"),
+    ],
+)
+def test_a_question_for_acknowledgements_that_fails_is_asked_again(
+    splunk: FaultDoor, tmp_path: Path, fault: Fault | None
+) -> None:
+    """And no event goes again for it, before its time is over."""
+    sink, made = acknowledged(
+        splunk, tmp_path, acknowledge_timeout_s=600, timeout_s=10 if fault else 2
+    )
+    questions: list[Asked] = []
+
+    def fails_twice(asked: Asked) -> Answered | None:
+        if "/ack" not in asked.path or len(questions) == 2:
+            return None
+        questions.append(asked)
+        return (fault or splunk.hangs)(asked, splunk.backend) or RESET
+
+    splunk.rule = fails_twice
+    sink.write(batch([log_record(number) for number in range(6)]))
+    assert sent_numbers(splunk) == Counter(range(6))
+    stage = made.meter.stage("x", received=6, lag=0)
+    assert (stage.sent, stage.detail["acknowledgements_unanswered"]) == (6, 2)
+    assert dead_letters(made) == []
+
+
+def test_an_acknowledgement_that_is_lost_on_its_way_brings_its_events_again(
+    splunk: FaultDoor, tmp_path: Path
+) -> None:
+    """Splunk says it once and forgets it."""
+    sink, made = acknowledged(splunk, tmp_path)
+    lost: list[Answered] = []
+
+    def loses_the_first(asked: Asked) -> Answered | None:
+        if "/ack" not in asked.path or lost:
+            return None
+        lost.append(splunk.backend.handle(asked))
+        return RESET
+
+    splunk.rule = loses_the_first
+    sink.write(batch([log_record(0), log_record(1)]))
+    assert sent_numbers(splunk) == Counter({0: 2, 1: 2})
+    assert made.meter.stage("x", received=2, lag=0).sent == 2
+
+
+def test_events_that_splunk_never_acknowledges_by_its_settings_are_counted(
+    splunk: FaultDoor, tmp_path: Path
+) -> None:
+    """The token has no indexer acknowledgement: there is no id to ask for."""
+    backend: Any = splunk.backend
+    backend.use_ack = False
+    sink, made = acknowledged(splunk, tmp_path)
+    sink.write(batch([log_record(number) for number in range(6)]))
+    stage = made.meter.stage("x", received=6, lag=0)
+    assert (stage.sent, stage.detail["unacknowledged"]) == (6, 6)
+    assert [it for it in splunk.asked if "/ack" in it.path] == []
 
 
 @pytest.fixture
@@ -215,6 +289,47 @@ def test_what_a_partial_success_rejects_is_laid_aside_with_its_request(
     assert [(it["offset"], it["code"]) for it in dead_letters(made)] == [
         (2, "partial_success"), (3, "partial_success"),
     ]  # fmt: skip
+
+
+@pytest.fixture
+def broken_way(receiver: tuple[FakeOtlp, int]) -> Iterator[TcpDoor]:
+    """To the receiver; its mark is in each request's body, which is not compressed."""
+    made = TcpDoor(receiver[1], b"checkout")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("how", list(Break))
+@pytest.mark.parametrize("record", [log_record, span_record, gauge_record])
+def test_a_grpc_connection_that_breaks_costs_no_record(
+    receiver: tuple[FakeOtlp, int], broken_way: TcpDoor, tmp_path: Path, how: Break, record: Any
+) -> None:
+    limit_s = 2 if how is Break.HANG else 10
+    sink, made = over_grpc(broken_way.port, tmp_path, compression="none", timeout_s=limit_s)
+    broken_way.faults += [how]
+    sink.write(batch([record(number) for number in range(4)]))
+    sink.close()
+    signal = {"log": "logs", "span": "traces", "metric": "metrics"}[record(0)["kind"]]
+    found = len(receiver[0].members[signal])
+    assert broken_way.marks >= 2
+    assert found == 4 or (found == 8 and how is not Break.RESET)
+    assert dead_letters(made) == []
+    assert made.meter.stage("x", received=4, lag=0).sent == 4
+
+
+def test_a_batch_that_comes_again_over_grpc_is_there_again(
+    receiver: tuple[FakeOtlp, int], tmp_path: Path
+) -> None:
+    """With a time of the future in it, which OTLP has no rule for."""
+    sink, made = over_grpc(receiver[1], tmp_path)
+    rows = batch([log_record(0), log_record(1, time_ns=NOW_NS + 7200 * 10**9)])
+    sink.write(rows)
+    sink.write(rows)
+    sink.close()
+    logs = receiver[0].members["logs"]
+    assert Counter(it["body"]["stringValue"].split()[1] for it in logs) == {"0": 2, "1": 2}
+    assert logs[:2] == logs[2:]
+    assert dead_letters(made) == []
 
 
 def test_a_prometheus_that_answers_500_to_an_old_sample_keeps_the_others(tmp_path: Path) -> None:

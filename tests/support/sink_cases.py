@@ -6,6 +6,7 @@ server (Prometheus). The fakes' own contracts, which real products can be held t
 """
 
 import atexit
+import base64
 import json
 import random
 import tempfile
@@ -69,6 +70,7 @@ class Case:
         path: Of the destination's URL.
         urls: Keys for further addresses, which are the destination's as well.
         ready: What there is to do before the first record; it counts as nothing asked.
+        questions: In the path of requests that bring no records.
     """
 
     type: str
@@ -83,6 +85,11 @@ class Case:
     path: str = ""
     urls: tuple[str, ...] = ()
     ready: Callable[[Any, Any], None] | None = None
+    questions: str = "?none"
+
+    def brought(self, door: FaultDoor) -> list[Asked]:
+        """The requests with records."""
+        return [asked for asked in door.asked if self.questions not in asked.path]
 
     def sink(
         self, door: FaultDoor, directory: Path, *, made: SinkContext | None = None, **keys: Any
@@ -193,6 +200,15 @@ def _of_tag(tags: Any) -> int:
     return int(found.removeprefix("number:n"))
 
 
+def _of_point(metric: Any) -> int:
+    (point,) = metric["gauge"]["dataPoints"]
+    return int(point["asDouble"] - 0.5)
+
+
+def _of_span(span: Any) -> int:
+    return int.from_bytes(base64.b64decode(span["spanId"])) - 1
+
+
 def _with_a_table(sink: Any, run: ClickHouseRun) -> None:
     run.make(sink._creation())
     wait_until(lambda: not isinstance(sink.see_to_table(), Busy))
@@ -237,6 +253,12 @@ CASES: Final = {
         lambda it: _numbers(event["event"]["body"] for event in it.events),
         keys={"token": TOKEN}, poison=_poison,
     ),
+    "splunk_hec acknowledged": Case(
+        "splunk_hec", lambda: FakeSplunk(use_ack=True),
+        lambda it: _numbers(event["event"]["body"] for event in it.events),
+        keys={"token": TOKEN, "acknowledge": True, "acknowledge_interval_s": 0.01},
+        poison=_poison, questions="/services/collector/ack",
+    ),
     "elasticsearch": Case(
         "elasticsearch", RealElasticsearch if ELASTICSEARCH_URL else FakeElasticsearch,
         _elastic_documents,
@@ -249,6 +271,15 @@ CASES: Final = {
     "otlp": Case(
         "otlp", FakeOtlp,
         lambda it: _numbers(member["body"]["stringValue"] for member in it.members["logs"]),
+    ),
+    "otlp metrics": Case(
+        "otlp", FakeOtlp,
+        lambda it: Counter(_of_point(metric) for metric in it.members["metrics"]),
+        record=gauge_record,
+    ),
+    "otlp traces": Case(
+        "otlp", FakeOtlp,
+        lambda it: Counter(_of_span(span) for span in it.members["traces"]), record=span_record,
     ),
     "prometheus": Case(
         "prometheus", lambda: MetricRun(running_prometheus()),

@@ -42,6 +42,9 @@ _TOO_LARGE: Final = re.compile(r"larger|too[ _](large|big)|size", re.IGNORECASE)
 _RATE: Final = re.compile(r"rate[ _-]?limit", re.IGNORECASE)
 _NEVER_FITS: Final = re.compile(r"(batch|request|message) size\b.*\bexceeds", re.IGNORECASE)
 """Tempo calls its limit for the size of a request one of a rate."""
+_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
+"""A channel has a connection of its own, so that a new channel has a new one."""
+
 _DETAILS: Final = "grpc-status-details-bin"
 _NAME: Final = re.compile(r"(?!.*-bin$)[0-9a-z_.-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e]*")
@@ -60,11 +63,9 @@ class Channel:
         )
         headers = revealed(config.headers).items()
         self._metadata = tuple((name.lower(), value) for name, value in headers)
-        target = f"{config.url.host}:{config.url.port or 4317}"
-        if config.url.scheme == "https":
-            self._channel = grpc.secure_channel(target, _credentials(config))
-        else:
-            self._channel = grpc.insecure_channel(target)
+        self._target = f"{config.url.host}:{config.url.port or 4317}"
+        self._credentials = _credentials(config) if config.url.scheme == "https" else None
+        self._channel = self._made()
 
     def export(self, signal: Signal, body: bytes, count: int) -> Verdict:
         """Send a request; returns what became of its `count` records."""
@@ -80,12 +81,21 @@ class Channel:
                 compression=self._compression,
             )
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                # What answers no more may be the connection, which gRPC itself would keep.
+                self._channel.close()
+                self._channel = self._made()
             return verdict_of(error)
         return partial_success(signal, answer, count)
 
     def close(self) -> None:
         """Give the connection back."""
         self._channel.close()
+
+    def _made(self) -> Any:
+        if self._credentials is not None:
+            return grpc.secure_channel(self._target, self._credentials, options=_OPTIONS)
+        return grpc.insecure_channel(self._target, options=_OPTIONS)
 
 
 def verdict_of(error: Any) -> Verdict:
