@@ -90,8 +90,8 @@ class FakeOtlp(Backend):
         return bytes(response.SerializeToString())
 
 
-def serve_grpc(fake: FakeOtlp) -> tuple[Any, int]:
-    """A gRPC server for the fake; returns it and its port."""
+def serve_grpc(fake: FakeOtlp, credentials: Any = None) -> tuple[Any, int]:
+    """A gRPC server for the fake, with TLS where it has credentials; returns it and its port."""
     server = grpc.server(futures.ThreadPoolExecutor(2))
     services = {"logs": "logs.v1.Logs", "traces": "trace.v1.Trace", "metrics": "metrics.v1.Metrics"}
     for signal, name in services.items():
@@ -106,6 +106,9 @@ def serve_grpc(fake: FakeOtlp) -> tuple[Any, int]:
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, {"Export": handler}),)
         )
-    port = server.add_insecure_port("127.0.0.1:0")
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
     return server, port

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import threading
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -16,12 +17,18 @@ class TlsDoor:
     Args:
         target_port: Of the server.
         certificate: To show.
+        trusted: Who must have signed the certificate that clients show; none: they need none.
     """
 
-    def __init__(self, target_port: int, certificate: Certificate) -> None:
+    def __init__(
+        self, target_port: int, certificate: Certificate, trusted: Path | None = None
+    ) -> None:
         self._target_port = target_port
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.load_cert_chain(certificate.cert, certificate.key)
+        if trusted is not None:
+            self._tls.load_verify_locations(trusted)
+            self._tls.verify_mode = ssl.CERT_REQUIRED
         self._ready = threading.Event()
         self._end = asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)

@@ -45,6 +45,9 @@ _NEVER_FITS: Final = re.compile(r"(batch|request|message) size\b.*\bexceeds", re
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
 """A channel has a connection of its own, so that a new channel has a new one."""
 
+_SAID_MAX: Final = 400
+"""Why a certificate is not trusted stands behind 200 characters of addresses."""
+
 _DETAILS: Final = "grpc-status-details-bin"
 _NAME: Final = re.compile(r"(?!.*-bin$)[0-9a-z_.-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e]*")
@@ -100,7 +103,7 @@ class Channel:
 
 def verdict_of(error: Any) -> Verdict:
     """What a call's failure means for its records."""
-    code, text = error.code(), f"gRPC {error.code().name}: {str(error.details())[:200]}"
+    code, text = error.code(), f"gRPC {error.code().name}: {str(error.details())[:_SAID_MAX]}"
     fault = Fault(f"grpc_{code.name.lower()}", text)
     after_s = _retry_after_s(error)
     if code in _AGAIN:
