@@ -134,11 +134,11 @@ def test_whom_tls_does_not_know_gets_no_record_and_none_is_lost(
         assert stored() == []
 
 
-def _is_waited_for(sink: Any, made: Any, says: str) -> None:
+def _is_waited_for(sink: Any, made: Any, says: str, *, failures: int = 5) -> None:
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(sink.write, ROWS)
         try:
-            wait_until(lambda: made.meter.stage("x", received=COUNT, lag=0).errors > 5)
+            wait_until(lambda: made.meter.stage("x", received=COUNT, lag=0).errors > failures)
             wait_until(lambda: made.meter.problem)
             problem = made.meter.problem or ""
         finally:
@@ -157,6 +157,22 @@ def test_nats_with_tls_knows_us(login: str, trust: Trust, tmp_path: Path) -> Non
         sink.close()
         assert made.meter.stage("x", received=COUNT, lag=0).sent == COUNT
         assert dead_letters(made) == []
+
+
+@pytest.mark.parametrize(
+    ("tls", "keys", "says"),
+    [
+        ("wrong authority", {}, "certificate verify failed"),
+        ("authority", {"token": "wrong"}, "uthoriz"),
+    ],
+)
+def test_nats_that_we_do_not_trust_or_that_does_not_know_us_is_waited_for(
+    tls: str, keys: dict[str, str], says: str, trust: Trust, tmp_path: Path
+) -> None:
+    with _nats(trust, "token", tmp_path) as settings:
+        sink, made = opened(tmp_path, **settings | keys, tls=trust.keys(tls))
+        _is_waited_for(sink, made, says, failures=0)
+        sink.close()
 
 
 @contextmanager

@@ -85,8 +85,10 @@ class Connection:
         try:
             await connect_within(client, config.timeout_s, **options)
         except (Error, OSError, ValueError) as error:
-            with suppress(AssertionError, Error):  # nats-py's, when it has not begun to connect
-                await client.close()
+            # nats-py asserts when it has not begun to connect, and waits for ever for the end of a
+            # connection on which it did not trust the server.
+            with suppress(AssertionError, Error, TimeoutError):
+                await asyncio.wait_for(client.close(), _END_S)
             said = self._problem or str(error) or type(error).__name__
             refused = isinstance(error, ValueError) or is_refusal(said)
             raise (PermissionError if refused else ConnectionError)(f"NATS: {said}") from None
