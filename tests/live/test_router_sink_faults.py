@@ -225,7 +225,7 @@ def test_a_record_that_breaks_the_destination_each_time_does_not_block_the_other
     case: Case, door: FaultDoor, tmp_path: Any, how: str
 ) -> None:
     """Its bytes are looked for in the request, so nothing is compressed here."""
-    if (case.type, how) == ("s3", "500"):
+    if case.type == "s3":
         return  # a store does not look into what it stores: it is tried again until it is there
     sink, context = case.sink(door, tmp_path, compression="none")
     broken = batch(records(case))

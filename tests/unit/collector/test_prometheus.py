@@ -130,10 +130,12 @@ async def scraping(
     """
     asked: list[bytes] = []
     others = others or {}
+    connections: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append(await reader.readuntil(b"\r\n\r\n"))
         said = others.get(asked[-1].split()[1].decode(), answer)
+        connections.append(writer)
         if said is not None:
             writer.write(said)
             writer.close()
@@ -153,6 +155,11 @@ async def scraping(
             await source.stop()
             await running
             server.close()
+            for writer in connections:
+                writer.close()
+            await asyncio.gather(
+                *(writer.wait_closed() for writer in connections), return_exceptions=True
+            )
 
 
 def reply(body: bytes, status: str = "200 OK", *headers: str) -> bytes:
