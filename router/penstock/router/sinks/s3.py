@@ -212,7 +212,10 @@ class S3(HttpRequestSink):
     def exchange(self, request: Request, attempt: int) -> Verdict:
         """As others; but an object that may be there already is never sent in other pieces."""
         verdict = super().exchange(request, attempt)
-        return Busy(verdict.fault.reason) if isinstance(verdict, Failed) else verdict
+        if not isinstance(verdict, Failed):
+            return verdict
+        fix = "it is sent again whole: raise timeout_s where a link is too slow for it"
+        return Busy(f"{verdict.fault.reason}; {fix}")
 
     @override
     def judge(self, answer: Answer, request: Request) -> Verdict:
