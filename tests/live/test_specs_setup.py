@@ -47,8 +47,8 @@ with trace.get_tracer("t").start_as_current_span("work"):
     specs.log().info("ready")
 specs.log().info("working")
 print("ready", flush=True)
-if len(sys.argv) > 2:
-    threading.Event().wait()
+while len(sys.argv) > 2:
+    threading.Event().wait(1)  # for Python may begin to wait just behind a signal, unseen
 while True:
     specs.log().info("working")
 """
