@@ -62,7 +62,7 @@ def _costs(
         for title in (name, f"{name}, the calling thread")
     )  # fmt: skip
     for system, counts in bench.turns(f"n, {name}", systems):
-        job = {"kind": kind, "system": system, "count": count, "directory": str(bench.directory)}
+        job = {"kind": kind, "system": system, "count": count}
         (result,) = run_workers("app_worker", [job]).results
         if counts:
             case.add(system, result["microseconds"])
@@ -84,7 +84,7 @@ def _chaos(bench: Bench, count: int) -> Iterator[Case]:
         for key, what in (("", "wall time"), ("used_", "processor time"))
     }  # fmt: skip
     for mood, counts in bench.turns("n, chaos", CHAOS, warm_up=False):
-        job = {"kind": "chaos", "system": mood, "count": count, "directory": str(bench.directory)}
+        job = {"kind": "chaos", "system": mood, "count": count}
         (result,) = run_workers("app_worker", [job]).results
         if counts:
             for key, case in cases.items():

@@ -7,6 +7,7 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,13 +45,18 @@ fake.stop()
 
 
 @contextmanager
-def collector(directory: str, mood: str) -> Iterator[tuple[str, Callable[[], None]]]:
-    """A collector's socket in a process of its own; and how to make it die and come back."""
-    path = str(Path(directory) / f"app-{os.getpid()}.sock")
-    with subprocess.Popen(
-        [sys.executable, "-c", _COLLECTOR, path, mood],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+def collector(mood: str) -> Iterator[tuple[str, Callable[[], None]]]:
+    """A collector's socket in a process of its own; and how to make it die and come back.
+
+    Not in the bench's directory, for a socket's path may have 107 bytes.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory,
+        subprocess.Popen(
+            [sys.executable, "-c", _COLLECTOR, path := str(Path(directory) / "app.sock"), mood],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as process,
+    ):  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -270,7 +276,7 @@ def measure_calls(job: dict[str, Any]) -> Result:
     The caller's is the median of parts of the calls, which other work on the machine disturbs less.
     """
     with (
-        collector(job["directory"], "well") as (path, _),
+        collector("well") as (path, _),
         specs.bind(user_id="u-1", request_id="r-1"),
     ):
         systems = LOGS if job["kind"] == "log" else SPANS
@@ -312,7 +318,7 @@ def measure_exports(job: dict[str, Any]) -> Result:
             pass
     spans: tuple[ReadableSpan, ...] = memory.get_finished_spans()
     batches = [spans[first : first + 512] for first in range(0, len(spans), 512)]
-    with collector(job["directory"], "well") as (path, _):
+    with collector("well") as (path, _):
         emitter = specs.setup("bench", socket=path, opentelemetry=False, limits=_ROOMY)
         exporter = PenstockSpanExporter(emitter)
         exporter.export(batches[0])
@@ -333,7 +339,7 @@ def measure_exports(job: dict[str, Any]) -> Result:
 
 def measure_chaos(job: dict[str, Any]) -> Result:
     """Wall and processor time of single calls, within the usual bounds; every loss is counted."""
-    with collector(job["directory"], job["system"]) as (path, die):
+    with collector(job["system"]) as (path, die):
         where = f"{path}.absent" if job["system"] == "absent" else path
         emitter = specs.setup("bench", socket=where, opentelemetry=False)
         log = specs.log("bench")

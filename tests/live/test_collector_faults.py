@@ -50,7 +50,7 @@ def test_a_disk_that_is_full_refuses_and_takes_again_when_there_is_room(
         try:
             with UnixSender(path, "a", lines_of) as sender:
                 wait_until(lambda: collector.daemon.status()["info"]["spool"]["failures"] > 0)
-                assert collector.daemon.status()["health"] == "degraded"
+                wait_until(lambda: collector.daemon.status()["health"] == "degraded")
                 before = sender.acked
                 grow(small, "64m")
                 wait_until(lambda: sender.acked > before + 20)

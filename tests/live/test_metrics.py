@@ -42,6 +42,7 @@ def admins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     grpc = {"listen": f"127.0.0.1:{free_port()}"}
     with running_nats_server(path) as nats, LogdCluster(path, nats, size=1, grpc=grpc) as cluster:
         cluster.create("logs", "telemetry.logs.>")
+        cluster.create("metrics", "telemetry.metrics.>")  # those of the host
         node = cluster.nodes["a"]
         sources = [{"type": "unix", "path": str(path / "sock")}, {"type": "host_metrics"}]
         with Collector(path / "collector", nats, sources) as collector:

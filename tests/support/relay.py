@@ -21,14 +21,28 @@ class Relay:
         self.damage_from = 0
         self._target = target.split(":")
         self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
 
     def cut(self) -> None:
         """Break every connection."""
         for writer in self._writers:
             writer.transport.abort()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+    async def close(self) -> None:
+        """Break every connection, those that are being made too, and wait for their ends."""
+        while self._serving:
+            self.cut()
+            await asyncio.wait(self._serving, timeout=0.1)
+
+    def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take a connection."""
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        with contextlib.closing(writer), contextlib.suppress(OSError):
             far_reader, far_writer = await asyncio.open_connection(*self._target)
             writers = {writer, far_writer}
             self._writers |= writers
@@ -67,5 +81,5 @@ async def relaying(target: str) -> AsyncIterator[Relay]:
         yield relay
     finally:
         server.close()
-        relay.cut()
+        await relay.close()
         await server.wait_closed()
