@@ -13,6 +13,7 @@ import pytest
 
 from penstock.router.errors import StoppedError
 from tests.support import server_cases
+from tests.support.jdbc_case import JdbcCase
 from tests.support.kafka_case import KafkaCase
 from tests.support.server_cases import ServerCase
 from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record
@@ -21,13 +22,14 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
-CASES = {**server_cases.CASES, "kafka": KafkaCase}
+CASES = {**server_cases.CASES, "jdbc": JdbcCase, "kafka": KafkaCase}
 COUNT = 12
 EACH_ONCE = Counter(range(COUNT))
+SQL_STATES = ("40001", "53300", "57P01", "57014", "XX000", "42501")
 TROUBLES = [
     *(("kafka", name) for name in ("no answer", "no right", "few replicas", "unknown error")),
     ("nats", "no stream"), ("nats", "stream is full"),
-    *(("postgres", code) for code in ("40001", "53300", "57P01", "57014", "XX000", "42501")),
+    *(("jdbc", code) for code in SQL_STATES), *(("postgres", code) for code in SQL_STATES),
 ]  # fmt: skip
 
 

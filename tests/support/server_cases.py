@@ -111,15 +111,15 @@ class PostgresCase(ServerCase):
     type = "postgres"
     mark = b"COMMIT"
     code = "sql_23514"
+    body: ClassVar[str] = "record ->> 'body'"
+    """Where a record's text is."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.admin = psycopg.connect(self._dsn(postgres_port()), autocommit=True)
         self.closing.append(self.admin.close)
         self.sink()[0]._connect()  # makes the table
-        self.admin.execute(
-            f"ALTER TABLE {self.run} ADD CHECK (record ->> 'body' NOT LIKE '%POISON%')"
-        )
+        self.admin.execute(f"ALTER TABLE {self.run} ADD CHECK ({self.body} NOT LIKE '%POISON%')")
 
     def _dsn(self, port: int, user: str = SUPERUSER) -> str:
         return f"postgresql://{user}@127.0.0.1:{port}/postgres"
@@ -134,7 +134,7 @@ class PostgresCase(ServerCase):
 
     @override
     def stored(self) -> Counter[int]:
-        rows = self.admin.execute(f"SELECT record ->> 'body' FROM {self.run}").fetchall()
+        rows = self.admin.execute(f"SELECT {self.body} FROM {self.run}").fetchall()
         return Counter(int(body.split()[1]) for (body,) in rows)
 
     @override

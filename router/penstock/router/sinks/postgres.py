@@ -29,9 +29,10 @@ from typing_extensions import override
 
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Taken, Unfit, Verdict
 from penstock.router.dead_letter import as_text
-from penstock.router.sinks.documents import Json, record_of, section, time_ns
+from penstock.router.sinks.documents import Json, record_of
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.record_rows import ABOUT, KEY, describe
 from penstock.router.sinks.request_settings import RequestBatch, RequestSettings, Secret
 from penstock.router.sinks.requests import Item, Request, RequestSink, Row
 from penstock.router.sinks.sink import Preview, SinkContext
@@ -52,12 +53,8 @@ COLUMNS: Final[Mapping[str, str]] = {
     "record": "jsonb",
     "raw": "bytea",
 }
-KEY: Final = ("stream", "incarnation", "partition", "offset")
-
-_COPIED: Final = tuple(name for name in COLUMNS if name != "time")
+_COPIED: Final = (*ABOUT, "record", "raw")
 _TIME: Final = "'epoch'::timestamptz + (time_unix_nano / 1000) * interval '1 microsecond'"
-_BIGINT_MAX: Final = 2**63 - 1
-_SMALLINT_MAX: Final = 2**15 - 1
 _BYTES_BESIDE_VALUE: Final = 100
 
 _PRIMARY_KEY: Final = """
@@ -149,22 +146,10 @@ class Postgres(RequestSink):
     def encode(self, row: Row) -> Item | Fault:
         value: bytes = row["value"] or b""
         record = record_of(row)
-        about = record or {}
         stored = None if record is None or _has_nul(record, value) else value.decode()
-        severity = about.get("severity_number")
-        content = (
-            row["stream"],
-            self.context.incarnations.get(row["stream"], ""),
-            row["partition"],
-            row["offset"],
-            _moment_ns(row, about),
-            row["kind"],
-            _text(section(about, "resource").get("service.name")),
-            severity if _is_small(severity) else None,
-            _text(about.get("trace_id")),
-            stored,
-            value if stored is None else None,
-        )
+        incarnation = self.context.incarnations.get(row["stream"], "")
+        described = describe(row, record or {}, incarnation)
+        content = (*described, stored, value if stored is None else None)
         return Item(content, len(value) + _BYTES_BESIDE_VALUE)
 
     @override
@@ -318,20 +303,6 @@ def _nul_in(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_nul_in, value)) or any(map(_nul_in, value.values()))
     return isinstance(value, list) and any(map(_nul_in, value))
-
-
-def _moment_ns(row: Row, record: Json) -> int:
-    found = time_ns(row, record)
-    own: int = row["timestamp_ns"]
-    return found if found <= _BIGINT_MAX else own
-
-
-def _is_small(value: Any) -> bool:
-    return type(value) is int and abs(value) <= _SMALLINT_MAX
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and "\0" not in value else None
 
 
 def _first_line(error: Exception) -> str:

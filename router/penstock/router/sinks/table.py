@@ -33,6 +33,7 @@ _OWN: Final = {
     "google_cloud_logging": "penstock.router.sinks.cloud_logging:CloudLogging",
     "http": "penstock.router.sinks.http:HttpPost",
     "iceberg": "penstock.router.sinks.iceberg:Iceberg",
+    "jdbc": "penstock.router.sinks.jdbc:Jdbc",
     "kafka": "penstock.router.sinks.kafka:Kafka",
     "loki": "penstock.router.sinks.loki:Loki",
     "nats": "penstock.router.sinks.nats:NatsSubject",

@@ -1,0 +1,268 @@
+"""What only the JDBC sink does: databases of many makers, drivers, the process they are in."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.router.sinks import SinkContext, make_sink
+from penstock.router.sinks.jdbc import Jdbc
+from penstock.router.sinks.table import sink_kind
+from penstock.service import ConfigError
+from tests.support.jdbc_case import Database, JdbcCase, derby, h2, hsqldb, mariadb
+from tests.support.sink_batches import batch, context, dead_letters, log_record
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+MOMENT_NS = 1_795_000_000_123_456_789
+FAST = {"retry": {"first_s": 0.005, "max_s": 0.05, "convicted_after_s": 0.02}, "timeout_s": 10}
+
+
+@pytest.fixture(params=[derby, h2, hsqldb, mariadb], ids=lambda made: made.__name__)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    made: Database = request.param(tmp_path)
+    return made
+
+
+@contextmanager
+def opened(directory: Path, **keys: Any) -> Iterator[tuple[Jdbc, SinkContext]]:
+    made = context(directory)
+    settings = {"type": "jdbc", **FAST, **keys}
+    sink = make_sink(sink_kind("jdbc").config.model_validate(settings), made)
+    assert isinstance(sink, Jdbc)
+    sink.open()
+    yield sink, made
+    sink.close()
+
+
+def of(database: Database, **keys: Any) -> Any:
+    return opened(database.directory, url=database.url, jars=database.jars, **keys)
+
+
+def places(database: Database) -> list[int]:
+    found = database.query('SELECT "offset" FROM "penstock" ORDER BY "offset"')
+    return [int(offset or "") for (offset,) in found]
+
+
+def problem_of(sink: Jdbc, made: SinkContext, correct: Callable[[], None]) -> str:
+    """What the sink says while it waits; it goes on after the correction."""
+    writing = threading.Thread(target=sink.write, args=(batch([log_record(0)]),))
+    writing.start()
+    problem = wait_until(lambda: made.meter.problem, within_s=60)
+    correct()
+    writing.join(60)
+    assert not writing.is_alive()
+    assert dead_letters(made) == []
+    return str(problem)
+
+
+def test_rows_are_there_once_with_their_place_their_time_and_their_record(
+    database: Database,
+) -> None:
+    records: list[Any] = [log_record(number) for number in range(10)]
+    big = log_record(1, time_ns=MOMENT_NS, trace_id="ab" * 16, padding="☃𝄞" * 20_000)
+    del big["severity_number"]
+    records[1] = big
+    records[5] = b"\xff\x00 no record"
+    records[8]["resource"] = {"service.name": "x" * 2000}
+    with of(database) as (sink, _):
+        sink.write(batch(records[:3]))
+        sink.write(batch(records[5:7], first=5))
+    with of(database, batch={"records_max": 4}) as (sink, made):
+        sink.write(batch(records))
+        detail = made.meter.stage("x", received=10, lag=0).detail
+        assert detail["already_there"] == 5
+        assert [(it["offset"], it["code"]) for it in dead_letters(made)] == [(8, "sql_22001")]
+    rows = database.query(
+        'SELECT "stream", "incarnation", "partition", "offset", "time_unix_nano", "kind",'
+        ' "service", "severity_number", "trace_id", "record", "time",'
+        ' CASE WHEN "raw" IS NULL THEN 0 ELSE 1 END FROM "penstock" ORDER BY "offset"'
+    )
+    assert [int(row[3] or "") for row in rows] == [0, 1, 2, 3, 4, 5, 6, 7, 9]
+    about = ["logs", "5f2c19aa00000000", "0", "1", str(MOMENT_NS + 1), "log", "checkout", None]
+    assert rows[1][:9] == [*about, "ab" * 16]
+    assert json.loads(rows[1][9] or "") == big
+    assert (rows[1][10] or "").startswith("2026-11-18 11:06:40.123456")
+    assert [row[11] for row in rows] == ["0"] * 5 + ["1"] + ["0"] * 3
+    assert rows[5][9] is None
+
+
+def test_two_that_write_the_same_rows_at_once_make_each_once(tmp_path: Path) -> None:
+    """As a driver that was thought dead, and the one in its place."""
+    case = JdbcCase(tmp_path)
+    records = [log_record(number) for number in range(50)]
+    try:
+        pair = [case.sink(batch={"records_max": number}) for number in (7, 9)]
+        for first in range(0, 1000, 50):
+            rows = batch(records, first=first)
+            writing = [threading.Thread(target=sink.write, args=(rows,)) for sink, _ in pair]
+            for thread in writing:
+                thread.start()
+            for thread in writing:
+                thread.join(60)
+                assert not thread.is_alive()
+        assert [dead_letters(made) for _, made in pair] == [[], []]
+        ((count, distinct),) = case.admin.execute(
+            f'SELECT count(*), count(DISTINCT "offset") FROM {case.run}'
+        ).fetchall()
+        assert (count, distinct) == (1000, 1000)
+    finally:
+        case.close()
+
+
+def test_a_process_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    with of(derby(tmp_path)) as (sink, made):
+        sink.write(batch([log_record(0)]))
+        assert sink._process is not None
+        before = sink._process._process.pid
+        os.kill(before, signal.SIGKILL)
+        sink._process._process.wait()
+        sink.write(batch([log_record(1)], first=1))
+        assert sink._process._process.pid != before
+        assert dead_letters(made) == []
+    assert places(derby(tmp_path)) == [0, 1]
+
+
+def test_a_process_that_stands_still_is_ended_and_its_rows_are_there_once(tmp_path: Path) -> None:
+    with of(derby(tmp_path), timeout_s=5) as (sink, made):
+        sink.write(batch([log_record(0)]))
+        assert sink._process is not None
+        os.kill(sink._process._process.pid, signal.SIGSTOP)
+        big = [log_record(number, padding="x" * 100_000) for number in range(1, 5)]
+        sink.write(batch(big, first=1))
+        assert dead_letters(made) == []
+        assert made.meter.stage("x", received=4, lag=0).errors >= 1
+    assert places(derby(tmp_path)) == [0, 1, 2, 3, 4]
+
+
+def test_memory_that_is_too_small_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.router.sinks.jdbc._HEAP_MIN", 24 * 1024 * 1024)
+    monkeypatch.setattr("penstock.router.sinks.jdbc._HEAP_OF_BATCH", 0)
+    with of(derby(tmp_path)) as (sink, made):
+        big = [log_record(number, padding="x" * 4_000_000) for number in range(2)]
+        said = problem_of_batch(sink, made, big)
+    assert "OutOfMemoryError" in said
+
+
+def problem_of_batch(sink: Jdbc, made: SinkContext, records: list[Any]) -> str:
+    """What the sink says of records that it cannot bring; then it is stopped."""
+
+    def write() -> None:
+        with pytest.raises(Exception, match="gave up"):
+            sink.write(batch(records))
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    problem = wait_until(lambda: made.meter.problem, within_s=60)
+    made.stop.set()
+    writing.join(60)
+    assert not writing.is_alive()
+    return str(problem)
+
+
+def test_a_table_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
+    database = mariadb(tmp_path)
+    with of(database) as (sink, _):
+        sink.write(batch([log_record(0)]))
+    with of(database, table="other", create=False) as (sink, made):
+        said = problem_of(sink, made, lambda: made_like(database, "other"))
+    assert "there is no table other; paused until that is corrected" in said
+
+
+def _run(database: Database, sql: str) -> None:
+    assert database.query(sql) == []
+
+
+def made_like(database: Database, name: str) -> None:
+    database.query(f'CREATE TABLE "{name}" LIKE "penstock"')
+
+
+def test_a_table_without_the_key_is_waited_for(tmp_path: Path) -> None:
+    database = mariadb(tmp_path)
+    with of(database) as (sink, _):
+        sink.write(batch([log_record(0)]))
+    made_like(database, "keyless")
+    database.query('ALTER TABLE "keyless" DROP PRIMARY KEY')
+    key = 'ALTER TABLE "keyless" ADD PRIMARY KEY ("stream", "incarnation", "partition", "offset")'
+    with of(database, table="keyless") as (sink, made):
+        said = problem_of(sink, made, lambda: _run(database, key))
+    assert "the primary key of keyless must be stream, incarnation, partition, offset" in said
+
+
+def test_names_in_other_cases_are_other_streams(tmp_path: Path) -> None:
+    """The usual collation of MariaDB holds them for one."""
+    database = mariadb(tmp_path)
+    with of(database) as (sink, made):
+        for stream in ("logs", "LOGS"):
+            rows = batch([log_record(0)])
+            rows = rows.set_column(0, "stream", [[stream]])
+            made.incarnations[stream] = "5f2c19aa00000000"
+            sink.write(rows)
+    assert places(database) == [0, 0]
+
+
+def test_types_are_those_that_one_says(tmp_path: Path) -> None:
+    database = h2(tmp_path)
+    types = {"record": "JSON", "service": "VARCHAR(3)"}
+    with of(database, column_types=types) as (sink, made):
+        sink.write(batch([log_record(0)]))
+        assert [letter["code"] for letter in dead_letters(made)] == ["sql_22001"]
+    found = database.query(
+        "SELECT DATA_TYPE FROM INFORMATION_SCHEMA.COLUMNS WHERE COLUMN_NAME = 'record'"
+    )
+    assert found == [["JSON"]]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"url": "jdbc:nobody:hush"}, "no jar has a driver for this url; paused"),
+        ({"driver": "com.example.Driver"}, "no jar has the class com.example.Driver; paused"),
+        ({"column_types": {"raw": "POTATO"}}, "making the table penstock: "),
+        ({"url": "jdbc:derby:;databaseName=x;pass;password=hush"}, "'***' is not properly formed"),
+    ],
+)
+def test_what_settings_make_wrong_is_told_without_secrets(
+    tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    database = derby(tmp_path)
+    given = {"url": database.url, "jars": database.jars, **keys}
+    with opened(tmp_path, **given) as (sink, made):
+        problem = problem_of_batch(sink, made, [log_record(0)])
+    assert said in problem
+    assert "hush" not in problem
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"jars": ["nowhere/driver.jar"]}, r"sinks\.sink\.jars: nowhere/driver\.jar"),
+        ({"url": "postgresql://hush@db/x"}, r"sinks\.sink\.url: it does not begin with jdbc:"),
+        ({"url": {"file": "nowhere"}}, r"sinks\.sink\.url: .*nowhere"),
+        ({"column_types": {"colour": "TEXT"}}, r"sinks\.sink\.column_types: colour"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    jar = tmp_path / "driver.jar"
+    jar.touch()
+    given = {"url": "jdbc:derby:x", "jars": [str(jar)], **keys}
+    with pytest.raises(ConfigError, match=said) as refused, opened(tmp_path, **given):
+        raise AssertionError("it was opened")
+    assert "hush" not in f"{refused.value} {refused.value.fix}"
+
+
+def test_a_preview_connects_to_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path, url="jdbc:x", jars=[__file__]) as (sink, _):
+        (shown,) = sink.preview(batch([log_record(0)]))
+        assert sink._process is None
+    assert (shown.target, shown.records) == ("INSERT INTO penstock", 1)
+    assert json.loads(json.loads(shown.body)["record"])["body"] == "order 0 ☃"
