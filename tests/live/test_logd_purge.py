@@ -93,6 +93,7 @@ def test_the_controller_is_another_on_demand(cluster: LogdCluster) -> None:
     servers = ",".join(cluster.nodes[name].fetch for name in cluster.running())
     asked = ["cluster", "step-down", "--to", other, "--server", servers]
     done = wait_until(lambda: _done(asked), what=f"{other} is heard of by the new controller")
+    assert done is not None
     assert done.output == f"node {other} is the controller\n"
     assert command(cluster, "gaps").startswith("no stream has missed messages")
     cluster.nodes[before].daemon.kill()
