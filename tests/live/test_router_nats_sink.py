@@ -1,16 +1,22 @@
 """What only the NATS sink does: logd behind it, sizes, rights, subjects that nobody stores."""
 
+import asyncio
+import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import nats
 import pytest
 
 from penstock.logd.client import LogClient
 from penstock.router.errors import StoppedError
-from penstock.router.sinks import make_sink
+from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.sinks.nats import NatsSink
 from tests.support.logd import Logd
+from tests.support.nats_accounts import Keys, Operator
+from tests.support.nats_server import NatsServer
 from tests.support.server_cases import FAST, NatsCase
 from tests.support.sink_batches import batch, context, dead_letters, log_record
 from tests.support.waiting import wait_until
@@ -75,3 +81,61 @@ def test_without_acknowledgement_the_server_is_enough(case: NatsCase) -> None:
     made.stop.set()
     with pytest.raises(StoppedError):
         sink.write(batch([log_record(5)]))
+
+
+@pytest.mark.parametrize("wrong", ["expired", "of another's key", "of another operator", "none"])
+def test_credentials_that_are_wrong_are_waited_for_and_never_shown(
+    tmp_path: Path, wrong: str
+) -> None:
+    """And right ones are let in: a JWT and its key, of an account of the server's operator."""
+    operator = Operator()
+    right = operator.credentials()
+    given = {
+        "expired": operator.credentials(expires_s=1_700_000_000),
+        "of another's key": operator.credentials(keys=Keys.make()),
+        "of another operator": Operator().credentials(),
+        "none": "hush",
+    }[wrong]
+    config, file, heard = tmp_path / "nats.conf", tmp_path / "sink.creds", tmp_path / "heard.creds"
+    config.write_text(operator.config)
+    file.write_text(given)
+    heard.write_text(right)
+    server = NatsServer(tmp_path / "server", config=config)
+    made = context(tmp_path)
+    settings = {"type": "nats", "servers": server.url, "subject": "x.{kind}", "acknowledge": False}
+    login = {"credentials_file": str(file)}
+    sink = make_sink(NatsSink.model_validate(settings | login | FAST), made)
+    sink.open()
+    with ThreadPoolExecutor(2) as pool:
+        listening = threading.Event()
+        hearing = pool.submit(asyncio.run, messages(server.url, str(heard), 3, listening))
+        assert listening.wait(60)
+        writing = pool.submit(sink.write, batch([log_record(number) for number in range(3)]))
+        problem = wait_until(lambda: _paused(made))  # at first the connection may just break
+        file.write_text(right)
+        writing.result(60)
+        bodies = [json.loads(payload)["body"] for payload in hearing.result(60)]
+    sink.close()
+    server.close()
+    assert bodies == [f"order {number} ☃" for number in range(3)]
+    assert not any(line in problem for line in given.splitlines() if line)
+    assert dead_letters(made) == []
+
+
+def _paused(made: SinkContext) -> str:
+    """What must be corrected, once that is known."""
+    problem = made.meter.problem or ""
+    return problem if "paused until that is corrected" in problem else ""
+
+
+async def messages(
+    url: str, credentials: str, count: int, listening: threading.Event
+) -> list[bytes]:
+    """The first messages below x., from when it listens."""
+    client = await nats.connect(url, user_credentials=credentials)
+    heard = await client.subscribe("x.>")
+    await client.flush()
+    listening.set()
+    found = [(await heard.next_msg(timeout=60)).data for _ in range(count)]
+    await client.close()
+    return found

@@ -25,6 +25,7 @@ _BLOCK: Final = re.compile(
     rb"-{3,}BEGIN ([A-Z ]+?)-{3,}\s+(\S+)\s+-{3,}END [A-Z ]+?-{3,}", re.MULTILINE
 )
 _NS_PER_S: Final = 1_000_000_000
+_CREDENTIALS_KEY: Final = "nats.credentials_file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -84,21 +85,48 @@ def _with_seed(path: Path, nonce: str) -> dict[str, str]:
 
 
 def _with_credentials(path: Path, nonce: str, now_ns: int) -> dict[str, str]:
-    key = "nats.credentials_file"
+    found = credentials(path)
+    expires = found.claims.get("exp")
+    if isinstance(expires, int) and 0 < expires * _NS_PER_S <= now_ns:
+        raise NatsSetupError(
+            _CREDENTIALS_KEY,
+            f"{path}: the credentials have expired",
+            fix="get new credentials for this user",
+        )
+    return {"jwt": found.jwt, "sig": found.sign(nonce)}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Credentials:
+    """What a `.creds` file holds.
+
+    Attributes:
+        jwt: Of the user.
+        claims: That the JWT makes; nobody has looked at its signature.
+        sign: Signs a server's nonce with the user's seed.
+    """
+
+    jwt: str
+    claims: dict[str, Any]
+    sign: Callable[[str], str]
+
+
+def credentials(path: Path) -> Credentials:
+    """Read a `.creds` file.
+
+    Raises:
+        NatsSetupError: It is missing or malformed.
+    """
+    key = _CREDENTIALS_KEY
     blocks = dict(_BLOCK.findall(_read(path, key)))
     jwt, seed = blocks.get(b"NATS USER JWT"), blocks.get(b"USER NKEY SEED")
     if jwt is None or seed is None:
         raise _bad_file(key, path, "lacks a block NATS USER JWT or USER NKEY SEED")
     claims = _claims(jwt, key, path)
-    expires = claims.get("exp")
-    if isinstance(expires, int) and 0 < expires * _NS_PER_S <= now_ns:
-        raise NatsSetupError(
-            key, f"{path}: the credentials have expired", fix="get new credentials for this user"
-        )
     public_key, sign = _load_seed(seed, key, path)
     if claims.get("sub") != public_key:
         raise _bad_file(key, path, "its seed is not that of the user its JWT names")
-    return {"jwt": jwt.decode("ascii", "replace"), "sig": sign(nonce)}
+    return Credentials(jwt.decode("ascii", "replace"), claims, sign)
 
 
 def _load_seed(seed: bytes, key: str, path: Path) -> tuple[str, Callable[[str], str]]:

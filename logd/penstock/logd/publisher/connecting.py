@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from nats.aio.client import Client
@@ -11,6 +12,8 @@ from nats.errors import Error
 from typing_extensions import override
 
 from penstock.logd.errors import UnavailableError
+from penstock.logd.nats.errors import NatsSetupError
+from penstock.logd.nats.login import Credentials, credentials
 from penstock.logd.publisher.asynchronous import Publisher, PublishOptions
 
 _ASK_AGAIN_S = 0.05
@@ -76,9 +79,10 @@ async def connect_within(client: Client, timeout_s: float, **options: Any) -> No
 
     Raises:
         TimeoutError: No server has let us in within the time.
+        PermissionError: A credentials file cannot be used.
         Exception: Whatever nats-py raises before.
     """
-    connecting = asyncio.ensure_future(client.connect(**options))
+    connecting = asyncio.ensure_future(client.connect(**_with_credentials(options)))
     try:
         in_time, _ = await asyncio.wait({connecting}, timeout=timeout_s)
     finally:
@@ -88,6 +92,32 @@ async def connect_within(client: Client, timeout_s: float, **options: Any) -> No
     if not in_time:
         raise TimeoutError
     connecting.result()
+
+
+def _with_credentials(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with a credentials file read by us.
+
+    nats-py (2.16) reads one that has no JWT for ever, and takes what else is wrong with it for the
+    end of its reconnecting. It is read at each connection, so that renewed ones need no restart.
+    """
+    others = dict(options)
+    file = others.pop("user_credentials", None)
+    if not isinstance(file, str | Path):
+        return options
+
+    def read() -> Credentials:
+        try:
+            return credentials(Path(file))
+        except NatsSetupError as error:
+            raise PermissionError(str(error)) from None
+
+    def user_jwt() -> bytes:
+        return read().jwt.encode()
+
+    def signature(nonce: str) -> bytes:
+        return read().sign(nonce).encode()
+
+    return {**others, "user_jwt_cb": user_jwt, "signature_cb": signature}
 
 
 def _wants_tls(url: str, login: dict[str, Any]) -> bool:

@@ -90,7 +90,7 @@ class Connection:
             with suppress(AssertionError, Error, TimeoutError):
                 await asyncio.wait_for(client.close(), _END_S)
             said = self._problem or str(error) or type(error).__name__
-            refused = isinstance(error, ValueError) or is_refusal(said)
+            refused = isinstance(error, ValueError | PermissionError) or is_refusal(said)
             raise (PermissionError if refused else ConnectionError)(f"NATS: {said}") from None
         self._client = client
 
