@@ -66,7 +66,8 @@ class Agent:
                 for message in reader.feed(data):
                     self.messages += 1
                     if self.answers or message.chunk is None:
-                        self.events += decode_message(message.raw)
+                        found = decode_message(message.raw)
+                        self.events += [event for event in found if isinstance(event, Event)]
                     if self.answers and message.chunk is not None:
                         connection.sendall(encode_ack(message.chunk))
 

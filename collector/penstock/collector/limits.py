@@ -47,6 +47,10 @@ rotation by size allows, and some ten seconds of a processor."""
 FORWARD_MESSAGE_BYTES_MAX: Final = 16 * MIB
 """One Fluent forward message; Fluentd's default chunk is 8 MiB."""
 
+FORWARD_BAD_ENTRIES_MAX: Final = 1000
+"""Entries of one forward message that are refused one by one; a message of more is refused whole,
+for its sender speaks something else, and may fit a million of them into a megabyte."""
+
 DATAGRAM_BUFFER_BYTES: Final = 4 * MIB
 """What a UDP socket asks of the kernel, which gives no more than its own limit."""
 

@@ -12,7 +12,12 @@ from fluent.event import Event
 from fluent.sender import EventTime, FluentSender
 
 from penstock.collector.core import forward
-from penstock.collector.core.forward import MessageReader, decode_message, encode_ack
+from penstock.collector.core.forward import (
+    BadEntry,
+    MessageReader,
+    decode_message,
+    encode_ack,
+)
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 
 ENTRY = [1_700_000_000, {"message": "hi"}]
@@ -63,11 +68,13 @@ def test_a_stream_is_cut_the_same_however_it_arrives() -> None:
 def test_event_time_keeps_its_nanoseconds() -> None:
     stamp = msgpack.ExtType(0, struct.pack(">II", 1_700_000_000, 123_456_789))
     (event,) = decode_message(packed(["t", stamp, {}]))
+    assert isinstance(event, forward.Event)
     assert event.time_ns == 1_700_000_000_123_456_789
 
 
 def test_fluent_bit_entries_with_metadata_are_read() -> None:
     (event,) = decode_message(packed(["t", [[[5, {"meta": 1}], {"a": 1}]]]))
+    assert isinstance(event, forward.Event)
     assert (event.time_ns, event.record) == (5_000_000_000, {"a": 1})
     assert event.metadata == {"meta": 1}
 
@@ -99,8 +106,6 @@ def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     "raw",
     [
         packed(["t", b"\xc1", {}]),
-        packed(["t", [[1, "no map"]]]),
-        packed(["t", [[1]]]),
         packed([7, 1, {}]),
         packed(["t", b"xx", {"compressed": "gzip"}]),
         packed(["t", b"xx", {"compressed": "zstd"}]),
@@ -112,6 +117,47 @@ def test_what_cannot_be_read_is_named_and_counted_as_one(raw: bytes) -> None:
     assert one(raw).count == 1
     with pytest.raises(UndecodableError):
         decode_message(raw)
+
+
+@pytest.mark.parametrize("bad", [[1, "no map"], [1], "text", [msgpack.ExtType(0, b""), None]])
+def test_an_entry_that_is_no_record_takes_no_other_along(bad: Any) -> None:
+    for entries in ([ENTRY, bad, ENTRY], b"".join(map(packed, (ENTRY, bad, ENTRY)))):
+        message = one(packed(["t", entries, {"chunk": "c"}]))
+        first, second, third = decode_message(message.raw)
+        assert message.count == 3
+        assert (
+            first == third == forward.Event("t", 1_700_000_000_000_000_000, {"message": "hi"}, {})
+        )
+        assert second == BadEntry(packed(["t", [bad]]), "forward: an entry is not [time, record]")
+        assert decode_message(second.raw) == [second]
+
+
+def test_a_message_of_too_many_bad_entries_is_refused_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forward, "FORWARD_BAD_ENTRIES_MAX", 2)
+    assert len(decode_message(packed(["t", [None, ENTRY, None]]))) == 3
+    with pytest.raises(UndecodableError):
+        decode_message(packed(["t", [None, ENTRY, None, None]]))
+
+
+def test_an_entry_that_nests_too_deep_to_be_written_again_is_named_with_its_message() -> None:
+    raw = packed(["t", packed(ENTRY) + b"\x91" * 1023 + b"\xc0"])
+    good, bad = decode_message(raw)
+    assert isinstance(good, forward.Event)
+    assert bad == BadEntry(raw, "forward: an entry is not [time, record]")
+
+
+@pytest.mark.parametrize("behind", [b"\xc1", packed(5), packed(["t", "x" * 200])[:150]])
+def test_what_is_complete_is_good_whatever_comes_behind_it(
+    monkeypatch: pytest.MonkeyPatch, behind: bytes
+) -> None:
+    monkeypatch.setattr(forward, "FORWARD_MESSAGE_BYTES_MAX", 100)
+    reader = MessageReader()
+    assert len(reader.feed(packed(["t", *ENTRY]) * 2 + behind)) == 2
+    for read_on in (reader.check, lambda: reader.feed(packed(["t", *ENTRY]))):
+        with pytest.raises(RemoteProtocolError):
+            read_on()
 
 
 def test_nil_is_a_keepalive() -> None:

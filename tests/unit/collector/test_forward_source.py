@@ -106,6 +106,19 @@ async def test_what_cannot_be_kept_is_not_acknowledged_or_is_counted(tmp_path: P
         sender.close()
 
 
+async def test_what_came_before_what_is_no_message_is_kept(tmp_path: Path) -> None:
+    for directory, options in ((tmp_path / "a", {}), (tmp_path / "b", {"shared_key": "key"})):
+        async with listening(directory, **options) as (source, intake):
+            sender = await Sender.to(source)
+            if options:
+                assert (await sender.ping("key"))[1] is True
+            sender.send(["a", *ENTRY], ["a", *ENTRY], 5)
+            assert await sender.receive() is None
+            await wait_until_async(lambda: len(intake.lines()) == 2)
+            assert intake.account.notes["protocol_errors"] == 1
+            sender.close()
+
+
 async def test_who_knows_the_key_and_a_password_is_let_in(tmp_path: Path) -> None:
     options = {"shared_key": "key", "users": {"anna": "pass"}}
     async with listening(tmp_path, **options) as (source, intake):

@@ -1,6 +1,7 @@
 """Spooled units taken apart: every record, or the reason why not."""
 
 import msgpack
+import orjson
 import pytest
 import zstandard
 
@@ -8,6 +9,7 @@ from penstock.collector.decode import units
 from penstock.collector.decode.units import decode_records
 from penstock.collector.spool import Unit
 from penstock.specs import Accepted, check_line
+from penstock.specs.limits import STRING_CHARACTERS_MAX
 from tests.support.collector import encode_batch, log_line
 
 RESOURCE = {"host.name": "h"}
@@ -64,6 +66,26 @@ def test_forward_messages_yield_records_and_a_bad_one_takes_none_along() -> None
     assert decoded.indexes == [0, 2]
     assert [part.index for part in decoded.undecodable] == [1]
     assert all(isinstance(check_line(line), Accepted) for line in decoded.lines), decoded.lines
+
+
+def test_a_bad_entry_of_a_forward_message_is_named_alone() -> None:
+    raw = msgpack.packb(["app", [[1, {"a": 1}], [1, "no map"], [2, {"a": 2}]]])
+    decoded = decode_records(unit("forward", raw + raw, 6, service="from_tag"), RESOURCE)
+    assert (decoded.count, decoded.indexes) == (6, [0, 2, 3, 5])
+    assert [(part.index, part.count) for part in decoded.undecodable] == [(1, 1), (4, 1)]
+
+
+def test_a_body_that_is_cut_says_so() -> None:
+    for text, cut in (
+        ("x" * STRING_CHARACTERS_MAX, None),
+        ("x" * (STRING_CHARACTERS_MAX + 1), True),
+    ):
+        raw = msgpack.packb(["app", 5, {"log": text, "log.record.truncated": "no"}])
+        (line,) = decode_records(unit("forward", raw, service="from_tag"), RESOURCE).lines
+        record = orjson.loads(line)
+        assert record["body"] == text[:STRING_CHARACTERS_MAX]
+        assert record["attributes"]["log.record.truncated"] == (cut or "no")
+        assert isinstance(check_line(line), Accepted)
 
 
 def test_an_unknown_format_is_named() -> None:

@@ -23,11 +23,13 @@ import msgpack
 from penstock.collector.core.inflate import gunzip, unzstd
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import (
+    FORWARD_BAD_ENTRIES_MAX,
     FORWARD_MESSAGE_BYTES_MAX,
     UNIT_DECOMPRESSED_BYTES_MAX,
     UNIT_RECORDS_MAX,
 )
 
+_NO_ENTRY: Final = "forward: an entry is not [time, record]"
 _EVENT_TIME: Final = struct.Struct(">II")
 _MSGPACK_ERRORS: Final = (
     ValueError,
@@ -67,14 +69,27 @@ class Event(NamedTuple):
     metadata: dict[Any, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class BadEntry:
+    """An entry of a message that is no record; `raw` is a message of it alone."""
+
+    raw: bytes
+    reason: str
+
+
 class MessageReader:
-    """Cuts a byte stream into messages."""
+    """Cuts a byte stream into messages.
+
+    What is complete is good, whatever comes behind it: an error is raised once that was returned,
+    by `check` or by the next call.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._unpacker = _unpacker()
         self._cut = 0
         self._started = False
+        self._error: RemoteProtocolError | None = None
 
     @property
     def waiting_bytes(self) -> int:
@@ -87,7 +102,35 @@ class MessageReader:
         Raises:
             RemoteProtocolError: Not the protocol, or a message above the limit.
         """
-        return [found for value in self.cut(data) if (found := read_message(value)) is not None]
+        return self.read(self.cut(data))
+
+    def read(self, values: list[bytes]) -> list[Message]:
+        """Values as messages, up to one that is none.
+
+        Raises:
+            RemoteProtocolError: The first is none.
+        """
+        messages: list[Message] = []
+        for value in values:
+            try:
+                found = read_message(value)
+            except RemoteProtocolError as error:
+                self._error = error
+                break
+            if found is not None:
+                messages.append(found)
+        if not messages:
+            self.check()
+        return messages
+
+    def check(self) -> None:
+        """Whether the stream can be read on.
+
+        Raises:
+            RemoteProtocolError: Behind what was returned last is what is not the protocol.
+        """
+        if self._error is not None:
+            raise self._error
 
     def cut(self, data: bytes) -> list[bytes]:
         """Add bytes; returns the msgpack values that they complete, each as its bytes.
@@ -95,6 +138,7 @@ class MessageReader:
         Raises:
             RemoteProtocolError: Not msgpack, or a value above the limit.
         """
+        self.check()
         if not self._started and data[:1] in (b"{", b"["):
             raise RemoteProtocolError("the JSON form of the forward protocol is not supported")
         self._started = True
@@ -111,11 +155,13 @@ class MessageReader:
         except msgpack.OutOfData:
             pass
         except _MSGPACK_ERRORS as error:
-            raise RemoteProtocolError(f"not msgpack: {type(error).__name__}") from None
+            self._error = RemoteProtocolError(f"not msgpack: {type(error).__name__}")
         del self._buffer[:at]
         self._cut += at
         if len(self._buffer) > FORWARD_MESSAGE_BYTES_MAX:
-            raise RemoteProtocolError(f"message above {FORWARD_MESSAGE_BYTES_MAX} bytes")
+            self._error = RemoteProtocolError(f"message above {FORWARD_MESSAGE_BYTES_MAX} bytes")
+        if not values:
+            self.check()
         return values
 
 
@@ -145,8 +191,8 @@ def messages_in(unit: bytes) -> Iterator[bytes]:
         at = end
 
 
-def decode_message(raw: bytes) -> list[Event]:
-    """Read the records of a message.
+def decode_message(raw: bytes) -> list[Event | BadEntry]:
+    """Read the records of a message; an entry that is none takes no other along.
 
     Raises:
         UndecodableError: With the reason; no record of the message can be trusted.
@@ -155,7 +201,7 @@ def decode_message(raw: bytes) -> list[Event]:
         message = _unpack(raw)
         tag = _tag(message[0])
         _refuse_foreign(_option(message).get("fluent_signal", 0))
-        return [_event(tag, entry) for entry in _entries(message, message[1])]
+        return _events(tag, _entries(message, message[1]), raw)
     except UndecodableError:
         raise
     except (*_MSGPACK_ERRORS, IndexError, KeyError) as error:
@@ -179,9 +225,30 @@ def _entries(message: list[Any], entries: Any) -> Iterator[Any]:
         yield message[1:3]
 
 
-def _event(tag: str, entry: Any) -> Event:
+def _events(tag: str, entries: Iterator[Any], raw: bytes) -> list[Event | BadEntry]:
+    found: list[Event | BadEntry] = []
+    bad = 0
+    for entry in entries:
+        event = _event(tag, entry)
+        bad += event is None
+        if bad > FORWARD_BAD_ENTRIES_MAX:
+            raise UndecodableError(_NO_ENTRY)
+        found.append(event or BadEntry(_alone(tag, entry, raw), _NO_ENTRY))
+    return found
+
+
+def _alone(tag: str, entry: Any, raw: bytes) -> bytes:
+    """A message of one entry; the whole one when that nests too deep to be written again."""
+    try:
+        alone: bytes = msgpack.packb([tag, [entry]], unicode_errors="surrogateescape")
+    except _MSGPACK_ERRORS:
+        return raw
+    return alone
+
+
+def _event(tag: str, entry: Any) -> Event | None:
     if not isinstance(entry, list) or len(entry) < 2 or not isinstance(entry[1], dict):
-        raise UndecodableError("forward: an entry is not [time, record]")
+        return None
     time, metadata = entry[0], {}
     if isinstance(time, list) and time:  # Fluent Bit: [time, metadata]
         metadata = time[1] if len(time) > 1 and isinstance(time[1], dict) else {}

@@ -149,6 +149,9 @@ def log_record(  # noqa: PLR0913 - what is known of an event
     if time_ns is None:
         time_ns = now_ns if written_ns is None else written_ns
     message = _take(fields, _BODY_KEYS, _message)
+    text = _clean(message or body)
+    if len(text) > STRING_CHARACTERS_MAX:
+        attributes = {**attributes, "log.record.truncated": True}
     own, left_out = flatten(fields, count_max=ATTRIBUTES_MAX - len(attributes))
     record: dict[str, Any] = {
         "schema": "log/1.0",
@@ -157,7 +160,7 @@ def log_record(  # noqa: PLR0913 - what is known of an event
         "observed_time_unix_nano": now_ns,
         "severity_number": level[0],
         "severity_text": level[1],
-        "body": _clean(message or body)[:STRING_CHARACTERS_MAX],
+        "body": text[:STRING_CHARACTERS_MAX],
         "resource": resource,
         "attributes": own | attributes,
     }

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from penstock.collector.core.forward import Event, decode_message, messages_in
+from penstock.collector.core.forward import BadEntry, Event, decode_message, messages_in
 from penstock.collector.core.inflate import unzstd
 from penstock.collector.core.unix_framing import decode_batch_header
 from penstock.collector.decode.journal import decode_entry
@@ -129,15 +129,18 @@ def _decode_forward(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
             decoded.undecodable.append(part)
             index += part.count
             continue
-        for event in events:
+        for at, event in enumerate(events, index):
+            if isinstance(event, BadEntry):
+                decoded.undecodable.append(Undecodable(at, event.reason, event.raw))
+                continue
             try:
                 line = _encode_event(event, unit, resource)
             except (orjson.JSONEncodeError, RecursionError) as error:
-                decoded.undecodable.append(Undecodable(index, f"forward: {error}", raw))
+                decoded.undecodable.append(Undecodable(at, f"forward: {error}", raw))
             else:
-                decoded.indexes.append(index)
+                decoded.indexes.append(at)
                 decoded.lines.append(line)
-            index += 1
+        index += len(events)
     return decoded
 
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from penstock.collector import failpoints
 from penstock.collector.budget import Charge
-from penstock.collector.core.forward import Message, MessageReader, encode_ack, read_message
+from penstock.collector.core.forward import Message, MessageReader, encode_ack
 from penstock.collector.core.forward_handshake import NONCE_BYTES, Handshake, Secrets
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
 from penstock.collector.intake import Intake, Payload
@@ -113,6 +113,7 @@ class ForwardSource(Source):
         beginning of a message, must not wait for others who do: its connection ends.
         """
         while True:
+            messages.check()
             begun = messages.waiting_bytes > 0
             try:
                 async with asyncio.timeout(UNFINISHED_TIMEOUT_S if begun else None):
@@ -173,7 +174,7 @@ class ForwardSource(Source):
         if pong.refusal:
             self._intake.note("handshakes_refused")
             raise RemoteProtocolError(f"handshake: {pong.refusal}")
-        return [found for value in values[1:] if (found := read_message(value)) is not None]
+        return messages.read(values[1:])
 
     async def _take_all(
         self,
