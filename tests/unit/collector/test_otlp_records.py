@@ -224,6 +224,34 @@ def test_what_cannot_be_read_takes_no_other_along() -> None:
     assert json.loads(found[1]) == unreadable
 
 
+def test_null_is_as_good_as_absent_as_in_protobufs_json() -> None:
+    """Rust's SDK writes every field that is not set as null."""
+    pair = {"key": "a", "value": None}
+    record = {"body": {"stringValue": "null"}, "attributes": [pair], "traceId": None}
+    nested = {"key": "b", "value": {"arrayValue": {"values": [{"arrayValue": None}, {}]}}}
+    body = {
+        "resourceLogs": [
+            {"resource": None, "scopeLogs": None},
+            {"resource": None, "schemaUrl": None, "scopeLogs": [{"scope": None, "logRecords": [
+                record, {"body": None, "attributes": None, "severityText": None},
+                {"attributes": [nested]},
+            ]}]},
+        ]
+    }  # fmt: skip
+    elements = decode_request(LOGS, orjson.dumps(body), Encoding.JSON)
+    plain, empty, nulls = (record for element in elements for record in mapped(element))
+    assert (plain["body"], plain["attributes"]) == ("null", {"a": None})
+    assert (empty["body"], empty["attributes"], nulls["attributes"]) == (
+        "",
+        {},
+        {"b": "[null,null]"},
+    )
+    assert decode_request(LOGS, b'{"resourceLogs":null}', Encoding.JSON) == []
+    deep = b'{"resourceLogs":[{"a":null,"b":' + b"[" * 900 + b"]" * 900 + b"}]}"
+    ((key, _),) = decode_request(LOGS, deep, Encoding.JSON)[0].items()
+    assert key == "b"
+
+
 def test_what_the_spec_forbids_is_left_to_the_gate() -> None:
     (line,) = map_element(metrics(number("a", "sum", {"asInt": 1})), {}, NOW)
     assert isinstance(line, bytes)

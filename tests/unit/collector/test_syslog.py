@@ -83,6 +83,16 @@ def test_rfc5424_with_a_time_that_is_none_is_text(bad: bytes) -> None:
     assert (parse(message).form, parse(message).body) == ("text", message[4:])
 
 
+def test_each_value_of_a_parameter_that_stands_more_than_once_is_kept() -> None:
+    parsed = parse(b'<13>1 - h a - - [origin ip="1" sw="x" ip="2"][origin ip="3"] hi')
+    assert parsed.data == {"origin": {"ip": ["1", "2", "3"], "sw": "x"}}
+    message = b'<13>1 - h a - - [origin ip="1" ip="2"] hi'
+    unit = Unit("s", "syslog", pack_messages([message]), 1, NOW, {"service": "from_app"})
+    (line,) = decode_records(unit, {}).lines
+    assert json.loads(line)["attributes"]["log.syslog.structured_data.origin.ip"] == ["1", "2"]
+    assert isinstance(check_line(line), Accepted)
+
+
 def test_structured_data_is_unescaped_and_what_is_none_is_text() -> None:
     head = b"<34>1 - - - - - "
     assert parse(head + rb'[a x="\"q\" \\ \] \n"] m').data == {"a": {"x": '"q" \\ ] \\n'}}

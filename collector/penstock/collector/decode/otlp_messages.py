@@ -32,6 +32,8 @@ _SIMPLE: Final = {
     "double_value": "doubleValue",
 }
 _ERROR_CHARACTERS_MAX: Final = 1024
+_NULL_DEPTH_MAX: Final = 64
+"""How deep nulls are looked for; objects of OTLP nest 10 deep, and values within values."""
 
 
 class Encoding(Enum):
@@ -168,10 +170,23 @@ def _decode_json(signal: Signal, body: bytes) -> list[Json]:
         request = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise RemoteProtocolError(f"not JSON: {error}") from None
+    if b"null" in body:
+        request = _without_nulls(request, _NULL_DEPTH_MAX)
     elements = request.get(signal.elements, []) if isinstance(request, dict) else None
     if not isinstance(elements, list) or not all(isinstance(item, dict) for item in elements):
         raise RemoteProtocolError(f"not a JSON request for {signal.name}: {signal.elements} [...]")
     return elements
+
+
+def _without_nulls(value: Any, depth: int) -> Any:
+    """The same without members that are null, which in protobuf's JSON are as good as absent."""
+    if depth == 0:
+        return value
+    if isinstance(value, dict):
+        return {k: _without_nulls(v, depth - 1) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item, depth - 1) for item in value]
+    return value
 
 
 def _key_value(message: Any) -> Json:

@@ -61,7 +61,8 @@ class Parsed:
     """A message's parts; empty where it has none.
 
     Attributes:
-        data: Structured data: element id to names and values.
+        data: Structured data: element id to names and values; a list of those of a name that
+            stands more than once.
         has_priority: Whether it says its own; else `priority` is the one that it is given.
     """
 
@@ -72,7 +73,7 @@ class Parsed:
     app: bytes = b""
     process: bytes = b""
     message_id: bytes = b""
-    data: dict[str, dict[str, str]] = field(default_factory=dict)
+    data: dict[str, dict[str, str | list[str]]] = field(default_factory=dict)
     body: bytes = b""
     has_priority: bool = False
 
@@ -127,11 +128,23 @@ def _read_5424(parsed: Parsed, header: re.Match[bytes], rest: bytes) -> None:
     while element := _ELEMENT.match(rest, at):
         parameters = parsed.data.setdefault(element[1].decode(), {})
         for name, value in _PARAMETERS.findall(element[2]):
-            parameters[name.decode()] = _ESCAPED.sub(rb"\1", value).decode("utf-8", "replace")
+            text = _ESCAPED.sub(rb"\1", value).decode("utf-8", "replace")
+            _add(parameters, name.decode(), text)
         at = element.end()
     # A blank ends structured data; without one it was none, and all of it is text.
     body = rest[at + 1 :] if rest[at : at + 1] == b" " else rest[at:]
     parsed.body = body.removeprefix(_BOM)
+
+
+def _add(parameters: dict[str, str | list[str]], name: str, text: str) -> None:
+    """A value more; RFC 5424 lets a name stand several times, as `ip` of `origin` does."""
+    known = parameters.get(name)
+    if known is None:
+        parameters[name] = text
+    elif isinstance(known, list):
+        known.append(text)
+    else:
+        parameters[name] = [known, text]
 
 
 def _read_3164(parsed: Parsed, message: bytes, now_ns: int, zone: tzinfo) -> None:
