@@ -215,6 +215,7 @@ class StatsdSource(ListeningSection):
     type: Literal["statsd"]
     udp: HostPort | None = "127.0.0.1:8125"
     tcp: HostPort | None = None
+    tls: TlsSection | None = Field(default=None, description="for `tcp`")
     service: str = Field(default="statsd", min_length=1)
     flush_interval_s: float = Field(default=10.0, ge=0.1, le=3600)
     series_max: int = Field(default=10_000, ge=1, le=1_000_000)
@@ -223,6 +224,9 @@ class StatsdSource(ListeningSection):
     def _listens_somewhere(self) -> "StatsdSource":
         if self.udp is None and self.tcp is None:
             msg = "set `udp`, `tcp` or both (HOST:PORT)"
+            raise ValueError(msg)
+        if self.tls is not None and self.tcp is None:
+            msg = "`tls` is for `tcp`, which is not set"
             raise ValueError(msg)
         return self
 

@@ -5,8 +5,11 @@ changes nothing and is told in the log.
 """
 
 import ssl
+from collections.abc import Callable
 
 import grpc
+import structlog
+from typing_extensions import override
 
 from penstock.collector.source_sections import TlsSection
 from penstock.logd.errors import LogdError
@@ -18,11 +21,17 @@ from penstock.service import ConfigError
 class ServerTls:
     """What one source's listeners show and ask for.
 
+    Args:
+        section: The files.
+        source: Its name.
+        note: Counts a handshake that fails, which asyncio tells nobody: no TLS, or no certificate
+            that is taken. Those of gRPC, which speaks TLS itself, are not counted.
+
     Raises:
         ConfigError: A file is not what it should be.
     """
 
-    def __init__(self, section: TlsSection, source: str) -> None:
+    def __init__(self, section: TlsSection, source: str, note: Callable[[str, int], None]) -> None:
         files = CertificateFiles(
             ca_file=section.ca_file, cert_file=section.cert_file, key_file=section.key_file
         )
@@ -39,11 +48,43 @@ class ServerTls:
             ) from None
         self.context = files.server(clients)
         self.context.sni_callback = self._choose
+        self.context.sslobject_class = self._telling()
+        self._note = note
+        self._log = structlog.get_logger().bind(source=source)
+
+    @classmethod
+    def of(
+        cls, section: TlsSection | None, source: str, note: Callable[[str, int], None]
+    ) -> "ServerTls | None":
+        """None where the source has no such section."""
+        return None if section is None else cls(section, source, note)
 
     def _choose(self, connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
         """Called in every handshake, with or without a server name."""
         self._contexts.look()
         connection.context = self._contexts()
+
+    def _telling(self) -> type[ssl.SSLObject]:
+        """A connection's side of TLS that tells when its handshake fails."""
+        failed = self._failed
+
+        class Telling(ssl.SSLObject):
+            @override
+            def do_handshake(self) -> None:
+                try:
+                    super().do_handshake()
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    raise
+                except ssl.SSLError as error:
+                    failed(error)
+                    raise
+
+        return Telling
+
+    def _failed(self, error: ssl.SSLError) -> None:
+        self._note("tls_handshakes_failed", 1)
+        why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
+        self._log.warning("a TLS handshake failed", error=why or error.reason)
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """The same for a gRPC server, which asks for the files at every handshake."""

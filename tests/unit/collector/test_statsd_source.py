@@ -3,14 +3,20 @@
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+from pydantic import ValidationError
+from structlog.testing import capture_logs
+
 from penstock.collector.source_sections import StatsdSource as Section
 from penstock.collector.sources.statsd import StatsdSource
 from penstock.specs import Accepted, check_line
+from tests.support.certificates import Authority
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
 
@@ -72,3 +78,34 @@ async def test_the_last_line_needs_no_newline(tmp_path: Path) -> None:
         await wait_until_async(lambda: intake.account.notes["samples_aggregated"] == 2)
         await source.stop()
         assert {json.loads(line)["name"] for line in intake.lines()} == {"a", "b"}
+
+
+async def test_tls_carries_the_same_and_asks_for_a_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    own = authority.sign("server", "DNS:localhost,IP:127.0.0.1")
+    client = authority.sign("client", "DNS:client")
+    files = {"cert_file": own.cert, "key_file": own.key, "ca_file": authority.cert}
+    async with listening(tmp_path, flush_interval_s=3600, tls=files) as (source, intake):
+        host, port = source.endpoints["tcp"].split(":")
+        notes = intake.account.notes
+        trusting = ssl.create_default_context(cafile=authority.cert)
+        strangers: tuple[ssl.SSLContext | None, ...] = (None, trusting)
+        for number, context in enumerate(strangers, 1):
+            with capture_logs() as logs:
+                _, stranger = await asyncio.open_connection(host, int(port), ssl=context)
+                stranger.write(b"a:1|c\n")
+                await wait_until_async(lambda n=number: notes["tls_handshakes_failed"] == n)  # type: ignore[misc]
+                stranger.close()
+            (told,) = (one for one in logs if one["event"] == "a TLS handshake failed")
+            assert told["error"]
+        trusting.load_cert_chain(client.cert, client.key)
+        _, writer = await asyncio.open_connection(host, int(port), ssl=trusting)
+        writer.write(b"b:1|c\n")
+        await wait_until_async(lambda: notes["samples_received"] == 1)
+        writer.close()
+
+
+def test_tls_is_for_tcp() -> None:
+    files = {"cert_file": "/a", "key_file": "/b"}
+    with pytest.raises(ValidationError, match="is for `tcp`, which is not set"):
+        Section.model_validate({"type": "statsd", "tls": files})

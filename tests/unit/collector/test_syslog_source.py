@@ -100,10 +100,16 @@ async def test_a_full_spool_drops_and_counts(tmp_path: Path) -> None:
 async def test_tls_carries_the_same(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     own = authority.sign("server", "DNS:localhost,IP:127.0.0.1")
-    files = {"cert_file": own.cert, "key_file": own.key}
+    client = authority.sign("client", "DNS:client")
+    files = {"cert_file": own.cert, "key_file": own.key, "ca_file": authority.cert}
     async with listening(tmp_path, tls=files, udp=None) as (source, intake):
         assert set(source.endpoints) == {"tcp"}
         context = ssl.create_default_context(cafile=authority.cert)
+        _, stranger = await asyncio.open_connection(*address(source, "tcp"), ssl=context)
+        stranger.write(b"8 <13>none")
+        await wait_until_async(lambda: intake.account.notes["tls_handshakes_failed"] == 1)
+        stranger.close()
+        context.load_cert_chain(client.cert, client.key)
         _, writer = await asyncio.open_connection(*address(source, "tcp"), ssl=context)
         writer.write(b"8 <13>over TLS"[:10])
         await writer.drain()

@@ -67,7 +67,7 @@ class ForwardSource(Source):
             await self._listener.listen_unix(section.path, _SOCKET_MODE)
             return
         assert section.listen is not None
-        tls = ServerTls(section.tls, self.name) if section.tls is not None else None
+        tls = ServerTls.of(section.tls, self.name, self._intake.note)
         await self._listener.listen_tcp(
             section.listen, tls.context if tls else None, reuse_port=section.reuse_port
         )

@@ -114,7 +114,7 @@ class OtlpSource(Source):
     @override
     async def start(self) -> None:
         section = self._section
-        tls = ServerTls(section.tls, self.name) if section.tls is not None else None
+        tls = ServerTls.of(section.tls, self.name, self._intake.note)
         if section.http is not None:
             await self._http.listen_tcp(
                 section.http,

@@ -1,4 +1,4 @@
-"""StatsD over UDP and TCP: samples are aggregated, and become metric points at each flush.
+"""StatsD over UDP, TCP and TLS: samples are aggregated, and become metric points at each flush.
 
 Nothing of the protocol is acknowledged: what was received since the last flush is lost when the
 process is killed, not when it is stopped. Each sample is counted: received = aggregated + refused,
@@ -26,6 +26,7 @@ from penstock.collector.source_sections import StatsdSource as Section
 from penstock.collector.sources.datagrams import Datagrams, Peer
 from penstock.collector.sources.listener import Listener
 from penstock.collector.sources.source import Source
+from penstock.collector.tls import ServerTls
 
 _SECOND_NS: Final = 1_000_000_000
 
@@ -66,7 +67,10 @@ class StatsdSource(Source):
         if self._section.udp is not None:
             await self._datagrams.listen(self._section.udp, key="udp")
         if self._section.tcp is not None:
-            await self._listener.listen_tcp(self._section.tcp, key="tcp")
+            tls = ServerTls.of(self._section.tls, self.name, self._intake.note)
+            await self._listener.listen_tcp(
+                self._section.tcp, tls.context if tls else None, key="tcp"
+            )
 
     @override
     async def run(self) -> None:

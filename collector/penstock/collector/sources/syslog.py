@@ -82,7 +82,7 @@ class SyslogSource(Source):
         if section.udp is not None:
             await self._datagrams.listen(section.udp, key="udp", reuse_port=section.reuse_port)
         if section.tcp is not None:
-            tls = ServerTls(section.tls, self.name) if section.tls is not None else None
+            tls = ServerTls.of(section.tls, self.name, self._intake.note)
             await self._listener.listen_tcp(
                 section.tcp,
                 tls.context if tls else None,
