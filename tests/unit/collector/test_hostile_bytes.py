@@ -92,7 +92,7 @@ def frame_header(data: bytes) -> None:
 
 def scraped(data: bytes) -> None:
     for kind in ("text/plain", "application/openmetrics-text"):
-        read_exposition(data, kind, first_scrape_ns=1, samples_max=1000)
+        read_exposition(data, kind, scrape_ns=2, first_scrape_ns=1, samples_max=1000)
 
 
 def otlp_samples() -> list[bytes]:
@@ -139,7 +139,8 @@ OTLP_JSON = orjson.dumps(
     ]}]}]}
 )  # fmt: skip
 EXPOSED = (
-    b'# TYPE a counter\na_total{l="v"} 3 5\n# TYPE h histogram\nh_bucket{le="1"} 2\n'
+    b'# TYPE a counter\na_total{l="v"} 3 5 # {trace_id="x"} 1 3\n'
+    b'# TYPE h histogram\nh_bucket{le="1"} 2\n'
     b'h_bucket{le="+Inf"} 3\nh_sum 4\nh_count 3\n# TYPE s summary\ns{quantile="0.5"} NaN\n# EOF\n'
 )
 BATCH = encode_batch("me", 1, [log_line(1), b"no json"], resource={"service.name": "s"})

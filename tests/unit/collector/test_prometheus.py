@@ -36,7 +36,9 @@ NOW = 1_700_000_000_000_000_000
 
 
 def read(body: bytes, content_type: str = TEXT, samples_max: int = 1000) -> Scraped:
-    scraped = read_exposition(body, content_type, first_scrape_ns=NOW - 5, samples_max=samples_max)
+    scraped = read_exposition(
+        body, content_type, scrape_ns=NOW, first_scrape_ns=NOW - 5, samples_max=samples_max
+    )
     for point in scraped.points:
         line = metric_line(
             point.name, point.unit, point.labels, point.typed,
@@ -96,8 +98,47 @@ def test_quantiles_are_gauges_and_other_types_too() -> None:
     assert found["untyped"].typed["metric_type"] == "gauge"
 
 
-def test_a_histogram_without_its_last_bucket_is_no_point() -> None:
-    assert read(b'# TYPE h histogram\nh_bucket{le="1"} 2\nh_count 2\nh_sum 1\n').points == []
+def test_a_histogram_without_its_last_bucket_is_no_point_and_is_counted() -> None:
+    whole = b'h_bucket{a="b",le="+Inf"} 2\nh_sum{a="b"} 1\n'
+    text = b'# TYPE h histogram\nh_bucket{le="1"} 2\nh_count 2\nh_sum 1\n' + whole
+    scraped = read(text)
+    assert [point.labels for point in scraped.points] == [{"a": "b"}]
+    assert (scraped.samples, scraped.malformed) == (5, 3)
+
+
+def test_a_sum_that_is_no_number_is_left_out_of_its_histogram() -> None:
+    scraped = read(b'# TYPE h histogram\nh_bucket{le="+Inf"} 2\nh_count 2\nh_sum NaN\n')
+    (point,) = scraped.points
+    assert (point.typed["count"], "sum" in point.typed, scraped.not_finite) == (2, False, 1)
+
+
+def test_exemplars_stay_with_their_points_as_far_as_a_record_has_room() -> None:
+    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    buckets = "".join(
+        f'h_bucket{{le="{n}.0"}} {n} # {{trace_id="odd"}} {n} {1600000000 - n}\n' for n in range(5)
+    )
+    text = (
+        "# TYPE a counter\n"
+        f'a_total 5 # {{trace_id="{trace}",span_id="{span}",k="v"}} 1.5 1600000000.5\n'
+        "# TYPE b counter\nb_total 5 # {} 1\n"
+        "# TYPE c counter\nc_total 5 # {} NaN\n"
+        "# TYPE d counter\nd_total 5 # {} 1 -1\n"
+        "# TYPE e counter\ne_total 5 # {} 1 1e300\n"
+        f'# TYPE h histogram\n{buckets}h_bucket{{le="+Inf"}} 5\nh_count 5\nh_sum 5\n# EOF\n'
+    )
+    scraped = read(text.encode(), OPEN)
+    found = by_name(scraped)
+    assert found["a_total"].typed["exemplars"] == [
+        {
+            "time_unix_nano": 1_600_000_000_500_000_000, "value": 1.5,
+            "trace_id": trace, "span_id": span, "attributes": {"k": "v"},
+        }
+    ]  # fmt: skip
+    assert found["b_total"].typed["exemplars"] == [{"time_unix_nano": NOW, "value": 1.0}]
+    assert not any("exemplars" in found[f"{name}_total"].typed for name in "cde")
+    values = [(one["value"], one["attributes"]) for one in found["h"].typed["exemplars"]]
+    assert values == [(float(n), {"trace_id": "odd"}) for n in (3, 2, 1, 0)]
+    assert scraped.exemplars_dropped == 4
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"a{", b"a x", b"a 1\n" * 1001])
@@ -110,7 +151,9 @@ def test_what_is_no_exposition_is_refused_whole(body: bytes) -> None:
 def test_no_text_makes_the_reader_raise_anything_else(text: str) -> None:
     for content_type in (TEXT, OPEN):
         try:
-            read_exposition(text.encode(), content_type, first_scrape_ns=NOW, samples_max=10)
+            read_exposition(
+                text.encode(), content_type, scrape_ns=NOW, first_scrape_ns=NOW, samples_max=10
+            )
         except UndecodableError:
             continue
 

@@ -9,7 +9,10 @@
 Sums began when the exporter's process did, if it says so (``process_start_time_seconds``), else
 when it was first scraped. A value that is not finite is no measurement; such are counted. So are
 the samples of a family that makes no sense: bucket counts that are none, bounds that are no
-numbers, times that no record can hold.
+numbers, times that no record can hold; and those of a histogram without its last bucket.
+
+Exemplars, which OpenMetrics has, stay with their point: the latest, as many as a record may have.
+The others are counted. A sum that is not finite is left out of its histogram, which stays.
 """
 
 import math
@@ -23,14 +26,17 @@ from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as open_metrics_families,
 )
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
+from prometheus_client.samples import Exemplar, Sample
 
+from penstock.collector.decode.attributes import flatten
 from penstock.collector.errors import UndecodableError
-from penstock.specs.limits import INT64_MAX
+from penstock.specs.limits import EXEMPLARS_MAX, INT64_MAX
 
 _START: Final = "process_start_time_seconds"
 _NANOSECONDS: Final = 1_000_000_000
 _SAMPLE_LINE: Final = re.compile(rb"^[ \t]*[^#\s]", re.MULTILINE)
+_TRACE_ID: Final = re.compile(r"(?!0+\Z)[0-9a-f]{32}")
+_SPAN_ID: Final = re.compile(r"(?!0+\Z)[0-9a-f]{16}")
 _MALFORMED: Final = (
     ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError,
 )  # fmt: skip
@@ -46,6 +52,7 @@ class ScrapedPoint:
     labels: dict[str, str]
     typed: dict[str, Any]
     time_ns: int | None = None
+    exemplars: list[Exemplar] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -56,22 +63,25 @@ class Scraped:
         samples: As they stand in the text.
         not_finite: Of which so many are no numbers.
         malformed: Of which so many are of a family that makes no sense.
+        exemplars_dropped: Those that no record has room for.
     """
 
     points: list[ScrapedPoint] = field(default_factory=list)
     samples: int = 0
     not_finite: int = 0
     malformed: int = 0
+    exemplars_dropped: int = 0
 
 
 def read_exposition(
-    body: bytes, content_type: str, *, first_scrape_ns: int, samples_max: int
+    body: bytes, content_type: str, *, scrape_ns: int, first_scrape_ns: int, samples_max: int
 ) -> Scraped:
     """Read an exporter's answer.
 
     Args:
         body: The answer.
         content_type: Its header, which tells the formats apart.
+        scrape_ns: When it was asked; the time of exemplars that have none.
         first_scrape_ns: When the exporter was first scraped.
         samples_max: An answer with more is refused whole.
 
@@ -97,18 +107,30 @@ def read_exposition(
     start_ns = _start_ns(families, first_scrape_ns)
     for family in families:
         try:
-            points = list(_points(family, start_ns))
+            points, left_out = _points(family, start_ns)
+            exemplars = [_exemplars(point, scrape_ns) for point in points]
         except _MALFORMED:
             scraped.malformed += len(family.samples)
             continue
-        for point in points:
-            if all(
-                math.isfinite(point.typed[key]) for key in ("value", "sum") if key in point.typed
-            ):
-                scraped.points.append(point)
-            else:
-                scraped.not_finite += 1
+        scraped.malformed += left_out
+        for point, found in zip(points, exemplars, strict=True):
+            _take(scraped, point, found)
     return scraped
+
+
+def _take(scraped: Scraped, point: ScrapedPoint, exemplars: list[dict[str, Any]]) -> None:
+    """Count and leave out what a record cannot hold."""
+    if not math.isfinite(point.typed.get("sum", 0)):
+        scraped.not_finite += 1
+        del point.typed["sum"]
+    if not math.isfinite(point.typed.get("value", 0)):
+        scraped.not_finite += 1
+        return
+    exemplars.sort(key=lambda one: one["time_unix_nano"])
+    if exemplars:
+        point.typed["exemplars"] = exemplars[-EXEMPLARS_MAX:]
+    scraped.exemplars_dropped += len(point.exemplars) - len(exemplars[-EXEMPLARS_MAX:])
+    scraped.points.append(point)
 
 
 def _start_ns(families: Iterable[Metric], first_scrape_ns: int) -> int:
@@ -119,10 +141,14 @@ def _start_ns(families: Iterable[Metric], first_scrape_ns: int) -> int:
     return first_scrape_ns
 
 
-def _points(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
+def _points(family: Metric, start_ns: int) -> tuple[list[ScrapedPoint], int]:
+    """A family's points, and how many samples are in none of them."""
     if family.type == "histogram":
-        yield from _histograms(family, start_ns)
-        return
+        return _histograms(family, start_ns)
+    return list(_numbers(family, start_ns)), 0
+
+
+def _numbers(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
     for sample in family.samples:
         if sample.name.endswith("_created") and family.type in ("counter", "summary"):
             continue  # the time itself, not a measurement
@@ -136,12 +162,18 @@ def _points(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
         yield _point(family, sample, typed)
 
 
-def _histograms(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
-    """Each set of labels of a histogram as one point; one without buckets is left out."""
+def _histograms(family: Metric, start_ns: int) -> tuple[list[ScrapedPoint], int]:
+    """Each set of labels of a histogram as one point; one without its last bucket is left out."""
+    points: list[ScrapedPoint] = []
+    left_out = 0
     series: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
     for sample in family.samples:
         labels = {key: value for key, value in sample.labels.items() if key != "le"}
-        found = series.setdefault(tuple(sorted(labels.items())), {"buckets": [], "at": sample})
+        empty = {"buckets": [], "at": sample, "samples": 0, "exemplars": []}
+        found = series.setdefault(tuple(sorted(labels.items())), empty)
+        found["samples"] += 1
+        if sample.exemplar is not None:
+            found["exemplars"].append(sample.exemplar)
         if sample.name.endswith("_bucket"):
             found["buckets"].append((float(sample.labels.get("le", "nan")), sample.value))
         elif sample.name.endswith("_sum"):
@@ -149,6 +181,7 @@ def _histograms(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
     for labels_key, found in series.items():
         buckets = sorted(found["buckets"])
         if not buckets or buckets[-1][0] != math.inf:
+            left_out += found["samples"]
             continue
         totals = [_int64(count) for _, count in buckets]
         before = [0, *totals[:-1]]
@@ -162,7 +195,35 @@ def _histograms(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
         if "sum" in found:
             typed["sum"] = found["sum"]
         point = _point(family, found["at"], typed)
-        yield ScrapedPoint(family.name, point.unit, dict(labels_key), typed, point.time_ns)
+        points.append(
+            ScrapedPoint(
+                family.name, point.unit, dict(labels_key), typed, point.time_ns, found["exemplars"]
+            )
+        )
+    return points, left_out
+
+
+def _exemplars(point: ScrapedPoint, scrape_ns: int) -> list[dict[str, Any]]:
+    """Those of a point that a record can hold."""
+    found: list[dict[str, Any]] = []
+    for exemplar in point.exemplars:
+        time = exemplar.timestamp
+        seconds = scrape_ns / _NANOSECONDS if time is None else float(time)
+        if not (math.isfinite(exemplar.value) and 0 <= seconds < INT64_MAX / _NANOSECONDS):
+            continue
+        attributes: dict[str, Any] = dict(exemplar.labels)
+        one: dict[str, Any] = {
+            "time_unix_nano": scrape_ns if time is None else int(seconds * _NANOSECONDS),
+            "value": float(exemplar.value),
+        }
+        if _TRACE_ID.fullmatch(attributes.get("trace_id", "")):
+            one["trace_id"] = attributes.pop("trace_id")
+            if _SPAN_ID.fullmatch(attributes.get("span_id", "")):
+                one["span_id"] = attributes.pop("span_id")
+        if attributes:
+            one["attributes"], _ = flatten(attributes)
+        found.append(one)
+    return found
 
 
 def _point(family: Metric, sample: Sample, typed: dict[str, Any]) -> ScrapedPoint:
@@ -171,7 +232,8 @@ def _point(family: Metric, sample: Sample, typed: dict[str, Any]) -> ScrapedPoin
         time_ns = _int64(float(sample.timestamp) * _NANOSECONDS)
         if "start_time_unix_nano" in typed:
             typed["start_time_unix_nano"] = min(typed["start_time_unix_nano"], time_ns)
-    return ScrapedPoint(sample.name, family.unit, dict(sample.labels), typed, time_ns)
+    exemplars = [] if sample.exemplar is None else [sample.exemplar]
+    return ScrapedPoint(sample.name, family.unit, dict(sample.labels), typed, time_ns, exemplars)
 
 
 def _int64(value: float) -> int:

@@ -90,7 +90,7 @@ class PrometheusSource(Source):
         first_ns = self._first_ns.setdefault(target, now_ns)
         up, scraped = 1, Scraped()
         try:
-            scraped = await self._scrape(target, first_ns)
+            scraped = await self._scrape(target, now_ns, first_ns)
         except (OSError, RemoteProtocolError, UndecodableError, TimeoutError) as error:
             up = 0
             self._intake.note("scrapes_failed")
@@ -98,6 +98,7 @@ class PrometheusSource(Source):
             self._intake.log.warning("scrape failed", **_address(target), error=_words(error))
         self._intake.note("samples_not_finite", scraped.not_finite)
         self._intake.note("samples_malformed", scraped.malformed)
+        self._intake.note("exemplars_dropped", scraped.exemplars_dropped)
         seconds = (clock.monotonic_ns() - began_ns) / 1e9
         own = (("up", up), ("scrape_duration_seconds", seconds),
                ("scrape_samples_scraped", scraped.samples))  # fmt: skip
@@ -109,7 +110,7 @@ class PrometheusSource(Source):
         lines = await asyncio.to_thread(_lines, points, now_ns, resource)
         await self._intake.keep_or_drop(Payload("ndjson", b"\n".join(lines), len(lines)))
 
-    async def _scrape(self, target: str, first_ns: int) -> Scraped:
+    async def _scrape(self, target: str, now_ns: int, first_ns: int) -> Scraped:
         """Fetch and read; as in Prometheus, the time limit is on what the target does.
 
         Raises:
@@ -133,6 +134,7 @@ class PrometheusSource(Source):
             read_exposition,
             reply.body,
             reply.headers.get("content-type", ""),
+            scrape_ns=now_ns,
             first_scrape_ns=first_ns,
             samples_max=self._section.samples_max,
         )
