@@ -32,12 +32,22 @@ class NatsSection(Section):
     password: SecretStr | None = None
     token: SecretStr | None = None
     ca_file: FilePath | None = None
+    cert_file: FilePath | None = None
+    key_file: FilePath | None = None
     ack_timeout_s: float = Field(default=5.0, gt=0, le=300)
 
     @property
     def encrypted(self) -> bool:
         """Whether nothing goes there without TLS."""
-        return self.url.startswith("tls://") or self.ca_file is not None
+        files = (self.ca_file, self.cert_file)
+        return self.url.startswith("tls://") or any(file is not None for file in files)
+
+    @model_validator(mode="after")
+    def _key_has_a_certificate(self) -> "NatsSection":
+        if self.key_file is not None and self.cert_file is None:
+            msg = "`key_file` is of no use without `cert_file`"
+            raise ValueError(msg)
+        return self
 
 
 class SpoolSection(Section):

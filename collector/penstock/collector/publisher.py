@@ -3,7 +3,6 @@
 import asyncio
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid5
 
@@ -22,6 +21,7 @@ from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, encode_body
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError
 from penstock.logd.publisher import connect_within, nats_client
+from penstock.logd.security.tls import CertificateFiles, TlsFileError
 from penstock.service import ConfigError, Span, Tracer, UnavailableError
 from penstock.service.tracing import span_of, trace_of
 
@@ -56,6 +56,7 @@ class Publisher:
         self._on_change = on_change
         self._client: Any = nats_client(encrypted=config.encrypted)
         self._log = structlog.get_logger()
+        self._context: ssl.SSLContext | None = None
         self._last_error = ""
         self._unanswered = 0
 
@@ -77,7 +78,8 @@ class Publisher:
             UnavailableError: No server within the time.
         """
         config = self._config
-        tls = {} if config.ca_file is None else {"tls": _trusting(config.ca_file)}
+        self._context = _context(config)
+        tls = {} if self._context is None else {"tls": self._context}
         options: dict[str, Any] = {
             "servers": [config.url],
             "name": f"penstock-collector {name}",
@@ -174,7 +176,19 @@ class Publisher:
 
     async def _on_disconnected(self) -> None:
         self._log.warning("nats disconnected", url=self._address)
+        self._show_anew()
         self._on_change()
+
+    def _show_anew(self) -> None:
+        """Show the certificate as its files are now when the server is connected to again."""
+        config = self._config
+        if self._context is None or config.cert_file is None:
+            return
+        try:
+            _context(config)  # the one in use is not touched by files that are unusable
+            self._context.load_cert_chain(config.cert_file, config.key_file)
+        except (ConfigError, OSError) as error:
+            self._log.warning("the certificate cannot be read again", error=str(error))
 
     async def _on_reconnected(self) -> None:
         self._last_error = ""
@@ -198,19 +212,19 @@ def _end_span(span: Span, effect: Publish, answer: Answer) -> None:
     )
 
 
-def _trusting(ca_file: Path) -> ssl.SSLContext:
-    """TLS that takes a server for whom it says only by this authority's word.
+def _context(config: NatsSection) -> ssl.SSLContext | None:
+    """TLS by the configuration's files; None without any.
 
     Raises:
-        ConfigError: The file holds none.
+        ConfigError: One is not what it should be.
     """
+    files = CertificateFiles(
+        ca_file=config.ca_file, cert_file=config.cert_file, key_file=config.key_file
+    )
     try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"nats.ca_file: {ca_file}: {error.strerror or error}",
-            fix="name a readable PEM file with the authority of the NATS server's certificate",
-        ) from None
+        return files.client() if files.paths() else None
+    except TlsFileError as error:
+        raise ConfigError(f"nats.{error.key}: {error}", fix=error.fix) from None
 
 
 def producer_id(incarnation: UUID, lane: LaneKey) -> bytes:
