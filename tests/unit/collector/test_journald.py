@@ -59,12 +59,41 @@ def test_a_message_that_is_no_text_comes_as_its_bytes() -> None:
     assert decoded(entry(1))["resource"]["service.name"] == "journald"
 
 
+def test_a_sender_cannot_name_a_field_like_one_that_the_journal_found_out() -> None:
+    for fields in (
+        {"_UID": "1000", "UID": "0", "HOSTNAME": "bank", "_NEW": "a", "NEW": "b"},
+        {"NEW": "b", "HOSTNAME": "bank", "UID": "0", "_NEW": "a", "_UID": "1000"},
+    ):
+        found = decoded(entry(1, SYSTEMD_UNIT="sshd.service", **fields))
+        assert found["attributes"] == {
+            "journald.uid": "1000", "journald.sent.uid": "0", "journald.sent.hostname": "bank",
+            "journald.new": "a", "journald.sent.new": "b",
+            "journald.sent.systemd_unit": "sshd.service",
+        }  # fmt: skip
+        assert found["resource"] == {"host.name": "own", "service.name": "journald"}
+
+
+def test_fields_that_were_given_several_times_are_kept() -> None:
+    units = ["a.service", "b.service"]
+    found = decoded(entry(1, MESSAGE=["a", [104, 105]], PRIORITY=["3", "4"], _SYSTEMD_UNIT=units))
+    assert (found["body"], found["severity_text"]) == ("a\nhi", "INFO")
+    assert found["resource"]["service.name"] == "a.service"
+    assert found["attributes"] == {
+        "journald.systemd_unit": units, "journald.priority": ["3", "4"],
+    }  # fmt: skip
+    assert decoded(entry(1, PRIORITY="9"))["attributes"] == {"journald.priority": "9"}
+    found = decoded(entry(1, SYSLOG_IDENTIFIER=[104, 105]))
+    assert found["resource"]["service.name"] == "hi"
+
+
 WILD = st.recursive(
     st.none() | st.text(max_size=4) | st.integers(-300, 300),
     lambda inner: st.lists(inner, max_size=3),
     max_leaves=5,
 )
-KEYS = st.sampled_from(["MESSAGE", "PRIORITY", "_HOSTNAME", "_COMM", "__REALTIME_TIMESTAMP", "X"])
+KEYS = st.sampled_from(
+    ["MESSAGE", "PRIORITY", "_HOSTNAME", "_COMM", "COMM", "__REALTIME_TIMESTAMP", "X"]
+)
 
 
 @given(st.dictionaries(KEYS, WILD) | st.binary(max_size=20) | WILD)

@@ -2,7 +2,11 @@
 
 ``MESSAGE`` is the body, ``PRIORITY`` the severity, the unit or else the identifier the service. The
 other fields are attributes ``journald.<name in lower case>``; ``__`` opens the journal's own
-addresses, which are left out.
+addresses, which are left out. ``_`` opens what the journal itself found out of the sender, which no
+sender can set: a field named like those (``UID`` beside ``_UID``) is ``journald.sent.uid``.
+
+A field that its sender gave several times comes as a list of its values, and one that is not UTF-8
+as a list of its bytes.
 """
 
 from collections.abc import Mapping
@@ -21,6 +25,17 @@ _PRIORITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "inf
 _NUMBERED: Final = {str(number): name for number, name in enumerate(_PRIORITIES)}
 _TIMES: Final = ("_SOURCE_REALTIME_TIMESTAMP", "__REALTIME_TIMESTAMP")
 _SERVICES: Final = ("_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER", "_COMM")
+_FOUND_OUT: Final = frozenset(
+    (
+        "PID", "UID", "GID", "COMM", "EXE", "CMDLINE", "CAP_EFFECTIVE", "AUDIT_SESSION",
+        "AUDIT_LOGINUID", "SYSTEMD_CGROUP", "SYSTEMD_SLICE", "SYSTEMD_UNIT", "SYSTEMD_USER_UNIT",
+        "SYSTEMD_USER_SLICE", "SYSTEMD_SESSION", "SYSTEMD_OWNER_UID", "SYSTEMD_INVOCATION_ID",
+        "SELINUX_CONTEXT", "SOURCE_REALTIME_TIMESTAMP", "BOOT_ID", "MACHINE_ID", "HOSTNAME",
+        "TRANSPORT", "STREAM_ID", "NAMESPACE", "RUNTIME_SCOPE", "KERNEL_DEVICE",
+        "KERNEL_SUBSYSTEM", "UDEV_SYSNAME", "UDEV_DEVNODE", "UDEV_DEVLINK",
+    )
+)  # fmt: skip
+"""What the journal finds out, by systemd.journal-fields(7), without the `_` that opens it there."""
 _ELSEWHERE: Final = frozenset({"MESSAGE", "PRIORITY", "_HOSTNAME", "_SOURCE_REALTIME_TIMESTAMP"})
 
 
@@ -52,10 +67,11 @@ def decode_entry(entry: bytes, service: str, resource: Mapping[str, Any], now_ns
     if not isinstance(fields, dict):
         raise UndecodableError("not an entry of the journal")
     named = {
-        f"journald.{key.lower().lstrip('_')}": _value(value)
+        _name(key, fields): _value(value)
         for key, value in fields.items()
         if key not in _ELSEWHERE and not key.startswith("__")
     }
+    number, text = _severity(fields.get("PRIORITY"), named)
     if service == "from_unit":
         service = next((_text(fields[key]) for key in _SERVICES if fields.get(key)), "journald")
     own = {**resource, "service.name": service[:SERVICE_CHARACTERS_MAX]}
@@ -65,7 +81,6 @@ def decode_entry(entry: bytes, service: str, resource: Mapping[str, Any], now_ns
     if len(body) > STRING_CHARACTERS_MAX:
         named["log.record.truncated"] = True
     attributes, left_out = flatten(named)
-    number, text = _severity(fields.get("PRIORITY"))
     record: dict[str, Any] = {
         "schema": "log/1.0",
         "kind": "log",
@@ -80,27 +95,49 @@ def decode_entry(entry: bytes, service: str, resource: Mapping[str, Any], now_ns
     return orjson.dumps(record | ({"dropped_attributes_count": left_out} if left_out else {}))
 
 
+def _name(key: str, fields: Mapping[str, Any]) -> str:
+    """What an entry's field is called."""
+    if key.startswith("_"):
+        return f"journald.{key.lower().lstrip('_')}"
+    is_found_out = key in _FOUND_OUT or f"_{key}" in fields
+    return f"journald.{'sent.' if is_found_out else ''}{key.lower()}"
+
+
 def _body(message: Any, attributes: dict[str, Any]) -> str:
-    """A message that is not UTF-8 comes as a list of its bytes."""
-    if isinstance(message, list) and all(type(n) is int and 0 <= n < 256 for n in message):
-        return text_of(bytes(message), attributes)
-    return "" if message is None else _text(message)
+    if message is None:
+        return ""
+    if isinstance(message, list) and not _is_bytes(message):
+        return "\n".join(_body(one, attributes) for one in message)
+    return text_of(bytes(message), attributes) if _is_bytes(message) else _text(message)
+
+
+def _is_bytes(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(type(n) is int and 0 <= n < 256 for n in value)
+    )
 
 
 def _value(value: Any) -> Any:
-    if isinstance(value, list) and value and all(type(n) is int and 0 <= n < 256 for n in value):
-        return bytes(value)
-    return value
+    return bytes(value) if _is_bytes(value) else value
 
 
 def _text(value: Any) -> str:
+    """A field's text; the first, where it has several."""
+    if _is_bytes(value):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        return value[0]
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _severity(priority: Any) -> tuple[int, str]:
-    if isinstance(priority, str) and priority in _NUMBERED:
-        priority = _NUMBERED[priority]
-    return severity(priority) or (9, "INFO")
+def _severity(priority: Any, attributes: dict[str, Any]) -> tuple[int, str]:
+    """What is none becomes an attribute."""
+    known = _NUMBERED.get(priority) if isinstance(priority, str) else None
+    if known is None and priority is not None:
+        attributes["journald.priority"] = priority
+    return severity(known) or (9, "INFO")
 
 
 def _time_ns(fields: Mapping[str, Any], now_ns: int) -> int:
