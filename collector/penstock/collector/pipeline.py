@@ -59,7 +59,12 @@ class Chunk:
 
 
 class Pipeline:
-    """Moves records into lanes: a spool's reader and file sources hand theirs over."""
+    """Moves records into lanes: a spool's reader and file sources hand theirs over.
+
+    Attributes:
+        taking: By origin, records of the last unit or chunk that are pending in the ledger's sense.
+        retired: Graphs that were replaced, and may still hold created records.
+    """
 
     def __init__(
         self,
@@ -78,6 +83,7 @@ class Pipeline:
         self.retired: list[Graph] = []
         self._resource = resource
         self._clock = clock
+        self.taking: dict[str, int] = {}
         self.taps = Taps()
         self._log = structlog.get_logger()
 
@@ -92,6 +98,7 @@ class Pipeline:
         decoded = decode_records(unit, self._resource)
         base = (offset << INDEX_BITS) + 1
         self._ledger.decoded(unit.source, counted=unit.count, found=decoded.count)
+        self.taking[origin] = decoded.count
         await self._refuse(unit.source, _refusals(origin, unit, base, decoded.undecodable))
         chunk = Chunk(
             origin=origin,
@@ -103,13 +110,17 @@ class Pipeline:
             observed_ns=unit.received_ns,
             verdicts=_known(unit, decoded),
         )
-        await self.take(chunk)
+        await self._take(chunk)
 
     async def take(self, chunk: Chunk) -> None:
         """Check records and hand them to delivery; what is refused is in quarantine on return.
 
         The ledger counts the records as pending already.
         """
+        self.taking[chunk.origin] = len(chunk.lines)
+        await self._take(chunk)
+
+    async def _take(self, chunk: Chunk) -> None:
         for first in range(0, len(chunk.lines), _SLICE_RECORDS):
             outcome = self._sort(chunk, slice(first, end := first + _SLICE_RECORDS))
             if outcome.refused:
@@ -135,6 +146,7 @@ class Pipeline:
         self._ledger.sorted(
             chunk.source, taken=len(lines), copies=outcome.copies, refused=len(outcome.refused)
         )
+        self.taking[chunk.origin] -= len(lines) - len(outcome.refused)
         account.notes["scrubbed"] += outcome.scrubbed
         account.filtered += ended[Ending.FILTERED]
         account.sampled += ended[Ending.SAMPLED]
@@ -163,6 +175,7 @@ class Pipeline:
         account = self._ledger[source]
         dropped = await self._quarantine.put(refusals)
         account.pending -= total
+        self.taking[refusals[0].origin] -= total
         account.quarantined += total - dropped
         account.dropped["quarantine_full"] += dropped
 

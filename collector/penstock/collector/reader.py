@@ -202,9 +202,10 @@ class Reader:
         for lane in {lane.key: lane for lane, _ in self._pending()}.values():
             counts[lane.key.source] += lane.give_up((start << INDEX_BITS) + 1, start)
         if self.position < start:  # that unit was being taken; the rest of it goes, too
-            account = self._ledger[self._taking]
-            counts[self._taking] += account.pending
-            account.pending = 0
+            left = self._pipeline.taking[self._spool.origin]
+            counts[self._taking] += left
+            self._ledger[self._taking].pending -= left
+            self._pipeline.taking[self._spool.origin] = 0
             self._moved(start)
         for source, count in counts.items():
             self._ledger[source].dropped[DROPPED] += count

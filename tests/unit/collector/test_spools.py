@@ -245,10 +245,12 @@ class ToLanes:
         self.courier = courier
         self._ledger = ledger
         self.filters: set[Kind] = set()
+        self.taking: dict[str, int] = {}
         self.stuck_at = -1
 
     async def take_unit(self, origin: str, offset: int, unit: Unit) -> None:
         self._ledger.decoded(unit.source, counted=unit.count, found=1)
+        self.taking[origin] = 1
         if offset == self.stuck_at:
             await asyncio.Event().wait()
         self._ledger.sorted(unit.source, taken=1, copies=0, refused=0)
@@ -389,12 +391,14 @@ async def test_at_the_end_what_is_in_memory_alone_is_counted_as_dropped(
                     await reader.wait_until_read()
         start = both.bulk.journal.log.start_offset
         assert start > 10
-        before = ledger["app"].dropped["spool_full_oldest"]
+        account = ledger["app"]
+        account.received += 3  # of a unit of the other spool, which its reader has in hand
+        account.pending += 3
+        before = account.dropped["spool_full_oldest"]
         given_up = reader.give_up()
         assert given_up > 0
-        account = ledger["app"]
         assert difference_of(ledger, reader) == 0
         assert account.dropped["spool_full_oldest"] == before + given_up == start
-        assert account.held == 40 - start
+        assert account.held == 40 - start + 3
         assert reader._courier.delivery.cursor(both.bulk.origin) >= start
         assert reader.give_up() == 0

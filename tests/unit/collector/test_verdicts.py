@@ -80,6 +80,7 @@ def ends_of(unit: Unit) -> list[Any]:
         graph=graph_of({}), resource=HOST, clock=SystemClock(),
     )  # fmt: skip
     asyncio.run(pipeline.take_unit("spool", 7, unit))
+    assert pipeline.taking == {"spool": 0}
     return ends.found
 
 
