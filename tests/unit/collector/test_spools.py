@@ -262,8 +262,7 @@ class ToLanes:
 
 
 def courier_of() -> Courier:
-    never = cast("Any", None)
-    delivery = Delivery(Limits(), jitter=lambda: 0.0)
+    never, delivery = cast("Any", None), Delivery(Limits(), jitter=lambda: 0.0)
     return Courier(delivery, SystemClock(), publish=never, quarantine=never)
 
 
@@ -389,16 +388,13 @@ async def test_at_the_end_what_is_in_memory_alone_is_counted_as_dropped(
                 await put(both, sequence, "span")
                 if reader.position != stuck_at:
                     await reader.wait_until_read()
-        start = both.bulk.journal.log.start_offset
-        assert start > 10
+        assert (start := both.bulk.journal.log.start_offset) > 10
         account = ledger["app"]
-        account.received += 3  # of a unit of the other spool, which its reader has in hand
-        account.pending += 3
+        account.received, account.pending = 43, account.pending + 3  # 3 are of the other spool
         before = account.dropped["spool_full_oldest"]
-        given_up = reader.give_up()
-        assert given_up > 0
+        assert (given_up := reader.give_up()) > 0
         assert difference_of(ledger, reader) == 0
         assert account.dropped["spool_full_oldest"] == before + given_up == start
-        assert account.held == 40 - start + 3
+        assert account.held == 43 - start
         assert reader._courier.delivery.cursor(both.bulk.origin) >= start
         assert reader.give_up() == 0
