@@ -119,6 +119,20 @@ async def test_what_came_before_what_is_no_message_is_kept(tmp_path: Path) -> No
             sender.close()
 
 
+async def test_a_connection_that_ends_within_a_message_is_counted(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (source, intake):
+        sender = await Sender.to(source)
+        sender._writer.write(msgpack.packb(["a", *ENTRY])[:-2])
+        sender.close()
+        await wait_until_async(lambda: intake.account.notes["messages_unfinished"] == 1)
+        other = await Sender.to(source)
+        other.send(["a", *ENTRY, {"chunk": "1"}])
+        assert await other.receive() == {"ack": "1"}
+        other.close()
+        await wait_until_async(lambda: source._listener.connections == 0)
+        assert intake.account.notes["messages_unfinished"] == 1
+
+
 async def test_who_knows_the_key_and_a_password_is_let_in(tmp_path: Path) -> None:
     options = {"shared_key": "key", "users": {"anna": "pass"}}
     async with listening(tmp_path, **options) as (source, intake):

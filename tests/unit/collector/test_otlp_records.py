@@ -162,6 +162,19 @@ def test_a_span_of_no_kind_is_internal_and_one_without_a_name_has_one() -> None:
     assert (found["span_kind"], found["name"]) == ("INTERNAL", "unnamed")
 
 
+def test_what_is_dropped_of_an_event_or_a_link_is_counted_and_a_time_of_zero_is_none() -> None:
+    pairs = [{"key": f"k{number}", "value": {"intValue": "1"}} for number in range(200)]
+    (found,) = mapped(
+        spans({"traceId": TRACE, "spanId": SPAN, "startTimeUnixNano": TIME, "endTimeUnixNano": TIME,
+               "events": [{"attributes": pairs}],
+               "links": [{"traceId": TRACE, "spanId": SPAN, "attributes": pairs}]})
+    )  # fmt: skip
+    (event,), (link,) = found["events"], found["links"]
+    assert (event["name"], event["time_unix_nano"]) == ("unnamed", TIME)
+    kept = len(event["attributes"]) + len(link["attributes"])
+    assert found["dropped_attributes_count"] == 400 - kept > 0
+
+
 def test_metrics_of_every_type_become_points() -> None:
     found = mapped(
         metrics(
@@ -210,7 +223,11 @@ def test_a_series_that_stopped_has_no_value() -> None:
 def test_exemplars_are_kept_as_far_as_the_spec_has_room() -> None:
     one = {"timeUnixNano": TIME, "asInt": 1, "traceId": TRACE, "spanId": SPAN}
     point = {"asInt": 1, "exemplars": [{"asDouble": "NaN"}, *[one] * 6]}
-    (found,) = mapped(metrics(number("a", "gauge", point)))
+    lost: list[tuple[str, int]] = []
+    element = metrics(number("a", "gauge", point))
+    (line,) = map_element(element, {"host.name": "h"}, NOW, lambda *told: lost.append(told))
+    assert lost == [("exemplars", 3)]
+    found = json.loads(line)
     assert (
         found["exemplars"]
         == [{"time_unix_nano": TIME, "value": 1, "trace_id": TRACE, "span_id": SPAN}] * 4
@@ -339,10 +356,10 @@ def test_bytes_values_stay_base64() -> None:
 
 def test_what_a_resource_is_too_small_for_is_counted_and_said() -> None:
     large = {f"key.{number}": {"stringValue": "x" * 1_000} for number in range(20)}
-    lost: list[int] = []
-    (line,) = map_element(logs({}, **large), {}, NOW, lost.append)
+    lost: list[tuple[str, int]] = []
+    (line,) = map_element(logs({}, **large), {}, NOW, lambda *told: lost.append(told))
     assert isinstance(line, bytes)
     resource = json.loads(line)["resource"]
-    assert lost == [resource[DROPPED]]
-    assert lost[0] == 20 - sum(key.startswith("key.") for key in resource) > 0
+    assert lost == [("resource_attributes", resource[DROPPED])]
+    assert resource[DROPPED] == 20 - sum(key.startswith("key.") for key in resource) > 0
     assert isinstance(check_line(line), Accepted)

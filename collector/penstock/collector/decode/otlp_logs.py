@@ -10,7 +10,7 @@ line of what both can read.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from penstock.collector.decode.otlp_messages import LOGS, as_json, parse_request
 from penstock.collector.decode.otlp_packed import unpack_records
-from penstock.collector.decode.otlp_records import map_element
+from penstock.collector.decode.otlp_records import Lost, map_element
 from penstock.collector.decode.severity import severity
 from penstock.specs.envelope import Context
 from penstock.specs.fast_gate import Accepted
@@ -62,7 +62,7 @@ def map_logs(
     body: bytes,
     default: Mapping[str, Any],
     now_ns: int,
-    lost: Callable[[int], None] = lambda _: None,
+    lost: Lost = lambda *_: None,
 ) -> Iterator[Made]:
     """The lines of an ``ExportLogsServiceRequest``; what `map_element` yields, with verdicts.
 

@@ -34,6 +34,8 @@ from penstock.specs.otlp import Unread, read_otlp
 from penstock.specs.resource import fit_and_count
 
 Json = dict[str, Any]
+Lost = Callable[[str, int], None]
+"""Told of what is cut and has no place in a record to be counted, by what it is."""
 _CUMULATIVE: Final = 2
 _UNFIT: Final = (
     ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError,
@@ -48,7 +50,7 @@ def map_element(
     element: Json,
     default: Mapping[str, Any],
     now_ns: int,
-    lost: Callable[[int], None] = lambda _: None,
+    lost: Lost = lambda *_: None,
 ) -> Iterator[bytes | str]:
     """The lines of one resource's log records, spans or data points.
 
@@ -56,8 +58,8 @@ def map_element(
         element: Of ``resourceLogs``, ``resourceSpans`` or ``resourceMetrics``.
         default: The resource when the element has none.
         now_ns: When it was received.
-        lost: Told how many of the resource's attributes are beyond its bounds, if any; the resource
-            says so itself, too.
+        lost: Told how many attributes of the resource are beyond its bounds, if any, though the
+            resource says so itself, and how many exemplars are beyond a record's.
 
     Yields:
         A line, or the JSON text of what cannot be read.
@@ -73,13 +75,16 @@ def map_element(
         if resource is None:
             resource, left_out = fit_and_count(record["resource"] or default)
             if left_out:
-                lost(left_out)
+                lost("resource_attributes", left_out)
         record["resource"] = resource
+        exemplars = len(record.get("exemplars", ()))
         try:
             line = _dump(_fit(record, now_ns))
         except _UNFIT:
             yield _raw(record)
         else:
+            if beyond := exemplars - len(record.get("exemplars", ())):
+                lost("exemplars", beyond)
             yield line
 
 
@@ -155,16 +160,18 @@ def _fit_span(record: Json, _: int) -> None:
     for key, most in (("links", LINKS_MAX), ("events", SPAN_EVENTS_MAX)):
         members = record.get(key) or []
         _add_dropped(record, f"dropped_{key}_count", len(members) - most)
-        record[key] = [_fit_member(member) for member in members[:most]]
+        record[key] = [_fit_member(member, record) for member in members[:most]]
+    for event in record["events"]:
+        event["name"] = (event.get("name") or "unnamed")[:NAME_CHARACTERS_MAX]
+        event.setdefault("time_unix_nano", record.get("time_unix_nano", 0))
 
 
-def _fit_member(member: Json) -> Json:
-    """A span's link or event, or an exemplar."""
+def _fit_member(member: Json, record: Json) -> Json:
+    """A span's link or event, or an exemplar; its record counts what is dropped of it."""
     _fit_ids(member)
-    if "name" in member:
-        member["name"] = member["name"][:NAME_CHARACTERS_MAX]
     if "attributes" in member:
-        member["attributes"], _ = flatten(member["attributes"])
+        member["attributes"], left_out = flatten(member["attributes"])
+        _add_dropped(record, "dropped_attributes_count", left_out)
     return member
 
 
@@ -182,7 +189,7 @@ def _fit_metric(record: Json, now_ns: int) -> None:
         _fit_distribution(record)
     if record.get("flags", 0) & NO_RECORDED_VALUE:
         record.pop("value", None)
-    exemplars = [_fit_member(one) for one in record.pop("exemplars", ())]
+    exemplars = [_fit_member(one, record) for one in record.pop("exemplars", ())]
     finite = [one for one in exemplars if math.isfinite(one.get("value", math.nan))]
     if finite:
         record["exemplars"] = [{"time_unix_nano": time_ns, **one} for one in finite[:EXEMPLARS_MAX]]

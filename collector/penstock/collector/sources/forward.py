@@ -122,6 +122,7 @@ class ForwardSource(Source):
                 self._intake.note("messages_unfinished")
                 return
             if not data:
+                self._intake.note("messages_unfinished", int(begun))
                 return
             complete = messages.feed(data)
             try:

@@ -188,8 +188,8 @@ class OtlpSource(Source):
                 return taken
         return taken
 
-    def _lost(self, count: int) -> None:
-        self._intake.note("resource_attributes_dropped", count)
+    def _lost(self, what: str, count: int) -> None:
+        self._intake.note(f"{what}_dropped", count)
 
     def _come_again(self, encoding: Encoding, message: str) -> Answer:
         self._intake.note("requests_deferred")
