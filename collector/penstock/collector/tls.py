@@ -4,8 +4,10 @@ A certificate that was replaced is used from the next connection on; one that ha
 changes nothing and is told in the log.
 """
 
+import asyncio
 import ssl
 from collections.abc import Callable
+from typing import Final
 
 import grpc
 import structlog
@@ -16,6 +18,9 @@ from penstock.logd.errors import LogdError
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
 from penstock.service import ConfigError
+
+_SAY_AGAIN_S: Final = 60.0
+"""Who knocks on a port again and again fills no log."""
 
 
 class ServerTls:
@@ -50,6 +55,7 @@ class ServerTls:
         self.context.sni_callback = self._choose
         self.context.sslobject_class = self._telling()
         self._note = note
+        self._silent_until_s = 0.0
         self._log = structlog.get_logger().bind(source=source)
 
     @classmethod
@@ -83,6 +89,10 @@ class ServerTls:
 
     def _failed(self, error: ssl.SSLError) -> None:
         self._note("tls_handshakes_failed", 1)
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._silent_until_s:
+            return
+        self._silent_until_s = now_s + _SAY_AGAIN_S
         why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
         self._log.warning("a TLS handshake failed", error=why or error.reason)
 

@@ -50,4 +50,4 @@ async def test_who_shows_no_certificate_is_counted_and_told_of(tmp_path: Path, w
     assert b"intruder" not in unit.payload
     told = [entry for entry in logs if entry["event"] == "a TLS handshake failed"]
     assert len(told) == 1, "once a minute"
-    assert told[0]["reason"]
+    assert told[0]["error"]

@@ -10,9 +10,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import structlog
-from typing_extensions import override
-
 from penstock.collector.limits import (
     HANDSHAKE_TIMEOUT_S,
     READ_AHEAD_BYTES,
@@ -25,8 +22,6 @@ from penstock.service.config import split_host_port
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Note = Callable[[str, int], None]
 _SUN_PATH_BYTES = 107
-_SAY_AGAIN_S = 60.0
-_log = structlog.get_logger()
 
 
 class Listener:
@@ -48,7 +43,6 @@ class Listener:
         self._tasks: set[asyncio.Task[None]] = set()
         self._path: Path | None = None
         self._closing = False
-        self._silent_until_s = 0.0
         self.endpoint: str | None = None
 
     async def listen_tcp(
@@ -71,8 +65,6 @@ class Listener:
             UnavailableError: The address is taken or not ours.
         """
         host, port = split_host_port(address)
-        if context is not None:
-            context.sslobject_class = self._noting()
         try:
             self._server = await asyncio.start_server(
                 self._accept,
@@ -149,31 +141,6 @@ class Listener:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: _close(writer))  # also of one that never ran
-
-    def _noting(self) -> type[ssl.SSLObject]:
-        """What asyncio does TLS with, which says nothing of a handshake that fails."""
-        listener = self
-
-        class Noting(ssl.SSLObject):
-            @override
-            def do_handshake(self) -> None:
-                try:
-                    super().do_handshake()
-                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                    raise
-                except ssl.SSLError as error:
-                    listener._shook_no_hands(error)
-                    raise
-
-        return Noting
-
-    def _shook_no_hands(self, error: ssl.SSLError) -> None:
-        self._note("tls_handshakes_failed", 1)
-        now_s = asyncio.get_running_loop().time()
-        if now_s >= self._silent_until_s:
-            self._silent_until_s = now_s + _SAY_AGAIN_S
-            reason = (error.reason or str(error)).replace("_", " ").lower()
-            _log.warning("a TLS handshake failed", source=self._name, reason=reason)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # The peer may go away, or we may be closing: both end the connection.
