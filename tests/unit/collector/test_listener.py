@@ -1,10 +1,15 @@
 """What a listener reads of connections before anybody takes it."""
 
 import asyncio
+import contextlib
 import socket
+import ssl
+from collections import Counter
+from pathlib import Path
 
 from penstock.collector.limits import MIB, READ_AHEAD_BYTES, READ_BYTES
 from penstock.collector.sources.listener import Listener
+from tests.support.certificates import Authority
 from tests.support.waiting import wait_until_async
 
 
@@ -35,4 +40,40 @@ async def test_a_connection_that_nobody_reads_holds_little() -> None:
             await asyncio.sleep(0)
             held.append(len(readers[0]._buffer))  # type: ignore[attr-defined]
         assert READ_AHEAD_BYTES < max(held) <= READ_AHEAD_BYTES + READ_BYTES
+    await listener.close()
+
+
+async def test_connections_are_bounded_within_their_handshakes_too(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = authority.sign("server", "IP:127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(own.cert, own.key)
+    notes: Counter[str] = Counter()
+    said: list[bytes] = []
+
+    async def read_all(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        said.append(await reader.read())
+
+    def note(what: str, count: int) -> None:
+        notes[what] += count
+
+    listener = Listener("x", read_all, connections_max=2, note=note)
+    await listener.listen_tcp("127.0.0.1:0", context)
+    assert listener.endpoint is not None
+    host, port = listener.endpoint.split(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(5):
+            silent = stack.enter_context(socket.create_connection((host, int(port))))
+            silent.send(b"\x16\x03\x01")
+        await wait_until_async(lambda: notes["connections_refused"] == 3)
+        assert listener.connections == 2
+    await wait_until_async(lambda: listener.connections == 0)
+    trusting = ssl.create_default_context(cafile=authority.cert)
+    for size in (0, 1, 1_000_000):
+        _, writer = await asyncio.open_connection(host, int(port), ssl=trusting)
+        writer.write(b"x" * size)
+        writer.close()
+        await wait_until_async(lambda: said)
+        assert said.pop() == b"x" * size
+    await wait_until_async(lambda: listener.connections == 0)
     await listener.close()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import os
 import socket
 import ssl
 import stat
@@ -41,6 +42,7 @@ class Listener:
         self._note = note
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._context: ssl.SSLContext | None = None
         self._path: Path | None = None
         self._closing = False
         self.endpoint: str | None = None
@@ -65,6 +67,7 @@ class Listener:
             UnavailableError: The address is taken or not ours.
         """
         host, port = split_host_port(address)
+        self._context = context
         try:
             self._server = await asyncio.start_server(
                 self._accept,
@@ -73,8 +76,6 @@ class Listener:
                 limit=READ_AHEAD_BYTES // 2,
                 reuse_address=True,
                 reuse_port=reuse_port,
-                ssl=context,
-                ssl_handshake_timeout=None if context is None else HANDSHAKE_TIMEOUT_S,
             )
         except OSError as error:
             raise UnavailableError(
@@ -137,6 +138,9 @@ class Listener:
             writer.close()
             return
         _read_little(writer.transport)
+        if self._context is not None:
+            assert isinstance(writer.transport, asyncio.ReadTransport)
+            writer.transport.pause_reading()  # nothing is read yet: what comes is for TLS
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -145,7 +149,41 @@ class Listener:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # The peer may go away, or we may be closing: both end the connection.
         with contextlib.suppress(ConnectionError, TimeoutError, asyncio.CancelledError):
-            await self._handle(reader, writer)
+            if self._context is None:
+                await self._handle(reader, writer)
+                return
+            with contextlib.suppress(ssl.SSLError):  # told by the context's `ServerTls`
+                reader, writer = await _secure(writer, self._context)
+                try:
+                    await self._handle(reader, writer)
+                finally:
+                    _close(writer)
+
+
+async def _secure(
+    plain: asyncio.StreamWriter, context: ssl.SSLContext
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection with TLS on it.
+
+    asyncio's own server would do this before it tells anybody of the connection, with 256 KiB for
+    each handshake and no bound to their number.
+    """
+    taken: socket.socket = plain.get_extra_info("socket")
+    try:
+        connection = socket.socket(fileno=os.dup(taken.fileno()))
+    except OSError as error:  # no descriptor is left: this one ends, and others go on
+        raise ConnectionAbortedError(error.errno, error.strerror) from None
+    connection.setblocking(False)
+    plain.transport.abort()  # of its own descriptor; the connection stays
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=READ_AHEAD_BYTES // 2)
+    transport, protocol = await loop.connect_accepted_socket(
+        lambda: asyncio.StreamReaderProtocol(reader),
+        connection,
+        ssl=context,
+        ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 async def finish(work: Coroutine[Any, Any, None]) -> None:
