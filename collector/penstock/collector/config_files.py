@@ -5,9 +5,9 @@ joined; anything else may be set by one file only, since which of two wins would
 order.
 
 Where the key `environment` lists names, ``${NAME}`` and ``${NAME:-default}`` inside texts are
-replaced by those variables' values, and ``$${`` stands for ``${``. This happens after YAML was
-read: a value is a text, whatever it contains, and adds no keys. Names that are not listed are
-refused. Without the key nothing is replaced.
+replaced by those variables' values, a default where one is empty or not set, and ``$${`` stands
+for ``${``. This happens after YAML was read: a value is a text, whatever it contains, and adds no
+keys. Names that are not listed are refused. Without the key nothing is replaced.
 """
 
 import hashlib
@@ -142,7 +142,9 @@ class _Values:
                 f"{where}: {match[0]} names no variable that may be used here",
                 fix=f"add {name or 'its name'} to `environment`, or write $${{ for the characters",
             )
-        value = self._environ.get(name, match[3])
+        value = self._environ.get(name)
+        if not value and match[3] is not None:
+            value = match[3]
         if value is None:
             raise ConfigError(
                 f"{where}: the variable {name} is not set",

@@ -87,6 +87,13 @@ def test_other_variables_are_refused(tmp_path: Path, value: str, words: str) -> 
     assert words in str(caught.value)
 
 
+def test_a_default_stands_for_a_variable_that_is_empty(tmp_path: Path) -> None:
+    text = "environment: [A, B, C]\ndata_dir: /x\nsources: [{type: stdin, service: x}]\n"
+    resource = "resource: {a: '${A:-eu}', b: 'x${B}', c: '${C:-}'}\n"
+    config = load(tmp_path, text + resource, A="", B="")
+    assert config.resource == {"a": "eu", "b": "x", "c": ""}
+
+
 def test_without_allowed_names_nothing_is_replaced(tmp_path: Path) -> None:
     config = load(tmp_path, BASE + "resource: {a: '${HOME}'}\n", HOME="/root")
     assert config.resource == {"a": "${HOME}"}
