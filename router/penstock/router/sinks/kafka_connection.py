@@ -42,6 +42,9 @@ _VAGUE: Final = frozenset(
 )
 """Errors that say less than what was said of the connection before."""
 
+_UNTRUSTED: Final = "certificate verify failed"
+"""What OpenSSL says of a broker whose certificate it does not trust."""
+
 _SILENT: Final = logging.Logger("penstock.kafka")  # noqa: LOG001 - nobody's child: it says nothing
 _SILENT.addHandler(logging.NullHandler())
 """librdkafka writes to stderr what it also tells us."""
@@ -314,7 +317,9 @@ class Connection:
         found = _error(error)
         if found.name() in _VAGUE and self._said is not None:
             found = self._said
-        return TroubleError(found.name(), found.str())
+        name, text = found.name(), found.str()
+        # librdkafka says _TRANSPORT of it at some moments, and of any connection that breaks.
+        return TroubleError("_SSL" if _UNTRUSTED in text else name, text)
 
 
 def read_position(value: bytes) -> Position | None:
