@@ -1,6 +1,7 @@
 """Prometheus expositions as metric points, and scraping with everything bounded."""
 
 import asyncio
+import base64
 import gzip
 import json
 import threading
@@ -164,12 +165,14 @@ async def scraping(
     answer: bytes,
     *,
     others: Mapping[str, bytes | None] | None = None,
+    user_info: str = "",
     **options: Any,
 ) -> AsyncIterator[tuple[SpoolingIntake, list[bytes]]]:
     """A source that scrapes a server which answers with these bytes.
 
     Args:
         others: What it answers by path; None: never.
+        user_info: Of the URLs, with its @.
     """
     asked: list[bytes] = []
     others = others or {}
@@ -185,7 +188,7 @@ async def scraping(
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    targets = [f"http://127.0.0.1:{port}{path}" for path in ("/metrics?x=1", *others)]
+    targets = [f"http://{user_info}127.0.0.1:{port}{path}" for path in ("/metrics?x=1", *others)]
     section = Section.model_validate({"type": "prometheus", "targets": targets, **options})
     async with spooling(directory, "prometheus") as intake:
         source = PrometheusSource(section, {"host.name": "h"}, intake=intake)
@@ -224,6 +227,13 @@ async def test_a_scrape_says_that_the_target_is_up(tmp_path: Path) -> None:
         assert (found["a"], found["up"], found["scrape_samples_scraped"]) == (1, 1, 1)
         assert asked[0].startswith(b"GET /metrics?x=1 HTTP/1.1\r\n")
         assert b"authorization: Bearer key\r\n" in asked[0].lower().replace(b"bearer", b"Bearer")
+
+
+async def test_a_target_may_have_a_user_and_a_password(tmp_path: Path) -> None:
+    answer = reply(b"a 1\n", "200 OK", f"content-type: {TEXT}")
+    async with scraping(tmp_path, answer, user_info="me:p%40ss@") as (intake, asked):
+        assert values(intake)["up"] == 1
+        assert b"authorization: basic " + base64.b64encode(b"me:p@ss").lower() in asked[0].lower()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +285,7 @@ async def test_large_answers_that_take_long_to_read_delay_no_small_ones(
     monkeypatch.setattr(prometheus, "_LARGE_BYTES", len(large) - 1)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     others = {"/one": reply(large), "/two": reply(large)}
-    options = {"interval_s": 0.1, "timeout_s": 2.0}
+    options: dict[str, Any] = {"interval_s": 0.1, "timeout_s": 2.0}
     try:
         async with scraping(tmp_path, reply(b"a 1\n"), others=others, **options) as (intake, asked):
             await wait_until_async(lambda: begun.count == 1 and len(asked) > 24)

@@ -21,8 +21,10 @@ from penstock.collector.core.forward import MessageReader
 from penstock.collector.intake import Payload
 from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S
 from penstock.collector.sources import forward, otlp_grpc
+from penstock.collector.sources.listener import Listener
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.statsd import StatsdSource
+from penstock.service.config import split_host_port
 from tests.support.intake import SpoolingIntake, spooling
 from tests.support.receiving import connect, forwarding, listening, otlp, syslog
 from tests.support.waiting import wait_until_async
@@ -145,6 +147,20 @@ async def test_connections_above_their_number_are_closed_and_counted(
         await wait_until_async(lambda: listener.connections == 0)
         if part == "grpc":
             assert await export(endpoint, a_request()) == b""
+
+
+async def test_an_endpoint_of_ipv6_can_be_connected_to_as_it_is_told(tmp_path: Path) -> None:
+    listener = Listener("net", _hang_up, connections_max=1, note=lambda *_: None)
+    await listener.listen_tcp("[::1]:0")
+    assert listener.endpoint is not None
+    host, port = split_host_port(listener.endpoint)
+    _, writer = await asyncio.open_connection(host, port)
+    writer.close()
+    await listener.close()
+
+
+async def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
 
 
 async def test_head_is_answered_without_a_body(tmp_path: Path) -> None:

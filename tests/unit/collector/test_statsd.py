@@ -62,7 +62,7 @@ def test_a_line_is_read_as_the_protocol_says(line: bytes, sample: Sample) -> Non
     [
         b"",
         b"a", b"a:1", b"a:|c", b":1|c", b"a:x|c", b"a:nan|g", b"a:inf|g", b"a:1|x",
-        b"a:1|c|@2",
+        b"a:1_0|c", b"a:1|c|@2",
         b"a:1|c|@x", b"a:1|c|T-1", b"a:1|c|#" + b",".join(b"%d" % n for n in range(65)),
         b"_e{5,4}:title|tex", b"_e{1,1}:title|text", b"_e{a}:b", b"_sc|name", b"_sc|name|4",
         b"a" * 9000 + b":1|c",

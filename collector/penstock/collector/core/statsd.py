@@ -182,7 +182,7 @@ def _seconds(text: bytes | None) -> int | None:
 
 def _number(text: bytes) -> float:
     try:
-        value = float(text)
+        value = float(text.replace(b"_", b"x"))  # else 1_0 would be 10, as Python writes it
     except ValueError:
         raise RemoteProtocolError("a value is no number") from None
     if not math.isfinite(value):

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from penstock.collector.limits import DATAGRAM_BUFFER_BYTES
 from penstock.service import UnavailableError
-from penstock.service.config import split_host_port
+from penstock.service.config import join_host_port, split_host_port
 
 Peer = tuple[Any, ...]
 _TABLES: Final = (Path("/proc/net/udp"), Path("/proc/net/udp6"))
@@ -57,7 +57,7 @@ class Datagrams(asyncio.DatagramProtocol):
         with contextlib.suppress(OSError):  # the kernel's limit is lower: it gives what it may
             used.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, DATAGRAM_BUFFER_BYTES)
         self._inode = str(os.fstat(used.fileno()).st_ino)
-        self.endpoint = "{}:{}".format(*used.getsockname()[:2])
+        self.endpoint = join_host_port(*used.getsockname()[:2])
 
     @override
     def datagram_received(self, data: bytes, addr: Peer) -> None:

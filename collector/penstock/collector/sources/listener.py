@@ -18,7 +18,7 @@ from penstock.collector.limits import (
     UNREAD_ANSWER_S,
 )
 from penstock.service import ConfigError, UnavailableError
-from penstock.service.config import split_host_port
+from penstock.service.config import join_host_port, split_host_port
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Note = Callable[[str, int], None]
@@ -82,7 +82,7 @@ class Listener:
                 f"source {self._name}: cannot listen on {address}: {error.strerror}",
                 fix=f"stop what uses the port, or set another with the source's key `{key}`",
             ) from None
-        self.endpoint = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+        self.endpoint = join_host_port(*self._server.sockets[0].getsockname()[:2])
 
     async def listen_unix(self, path: Path, mode: int) -> None:
         """Listen on a Unix stream socket; a socket that nobody serves any more is replaced.

@@ -6,12 +6,13 @@ spool has no room for is counted as dropped: the next scrape has newer figures.
 """
 
 import asyncio
+import base64
 import contextlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from typing_extensions import override
 
@@ -122,6 +123,8 @@ class PrometheusSource(Source):
         headers = {"accept": _ACCEPT, "user-agent": "penstock-collector"}
         if self._section.bearer_token is not None:
             headers["authorization"] = f"Bearer {self._section.bearer_token.get_secret_value()}"
+        elif basic := _basic(target):
+            headers["authorization"] = basic
         async with asyncio.timeout(self._section.timeout_s):
             reply = await get(
                 target, headers, body_bytes_max=SCRAPE_BYTES_MAX, context=self._context
@@ -151,6 +154,12 @@ def _lines(points: list[ScrapedPoint], now_ns: int, resource: Mapping[str, Any])
         )
         for point in points
     ]  # fmt: skip
+
+
+def _basic(target: str) -> str:
+    """Of a user and password in a URL (RFC 7617); empty without."""
+    user_info, given, _ = urlsplit(target).netloc.rpartition("@")
+    return f"Basic {base64.b64encode(unquote_to_bytes(user_info)).decode()}" if given else ""
 
 
 def _address(target: str) -> dict[str, Any]:
