@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.support.logd import Logd
+from tests.support.processes import arguments_of
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line
 from tests.support.spark_cluster import WORKERS, SparkCluster
 from tests.support.waiting import wait_until
@@ -105,7 +106,7 @@ def test_a_cluster_gives_the_result_of_one_machine(
             argument
             for one in (psutil.Process(process.pid), *cluster.executors())
             for below in (one, *one.children(recursive=True))
-            for argument in below.cmdline()
+            for argument in arguments_of(below)
         ]
         assert shown
         assert not [argument for argument in shown if SECRET in argument]

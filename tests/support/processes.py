@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import yaml
 
 from tests.support.waiting import PATIENCE, wait_until
@@ -41,6 +42,14 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def arguments_of(process: psutil.Process) -> list[str]:
+    """A process's command line; nothing of one that has just ended."""
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
 
 
 class Daemon:
