@@ -1,5 +1,6 @@
 """Getting into a real nats-server: every login, TLS, and what is said when it does not work."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,14 @@ async def test_a_server_that_awaits_the_handshake_first(tmp_path: Path, tls: Tls
         url = f"tls://localhost:{server.port}"
         await connects({"url": url, "tls": tls.ca | {"handshake_first": True}})
         error = await refusal({"url": url, "tls": tls.ca})
+        assert "handshake_first" in str(error)
+
+
+async def test_a_server_that_hangs_up_may_have_awaited_the_handshake() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        error = await refusal({"url": f"nats://127.0.0.1:{port}"})
         assert "handshake_first" in str(error)
 
 

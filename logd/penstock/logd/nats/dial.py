@@ -119,12 +119,17 @@ async def _open(
 
 
 async def _greeting(wire: Wire, *, first: bool) -> dict[str, Any]:
+    """The server's INFO; a server that awaits TLS says nothing, or hangs up for want of it."""
+    hint = "" if first else "; if it awaits TLS at once, set nats.tls.handshake_first"
     try:
         async with asyncio.timeout(_TCP_S):
             return await asyncio.shield(wire.info)
     except TimeoutError:
-        hint = "" if first else "; if it awaits TLS at once, set nats.tls.handshake_first"
         raise ConnectionError(f"it says nothing{hint}") from None
+    except ConnectionError as error:
+        if wire.reads:
+            raise
+        raise ConnectionError(f"{error} before it said anything{hint}") from None
 
 
 async def _secure(wire: Wire, server: NatsServer, access: NatsAccess, info: dict[str, Any]) -> None:
