@@ -4,9 +4,12 @@ Without more, a fake is asked. An environment variable names a real product inst
 afterwards is a few records of these tests.
 
     PENSTOCK_TEST_SPLUNK_URL=https://host:8088         PENSTOCK_TEST_SPLUNK_TOKEN=…
+      with indexer acknowledgement:                    PENSTOCK_TEST_SPLUNK_ACK_TOKEN=…
     PENSTOCK_TEST_ELASTICSEARCH_URL=https://host:9200  PENSTOCK_TEST_ELASTICSEARCH_API_KEY=…
     PENSTOCK_TEST_LOKI_URL=http://host:3100            PENSTOCK_TEST_LOKI_TENANT=…
-    PENSTOCK_TEST_OTLP_URL=http://host:4318
+    PENSTOCK_TEST_OTLP_URL=http://host:4318            PENSTOCK_TEST_OTLP_GRPC=host:4317
+
+Over gRPC, a real OpenTelemetry collector is asked in any case.
 """
 
 import json
@@ -16,16 +19,20 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from tests.support.fake_elasticsearch import API_KEY, FakeElasticsearch
 from tests.support.fake_loki import TENANT, FakeLoki
-from tests.support.fake_otlp import FakeOtlp
+from tests.support.fake_otlp import FakeOtlp, serve_grpc
 from tests.support.fake_splunk import TOKEN, FakeSplunk
 from tests.support.fault_door import Backend, FaultDoor
+from tests.support.rotel import Rotel
 from tests.support.sink_batches import NOW_NS
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
@@ -96,6 +103,52 @@ def test_splunk_refuses_whoever_has_no_token(splunk: Ask) -> None:
     assert splunk(b'{"event":"a"}', authorization="")[0] == 401
     status, said = splunk(b'{"event":"a"}', authorization=f"Splunk {uuid.uuid4()}")
     assert (status, said["code"]) == (403, 4)
+
+
+@pytest.fixture
+def acknowledging() -> Iterator[Ask]:
+    """Splunk with a token that has indexer acknowledgement; asked in a channel, or in none."""
+    token = os.environ.get("PENSTOCK_TEST_SPLUNK_ACK_TOKEN", TOKEN)
+    if "PENSTOCK_TEST_SPLUNK_URL" in os.environ and token == TOKEN:
+        pytest.skip("PENSTOCK_TEST_SPLUNK_ACK_TOKEN names no token")
+    with destination("SPLUNK", lambda: FakeSplunk(use_ack=True)) as url:
+
+        def post(path: str, body: Any, channel: str = "") -> tuple[int, Any]:
+            named = {"Authorization": f"Splunk {token}"}
+            if channel:
+                named["X-Splunk-Request-Channel"] = channel
+            return ask(f"{url}/services/collector/{path}", json.dumps(body).encode(), **named)
+
+        yield post
+
+
+def test_splunk_acknowledges_what_is_indexed_once(acknowledging: Ask) -> None:
+    channel = str(uuid.uuid4())
+    status, said = acknowledging("event", {"event": "a"}, channel)
+    assert (status, said["code"]) == (200, 0)
+    own = said["ackId"]
+    question = {"acks": [own, own + 1]}
+
+    def answered() -> Any:
+        return acknowledging("ack", question, channel)[1]["acks"]
+
+    first = wait_until(lambda: (it := answered())[str(own)] and it, what="the event is indexed")
+    assert first == {str(own): True, str(own + 1): False}
+    assert answered() == {str(own): False, str(own + 1): False}
+
+
+def test_splunk_counts_acknowledgements_in_each_channel(acknowledging: Ask) -> None:
+    one, other = str(uuid.uuid4()), str(uuid.uuid4())
+    ids = [acknowledging("event", {"event": "a"}, it)[1]["ackId"] for it in (one, one, other)]
+    assert ids == [0, 1, 0]
+
+
+@pytest.mark.parametrize(("path", "body"), [("event", {"event": "a"}), ("ack", {"acks": [0]})])
+def test_splunk_wants_a_channel_where_it_acknowledges(
+    acknowledging: Ask, path: str, body: Any
+) -> None:
+    status, said = acknowledging(path, body)
+    assert (status, said["code"]) == (400, 10)
 
 
 @pytest.fixture
@@ -189,3 +242,50 @@ def otlp() -> Iterator[Ask]:
 def test_otlp_takes_an_empty_request_and_no_garbage(otlp: Ask, signal: str) -> None:
     assert otlp(signal, b"")[0] == 200
     assert otlp(signal, b"\xff\xff\xff")[0] == 400
+
+
+@contextmanager
+def grpc_receiver(peer: str, directory: Path) -> Iterator[str]:
+    """Where one listens: the one that is named, or else the fake, or a real collector before it."""
+    if real := os.environ.get("PENSTOCK_TEST_OTLP_GRPC"):
+        yield real
+        return
+    server, port = serve_grpc(fake := FakeOtlp())
+    if peer == "fake":
+        yield f"127.0.0.1:{port}"
+    else:
+        behind = FaultDoor(fake)
+        rotel = Rotel(behind.url, directory)
+        yield rotel.grpc.removeprefix("http://")
+        rotel.close()
+        behind.close()
+    server.stop(None).wait()
+
+
+Export = Callable[[str, bytes], grpc.StatusCode]
+
+
+@pytest.fixture(params=["fake", "rotel"])
+def otlp_grpc(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Export]:
+    with grpc_receiver(request.param, tmp_path) as place, grpc.insecure_channel(place) as channel:
+
+        def export(method: str, body: bytes) -> grpc.StatusCode:
+            call: Any = channel.unary_unary(f"/opentelemetry.proto.collector.{method}/Export")
+            try:
+                call(body, timeout=10)
+            except grpc.RpcError as error:
+                return error.code()
+            return grpc.StatusCode.OK
+
+        yield export
+
+
+@pytest.mark.parametrize(
+    "service", ["logs.v1.LogsService", "trace.v1.TraceService", "metrics.v1.MetricsService"]
+)
+def test_otlp_by_grpc_takes_an_empty_request_and_no_garbage(
+    otlp_grpc: Export, service: str
+) -> None:
+    assert otlp_grpc(service, b"") is grpc.StatusCode.OK
+    assert otlp_grpc(service, b"\xff\xff\xff") is grpc.StatusCode.INTERNAL
+    assert otlp_grpc(f"{service}s", b"") is grpc.StatusCode.UNIMPLEMENTED

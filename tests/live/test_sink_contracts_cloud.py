@@ -17,9 +17,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from penstock.router.clock import SystemClock
 from penstock.router.core.verdict import Busy
 from penstock.router.sinks.bigquery import BigQuerySink, encoded
 from penstock.router.sinks.bigquery_connection import Appended, Connection, TroubleError
@@ -77,6 +82,51 @@ def test_datadog_refuses_whoever_has_no_key(datadog: Post) -> None:
     for key in (None, "0" * 32):
         assert datadog("/api/v2/logs", [{"message": "a"}], key)[0] in (401, 403)
     assert datadog("/api/v2/series", {"series": [POINT]}, "0" * 32)[0] == 403
+
+
+@pytest.fixture
+def google_key() -> dict[str, Any]:
+    """Of a service account, as Google gives it out."""
+    file = os.environ.get("PENSTOCK_TEST_GOOGLE_CREDENTIALS", google_account().file)
+    key: dict[str, Any] = json.loads(Path(file).read_text())
+    return key
+
+
+def granted(key: dict[str, Any], *, signed: str, **claims: Any) -> tuple[int, Any]:
+    """What the token endpoint says to an assertion of an account."""
+    now = SystemClock().unix_ns() // 10**9
+    own = {
+        "iss": key["client_email"],
+        "scope": "https://www.googleapis.com/auth/logging.write",
+        "aud": "https://oauth2.googleapis.com/token",
+        "iat": now,
+        "exp": now + 600,
+    }
+    assertion = jwt.encode(own | claims, signed, "RS256", {"kid": key["private_key_id"]})
+    form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
+    named = {"Content_Type": "application/x-www-form-urlencoded"}
+    return ask(key["token_uri"], urlencode(form).encode(), **named)
+
+
+def test_google_grants_a_token_for_an_hour_at_most(google_key: dict[str, Any]) -> None:
+    status, said = granted(google_key, signed=google_key["private_key"])
+    assert (status, said["token_type"]) == (200, "Bearer")
+    assert said["access_token"]
+    assert 0 < said["expires_in"] <= 3600
+
+
+def test_google_grants_none_for_what_another_signed(google_key: dict[str, Any]) -> None:
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    status, said = granted(google_key, signed=other.decode())
+    assert (status, said["error"]) == (400, "invalid_grant")
+
+
+def test_google_grants_none_for_what_is_over(google_key: dict[str, Any]) -> None:
+    over = {"iat": 1_700_000_000, "exp": 1_700_000_600}
+    status, said = granted(google_key, signed=google_key["private_key"], **over)
+    assert (status, said["error"]) == (400, "invalid_grant")
 
 
 @pytest.fixture

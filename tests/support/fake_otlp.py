@@ -61,15 +61,15 @@ class FakeOtlp(Backend):
         if asked.headers.get("content-encoding") == "gzip":
             body = gzip.decompress(body)
         try:
-            answer = self.export(signal, body)
+            answer = self.export(signal, _REQUESTS[signal][0].FromString(body))
         except DecodeError:
             return Answered(400, b"not protobuf")
         return Answered(200, answer, {"Content-Type": "application/x-protobuf"})
 
-    def export(self, signal: str, body: bytes) -> bytes:
+    def export(self, signal: str, message: Any) -> bytes:
         """Take a request; returns the response's bytes."""
-        request_type, response_type, counted = _REQUESTS[signal]
-        request = MessageToDict(request_type.FromString(body))
+        _, response_type, counted = _REQUESTS[signal]
+        request = MessageToDict(message)
         rejected = 0
         with self._lock:
             self.exports += 1
@@ -96,12 +96,14 @@ def serve_grpc(fake: FakeOtlp, credentials: Any = None) -> tuple[Any, int]:
     services = {"logs": "logs.v1.Logs", "traces": "trace.v1.Trace", "metrics": "metrics.v1.Metrics"}
     for signal, name in services.items():
 
-        def export(body: bytes, context: Any, signal: str = signal) -> bytes:
+        def export(request: Any, context: Any, signal: str = signal) -> bytes:
             if fake.refuses:
                 fake.refuses.pop(0)(context)
-            return fake.export(signal, body)
+            return fake.export(signal, request)
 
-        handler: Any = grpc.unary_unary_rpc_method_handler(export)
+        handler: Any = grpc.unary_unary_rpc_method_handler(
+            export, request_deserializer=_REQUESTS[signal][0].FromString
+        )
         service = f"opentelemetry.proto.collector.{name}Service"
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, {"Export": handler}),)
