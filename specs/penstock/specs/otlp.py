@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from penstock.specs.envelope import Context
 from penstock.specs.errors import RefusedRecordError
+from penstock.specs.log_record import severity_text
 
 Json = dict[str, Any]
 
@@ -76,12 +77,19 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _enumeration(*names: str, first: int, unspecified: str | None = None) -> Codec:
+def _enumeration(prefix: str, *names: str, first: int, unspecified: str | None = None) -> Codec:
+    """Written as a number; also read as protobuf's own JSON mapping writes it, by its full name."""
     numbers = {name: number for number, name in enumerate(names, first)}
-    texts = {number: name for name, number in numbers.items()}
+    texts: dict[Any, str] = {number: name for name, number in numbers.items()}
+    texts |= {f"{prefix}_{name.upper()}": name for name in names}
     if unspecified is not None:
-        texts[0] = unspecified
-    return Codec(numbers.__getitem__, lambda number: texts[int(number)])
+        texts |= dict.fromkeys((0, f"{prefix}_UNSPECIFIED"), unspecified)
+    return Codec(numbers.__getitem__, lambda given: texts[_whole(given)])
+
+
+def _whole(given: Any) -> Any:
+    """A number that may be written as text; another text as it is."""
+    return int(given) if isinstance(given, str) and given.isdecimal() else given
 
 
 def _objects(table: tuple[Mapped, ...]) -> Codec:
@@ -104,10 +112,13 @@ INT64S: Final = Codec(lambda values: [str(v) for v in values], lambda texts: [*m
 ANY: Final = Codec(_any_to, _any_back)
 ATTRIBUTES: Final = Codec(_pairs_to, _pairs_back)
 SPAN_KIND: Final = _enumeration(
-    "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER", first=1, unspecified="INTERNAL"
-)
-STATUS_CODE: Final = _enumeration("UNSET", "OK", "ERROR", first=0)
-TEMPORALITY: Final = _enumeration("delta", "cumulative", first=1)
+    "SPAN_KIND", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER",
+    first=1, unspecified="INTERNAL",
+)  # fmt: skip
+STATUS_CODE: Final = _enumeration("STATUS_CODE", "UNSET", "OK", "ERROR", first=0)
+TEMPORALITY: Final = _enumeration("AGGREGATION_TEMPORALITY", "delta", "cumulative", first=1)
+_SEVERITIES: Final = {f"SEVERITY_NUMBER_{severity_text(number)}": number for number in range(1, 25)}
+SEVERITY: Final = Codec(_same, lambda given: _SEVERITIES.get(given) or _whole(given))
 NUMBER: Final = Codec(
     lambda value: {"asInt": str(value)} if isinstance(value, int) else {"asDouble": value},
     lambda found: int(found["asInt"]) if "asInt" in found else float(found["asDouble"]),
@@ -136,7 +147,7 @@ BUCKETS: Final = Codec(lambda value: _write(value, _BUCKETS), lambda found: _rea
 LOG: Final = _table(
     time_unix_nano=("timeUnixNano", INT64),
     observed_time_unix_nano=("observedTimeUnixNano", INT64),
-    severity_number=("severityNumber", PLAIN),
+    severity_number=("severityNumber", SEVERITY),
     severity_text=("severityText", PLAIN),
     body=("body", ANY),
     event_name=("eventName", PLAIN),

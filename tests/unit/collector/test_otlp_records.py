@@ -136,6 +136,27 @@ def test_a_severity_is_taken_from_its_text_where_its_number_says_nothing(
     assert mapped(logs(given))[0]["severity_number"] == severity
 
 
+@pytest.mark.parametrize(
+    ("given", "severity"), [("SEVERITY_NUMBER_ERROR", 17), ("SEVERITY_NUMBER_WARN3", 15), ("5", 5)]
+)
+def test_a_severity_may_have_its_name_in_json(given: str, severity: int) -> None:
+    assert mapped(logs({"severityNumber": given}))[0]["severity_number"] == severity
+
+
+def test_enumerations_of_spans_and_metrics_may_have_their_names_in_json() -> None:
+    span = {
+        "traceId": TRACE, "spanId": SPAN, "name": "GET", "kind": "SPAN_KIND_CLIENT",
+        "startTimeUnixNano": str(TIME), "endTimeUnixNano": str(TIME + 1),
+        "status": {"code": "STATUS_CODE_ERROR"},
+    }  # fmt: skip
+    found, unspecified = mapped(spans(span, span | {"kind": "SPAN_KIND_UNSPECIFIED"}))
+    assert (found["span_kind"], found["status_code"]) == ("CLIENT", "ERROR")
+    assert unspecified["span_kind"] == "INTERNAL"
+    delta = "AGGREGATION_TEMPORALITY_DELTA"
+    sums = number("sales", "sum", {"asInt": "7"}, aggregationTemporality=delta)
+    assert mapped(metrics(sums))[0]["temporality"] == "delta"
+
+
 def test_a_span_keeps_what_the_spec_has_a_field_for() -> None:
     span = {
         "traceId": TRACE, "spanId": SPAN, "parentSpanId": "", "name": "GET /", "kind": 2,
