@@ -50,7 +50,8 @@ def test_one_url_of_a_proxy_is_for_logs_and_metrics(tmp_path: Path) -> None:
 
 def test_a_log_has_what_datadog_reserves_and_everything_else(tmp_path: Path) -> None:
     made = sink(tmp_path)
-    record = log_record(0, trace_id="ab" * 16, severity_number=18)
+    record = log_record(0, trace_id="ab" * 16, severity_number=18, sample_weight=4)
+    record |= {"context": {"user.id": "u7"}, "event_name": "order"}
     record["resource"] |= {"deployment.environment.name": "prod", "service.version": "1.2"}
     (request,), _ = made._requests(batch([record], first=41))
     (log,) = orjson.loads(made.request_of(request, 1).body)
@@ -65,8 +66,13 @@ def test_a_log_has_what_datadog_reserves_and_everything_else(tmp_path: Path) -> 
         "penstock_id": "logs.5f2c19aa/0/41",
         "penstock_kind": "log",
         "trace_id": "ab" * 16,
+        "schema": "log/1.0",
+        "severity_text": "INFO",
         "attributes": record["attributes"],
         "resource": record["resource"],
+        "context": {"user.id": "u7"},
+        "event_name": "order",
+        "sample_weight": 4,
     }
 
 
@@ -87,6 +93,23 @@ def test_a_span_keeps_both_halves_of_its_trace(tmp_path: Path) -> None:
     assert span["resource"] == "GET /orders"
     assert span["type"] == "web"
     assert asked.headers["X-Datadog-Trace-Count"] == "1"
+    assert span["metrics"] == {"_sampling_priority_v1": 1, "_sample_rate": 1}
+
+
+def test_a_span_keeps_what_datadog_has_no_field_for(tmp_path: Path) -> None:
+    made = sink(tmp_path, agent_url=AGENT)
+    link = {"trace_id": "0f" * 16, "span_id": "0a" * 8, "attributes": {"why": "batch"}}
+    event = {"name": "retry", "time_unix_nano": NOW_NS, "attributes": {"attempt": 2}}
+    record = span_record(0, links=[link], events=[event], trace_state="a=b", sample_weight=8)
+    record |= {"context": {"request.id": "r1"}, "scope": "shop.web"}
+    (request,), _ = made._requests(batch([record]))
+    ((span,),) = msgspec.msgpack.decode(made.request_of(request, 1).body)
+    meta = span["meta"]
+    assert orjson.loads(meta["_dd.span_links"]) == [link]
+    assert orjson.loads(meta["events"]) == [event]
+    assert (meta["request.id"], meta["otel.scope.name"]) == ("r1", "shop.web")
+    assert meta["w3c.tracestate"] == "a=b"
+    assert span["metrics"]["_sample_rate"] == 1 / 8
 
 
 def test_spans_without_an_agent_are_told_apart(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 Shapes are those of Datadog's API reference ("Send logs", "Submit metrics") and of its trace Agent.
 
-- An attribute keeps its name; what Datadog reserves (`service`, `host`, `status`, tags) comes from
-  the resource.
+- A log has what Datadog reserves (`service`, `host`, `status`, tags) and every other field of its
+  record under the field's own name.
+- A span's attributes, resource and context are its `meta`; its events and links stand there as
+  Datadog's own Agent writes those of OpenTelemetry (`events`, `_dd.span_links`); a span that stands
+  for several says so in `_sample_rate`, by which trace metrics count.
 - A metric is of the type that needs no memory of the points before it: gauges and cumulative sums
   are gauges (`monotonic_diff()` makes rates of them in a query), sums of delta temporality are
   counts. A histogram is the series `.count`, `.sum`, and `.bucket` by the tags `lower_bound` and
@@ -31,6 +34,9 @@ _KEPT: Final = 1.0
 """The sampling priority of what somebody chose to keep: it came through a route."""
 _SPAN_TYPES: Final = {"SERVER": "web", "CLIENT": "http", "PRODUCER": "queue", "CONSUMER": "queue"}
 _NO_RECORDED_VALUE: Final = 1
+_MESSAGES: Final = ("body", "value", "value_base64")
+_NAMED_ANEW: Final = {*_MESSAGES, "kind", "time_unix_nano", "severity_number"}
+"""Fields of a record that a log has under other names."""
 
 
 def tags_of(resource: Json, own: Json) -> list[str]:
@@ -50,7 +56,8 @@ def log_of(document: Json, time_ns: int, place: str) -> Json:
     """One member of a request's array."""
     resource = section(document, "resource")
     number = document.get("severity_number")
-    found = {
+    rest = {name: value for name, value in document.items() if name not in _NAMED_ANEW}
+    found = rest | {
         "message": _message(document),
         "ddsource": SOURCE,
         "ddtags": ",".join(tags_of(resource, {})),
@@ -60,12 +67,8 @@ def log_of(document: Json, time_ns: int, place: str) -> Json:
         "timestamp": time_ns // _MILLISECOND_NS,
         "penstock_id": place,
         "penstock_kind": document.get("kind"),
-        "trace_id": document.get("trace_id"),
-        "span_id": document.get("span_id"),
-        "attributes": section(document, "attributes") or None,
-        "resource": resource or None,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in found.items() if value not in (None, {})}
 
 
 def _status(number: Any) -> str | None:
@@ -74,7 +77,7 @@ def _status(number: Any) -> str | None:
 
 
 def _message(document: Json) -> str:
-    body = document.get("body", document.get("value", document.get("value_base64")))
+    body = next((document[name] for name in _MESSAGES if name in document), None)
     return as_label(document if body is None else body)
 
 
@@ -133,7 +136,9 @@ def span_of(record: Json, place: str) -> Json:
     """
     resource, kind = section(record, "resource"), record.get("span_kind") or "INTERNAL"
     trace, failed = int(record["trace_id"], 16), record.get("status_code") == "ERROR"
-    texts = {**resource, **section(record, "attributes")}
+    texts = {**resource, **section(record, "attributes"), **section(record, "context")}
+    texts |= {"otel.scope.name": record.get("scope"), "w3c.tracestate": record.get("trace_state")}
+    texts |= {"events": record.get("events") or None, "_dd.span_links": record.get("links") or None}
     meta = {name: as_label(value) for name, value in texts.items() if value is not None}
     meta |= {"span.kind": kind.lower(), "penstock_id": place, "_dd.p.tid": f"{trace >> 64:016x}"}
     environment = resource.get("deployment.environment.name")
@@ -156,8 +161,13 @@ def span_of(record: Json, place: str) -> Json:
         "duration": max(record["end_time_unix_nano"] - begin_ns, 0),
         "error": int(failed),
         "meta": meta,
-        "metrics": {"_sampling_priority_v1": _KEPT},
+        "metrics": {"_sampling_priority_v1": _KEPT, "_sample_rate": 1 / _weight(record)},
     }
+
+
+def _weight(record: Json) -> float:
+    """How many spans it stands for."""
+    return max(float(record.get("sample_weight") or 1), 1.0)
 
 
 def traces_of(spans: list[Any]) -> list[list[Any]]:
