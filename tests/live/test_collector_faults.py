@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -88,6 +89,40 @@ def test_a_disk_that_is_full_of_what_waits_is_free_again_once_that_is_delivered(
         expect_exactly(logd, sender.acked, collector)
         assert collector.daemon.status()["health"] == "ready"
         assert collector.daemon.stop() == 0
+
+
+def send_syslog(place: str, messages: int) -> None:
+    """As one who has no acks: as fast as it is read from."""
+    host, port = place.split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        for number in range(messages):
+            connection.sendall(b"<13>number %d " % number + b"x" * 2000 + b"\n")
+
+
+def test_a_disk_that_is_full_holds_back_who_has_no_acks(tmp_path: Path, nats_url: str) -> None:
+    messages, place = 6000, f"127.0.0.1:{free_port()}"
+    with (
+        small_file_system(tmp_path / "small", "4m") as small,
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(
+            tmp_path / "c", nats_url, [{"type": "syslog", "tcp": place}],
+            data_dir=str(small / "data"), quarantine={"bytes_max": 1 << 20},
+            spool={"bytes_max": 64 << 20},
+        ) as collector,
+        ThreadPoolExecutor(1) as pool,
+    ):  # fmt: skip
+        os.kill(logd.daemon.pid, signal.SIGSTOP)
+        try:
+            sender = pool.submit(send_syslog, place, messages)
+            wait_until(lambda: collector.daemon.status()["info"]["spool"]["failures"] > 1)
+        finally:
+            os.kill(logd.daemon.pid, signal.SIGCONT)
+        sender.result(timeout=120)
+        wait_until(lambda: len(logd.values("logs")) >= messages, within_s=40)
+        numbers = [int(body.split()[1]) for body in bodies(logd.values("logs"))]
+        assert numbers == list(range(messages))
+        wait_until(collector.is_idle)
+        assert collector.account("syslog")["dropped"] == {}
 
 
 def test_nats_and_logd_that_come_and_go_and_a_process_that_stands_still(tmp_path: Path) -> None:

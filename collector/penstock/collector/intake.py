@@ -1,7 +1,8 @@
 """A source's way into the spool, and its account: what every source does once bytes are a payload.
 
 Who can be told no gets `keep`, which raises; who cannot, `keep_or_drop` or, without waiting for the
-disk, `offer_or_drop`, which count; who can be made to wait, `keep_surely`, which tries on.
+disk, `offer_or_drop`, which count; who can be made to wait, `keep_surely`, which tries on, or,
+without waiting for the disk while it works, what `penstock.collector.held_back` has.
 """
 
 import asyncio
@@ -137,29 +138,22 @@ class Intake:
             self.dropped("stopped", payload.count)
             raise
 
-    async def offer_or_drop(
-        self, payloads: Sequence[Payload], charge: Charge | None = None
-    ) -> None:
+    async def offer_or_drop(self, payloads: Sequence[Payload]) -> None:
         """Hand payloads over; what does not become durable is counted as dropped.
 
-        Args:
-            payloads: What was received.
-            charge: What holds them already. Without it this returns as soon as the source's share
-                has room for all that is not durable yet.
+        Returns as soon as the source's share has room for all that is not durable yet.
         """
         for index, payload in enumerate(payloads):
             try:
-                await self._offer_or_drop(payload, charge)
+                await self._offer_or_drop(payload)
             except asyncio.CancelledError:
                 self.dropped("stopped", sum(one.count for one in payloads[index:]))
                 raise
 
-    async def _offer_or_drop(self, payload: Payload, held: Charge | None) -> None:
-        size = len(payload.data)
-        charge = Charge(self.share) if held is None else held.split(min(size, held.size))
+    async def _offer_or_drop(self, payload: Payload) -> None:
+        charge = Charge(self.share)
         try:
-            if held is None:
-                await charge.wait(min(size, self.share.bytes_max))
+            await charge.wait(min(len(payload.data), self.share.bytes_max))
             future = await self.offer(payload)
         except (SpoolFullError, SpoolFailedError) as error:
             charge.close()

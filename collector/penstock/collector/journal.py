@@ -246,7 +246,8 @@ class Journal:
     def _delete(self, offset: int) -> None:
         log = self._sound_log()
         failpoints.passed(f"{self.directory.name}_before_delete")
-        if offset == log.end_offset and log.size_bytes > self.bytes_max // _SEGMENTS_PER_JOURNAL:
+        due = log.size_bytes > self.bytes_max // _SEGMENTS_PER_JOURNAL
+        if offset == log.end_offset and (due or self.failure):  # on a full disk any room counts
             log.roll()
         log.delete_before(offset)
         failpoints.passed(f"{self.directory.name}_after_delete")

@@ -1,10 +1,12 @@
 """The collector's journal when the disk does not let it give back what is done with."""
 
+import asyncio
 import errno
 from pathlib import Path
 
 import pytest
 
+from penstock.collector.errors import SpoolFailedError
 from penstock.collector.journal import Entry, Journal
 from penstock.logd.batch import Record
 from penstock.logd.store import CommitLog
@@ -33,4 +35,35 @@ async def test_a_disk_that_gives_nothing_back_ends_nothing(
     await journal.commit()
     assert (await again, journal.failure) == (1, "")
     await journal.delete_before(2)
+    await journal.close()
+
+
+async def test_a_full_disk_gets_the_room_of_all_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "spool", bytes_max=1 << 30)
+    journal.open()
+
+    def offered() -> asyncio.Future[int]:
+        return journal.offer(Entry(Record(subject="s", value=b"x" * 2000, timestamp_ns=1)))
+
+    first = offered()
+    await journal.commit()
+    await journal.delete_before(await first + 1)
+    assert journal.used_bytes > 2000  # one segment, far from full
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "append", fails)
+        refused = offered()
+        await journal.commit()
+        with pytest.raises(SpoolFailedError):
+            await refused
+        await journal.delete_before(1)
+        assert journal.used_bytes == 0
+    taken = offered()
+    await journal.commit()
+    assert await taken == 1
     await journal.close()

@@ -2,8 +2,8 @@
 
 Messages of one read are one unit of the spool. Senders that name a chunk get its ack once the unit
 is durable; there is no refusal in this protocol: whoever asked for an ack and gets none sends
-again, whoever did not is told nothing, so what cannot be taken is counted as dropped. A datagram on
-the same port is a heartbeat and is answered.
+again; whoever did not is told nothing, so what cannot be taken is held, and nothing more is read.
+A datagram on the same port is a heartbeat and is answered.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from penstock.collector.budget import Charge
 from penstock.collector.core.forward import Message, MessageReader, encode_ack
 from penstock.collector.core.forward_handshake import NONCE_BYTES, Handshake, Secrets
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
+from penstock.collector.held_back import HeldBack
 from penstock.collector.intake import Intake, Payload
 from penstock.collector.limits import (
     HANDSHAKE_TIMEOUT_S,
@@ -44,6 +45,7 @@ class ForwardSource(Source):
         self.name = intake.source
         self._section = section
         self._intake = intake
+        self._held = HeldBack(intake)
         self._listener = Listener(
             self.name, self._serve, connections_max=section.connections_max, note=intake.note
         )
@@ -81,7 +83,11 @@ class ForwardSource(Source):
     @override
     async def stop(self) -> None:
         self._heartbeats.close()
-        await self._listener.close()
+        try:
+            await self._listener.close()
+            await self._held.finish()
+        finally:
+            self._held.close()
 
     def _beat(self, _: bytes, peer: Peer) -> None:
         self._heartbeats.answer(_HEARTBEAT, peer)
@@ -207,6 +213,9 @@ class ForwardSource(Source):
             count=sum(message.count for message in messages),
             meta={"service": self._section.service},
         )
+        if messages[0].chunk is None:
+            await self._held.take(payload, charge)
+            return
         try:
             future = await self._intake.offer(payload)
         except (SpoolFullError, SpoolFailedError) as error:
@@ -239,11 +248,15 @@ class ForwardSource(Source):
 
 
 def _groups(messages: list[Message]) -> Iterator[list[Message]]:
-    """Messages in order, in as few units as the limit of records allows."""
+    """Messages in order, in as few units as the limit of records allows.
+
+    Those that are acked and those that are not are never in one.
+    """
     group: list[Message] = []
     count = 0
     for message in messages:
-        if group and count + message.count > UNIT_RECORDS_MAX:
+        full = count + message.count > UNIT_RECORDS_MAX
+        if group and (full or (message.chunk is None) != (group[0].chunk is None)):
             yield group
             group, count = [], 0
         group.append(message)

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from penstock.collector.budget import Charge
 from penstock.collector.core.syslog_framing import SyslogCutter, SyslogMessage, pack_messages
+from penstock.collector.held_back import HeldBack
 from penstock.collector.intake import Intake, Payload
 from penstock.collector.limits import (
     DATAGRAM_QUEUE_BYTES_MAX,
@@ -57,6 +58,7 @@ class SyslogSource(Source):
         self.name = intake.source
         self._section = section
         self._intake = intake
+        self._held = HeldBack(intake)
         self._datagrams = Datagrams(self.name, self._on_datagram)
         self._listener = Listener(
             self.name, self._serve, connections_max=section.connections_max, note=intake.note
@@ -105,7 +107,9 @@ class SyslogSource(Source):
         try:
             await self._listener.close()
             await self._take_datagrams()
+            await self._held.finish()
         finally:  # something is left when the time for stopping is over
+            self._held.close()
             queue, self._queue, self._queue_bytes = self._queue, [], 0
             if left := sum(1 for _, data in queue if self._cut(data).text):
                 self._intake.dropped("stopped", left)
@@ -190,7 +194,14 @@ class SyslogSource(Source):
 
     async def _take(self, messages: list[SyslogMessage], peer: str, charge: Charge) -> None:
         payloads = [self._payload(part, peer) for part in _parts(messages)]
-        await self._intake.offer_or_drop(payloads, charge)
+        for index, payload in enumerate(payloads):
+            part = charge.split(min(len(payload.data), charge.size))
+            try:
+                await self._held.take(payload, part)
+            except asyncio.CancelledError:
+                part.close()
+                self._intake.dropped("stopped", sum(one.count for one in payloads[index:]))
+                raise
 
     def _payload(self, messages: list[SyslogMessage], peer: str) -> Payload:
         truncated = [index for index, message in enumerate(messages) if message.truncated]
