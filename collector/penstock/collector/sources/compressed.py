@@ -50,6 +50,7 @@ class Search:
         self._open: Look | None = None
         self._taken: set[Stamp] = set()
         self._homes: dict[int, list[Path]] = {}
+        self._by_home: dict[Path, list[Look]] = {}
         self._readable: set[Path] = set()
         self._listed_ns: int | None = None
         self._waits = False
@@ -100,6 +101,7 @@ class Search:
         for look in self._looks.values():
             look.close()
         self._looks.clear()
+        self._by_home.clear()
 
     def _settle(self, todo: Next, state: FileState, look: Look | None) -> Decided:
         if todo is Next.GIVE_UP:
@@ -125,6 +127,7 @@ class Search:
         self._homes = {state.generation: homes(state) for state in lost}
         self._readable = set()
         found: dict[Path, Look] = {}
+        self._by_home = {}
         for directory in sorted({home for some in self._homes.values() for home in some}):
             try:
                 for path, stamp in compressed_in(directory, self._complain):
@@ -134,6 +137,7 @@ class Search:
                     elif look.again and now_ns >= look.not_before_ns:
                         look = look.renewed(now_ns)
                     found[path] = look
+                    self._by_home.setdefault(directory, []).append(look)
                 self._readable.add(directory)
             except OSError as error:
                 self._complain(str(directory), error)
@@ -145,13 +149,11 @@ class Search:
 
     def _candidates(self, state: FileState) -> list[Look]:
         """Each file once, whatever its names, if it may be the one."""
-        near = self._homes[state.generation]
         looks = {
             look.stamp: look
-            for look in self._looks.values()
-            if look.path.parent in near
-            and look.stamp not in self._taken
-            and look.fit(state) is not Fit.OTHER
+            for home in self._homes[state.generation]
+            for look in self._by_home.get(home, ())
+            if look.stamp not in self._taken and look.fit(state) is not Fit.OTHER
         }
         return list(looks.values())
 
