@@ -1,12 +1,11 @@
 """A source's way into the spool, and its account: what every source does once bytes are a payload.
 
-Who can be told no gets `keep`, which raises; who cannot, `keep_or_drop` or, without waiting for the
-disk, `offer_or_drop`, which count; who can be made to wait, `keep_surely`, which tries on, or,
-without waiting for the disk while it works, what `penstock.collector.held_back` has.
+Who can be told no gets `keep`, which raises; who cannot, `keep_or_drop`, which counts; who can be
+made to wait, `keep_surely`, which tries on, or, without waiting for the disk while it works, what
+`penstock.collector.held_back` has.
 """
 
 import asyncio
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -137,38 +136,6 @@ class Intake:
         except asyncio.CancelledError:
             self.dropped("stopped", payload.count)
             raise
-
-    async def offer_or_drop(self, payloads: Sequence[Payload]) -> None:
-        """Hand payloads over; what does not become durable is counted as dropped.
-
-        Returns as soon as the source's share has room for all that is not durable yet.
-        """
-        for index, payload in enumerate(payloads):
-            try:
-                await self._offer_or_drop(payload)
-            except asyncio.CancelledError:
-                self.dropped("stopped", sum(one.count for one in payloads[index:]))
-                raise
-
-    async def _offer_or_drop(self, payload: Payload) -> None:
-        charge = Charge(self.share)
-        try:
-            await charge.wait(min(len(payload.data), self.share.bytes_max))
-            future = await self.offer(payload)
-        except (SpoolFullError, SpoolFailedError) as error:
-            charge.close()
-            full = isinstance(error, SpoolFullError)
-            self.dropped("spool_full" if full else "spool_failed", payload.count)
-        except asyncio.CancelledError:
-            charge.close()
-            raise
-        else:
-            future.add_done_callback(functools.partial(self._settle, payload.count, charge))
-
-    def _settle(self, count: int, charge: Charge, done: "asyncio.Future[int]") -> None:
-        charge.close()
-        if done.cancelled() or done.exception() is not None:
-            self.dropped("spool_failed", count)
 
     async def keep_surely(self, payload: Payload) -> None:
         """Return once the payload is durable, however long the disk fails.

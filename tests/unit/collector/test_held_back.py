@@ -140,6 +140,27 @@ async def test_what_cannot_be_kept_until_the_end_is_counted(
         disk.work()
 
 
+async def test_datagrams_wait_for_the_disk_too(tmp_path: Path) -> None:
+    async with spooling(tmp_path, "s") as intake:
+        given = {"type": "syslog", "udp": "127.0.0.1:0", "tcp": None}
+        source = SyslogSource(SyslogSection.model_validate(given), intake=intake)
+        disk = Disk(intake)
+        disk.fail()
+        await source.start()
+        running = asyncio.ensure_future(source.run())
+        for number in range(5):
+            source._on_datagram(by_syslog(number), ("127.0.0.1", 1))
+            writes = disk.writes
+            await wait_until_async(lambda at=writes: disk.writes > at)  # type: ignore[misc]
+        disk.work()
+        await wait_until_async(lambda: len(bodies(intake)) == 5)
+        assert bodies(intake) == [f"number {number}" for number in range(5)]
+        assert not intake.account.dropped
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await source.stop()
+
+
 def payload(number: int) -> Payload:
     return Payload("lines", b"%d" % number, 1, {"service": "s"})
 

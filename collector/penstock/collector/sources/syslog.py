@@ -1,8 +1,8 @@
 """Syslog over UDP, TCP and TLS; the protocol has no acknowledgement.
 
-What a connection brings is taken as fast as the spool has room: TCP senders are held back, and what
-UDP senders bring beyond `DATAGRAM_QUEUE_BYTES_MAX` is counted as dropped. What was read and is not
-durable yet when the process is killed is lost.
+What a connection brings is taken as fast as the spool has room and the disk works: TCP senders are
+held back, and what UDP senders bring beyond `DATAGRAM_QUEUE_BYTES_MAX` is counted as dropped. What
+was read and is not durable yet when the process is killed is lost.
 """
 
 import asyncio
@@ -129,7 +129,7 @@ class SyslogSource(Source):
         for peer, group in groupby(queue, key=lambda item: item[0]):
             messages = [message for _, data in group if (message := self._cut(data)).text]
             payloads += [self._payload(part, peer) for part in _parts(messages)]
-        await self._intake.offer_or_drop(payloads)
+        await self._hand_over(payloads, None)
 
     def _cut(self, datagram: bytes) -> SyslogMessage:
         """A datagram is one message, whatever is in it."""
@@ -194,12 +194,20 @@ class SyslogSource(Source):
 
     async def _take(self, messages: list[SyslogMessage], peer: str, charge: Charge) -> None:
         payloads = [self._payload(part, peer) for part in _parts(messages)]
+        await self._hand_over(payloads, charge)
+
+    async def _hand_over(self, payloads: list[Payload], held: Charge | None) -> None:
+        """Return once they are on their way into the spool; `held` is what holds them already."""
         for index, payload in enumerate(payloads):
-            part = charge.split(min(len(payload.data), charge.size))
+            size = len(payload.data)
+            share = self._intake.share
+            charge = Charge(share) if held is None else held.split(min(size, held.size))
             try:
-                await self._held.take(payload, part)
+                if held is None:
+                    await charge.wait(min(size, share.bytes_max))
+                await self._held.take(payload, charge)
             except asyncio.CancelledError:
-                part.close()
+                charge.close()
                 self._intake.dropped("stopped", sum(one.count for one in payloads[index:]))
                 raise
 
