@@ -79,6 +79,7 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "u": ((whole_job.TITLE, whole_job.run),),
     "v": ((transforms.TITLE, transforms.run), (stages.TITLE, stages.run)),
     "w": ((collecting.RESTART_TITLE, collecting.run_restart),),
+    "x": ((collecting.SPECS_TITLE, collecting.run_specs),),
 }
 
 

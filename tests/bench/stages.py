@@ -18,7 +18,8 @@ from penstock.collector.decode.lines import LineContext, decode_line
 from penstock.collector.limits import FILE_READ_BYTES, LINE_BYTES_MAX
 from penstock.collector.publisher import encode_lines
 from penstock.collector.settings import limits_of
-from penstock.collector.transforms.graph import Arrival, Graph
+from penstock.collector.transforms.arrival import Arrival
+from penstock.collector.transforms.graph import Graph
 from penstock.logd.batch import SCHEMA_VERSION
 from penstock.logd.envelope import BatchPayload, encode_batch
 from tests.bench.collecting import file_line

@@ -6,10 +6,11 @@ from typing import Any, Final
 import orjson
 
 from penstock.collector.config import CollectorConfig
+from penstock.collector.transforms.arrival import Arrival, Outcome
 from penstock.collector.transforms.build import build_graph
 from penstock.collector.transforms.case_sections import Expected, ExpectedRecord, Step, TestCase
 from penstock.collector.transforms.event import Ending
-from penstock.collector.transforms.graph import Arrival, Graph, Outcome
+from penstock.collector.transforms.graph import Graph
 from penstock.collector.transforms.paths import getter, parse_path
 
 NOW_UNIX_NS: Final = 1_767_225_600_000_000_000

@@ -1,6 +1,7 @@
 """`penstock collector`: run the agent, and the commands around it."""
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,8 @@ def _run_one(
             if watch is not None:
                 watch.cancel()
 
+    # What is loaded by now stays until the end, and is no garbage to be looked for.
+    gc.freeze()
     run_until_stopped(main)
 
 

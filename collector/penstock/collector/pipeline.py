@@ -26,8 +26,9 @@ from penstock.collector.quarantine import Again, Quarantine, Refusal
 from penstock.collector.spool import Unit
 from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
 from penstock.collector.taps import Taps
+from penstock.collector.transforms.arrival import Arrival, Outcome
 from penstock.collector.transforms.event import Ending
-from penstock.collector.transforms.graph import Arrival, Graph, Outcome
+from penstock.collector.transforms.graph import Graph
 from penstock.collector.verdicts import Known
 from penstock.service.clock import Clock
 

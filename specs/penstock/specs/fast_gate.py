@@ -14,8 +14,11 @@ Without msgspec (extra ``collector``) every line takes the slow path.
 """
 
 import logging
-from collections.abc import Callable
-from functools import cache, lru_cache
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache, partial
+from itertools import chain, repeat
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
@@ -66,6 +69,7 @@ class Accepted(NamedTuple):
 
 
 Judge = Callable[[bytes], Accepted | None]
+JudgeAll = Callable[[Sequence[bytes]], list[Accepted] | None]
 
 
 def accept(line: bytes) -> Accepted | None:
@@ -76,11 +80,25 @@ def accept(line: bytes) -> Accepted | None:
     end = line.find(b",", line.find(b",") + 1)
     if not 0 < end <= _MEMO_BYTES_MAX:
         return None
-    judge = _judge_of(line[:end])
+    judge, judge_all = _judges_of(line[:end])
     if len(_heads) >= _MEMOS_MAX:
         _heads.clear()
-    _heads[line[:_HEAD_BYTES]] = (line[: end + 1], judge)
+    _heads[line[:_HEAD_BYTES]] = (line[: end + 1], judge, judge_all)
     return judge(line)
+
+
+def accept_all(lines: Sequence[bytes]) -> list[Accepted] | None:
+    """The verdicts on lines of one spec, all of them right beyond doubt.
+
+    What `accept` says of each, for two thirds of its time.
+
+    Returns:
+        None when one of them is not, or they are of several specs: each is to be judged by itself.
+    """
+    if not lines or accept(lines[0]) is None:
+        return None
+    head, _, judge_all = _heads[lines[0][:_HEAD_BYTES]]
+    return judge_all(lines) if all(map(methodcaller("startswith", head), lines)) else None
 
 
 def _judge(  # noqa: C901 - what is in its closure is one path, and every call on it costs
@@ -101,9 +119,7 @@ def _judge(  # noqa: C901 - what is in its closure is one path, and every call o
     def judge(line: bytes) -> Accepted | None:
         try:
             record = decode(line)
-            resource = bytes(record.resource)
-            memo = _known_resource if len(resource) <= _MEMO_BYTES_MAX else _read_resource
-            service, keys = memo(resource)
+            service, keys = _resource_of(bytes(record.resource))
             for rule in rules:
                 rule(record)
             values = astuple(record)
@@ -131,6 +147,66 @@ def _judge(  # noqa: C901 - what is in its closure is one path, and every call o
     return judge
 
 
+def _judge_all(decoder: "Decoder", kind: str, schema: str, *, exact: bool) -> JudgeAll:
+    """The function that judges many lines of one spec: `_judge`'s rules, each for all of them.
+
+    A line has at least as many colons as keys. So if all lines together have as many colons as
+    keys, each line has, and one comparison finds that no key is there twice or unknown. The same is
+    true of the ends of keys, and of ids and their digits.
+    """
+    decode, ids, rules = decoder.decode, decoder.ids, decoder.rules
+    flat, nested, severity = decoder.flat, decoder.nested, decoder.severity
+    astuple, unset = msgspec.structs.astuple, msgspec.UNSET
+    resource_of, time_of = attrgetter("resource"), attrgetter("time_unix_nano")
+    attributes_of = attrgetter("attributes")
+    make = partial(tuple.__new__, Accepted)
+
+    if decoder.own is not None:
+        rules = (*rules, _fields_of_its_own(decoder.own))
+
+    def judge_all(lines: Sequence[bytes]) -> list[Accepted] | None:
+        try:
+            records = [*map(decode, lines)]
+            resources = [*map(bytes, map(resource_of, records))]
+            known = {text: _resource_of(text) for text in set(resources)}
+            for rule in rules:
+                deque(map(rule, records), maxlen=0)
+            tuples = [*map(astuple, records)]
+            digits = "".join(filter(None, chain.from_iterable(map(ids, tuples))))
+            if bytes.fromhex(digits).hex() != digits:
+                return None
+        except (ValueError, RecursionError):
+            return None
+        keys = sum(known[text][1] * count for text, count in Counter(resources).items())
+        values = [*chain.from_iterable(tuples)]
+        for position, count in nested:
+            keys += sum(map(count, filter(None, map(itemgetter(position), tuples))))
+        for position in flat:
+            found = filter(None, map(itemgetter(position), tuples))
+            values.extend(chain.from_iterable(map(astuple, found)))
+        colons = b"".join(lines).count(b":")
+        if keys + len([*filter(None, values)]) != colons:
+            keys += len(values) - values.count(None) - values.count(unset)
+            if keys != colons and (
+                keys != sum(map(key_ends, lines)) or any(map(_has_odd_blank, lines))
+            ):
+                return None
+        services = [known[text][0] for text in resources]
+        names = [tuple(each or ()) for each in map(attributes_of, records)]
+        times, severities = map(time_of, records), map(severity, records)
+        return [
+            *map(
+                make,
+                zip(
+                    repeat(kind), repeat(schema), services, times, severities,
+                    repeat(0), repeat(exact), names, strict=False,
+                ),
+            )
+        ]  # fmt: skip
+
+    return judge_all
+
+
 def _fields_of_its_own(own: Any) -> Callable[[Any], None]:
     """A specialised spec's fields, which lie among the attributes, as a rule."""
 
@@ -140,8 +216,8 @@ def _fields_of_its_own(own: Any) -> Callable[[Any], None]:
     return rule
 
 
-def _never(_line: bytes) -> None:
-    """Pydantic must judge the line."""
+def _never(_line: object) -> None:
+    """Pydantic must judge the line, or the lines."""
 
 
 def slow_specs() -> dict[str, str]:
@@ -153,33 +229,36 @@ _SLOW: Final[dict[str, str]] = {}
 
 
 @lru_cache(maxsize=_MEMOS_MAX)
-def _judge_of(prefix: bytes) -> Judge:
-    """Who judges a line that begins so; `_never` unless that says schema and kind, no more."""
+def _judges_of(prefix: bytes) -> tuple[Judge, JudgeAll]:
+    """Who judges lines that begin so; `_never` unless that says schema and kind, no more."""
     if not AVAILABLE:
-        return _never
+        return _never, _never
     discover()
     try:
         head = msgspec.json.decode(prefix + b"}", type=dict[str, str])
         schema, kind = head["schema"], head["kind"]
         resolution = resolve(schema, kind)
     except (ValueError, KeyError, RecursionError, RefusedSpecError):
-        return _never
+        return _never, _never
     model = resolution.model
     if len(head) != 2 or model is None or model.model_fields["kind"].default != kind:
-        return _never
+        return _never, _never
     decoder = _decoder_of(model)
-    return _never if decoder is None else _judge(decoder, kind, schema, exact=resolution.exact)
+    if decoder is None:
+        return _never, _never
+    found = (decoder, kind, schema)
+    return _judge(*found, exact=resolution.exact), _judge_all(*found, exact=resolution.exact)
 
 
-_heads: Final[dict[bytes, tuple[bytes, Judge]]] = {}
-"""By a line's first bytes how the last such line began, up to its second comma, and its judge: to
+_heads: Final[dict[bytes, tuple[bytes, Judge, JudgeAll]]] = {}
+"""By a line's first bytes how the last such line began, up to its second comma, and its judges: to
 compare the beginning is quicker than to look for the comma. Where several specs begin alike, as
 long names do, the comma is looked for."""
 
 
 def _forget() -> None:
     _heads.clear()
-    _judge_of.cache_clear()
+    _judges_of.cache_clear()
 
 
 on_register(_forget)
@@ -236,6 +315,11 @@ def _read_resource(text: bytes) -> tuple[str, int]:
 
 
 _known_resource: Final = lru_cache(maxsize=_MEMOS_MAX)(_read_resource)
+
+
+def _resource_of(text: bytes) -> tuple[str, int]:
+    """What `_read_resource` says, remembered where that takes little room."""
+    return _known_resource(text) if len(text) <= _MEMO_BYTES_MAX else _read_resource(text)
 
 
 @cache

@@ -7,8 +7,10 @@ values. Most lines are right and leave by the fast path (`penstock.specs.fast_ga
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import methodcaller
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,13 +20,15 @@ from penstock.specs.codec import explain, lift
 from penstock.specs.discovery import discover
 from penstock.specs.envelope import AT_EDGE, Record
 from penstock.specs.errors import RefusedRecordError, RefusedSpecError
-from penstock.specs.fast_gate import Accepted, accept, key_ends, read_attached
+from penstock.specs.fast_gate import Accepted, accept, accept_all, key_ends, read_attached
 from penstock.specs.kinds import BASE_MODELS, WIRE_REQUIRED
 from penstock.specs.limits import DEPTH_MAX, RECORD_BYTES_MAX
 from penstock.specs.log_record import DEFAULT_SEVERITY, FAILED_SEVERITY
 from penstock.specs.upcasts import upcast_record
 from penstock.specs.versions import resolve
 
+_ATTACHED: Final = (b'"resource"', b'"observed_time_unix_nano"', b"\\u")
+"""Without these a line has nothing that is attached to others, not even under an escaped name."""
 _SPACED_COLON: Final = re.compile(rb'"[ \t\r\n]+:')
 
 
@@ -51,6 +55,16 @@ def check_line(line: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Accepted | 
     if len(line) <= bytes_max and (accepted := accept(line)) is not None:
         return accepted
     return check_slowly(line, bytes_max=bytes_max)
+
+
+def check_together(lines: Sequence[bytes]) -> list[Accepted] | None:
+    """The verdicts on lines of one spec, if all of them are records; else each is to be checked.
+
+    It never says of a line what `check_line` does not, and takes less time.
+    """
+    if not lines or max(map(len, lines)) > RECORD_BYTES_MAX:
+        return None
+    return accept_all(lines)
 
 
 def check_slowly(line: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Accepted | Rejected:
@@ -87,6 +101,20 @@ def attach(line: bytes, resource_json: bytes, observed_ns: int | None = None) ->
     head = body[:-1].rstrip()
     comma = b"" if head == b"{" else b","
     return head + comma + b",".join(added) + b"}"
+
+
+def attach_all(lines: Sequence[bytes], resource_json: bytes, observed_ns: int) -> Sequence[bytes]:
+    """`attach` for lines that came together; most have neither field, and are looked at at once."""
+    text = b"\n".join(lines)
+    alike = (
+        not any(mark in text for mark in _ATTACHED)
+        and all(map(methodcaller("startswith", b'{"'), lines))
+        and all(map(methodcaller("endswith", b"}"), lines))
+    )
+    if not alike:
+        return [attach(line, resource_json, observed_ns) for line in lines]
+    added = b',"resource":%b,"observed_time_unix_nano":%d}' % (resource_json, observed_ns)
+    return [line[:-1] + added for line in lines]
 
 
 def _parse(line: bytes, bytes_max: int) -> dict[str, Any]:
@@ -266,7 +294,7 @@ def _has_duplicate_key(line: bytes) -> bool:
 
 def _attached(line: bytes) -> tuple[bool, bool]:
     """Whether the object has a resource and a time of arrival at its top level."""
-    if b'"resource"' in line or b'"observed_time_unix_nano"' in line or b"\\u" in line:
+    if any(mark in line for mark in _ATTACHED):
         try:
             return read_attached(line)
         except (ValueError, RecursionError):

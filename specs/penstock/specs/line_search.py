@@ -42,10 +42,15 @@ class LineSearch:
             keys: With quotes around them.
             values: Also whether one of the detectors' patterns can be in one of its texts.
         """
+        showing = self.showing(keys, values=values)
+        return bool(showing) and line in showing
+
+    def showing(self, keys: tuple[bytes, ...], *, values: bool) -> Collection[bytes]:
+        """The lines that `shows` is true of."""
         showing = self._showing.get((keys, values))
         if showing is None:
             showing = self._showing[keys, values] = self._search(_automaton(keys, values=values))
-        return bool(showing) and line in showing
+        return showing
 
     def _search(self, automaton: Any) -> Collection[bytes]:
         """The lines that hold a sign, each looked at up to its first."""

@@ -4,7 +4,7 @@ Where a record is emitted and at the collector alike. A plan is compiled for eac
 record without anything to do comes back as the very object that was given.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -106,6 +106,18 @@ class Scrubber:
             return False
         plan = _plan_of(accepted.schema, accepted.kind, self._actions)
         return not search.shows(line, plan.keys, values=self._values)
+
+    def are_clean(self, accepted: Sequence[Accepted], search: "LineSearch") -> bool:
+        """Whether `is_clean` is true of all lines of a search.
+
+        Args:
+            accepted: The gate's verdicts on them.
+            search: Of these lines and no others.
+        """
+        if any(map(suspect_names, {one.names for one in accepted})):
+            return False
+        plans = {_plan_of(one, kind, self._actions).keys for one, kind in _specs_of(accepted)}
+        return not any(search.showing(keys, values=self._values) for keys in plans)
 
     def scrub(self, fields: dict[str, Any]) -> dict[str, Any]:
         """A record's JSON object, scrubbed; the object itself is not changed.
@@ -222,6 +234,11 @@ class Scrubber:
             return member
         judged = self._detect(attributes, frozenset())
         return member if judged is attributes else {**member, "attributes": judged}
+
+
+def _specs_of(accepted: Sequence[Accepted]) -> set[tuple[str, str]]:
+    """Schema and kind of each, once."""
+    return {(one.schema, one.kind) for one in accepted}
 
 
 @lru_cache(maxsize=1024)

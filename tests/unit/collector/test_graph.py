@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.collector.core.ledger import Ledger
+from penstock.collector.transforms.arrival import Outcome
 from penstock.collector.transforms.event import Ending
-from penstock.collector.transforms.graph import Outcome
 from penstock.collector.transforms.wiring import WiringError
 from tests.support.collector_graph import delivered, graph_of, log, process, total
 

@@ -22,6 +22,7 @@ from pydantic_core import from_json
 
 from penstock.collector.core.batch import Batch
 from penstock.collector.decode.units import REASON_MAX
+from penstock.collector.transforms.arrival import Arrival, Outcome, Refused, judged_together
 from penstock.collector.transforms.event import (
     PASS,
     Creating,
@@ -39,48 +40,6 @@ from penstock.specs.line_search import LineSearch
 from penstock.specs.scrub import Scrubber
 from penstock.specs.subjects import subject_of
 from penstock.specs.wire import encode_json
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """Record lines of one source, as `penstock.collector.pipeline.Chunk` has them."""
-
-    source: str
-    start: int
-    sequences: Sequence[int]
-    lines: Sequence[bytes]
-    resource: bytes
-    observed_ns: int
-    verdicts: Sequence[Accepted | None] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A line for quarantine, as it came."""
-
-    sequence: int
-    reason: str
-    line: bytes
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of an arrival's records and of the copies that were made of them.
-
-    Attributes:
-        batches: By subject, and which of a record's copies for that subject it is.
-        ended: How many went no further, and why.
-        copies: Records besides those that arrived.
-        scrubbed: Records that had something sensitive taken out.
-        pause_ns: How long the source must wait before it gives more.
-    """
-
-    batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
-    refused: list[Refused] = field(default_factory=list)
-    ended: Counter[Ending] = field(default_factory=Counter)
-    copies: int = 0
-    scrubbed: int = 0
-    pause_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -174,33 +133,59 @@ class Graph:
 
     def _pass_on(self, arrival: Arrival, outcome: Outcome) -> None:
         """The collector's hottest path: lines are judged and go on as they came."""
-        resource, observed_ns, start = arrival.resource, arrival.observed_ns, arrival.start
-        prefix, batches = self._prefix, outcome.batches
         scrubber, search = self._scrubber, self._search(arrival)
-        verdicts = arrival.verdicts or repeat(None, len(arrival.lines))
-        for sequence, line, known in zip(arrival.sequences, arrival.lines, verdicts, strict=True):
+        whole, verdicts = judged_together(arrival)
+        if verdicts and self._pass_on_alike(arrival, whole, verdicts, search, outcome):
+            return
+        known = verdicts or arrival.verdicts or repeat(None, len(whole))
+        for sequence, line, complete, verdict in zip(
+            arrival.sequences, arrival.lines, whole, known, strict=True
+        ):
             try:
-                complete = attach(line, resource, observed_ns) if resource and not known else line
-                verdict = known or check_line(complete)
-                if isinstance(verdict, Rejected):
-                    outcome.refused.append(Refused(sequence, _reason(verdict), line))
+                found = verdict or check_line(complete)
+                if isinstance(found, Rejected):
+                    outcome.refused.append(Refused(sequence, _reason(found), line))
                     continue
                 treated = complete
-                if scrubber is not None and not scrubber.is_clean(line, verdict, search):
+                if scrubber is not None and not scrubber.is_clean(line, found, search):
                     treated = scrubber.scrub_line(complete)
             except Exception as error:  # noqa: BLE001 - the next record goes on
                 outcome.refused.append(Refused(sequence, _failure(error), line))
                 continue
             if treated is not complete:
                 outcome.scrubbed += 1
-            key = (subject_of(verdict.kind, verdict.service, prefix), 0)
-            batch = batches.get(key)
+            key = (subject_of(found.kind, found.service, self._prefix), 0)
+            batch = outcome.batches.get(key)
             if batch is None:
-                batch = batches[key] = Batch(start)
+                batch = outcome.batches[key] = Batch(arrival.start)
             batch.sequences.append(sequence)
-            batch.timestamps.append(verdict.time_unix_nano)
+            batch.timestamps.append(found.time_unix_nano)
             batch.lines.append(treated)
             batch.size += len(treated)
+
+    def _pass_on_alike(
+        self,
+        arrival: Arrival,
+        whole: Sequence[bytes],
+        verdicts: Sequence[Accepted],
+        search: LineSearch,
+        outcome: Outcome,
+    ) -> bool:
+        """Put records of one subject into their batch if nothing is to be taken out of any."""
+        origins = {(one.kind, one.service) for one in verdicts}
+        if len(origins) > 1 or not (
+            self._scrubber is None or self._scrubber.are_clean(verdicts, search)
+        ):
+            return False
+        (origin,) = origins
+        outcome.batches[subject_of(*origin, self._prefix), 0] = Batch(
+            arrival.start,
+            [*arrival.sequences],
+            [one.time_unix_nano for one in verdicts],
+            [*whole],
+            sum(map(len, whole)),
+        )
+        return True
 
     def _search(self, arrival: Arrival) -> LineSearch:
         return LineSearch(() if self._scrubber is None else arrival.lines)
