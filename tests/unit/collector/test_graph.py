@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.collector.core.ledger import Ledger
-from penstock.collector.transforms.arrival import Outcome
+from penstock.collector.transforms.arrival import Arrival, Outcome
 from penstock.collector.transforms.event import Ending
 from penstock.collector.transforms.wiring import WiringError
-from tests.support.collector_graph import delivered, graph_of, log, process, total
+from penstock.specs import Accepted, check_line
+from tests.support.collector_graph import RESOURCE, delivered, graph_of, log, process, total
 
 HUGE = log()[:-1] + b',"unknown":1180591620717411303424}'
 FILTER: dict[str, Any] = {"type": "filter", "where": "true"}
@@ -224,3 +225,44 @@ def test_a_transform_that_fails_stops_no_other_record() -> None:
         "transform a: failed with ZeroDivisionError; this is a bug in Penstock",
         "bad_kind",
     ]
+
+
+def parts_of(outcome: Outcome) -> tuple[list[tuple[str, dict[str, Any]]], list[str], int]:
+    return delivered(outcome), [one.reason for one in outcome.refused], outcome.scrubbed
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                log(), log("to a@example.com"), log("x", resource={"service.name": "cart"}), b"{",
+                log("x", newer=1), log("x", attributes={"password": "p"}), HUGE,
+            ]
+        ),
+        max_size=5,
+    )
+)  # fmt: skip
+def test_records_that_come_together_fare_as_each_alone(lines: list[bytes]) -> None:
+    graph = graph_of({})
+    together = process(graph, *lines)
+    each = [process(graph, line, first=number) for number, line in enumerate(lines, 1)]
+    found, reasons, scrubbed = parts_of(together)
+    expected = [parts_of(one) for one in each]
+    assert sorted(map(repr, found)) == sorted(repr(one) for part in expected for one in part[0])
+    assert sorted(reasons) == sorted(reason for part in expected for reason in part[1])
+    assert scrubbed == sum(part[2] for part in expected)
+    for batch in together.batches.values():
+        assert batch.size == sum(map(len, batch.lines))
+        assert batch.sequences == sorted(batch.sequences)
+
+
+def test_verdicts_that_are_known_of_some_lines_hold_for_these() -> None:
+    graph = graph_of({})
+    whole = log(resource={"service.name": "cart"})
+    verdict = check_line(whole)
+    assert isinstance(verdict, Accepted)
+    for lines, verdicts in (([whole, log()], [verdict, None]), ([whole, whole], [verdict] * 2)):
+        arrival = Arrival("app", 0, [1, 2], lines, RESOURCE, 5, verdicts)
+        outcome = graph.process(arrival, 0)
+        assert total(outcome) == 2
+        assert not outcome.refused

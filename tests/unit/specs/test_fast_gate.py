@@ -16,7 +16,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from penstock.specs import Accepted, Event, Rejected, attach, check_line, encode, slow_specs
 from penstock.specs.envelope import Rule
 from penstock.specs.fast_gate import _HEAD_BYTES, accept, key_ends
-from penstock.specs.gate import check_slowly
+from penstock.specs.gate import check_slowly, check_together
+from penstock.specs.limits import RECORD_BYTES_MAX
 from penstock.specs.scalars import Text, no_integer
 from tests.unit.specs import records
 
@@ -136,6 +137,51 @@ def test_fast_verdict_is_pydantics_on_mutated_records(name: str) -> None:
     assert fast > right * 0.4, "hardly any good line takes the fast path"
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_lines_judged_together_get_the_verdicts_that_each_gets(name: str) -> None:
+    dice = random.Random(f"{name}-{SEED}")
+    record = KINDS[name]()
+    together = alone = 0
+    for number in range(LINES // 5):
+        lines = [text_of(record, dice) for _ in range(dice.choice((1, 2, 7)))]
+        if dice.random() < 0.7:
+            lines[dice.randrange(len(lines))] = mutated(record, dice)
+        expected = [check_slowly(line) for line in lines]
+        found = check_together(lines)
+        assert found is None or found == expected, (number, lines)
+        together += found is not None
+        alone += found is None and all(isinstance(one, Accepted) for one in expected)
+    assert together > LINES // 5 * 0.1, "hardly any lines are judged together"
+    assert alone, "all right lines were judged together: what is left to pydantic is not tried"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(b'"trace_flags":1,"trace_flags":1', b'"trace_flags":1', id="a key twice"),
+        pytest.param(b'"trace_flags":1,"newer":1', b'"trace_flags":null', id="an unknown key"),
+        pytest.param(b'"trace_flags":1}', b'"trace_flags":1', id="an end in the middle"),
+        pytest.param(b'"trace_flags":1,"scope":""', b'"trace_flags":0', id="zero and empty"),
+    ],
+)
+def test_no_line_makes_up_for_another(first: bytes, second: bytes) -> None:
+    good = json.dumps(records.log(), separators=(",", ":")).encode()
+    lines = [good.replace(b'"trace_flags":1', part, 1) for part in (first, second)]
+    assert lines[0] != good
+    found = check_together(lines)
+    assert found is None or found == [check_line(line) for line in lines]
+    assert check_together([good, good]) == [check_line(good)] * 2
+
+
+def test_lines_of_two_specs_and_lines_that_are_too_long_are_not_judged_together() -> None:
+    line = json.dumps(records.log(), separators=(",", ":")).encode()
+    other = json.dumps(records.span(), separators=(",", ":")).encode()
+    assert check_together([line, other]) is None
+    assert check_together([]) is None
+    huge = line[:-1] + b" " * RECORD_BYTES_MAX + b"}"
+    assert check_together([line, huge]) is None
+
+
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_good_line_takes_the_fast_path(make: Callable[..., dict[str, Any]]) -> None:
     line = json.dumps(make(), separators=(",", ":")).encode()
@@ -198,6 +244,7 @@ def test_what_is_not_plainly_right_is_left_to_pydantic(
     line = good.replace(old, new, 1)
     assert line != good
     assert accept(line) is None
+    assert check_together([good, line]) is None
     verdict = check_line(line)
     assert (verdict.reason if isinstance(verdict, Rejected) else "accepted") == expected
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.specs import Accepted, Event, Rejected, attach, check_line, encode
+from penstock.specs.gate import attach_all
 from tests.unit.specs import records
 
 
@@ -193,6 +194,31 @@ def test_attach_sees_a_key_that_is_written_with_escapes() -> None:
 @pytest.mark.parametrize("line", [b"", b"hello", b"[1]", b"{"])
 def test_attach_leaves_what_is_no_object_to_the_gate(line: bytes) -> None:
     assert reason(attach(line, b"{}", 1)) in {"not_json", "not_an_object"}
+
+
+BARE = line_of({key: value for key, value in records.log().items() if key != "resource"})
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                BARE, GOOD, BARE + b" ", b" " + BARE, BARE[:-1] + b" }", b"{ }", b"{}", b"", b"[1]",
+                b"hello", b"{", BARE.replace(b"order", b'\\"resource\\"'),
+                GOOD.replace(b'"resource"', b'"\\u0072esource"'),
+                BARE[:-1] + b',"observed_time_unix_nano":5}',
+            ]
+        ),
+        max_size=4,
+    )
+)  # fmt: skip
+def test_attached_together_lines_say_what_each_says(lines: list[bytes]) -> None:
+    resource = b'{"service.name":"cart"}'
+    found = attach_all(lines, resource, 17)
+    for line, whole in zip(lines, found, strict=True):
+        expected = attach(line, resource, 17)
+        assert check_line(whole) == check_line(expected)
+        assert whole.replace(b" ", b"") == expected.replace(b" ", b"")
 
 
 def test_attach_to_an_empty_object() -> None:

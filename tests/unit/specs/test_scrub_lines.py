@@ -86,6 +86,23 @@ def test_lines_that_are_not_taken_apart_have_nothing_to_scrub(
             assert scrubber.scrub_line(line) is line
 
 
+@given(st.lists(TEXTS, min_size=1, max_size=3), st.lists(NAMES, max_size=2))
+def test_lines_are_clean_together_if_each_is_alone(texts: list[str], names: list[str]) -> None:
+    scrubber = Scrubber(KEY)
+    found = [
+        json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+        for text in texts
+        for record in all_kinds(
+            {"text": text, "attributes": dict.fromkeys(names, 1), "context": {}}
+        )
+    ]
+    judged = [(line, check_line(line)) for line in found]
+    right = [(line, verdict) for line, verdict in judged if isinstance(verdict, Accepted)]
+    search = LineSearch([line for line, _ in right])
+    alone = [scrubber.is_clean(line, verdict, search) for line, verdict in right]
+    assert scrubber.are_clean([verdict for _, verdict in right], search) is all(alone)
+
+
 def usual_line() -> bytes:
     usual = {**records.log(), "context": {"request.id": "r-1"}}
     return json.dumps(usual, separators=(",", ":")).encode()
