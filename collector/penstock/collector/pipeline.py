@@ -182,7 +182,9 @@ class Pipeline:
 
 
 def _known(unit: Unit, decoded: Decoded) -> Known:
-    """The verdicts on a unit's lines; none when they are not known of each."""
+    """The verdicts on a unit's lines; none when they are not known."""
+    if decoded.verdicts:
+        return decoded.verdicts
     if len(unit.verdicts) != decoded.count:
         return ()
     return [unit.verdicts[index] for index in decoded.indexes]

@@ -14,7 +14,7 @@ from typing import Protocol
 import orjson
 
 from penstock.collector.core.inflate import unzstd
-from penstock.collector.core.kinds import URGENT, Kind, Sorted, sort_lines
+from penstock.collector.core.kinds import KINDS, URGENT, Kind, Sorted, sort_lines
 from penstock.collector.core.unix_framing import BATCH_VERSION, decode_batch_header
 from penstock.collector.errors import (
     RemoteProtocolError,
@@ -97,6 +97,9 @@ class Spools:
 
 def take_apart(unit: Unit) -> list[Unit]:
     """A unit by its records' urgency, with their kind; the urgent part first."""
+    kinds = [KINDS[one.kind] for one in unit.verdicts if one is not None]
+    if kinds and len(kinds) == len(unit.verdicts) and URGENT.isdisjoint(kinds):
+        return [dataclasses.replace(unit, kind=kinds[0])]
     if unit.format == "ndjson":
         found = sort_lines(unit.payload)
         if found.rest and found.urgent and "refused" in unit.meta:  # it counts lines

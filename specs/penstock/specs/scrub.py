@@ -107,17 +107,28 @@ class Scrubber:
         plan = _plan_of(accepted.schema, accepted.kind, self._actions)
         return not search.shows(line, plan.keys, values=self._values)
 
-    def are_clean(self, accepted: Sequence[Accepted], search: "LineSearch") -> bool:
-        """Whether `is_clean` is true of all lines of a search.
+    def suspects(
+        self, lines: Sequence[bytes], accepted: Sequence[Accepted], search: "LineSearch"
+    ) -> list[int]:
+        """Places of those of many lines that `is_clean` is not true of.
 
         Args:
+            lines: With their resources or without.
             accepted: The gate's verdicts on them.
-            search: Of these lines and no others.
+            search: Of them.
         """
-        if any(map(suspect_names, {one.names for one in accepted})):
-            return False
+        names = {found for found in {one.names for one in accepted} if suspect_names(found)}
         plans = {_plan_of(one, kind, self._actions).keys for one, kind in _specs_of(accepted)}
-        return not any(search.showing(keys, values=self._values) for keys in plans)
+        showing: set[bytes] = set()
+        for keys in plans:
+            showing.update(search.showing(keys, values=self._values))
+        if not names and not showing:  # as of most
+            return []
+        return [
+            place
+            for place, (line, one) in enumerate(zip(lines, accepted, strict=True))
+            if line in showing or one.names in names
+        ]
 
     def scrub(self, fields: dict[str, Any]) -> dict[str, Any]:
         """A record's JSON object, scrubbed; the object itself is not changed.

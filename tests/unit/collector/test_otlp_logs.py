@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-from penstock.collector.decode import otlp_logs
+from penstock.collector.decode import otlp_logs, shapes
 from penstock.collector.decode.otlp_logs import map_logs
 from penstock.collector.decode.otlp_messages import LOGS, Encoding, decode_request
 from penstock.collector.decode.otlp_packed import unpack_records
@@ -191,7 +191,7 @@ def test_of_records_of_one_shape_the_first_is_judged(monkeypatch: pytest.MonkeyP
         judged.append(line)
         return check_line(line)
 
-    monkeypatch.setattr(otlp_logs, "check_line", judge)
+    monkeypatch.setattr(shapes, "check_line", judge)
     found = list(map_logs(request.SerializeToString(), DEFAULT, 99))
     assert len(judged) == 4
     lines = [line for line, _ in found if isinstance(line, bytes)]
@@ -205,7 +205,7 @@ def test_what_the_gate_refuses_of_a_shape_is_known_of_no_other(
     records = request.resource_logs.add().scope_logs.add().log_records
     for _ in range(3):
         records.add(time_unix_nano=5).body.string_value = "x"
-    monkeypatch.setattr(otlp_logs, "check_line", lambda _: Rejected("bad_schema"))
+    monkeypatch.setattr(shapes, "check_line", lambda _: Rejected("bad_schema"))
     found = list(map_logs(request.SerializeToString(), DEFAULT, 99))
     assert [verdict for _, verdict in found] == [None] * 3
 

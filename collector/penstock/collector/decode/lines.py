@@ -5,28 +5,30 @@ loggers write it (ours included), is taken apart instead: the level becomes the 
 or message the body, the timestamp the time, all else attributes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import orjson
 
-from penstock.collector.core.times import iso_time_ns
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.severity import INFO, severity
+from penstock.collector.decode.shapes import (
+    BODY_KEYS,
+    LEVEL_KEYS,
+    TELLING,
+    TIME_KEYS,
+    Made,
+    ShapedEvents,
+    take_field,
+    time_of,
+)
 from penstock.specs.fast_gate import Accepted
 from penstock.specs.gate import check_line
 from penstock.specs.limits import ATTRIBUTES_MAX, RECORD_BYTES_MAX, STRING_CHARACTERS_MAX
 
-T = TypeVar("T")
-_LEVEL_KEYS: Final = ("level", "severity", "log.level", "levelname", "lvl")
-_TIME_KEYS: Final = ("timestamp", "time", "@timestamp", "ts")
-_BODY_KEYS: Final = ("event", "message", "msg", "log")
-_TELLING: Final = frozenset((*_LEVEL_KEYS, *_TIME_KEYS))
-"""One of these makes a JSON object a structured event."""
 _PLAIN_BYTES_MAX: Final = 16 * 1024
 """Of a line; escaped, it may become six times as long, and still be within the bounds of a body."""
-_YEAR_2200_S: Final = 7_258_118_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,33 +79,39 @@ def decode_line(
     return _encode(_text_record(body, context.resource, attributes, time_ns, now_ns))
 
 
-class TextLines:
-    """Plain lines of one source or file, read at one time: records that differ in their body only.
+class PlainLines:
+    """Lines of one source or file, read at one time: those that need no look of their own.
 
-    That alone is made for each, and one of them is judged for all: what the gate says of it, it
-    says of each whose body is text of bounded length.
-
-    Attributes:
-        verdict: The gate's; None when it refuses them, and each is for it to judge.
+    Plain text makes records that differ in their body only. That alone is made for each, and one of
+    them is judged for all: what the gate says of it, it says of each whose body is text of bounded
+    length. Structured lines are made and judged by their shape.
     """
 
     def __init__(self, context: LineContext, now_ns: int) -> None:
         empty = _encode(_text_record("", context.resource, context.attributes, now_ns, now_ns))
         self._before, _, self._after = empty.partition(b'""')  # the first empty text is the body
-        self.verdict: Accepted | None = None
+        self._verdict: Accepted | None = None
         verdict = check_line(empty)
         if isinstance(verdict, Accepted) and len(empty) < RECORD_BYTES_MAX // 2:
-            self.verdict = verdict
+            self._verdict = verdict
+        self._events = ShapedEvents(context.resource, context.attributes, now_ns, timed=False)
 
-    def decode(self, line: bytes) -> bytes | None:
-        """The record of a line; None when it is another than `verdict` holds for."""
-        if self.verdict is None or len(line) > _PLAIN_BYTES_MAX or line.startswith(b"{"):
+    def make(self, line: bytes) -> Made | None:
+        """The record of a line, with the gate's verdict; None when it takes a look of its own.
+
+        It does when it is longer, not UTF-8, or not plain in another way; `decode_line` reads all.
+        """
+        if line.startswith(b"{"):
+            fields = _structured(line)
+            if fields is not None:
+                return self._events.make(fields)
+        if self._verdict is None or len(line) > _PLAIN_BYTES_MAX:
             return None
         try:
             body = orjson.dumps(line.decode())
         except UnicodeDecodeError:
             return None
-        return self._before + body + self._after
+        return self._before + body + self._after, self._verdict
 
 
 def _text_record(
@@ -143,12 +151,12 @@ def log_record(  # noqa: PLR0913 - what is known of an event
         written_ns: The time when neither says it; else when it was read.
         body: The body when the event has no message.
     """
-    level = _take(fields, _LEVEL_KEYS, severity) or INFO
+    level = take_field(fields, LEVEL_KEYS, severity) or INFO
     if time_ns is None:
-        time_ns = _take(fields, _TIME_KEYS, time_of)
+        time_ns = take_field(fields, TIME_KEYS, time_of)
     if time_ns is None:
         time_ns = now_ns if written_ns is None else written_ns
-    message = _take(fields, _BODY_KEYS, _message)
+    message = take_field(fields, BODY_KEYS, _message)
     text = _clean(message or body)
     if len(text) > STRING_CHARACTERS_MAX:
         attributes = {**attributes, "log.record.truncated": True}
@@ -186,31 +194,11 @@ def _structured(line: bytes) -> dict[str, Any] | None:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    return None if _TELLING.isdisjoint(fields) else fields
-
-
-def _take(fields: dict[str, Any], keys: tuple[str, ...], read: Callable[[object], T]) -> T | None:
-    """Remove the first of the keys whose value can be read, and return what was read."""
-    for key in keys:
-        if key in fields and (found := read(fields[key])) is not None:
-            del fields[key]
-            return found
-    return None
+    return None if TELLING.isdisjoint(fields) else fields
 
 
 def _message(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def time_of(value: object) -> int | None:
-    """ISO 8601 text, or seconds since 1970 as a number; None when no record can hold it."""
-    if isinstance(value, str):
-        return iso_time_ns(value)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    if not 0 < value < _YEAR_2200_S:
-        return None
-    return int(value) * 1_000_000_000 + int((value % 1) * 1_000_000_000)
 
 
 def printable(path: str) -> str:

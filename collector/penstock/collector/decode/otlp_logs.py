@@ -21,15 +21,14 @@ from penstock.collector.decode.otlp_messages import LOGS, as_json, parse_request
 from penstock.collector.decode.otlp_packed import unpack_records
 from penstock.collector.decode.otlp_records import Lost, map_element
 from penstock.collector.decode.severity import severity
+from penstock.collector.decode.shapes import ShapeGate
 from penstock.specs.envelope import Context
 from penstock.specs.fast_gate import Accepted
-from penstock.specs.gate import check_line
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
     INT64_MAX,
     KEY_CHARACTERS_MAX,
     NAME_CHARACTERS_MAX,
-    RECORD_BYTES_MAX,
     SCOPE_CHARACTERS_MAX,
     STRING_CHARACTERS_MAX,
 )
@@ -40,15 +39,12 @@ from penstock.specs.resource import fit_and_count
 Json = dict[str, Any]
 Made = tuple[bytes | str, Accepted | None]
 """A line or what is none, and the gate's verdict where it is known."""
-Shape = tuple[tuple[str, ...] | str, ...]
-"""The names of a record's attributes, and those of its fields that not every record has."""
 
 _OWN: Final = "penstock"
 _FIELDS: Final = frozenset(
     {*RENAMED.values(), *(str(field.alias) for field in Context.model_fields.values())}
 )
 """Attributes that are fields of a record."""
-_new: Final = tuple.__new__
 _NO_TRACE: Final = bytes(16)
 _NO_SPAN: Final = bytes(8)
 _TEXTS: Final = {number: severity_text(number) for number in range(1, 25)}
@@ -98,7 +94,7 @@ class _Lines:
         own = f',"scope":{_encoded(scope[:SCOPE_CHARACTERS_MAX])}' if scope else ""
         self._end = f'{own},"resource":{resource}}}'
         self._now_ns = now_ns
-        self._verdicts: dict[Shape, Accepted] = {}
+        self._gate = ShapeGate()
 
     def make(self, record: Any) -> Made | None:
         """A record's line and verdict; None when it is not plain."""
@@ -118,22 +114,8 @@ class _Lines:
             f'"observed_time_unix_nano":{observed_ns},{level},"body":{body},'
             f'"attributes":{{{",".join(attributes.values())}}}{"".join(rare.values())}{self._end}'
         ).encode()
-        return line, self._judge(line, (tuple(attributes), *rare), time_ns, number)
-
-    def _judge(self, line: bytes, shape: Shape, time_ns: int, number: int) -> Accepted | None:
-        """The gate's verdict, as far as it is known without asking for it again."""
-        if len(line) > RECORD_BYTES_MAX:
-            return None
-        first = self._verdicts.get(shape)
-        if first is None:
-            verdict = check_line(line)
-            if isinstance(verdict, Accepted):
-                self._verdicts[shape] = verdict
-                return verdict
-            return None
-        kind, schema, service, _, _, unknown, exact, names = first
-        found = (kind, schema, service, time_ns, number, unknown, exact, names)
-        return _new(Accepted, found)
+        shape = (tuple(attributes), *rare)
+        return line, self._gate.judge(line, shape, time_ns, number)
 
 
 def _resource(message: Any, default: Mapping[str, Any]) -> str | None:

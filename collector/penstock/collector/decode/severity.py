@@ -26,7 +26,9 @@ _SYSLOG: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", 
 
 def severity(level: object) -> tuple[int, str] | None:
     """Severity number and text of a level's name; None when the name says nothing."""
-    return _LEVELS.get(level.strip().lower()) if isinstance(level, str) else None
+    if not isinstance(level, str):
+        return None
+    return _LEVELS.get(level) or _LEVELS.get(level.strip().lower())
 
 
 def severity_of_syslog(code: int) -> tuple[int, str]:

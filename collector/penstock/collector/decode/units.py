@@ -11,7 +11,8 @@ from penstock.collector.core.forward import BadEntry, Event, decode_message, mes
 from penstock.collector.core.inflate import unzstd
 from penstock.collector.core.unix_framing import decode_batch_header
 from penstock.collector.decode.journal import decode_entry
-from penstock.collector.decode.lines import LineContext, decode_line, log_record
+from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, log_record
+from penstock.collector.decode.shapes import Made, ShapedEvents
 from penstock.collector.decode.syslog import decode_syslog
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import (
@@ -20,6 +21,7 @@ from penstock.collector.limits import (
     UNIT_RECORDS_MAX,
 )
 from penstock.collector.spool import Unit
+from penstock.specs.fast_gate import Accepted
 
 REASON_MAX: Final = 200
 """Characters of a reason that an exception gave."""
@@ -44,12 +46,20 @@ class Decoded:
     Attributes:
         resource: Of the lines that have none of their own.
         indexes: Of the lines within the unit, rising; an `Undecodable` takes up `count` of them.
+        verdicts: The gate's on the lines, where they are known; else empty.
     """
 
     resource: Mapping[str, Any] = field(default_factory=dict)
     indexes: list[int] = field(default_factory=list)
     lines: list[bytes] = field(default_factory=list)
     undecodable: list[Undecodable] = field(default_factory=list)
+    verdicts: list[Accepted | None] = field(default_factory=list)
+
+    def add(self, index: int, made: Made) -> None:
+        """Take the record that was made of what stands there."""
+        self.indexes.append(index)
+        self.lines.append(made[0])
+        self.verdicts.append(made[1])
 
     @property
     def count(self) -> int:
@@ -96,8 +106,12 @@ def _decode_unix(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
 def _decode_ndjson(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     """Record lines; some may stand for what could not be made one, with the reason in `meta`."""
     refused: dict[int, str] = dict(unit.meta.get("refused", ()))
+    lines = [line for line in unit.payload.split(b"\n") if line]
     decoded = Decoded(unit.meta.get("resource") or resource)
-    for index, line in enumerate(line for line in unit.payload.split(b"\n") if line):
+    if not refused:
+        decoded.indexes, decoded.lines = [*range(len(lines))], lines
+        return decoded
+    for index, line in enumerate(lines):
         if index in refused:
             decoded.undecodable.append(Undecodable(index, refused[index], line))
         else:
@@ -110,16 +124,20 @@ def _decode_lines(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     own = {**resource, "service.name": unit.meta["service"]}
     context = LineContext(own, unit.meta.get("attributes", {}))
     cut = frozenset(unit.meta.get("truncated", ()))
-    raw = unit.payload.split(b"\n")
-    lines = [
-        decode_line(line, context, unit.received_ns, truncated=index in cut)
-        for index, line in enumerate(raw)
-    ]
-    return Decoded({}, list(range(len(lines))), lines)
+    plain = PlainLines(context, unit.received_ns)
+    decoded = Decoded()
+    for index, raw in enumerate(unit.payload.split(b"\n")):
+        made = None if index in cut else plain.make(raw)
+        if made is None:
+            truncated = index in cut
+            made = decode_line(raw, context, unit.received_ns, truncated=truncated), None
+        decoded.add(index, made)
+    return decoded
 
 
 def _decode_forward(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     decoded = Decoded()
+    tagged: dict[str, ShapedEvents] = {}
     index = 0
     for raw in messages_in(unit.payload):
         try:
@@ -134,12 +152,13 @@ def _decode_forward(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
                 decoded.undecodable.append(Undecodable(at, event.reason, event.raw))
                 continue
             try:
-                line = _encode_event(event, unit, resource)
+                made = _plain_event(event, unit, resource, tagged)
+                if made is None:
+                    made = _encode_event(event, unit, resource), None
             except (orjson.JSONEncodeError, RecursionError) as error:
                 decoded.undecodable.append(Undecodable(at, f"forward: {error}", raw))
             else:
-                decoded.indexes.append(at)
-                decoded.lines.append(line)
+                decoded.add(at, made)
         index += len(events)
     return decoded
 
@@ -162,22 +181,40 @@ def _decode_syslog(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     return Decoded({}, list(range(len(lines))), lines)
 
 
+def _plain_event(
+    event: Event, unit: Unit, resource: Mapping[str, Any], tagged: dict[str, ShapedEvents]
+) -> Made | None:
+    """An event's record; None when it is not plain. `tagged` is what is known of each tag."""
+    if event.time_ns is None or event.metadata:
+        return None
+    known = tagged.get(event.tag)
+    if known is None:
+        own, added = _resource_of(event, unit, resource), {"fluent.tag": event.tag}
+        known = ShapedEvents(own, added, unit.received_ns, timed=True)
+        tagged[event.tag] = known
+    return known.make(event.record, time_ns=event.time_ns, body=event.tag)
+
+
 def _encode_event(event: Event, unit: Unit, resource: Mapping[str, Any]) -> bytes:
-    service = unit.meta["service"]
-    if service == "from_tag":
-        service = event.tag.partition(".")[0][:SERVICE_CHARACTERS_MAX] or "unknown"
     fields = {_key(key): value for key, value in event.record.items()}
     if event.metadata:
         fields["fluent.metadata"] = event.metadata
     record = log_record(
         fields,
         {"fluent.tag": event.tag},
-        {**resource, "service.name": service},
+        _resource_of(event, unit, resource),
         unit.received_ns,
         time_ns=event.time_ns,
         body=event.tag,
     )
     return orjson.dumps(record)
+
+
+def _resource_of(event: Event, unit: Unit, resource: Mapping[str, Any]) -> dict[str, Any]:
+    service = unit.meta["service"]
+    if service == "from_tag":
+        service = event.tag.partition(".")[0][:SERVICE_CHARACTERS_MAX] or "unknown"
+    return {**resource, "service.name": service}
 
 
 def _key(key: object) -> str:

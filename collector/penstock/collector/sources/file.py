@@ -23,7 +23,8 @@ from penstock.collector.core.files import FileState, Generations, Verdict
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.lines import Line
 from penstock.collector.courier import Courier
-from penstock.collector.decode.lines import LineContext, TextLines, decode_line, printable
+from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, printable
+from penstock.collector.decode.shapes import Made
 from penstock.collector.pipeline import Chunk, Pipeline
 from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.compressed import CompressedTail, Search
@@ -32,7 +33,6 @@ from penstock.collector.sources.source import Source
 from penstock.collector.sources.tail import Tail, look, make_tail
 from penstock.collector.sources.unpacking import Names
 from penstock.service.clock import Clock
-from penstock.specs import Accepted
 
 _SAVE_RETRY_S: Final = 1.0
 
@@ -315,8 +315,8 @@ class FileSource(Source):
             account = self._ledger[self.name]
             account.notes["lines_truncated"] += sum(line.truncated for line in lines)
             self._ledger.read(self.name, len(lines))
-            texts = TextLines(context, now_ns)
-            found = [self._decode(line, texts, context, now_ns) for line in lines]
+            plain = PlainLines(context, now_ns)
+            found = [self._decode(line, plain, context, now_ns) for line in lines]
             await self._pipeline.take(
                 Chunk(
                     origin=origin,
@@ -334,18 +334,16 @@ class FileSource(Source):
             tail.joiner.malformed = 0
         self._courier.handle(Read(origin, tail.position))
 
-    def _decode(
-        self, line: Line, texts: TextLines, context: LineContext, now_ns: int
-    ) -> tuple[bytes, Accepted | None]:
+    def _decode(self, line: Line, plain: PlainLines, context: LineContext, now_ns: int) -> Made:
         """A line as a record, and what the gate says of it, if that is known.
 
         It stays as it is when it cannot be made one, for the gate to judge.
         """
-        if not line.truncated and line.time_ns is None and not line.stream:
-            plain = texts.decode(line.text)
-            if plain is not None:
-                return plain, texts.verdict
         try:
+            if not line.truncated and line.time_ns is None and not line.stream:
+                made = plain.make(line.text)
+                if made is not None:
+                    return made
             record = decode_line(
                 line.text,
                 context,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from penstock.collector.core.batch import Batch
 from penstock.collector.transforms.event import Ending
 from penstock.specs.fast_gate import Accepted
-from penstock.specs.gate import attach, attach_all, check_together
+from penstock.specs.gate import attach_all, check_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +52,34 @@ class Outcome:
     pause_ns: int = 0
 
 
-def judged_together(arrival: Arrival) -> tuple[Sequence[bytes], Sequence[Accepted]]:
-    """Lines with what was hoisted out of them, and the verdicts on all.
+def judged_together(arrival: Arrival) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
+    """Lines with what was hoisted out of them, and the verdicts on them.
 
-    There is none where one of them must be judged by itself.
+    There is none on a line that must be judged by itself.
     """
-    lines, resource, observed_ns = arrival.lines, arrival.resource, arrival.observed_ns
-    if arrival.verdicts:
-        known = [one for one in arrival.verdicts if one is not None]
-        if len(known) == len(lines):
-            return lines, known
-        whole = [
-            line if verdict or not resource else attach(line, resource, observed_ns)
-            for line, verdict in zip(lines, arrival.verdicts, strict=True)
-        ]
-        return whole, ()
-    completed = attach_all(lines, resource, observed_ns) if resource else lines
+    lines, known = arrival.lines, arrival.verdicts or [None] * len(arrival.lines)
+    if all(known):
+        return lines, known
+    missing = [line for line, verdict in zip(lines, known, strict=True) if verdict is None]
+    whole, verdicts = _completed(missing, arrival)
+    if len(missing) == len(lines):
+        return whole, verdicts
+    others = zip(whole, verdicts, strict=True)
+    found = [
+        next(others) if verdict is None else (line, verdict)
+        for line, verdict in zip(lines, known, strict=True)
+    ]
+    return [line for line, _ in found], [verdict for _, verdict in found]
+
+
+def _completed(
+    lines: Sequence[bytes], arrival: Arrival
+) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
+    whole = lines
+    if arrival.resource:
+        whole = attach_all(lines, arrival.resource, arrival.observed_ns)
     try:
-        return completed, check_together(completed) or ()
+        verdicts = check_together(whole)
     except Exception:  # noqa: BLE001 - judged each by itself, the one that did it is found and named
-        return completed, ()
+        verdicts = None
+    return whole, verdicts or [None] * len(whole)

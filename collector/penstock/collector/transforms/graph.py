@@ -15,7 +15,6 @@ transform changed.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any
 
 from pydantic_core import from_json
@@ -135,11 +134,10 @@ class Graph:
         """The collector's hottest path: lines are judged and go on as they came."""
         scrubber, search = self._scrubber, self._search(arrival)
         whole, verdicts = judged_together(arrival)
-        if verdicts and self._pass_on_alike(arrival, whole, verdicts, search, outcome):
+        if self._pass_on_alike(arrival, whole, verdicts, search, outcome):
             return
-        known = verdicts or arrival.verdicts or repeat(None, len(whole))
         for sequence, line, complete, verdict in zip(
-            arrival.sequences, arrival.lines, whole, known, strict=True
+            arrival.sequences, arrival.lines, whole, verdicts, strict=True
         ):
             try:
                 found = verdict or check_line(complete)
@@ -167,23 +165,31 @@ class Graph:
         self,
         arrival: Arrival,
         whole: Sequence[bytes],
-        verdicts: Sequence[Accepted],
+        verdicts: Sequence[Accepted | None],
         search: LineSearch,
         outcome: Outcome,
     ) -> bool:
-        """Put records of one subject into their batch if nothing is to be taken out of any."""
-        origins = {(one.kind, one.service) for one in verdicts}
-        if len(origins) > 1 or not (
-            self._scrubber is None or self._scrubber.are_clean(verdicts, search)
-        ):
+        """Put records of one subject into their batch at once; false when each needs a look."""
+        known = [one for one in verdicts if one is not None]
+        origins = {(one.kind, one.service) for one in known}
+        if len(known) < len(verdicts) or len(origins) != 1:
             return False
+        lines, scrubbed = [*whole], 0
+        if (scrubber := self._scrubber) is not None:
+            for place in scrubber.suspects(arrival.lines, known, search):
+                try:
+                    lines[place] = scrubber.scrub_line(whole[place])
+                except Exception:  # noqa: BLE001 - the look at each refuses this one, and says why
+                    return False
+                scrubbed += lines[place] is not whole[place]
         (origin,) = origins
+        outcome.scrubbed += scrubbed
         outcome.batches[subject_of(*origin, self._prefix), 0] = Batch(
             arrival.start,
             [*arrival.sequences],
-            [one.time_unix_nano for one in verdicts],
-            [*whole],
-            sum(map(len, whole)),
+            [one.time_unix_nano for one in known],
+            lines,
+            sum(map(len, lines)),
         )
         return True
 

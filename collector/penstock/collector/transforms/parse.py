@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 from typing_extensions import override
 
 from penstock.collector.decode.attributes import flatten
-from penstock.collector.decode.lines import time_of
 from penstock.collector.decode.severity import severity
+from penstock.collector.decode.shapes import time_of
 from penstock.collector.transforms.event import PASS, Ending, Event, Refusal, Transform, Verdict
 from penstock.collector.transforms.functions import to_integer, to_real, to_text
 from penstock.collector.transforms.paths import Fields, getter
