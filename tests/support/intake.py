@@ -61,9 +61,10 @@ async def spooling(
     drop_newest: bool = True,
     clock: Clock | None = None,
     share_bytes: int = 64 * MIB,
+    spool_bytes: int = SPOOL_BYTES,
 ) -> AsyncIterator[SpoolingIntake]:
     """An intake with a small spool of its own."""
-    journal = Journal(directory / "spool", bytes_max=SPOOL_BYTES)
+    journal = Journal(directory / "spool", bytes_max=spool_bytes)
     journal.open()
     commits = asyncio.ensure_future(journal.run())
     clock = clock or SystemClock()

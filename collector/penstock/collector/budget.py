@@ -33,6 +33,7 @@ class Budget:
         self.used = 0
         self.shares: dict[str, Share] = {}
         self.tickets = itertools.count()
+        self._given: asyncio.Future[None] | None = None
 
     def share(self, source: str) -> "Share":
         """A source's part; the same one for the same name."""
@@ -52,8 +53,17 @@ class Budget:
         """Whether somebody waits for nothing but room in the whole."""
         return any(share.first_ticket() is not None for share in self.shares.values())
 
+    def given(self) -> asyncio.Future[None]:
+        """Done when something is given back next, or the bounds change."""
+        if self._given is None:
+            self._given = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._given)
+
     def grant(self) -> None:
         """Let go on who waited longest, as far as there is room."""
+        if self._given is not None:
+            self._given.set_result(None)
+            self._given = None
         while True:
             first = [(t, s) for s in self.shares.values() if (t := s.first_ticket()) is not None]
             if not first or not min(first, key=itemgetter(0))[1].let_go():
@@ -115,6 +125,27 @@ class Share:
             self._leave(waiter)
             raise
         return True
+
+    @property
+    def is_within(self) -> bool:
+        """Whether what is held is within the bounds; `grow` may have passed them."""
+        budget = self._budget
+        return self.used <= self.bytes_max and budget.used <= budget.bytes_max
+
+    async def settled(self, timeout_s: float) -> bool:
+        """Wait until it `is_within`; false after the time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.is_within:
+                    await self._budget.given()
+        except TimeoutError:
+            self.refused += 1
+            return False
+        return True
+
+    def grow(self, size: int) -> None:
+        """Hold so much more, room or none: of what has turned out to be larger than it was."""
+        self._hold(size)
 
     def give(self, size: int) -> None:
         """Hold so much less."""
@@ -196,6 +227,12 @@ class Charge:
             return False
         self.size += size
         return True
+
+    def grow(self, size: int) -> None:
+        """Hold at least so much in all, whether there is room or none."""
+        more = max(0, size - self.size)
+        self.share.grow(more)
+        self.size += more
 
     def split(self, size: int) -> "Charge":
         """A part of it as a charge of its own."""

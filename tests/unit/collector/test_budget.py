@@ -153,3 +153,30 @@ def test_a_charge_is_parted_without_a_change_of_the_whole() -> None:
     part.close()
     part.close()
     assert budget.used == 0
+
+
+async def test_what_has_grown_beyond_the_bounds_is_waited_for() -> None:
+    budget = Budget(bytes_max=100, share_bytes_max=50)
+    a, b = budget.share("a"), budget.share("b")
+    charge = Charge(a)
+    assert charge.take(20)
+    charge.grow(10)
+    assert (charge.size, a.used) == (20, 20)
+    charge.grow(60)
+    assert (charge.size, a.used, a.is_within, b.is_within) == (60, 60, False, True)
+    assert not a.take(1)
+    assert not await a.settled(0.01)
+    assert a.refused == 2
+    waits = asyncio.ensure_future(a.settled(60))
+    charge.split(5).close()
+    await until_waiting()
+    assert not waits.done()
+    charge.split(5).close()
+    assert await waits
+    other = Charge(b)
+    other.grow(90)
+    assert not a.is_within, "the whole is used up"
+    other.close()
+    charge.close()
+    assert await a.settled(60)
+    assert budget.used == 0

@@ -31,7 +31,7 @@ from penstock.collector.limits import (
 )
 from penstock.collector.source_sections import OtlpSource as Section
 from penstock.collector.sources.listener import Listener
-from penstock.collector.sources.otlp_answer import Answer, Code, come_again
+from penstock.collector.sources.otlp_answer import ROOM_WAIT_S, Answer, Code, come_again
 from penstock.collector.sources.otlp_grpc import OtlpGrpc
 from penstock.collector.sources.otlp_http import OtlpHttp
 from penstock.collector.sources.source import Source
@@ -144,30 +144,55 @@ class OtlpSource(Source):
     async def take(self, signal: Signal, body: bytes, encoding: Encoding, charge: Charge) -> Answer:
         """Answer one request, once it is durable or refused; `charge` is what it holds."""
         try:
-            async with self._mapping:
-                taken = await self._map(self._lines(signal, body, encoding))
+            taken = await self._taken(self._lines(signal, body, encoding), charge)
         except (RemoteProtocolError, RefusedRecordError) as error:
             self._intake.note("requests_malformed")
             return _refuse(encoding, Code.INVALID_ARGUMENT, str(error))
-        if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > OTLP_RECORDS_MAX:
+        if taken is None:
+            return self._come_again(
+                encoding, "too much is being received at once", Code.RESOURCE_EXHAUSTED
+            )
+        count = len(taken.lines)
+        if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or count > OTLP_RECORDS_MAX:
             self._intake.note("requests_too_large")
             limit = f"{OTLP_RECORDS_MAX} records or {UNIT_DECOMPRESSED_BYTES_MAX} bytes as JSON"
             return _refuse(encoding, Code.RESOURCE_EXHAUSTED, f"more than {limit}: send less")
-        if taken.lines:
-            meta = {"refused": taken.unread} if taken.unread else {}
-            data, count = b"\n".join(taken.lines), len(taken.lines)
+        refusal = await self._keep(taken, encoding, charge) if count else None
+        return refusal or _accept(signal, encoding, taken, count)
+
+    async def _keep(self, taken: _Taken, encoding: Encoding, charge: Charge) -> Answer | None:
+        """Make records durable; the answer when that cannot be. Their lines are let go."""
+        meta = {"refused": taken.unread} if taken.unread else {}
+        data, count = b"\n".join(taken.lines), len(taken.lines)
+        taken.lines.clear()
+        try:
             payload = Payload("ndjson", data, count, meta, taken.verdicts)
-            try:
-                await self._intake.keep(payload, wait=False, charge=charge)
-            except SpoolFullError as error:
-                self._intake.note("refused_spool_full", payload.count)
-                if error.for_ever:
-                    return _refuse(encoding, Code.RESOURCE_EXHAUSTED, "larger than the spool")
-                return self._come_again(encoding, "the spool is full")
-            except SpoolFailedError:
-                self._intake.note("refused_spool_failed", payload.count)
-                return self._come_again(encoding, "the spool cannot write")
-        return _accept(signal, encoding, taken)
+            await self._intake.keep(payload, wait=False, charge=charge)
+        except SpoolFullError as error:
+            self._intake.note("refused_spool_full", count)
+            if error.for_ever:
+                return _refuse(encoding, Code.RESOURCE_EXHAUSTED, "larger than the spool")
+            return self._come_again(encoding, "the spool is full")
+        except SpoolFailedError:
+            self._intake.note("refused_spool_failed", count)
+            return self._come_again(encoding, "the spool cannot write")
+        return None
+
+    async def _taken(self, lines: Iterator[Made], charge: Charge) -> _Taken | None:
+        """A request's records, which `charge` then holds; None when there was no room in time.
+
+        A resource that many small records share stands in each of their lines, so these may take
+        many times what was read. What they take is held, if need be beyond the bounds, and then no
+        further request is taken apart until enough of it is durable.
+        """
+        while await charge.share.settled(ROOM_WAIT_S):
+            async with self._mapping:
+                if not charge.share.is_within:
+                    continue
+                taken = await self._map(lines)
+                charge.grow(taken.size)
+                return taken
+        return None
 
     def _lines(self, signal: Signal, body: bytes, encoding: Encoding) -> Iterator[Made]:
         now_ns = self._intake.clock.unix_ns()
@@ -191,18 +216,19 @@ class OtlpSource(Source):
     def _lost(self, what: str, count: int) -> None:
         self._intake.note(f"{what}_dropped", count)
 
-    def _come_again(self, encoding: Encoding, message: str) -> Answer:
+    def _come_again(
+        self, encoding: Encoding, message: str, code: Code = Code.UNAVAILABLE
+    ) -> Answer:
         self._intake.note("requests_deferred")
-        return come_again(encoding, Code.UNAVAILABLE, message)
+        return come_again(encoding, code, message)
 
 
 def _refuse(encoding: Encoding, code: Code, message: str) -> Answer:
     return Answer(code, encode_status(encoding, code, message), message)
 
 
-def _accept(signal: Signal, encoding: Encoding, taken: _Taken) -> Answer:
+def _accept(signal: Signal, encoding: Encoding, taken: _Taken, count: int) -> Answer:
     message = (
-        f"{taken.rejected} of {len(taken.lines)} {signal.members} are in quarantine, the first: "
-        f"{taken.reason}"
+        f"{taken.rejected} of {count} {signal.members} are in quarantine, the first: {taken.reason}"
     )
     return Answer(Code.OK, encode_response(signal, encoding, taken.rejected, message))

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from penstock.collector.decode.otlp_messages import Encoding, encode_status
 from penstock.collector.limits import OTLP_RETRY_AFTER_S
+
+ROOM_WAIT_S: Final = 5.0
+"""How long a request waits to be read or taken apart; SDKs wait 10 s for an answer."""
 
 
 class Code(IntEnum):

@@ -20,7 +20,7 @@ from penstock.collector.intake import Intake
 from penstock.collector.limits import OTLP_CALLS_MAX, READ_BYTES, REQUEST_TIMEOUT_S
 from penstock.collector.source_sections import OtlpSource as Section
 from penstock.collector.sources.listener import Listener
-from penstock.collector.sources.otlp_answer import Answer, Code, come_again
+from penstock.collector.sources.otlp_answer import ROOM_WAIT_S, Answer, Code, come_again
 from penstock.service import UnavailableError
 
 Take = Callable[[Signal, bytes, Encoding, Charge], Awaitable[Answer]]
@@ -28,8 +28,6 @@ Context = grpc.aio.ServicerContext[Any, bytes]
 Export = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
 _STREAMS_MAX: Final = 64
 """Requests at once on one connection."""
-_ROOM_WAIT_S: Final = 5.0
-"""How long a request waits to be read; below the 10 s that SDKs wait for an answer."""
 _STOP_GRACE_S: Final = 2.0
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -126,7 +124,7 @@ class OtlpGrpc:
             return self._come_again("too many requests at once")
         self._calls += 1
         try:
-            if not await charge.wait(self._message_bytes_max, _ROOM_WAIT_S):
+            if not await charge.wait(self._message_bytes_max, ROOM_WAIT_S):
                 return self._come_again("too much is being received at once")
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 body = await anext(requests, b"")
