@@ -80,6 +80,7 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "v": ((transforms.TITLE, transforms.run), (stages.TITLE, stages.run)),
     "w": ((collecting.RESTART_TITLE, collecting.run_restart),),
     "x": ((collecting.SPECS_TITLE, collecting.run_specs),),
+    "y": ((collecting.SYSLOG_TITLE, collecting.run_syslog),),
 }
 
 

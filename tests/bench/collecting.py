@@ -4,11 +4,12 @@ What comes in is fixed before the clock starts; it stops when logd has acknowled
 Senders are one thread of this process with everything encoded before, so most of the machine is the
 collector's, nats-server's and logd's. Processor time and memory are the collector's alone.
 
-    p  one file of JSON lines as structured loggers write them, then one of plain lines; the peer,
-       where it is installed, is rsyslogd, from file to file: it neither checks nor syncs
+    p  one file of JSON lines as structured loggers write them, then one of plain lines; the peers
+       are rsyslogd and syslog-ng, where they can be had, from file to file
     q  OTLP over gRPC, protobuf, requests of 512 log records, 8 in flight, each acknowledged
     r  Fluent forward, PackedForward chunks of 512 records, 8 in flight, each acknowledged
     w  the same into a spool from which nothing leaves, then kill -9 and start: until ready
+    y  syslog as in RFC 5424 over TCP, counted frames; the same peers, to a file
     x  the spec library's framing: batches of 512 of m's records, 8 in flight, each acknowledged
 """
 
@@ -18,20 +19,20 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
 import grpc
 import msgpack
-import psutil
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from tests.bench.agents import Agent, Took, agents, memory_mib
 from tests.bench.figures import Aim, Case
 from tests.bench.gate import make_lines
 from tests.bench.harness import Bench
@@ -45,15 +46,17 @@ from tests.support.waiting import wait_until
 
 FILE_TITLE: Final = "a file through the collector into logd"
 OTLP_TITLE: Final = "OTLP requests through the collector into logd"
+SYSLOG_TITLE: Final = "syslog over TCP through the collector into logd"
 RESTART_TITLE: Final = "a collector that starts with a full spool"
 SPECS_TITLE: Final = "records of the spec library through the collector into logd"
 FORWARD_TITLE: Final = "Fluent forward chunks through the collector into logd"
 COLLECTOR: Final = "collector"
-RSYSLOG: Final = "rsyslogd, file to file"
 _BATCH: Final = 512
 _IN_FLIGHT: Final = 8
 _EXPORT: Final = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 Feed = Callable[["Setting", int], None]
+Peer = Callable[[Path, Feed, int], Took]
+NOBODY: Final[Mapping[str, Peer]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +69,34 @@ class Setting:
     file: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Took:
-    """What one turn took: seconds, processor seconds, and the most memory in MiB."""
-
-    wall_s: float
-    processor_s: float
-    memory_mib: float
-
-
 def run_files(bench: Bench) -> Iterator[Case]:
     """p. Aim: 100,000 lines a second on one core."""
-    names = [COLLECTOR, *([RSYSLOG] if shutil.which("rsyslogd") else [])]
-    yield from _cases(bench, "p", "lines of 250 B", names, _feed_file, rate_min=100_000)
-    yield from _cases(bench, "p", "plain lines of 250 B", names, _feed_plain, rate_min=100_000)
+    peers: dict[str, Peer] = {name: partial(_copy, it) for name, it in agents().items()}
+    yield from _cases(bench, "p", "lines of 250 B", _feed_file, peers, rate_min=100_000)
+    yield from _cases(bench, "p", "plain lines of 250 B", _feed_plain, peers, rate_min=100_000)
 
 
 def run_otlp(bench: Bench) -> Iterator[Case]:
     """q. Aim: 60,000 records a second on one core."""
-    yield from _cases(bench, "q", "log records over gRPC", [COLLECTOR], _feed_otlp, rate_min=60_000)
+    yield from _cases(bench, "q", "log records over gRPC", _feed_otlp, rate_min=60_000)
 
 
 def run_forward(bench: Bench) -> Iterator[Case]:
     """r. Aim: 60,000 records a second on one core."""
     what = "records in forward chunks"
-    yield from _cases(bench, "r", what, [COLLECTOR], _feed_forward, rate_min=60_000)
+    yield from _cases(bench, "r", what, _feed_forward, rate_min=60_000)
 
 
 def run_specs(bench: Bench) -> Iterator[Case]:
     """x. Aim: 60,000 records a second on one core."""
     what = "records of 600 B over a Unix socket"
-    yield from _cases(bench, "x", what, [COLLECTOR], _feed_specs, rate_min=60_000)
+    yield from _cases(bench, "x", what, _feed_specs, rate_min=60_000)
+
+
+def run_syslog(bench: Bench) -> Iterator[Case]:
+    """y."""
+    peers: dict[str, Peer] = {name: partial(_receive, it) for name, it in agents().items()}
+    yield from _cases(bench, "y", "syslog messages over TCP", _feed_syslog, peers)
 
 
 def run_restart(bench: Bench) -> Iterator[Case]:
@@ -132,13 +132,13 @@ def _cases(
     bench: Bench,
     letter: str,
     what: str,
-    names: Sequence[str],
     feed: Feed,
+    peers: Mapping[str, Peer] = NOBODY,
     *,
     rate_min: float | None = None,
 ) -> Iterator[Case]:
     count = bench.pick(400_000, 100_000, 2 * _BATCH) // _BATCH * _BATCH
-    compare = {COLLECTOR: tuple(name for name in names if name != COLLECTOR)}
+    names, compare = (COLLECTOR, *peers), {COLLECTOR: tuple(peers)}
     rate = Case(letter, what, "records/s", compare=compare)
     name = f"{what}: for each second of the collector's processor time"
     aims = (Aim(COLLECTOR, None, rate_min),) if rate_min else ()
@@ -147,11 +147,11 @@ def _cases(
     memory = Case(letter, f"{what}: memory", "MiB", "lower", compare)
     for number, (system, counts) in enumerate(bench.turns(letter, names)):
         directory = bench.directory / f"{letter}{number}"
-        took = (
-            _through_rsyslog(directory, count)
-            if system == RSYSLOG
-            else _through_collector(directory, letter, count, feed)
-        )
+        if system in peers:
+            directory.mkdir(parents=True)
+            took = peers[system](directory, feed, count)
+        else:
+            took = _through_collector(directory, letter, count, feed)
         shutil.rmtree(directory)
         if counts:
             rate.add(system, count / took.wall_s)
@@ -170,7 +170,7 @@ def _through_collector(directory: Path, letter: str, count: int, feed: Feed) -> 
 
         def is_done() -> bool:
             nonlocal peak
-            peak = max(peak, _memory_mib(pid))
+            peak = max(peak, memory_mib(pid))
             return int(setting.collector.account("in").get("delivered", 0)) >= count
 
         wait_until(is_done, within_s=600, what=f"{count} records delivered")
@@ -189,6 +189,7 @@ def _running(directory: Path, letter: str) -> Iterator[Setting]:
         "q": {"type": "otlp", "grpc": f"127.0.0.1:{port}", "http": None},
         "r": {"type": "forward", "listen": f"127.0.0.1:{port}"},
         "x": {"type": "unix", "path": str(directory / "in.sock")},
+        "y": {"type": "syslog", "udp": None, "tcp": f"127.0.0.1:{port}"},
     }
     streams = [{"name": "logs", "subject": "telemetry.logs.>"}]
     with ExitStack() as stack:
@@ -205,43 +206,15 @@ def _running(directory: Path, letter: str) -> Iterator[Setting]:
         yield Setting(stack.enter_context(collector), logd.daemon.pid, port, place)
 
 
-def _through_rsyslog(directory: Path, count: int) -> Took:
-    """rsyslogd from one file to another, in the foreground, with its defaults."""
-    directory.mkdir(parents=True)
-    source, target = directory / "app.log", directory / "out.log"
-    _write_file(source, count, file_line)
-    size = source.stat().st_size
-    config = directory / "rsyslog.conf"
-    config.write_text(
-        f'global(workDirectory="{directory}")\n'
-        'module(load="imfile" mode="inotify")\n'
-        f'input(type="imfile" File="{source}" Tag="app")\n'
-        'template(name="raw" type="string" string="%msg%\\n")\n'
-        f'action(type="omfile" file="{target}" template="raw")\n'
-    )
-    begun_s = perf_counter()
-    process = subprocess.Popen(
-        ["rsyslogd", "-n", "-f", str(config), "-i", str(directory / "pid")],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        peak = 0.0
-
-        def is_done() -> bool:
-            nonlocal peak
-            assert process.poll() is None, "rsyslogd ended"
-            peak = max(peak, _memory_mib(process.pid))
-            return target.exists() and target.stat().st_size >= size
-
-        wait_until(is_done, within_s=600, what="rsyslogd has written everything")
-        return Took(perf_counter() - begun_s, cpu_seconds(process.pid), peak)
-    finally:
-        process.kill()
-        process.wait(timeout=20)
+def _copy(agent: Agent, directory: Path, feed: Feed, count: int) -> Took:
+    source = directory / "app.log"
+    _write_file(source, count, plain_line if feed is _feed_plain else file_line)
+    return agent.copies(directory, source)
 
 
-def _memory_mib(pid: int) -> float:
-    return float(psutil.Process(pid).memory_info().rss) / (1 << 20)
+def _receive(agent: Agent, directory: Path, _feed: Feed, count: int) -> Took:
+    size = count * len(plain_line(0))
+    return agent.receives(directory, size, lambda port: _send_syslog(port, count))
 
 
 # What is sent.
@@ -361,3 +334,31 @@ def _feed_specs(setting: Setting, count: int) -> None:
                 received += connection.recv(65536)
                 acked += received.count(b'"ack"')
                 received = received[received.rfind(b"}") + 1 :]
+
+
+def _feed_syslog(setting: Setting, count: int) -> None:
+    _send_syslog(setting.port, count)
+
+
+def _send_syslog(port: int, count: int) -> None:
+    """Messages of RFC 5424 whose text is a plain line, each behind its length (RFC 6587)."""
+    head = b"<134>1 2026-01-02T03:04:05.123456Z host-1 shop 4711 - - "
+    with connected(port) as connection:
+        for first in range(0, count, _BATCH):
+            texts = (plain_line(number)[:-1] for number in range(first, first + _BATCH))
+            frames = (b"%d %b%b" % (len(head) + len(text), head, text) for text in texts)
+            connection.sendall(b"".join(frames))
+
+
+def connected(port: int) -> socket.socket:
+    """A connection to a daemon that may still be starting."""
+
+    def connect() -> socket.socket | None:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=60)
+        except ConnectionRefusedError:
+            return None
+
+    connection = wait_until(connect, what="somebody listens")
+    assert connection is not None
+    return connection
