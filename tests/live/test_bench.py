@@ -35,7 +35,8 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.timeout(620)  # s, t and u start Spark, which a busy machine takes minutes for
 @pytest.mark.parametrize(
-    "letters", ["a,b,h", "c,f", "d,e", "g,m,n", "i,j", "k,l", "o", "p,q,r", "s", "t", "u", "v,w"]
+    "letters",
+    ["a,b,h", "c,f", "d,e", "g,m,n", "i,j", "k,l", "o", "p,q,r", "s", "t", "u", "v,w", "x,y"],
 )
 def test_every_scenario_measures_something(directory: Path, letters: str) -> None:
     path = directory.parent / "bench.json"

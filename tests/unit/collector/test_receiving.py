@@ -21,7 +21,6 @@ from penstock.collector.core.forward import MessageReader
 from penstock.collector.intake import Payload
 from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S
 from penstock.collector.sources import forward, otlp_grpc
-from penstock.collector.sources import otlp as source_otlp
 from penstock.collector.sources.listener import Listener
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.statsd import StatsdSource
@@ -127,43 +126,6 @@ async def test_a_request_whose_sender_gave_up_holds_its_bytes_until_it_is_durabl
             assert intake.share.used == len(entry.record.value or b"") - 19 > len(body)
         await wait_until_async(lambda: intake.share.used == 0)
         assert len(intake.units()) == 1
-
-
-async def test_lines_that_take_many_times_what_was_read_hold_back_other_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A resource stands in each record's line; only so many requests may lie here as such."""
-    made = ExportLogsServiceRequest()
-    element = made.resource_logs.add()
-    element.resource.attributes.add(key="big").value.string_value = "x" * 4000
-    for _ in range(100):
-        element.scope_logs.add().log_records.add(time_unix_nano=5).body.string_value = "hi"
-    body = made.SerializeToString()
-    monkeypatch.setattr(source_otlp, "ROOM_WAIT_S", 0.05)
-    options = {"share_bytes": MIB, "spool_bytes": 64 * MIB}
-    async with listening(tmp_path, otlp(), **options) as (source, intake):
-        head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
-        head += "content-type: application/x-protobuf\r\n\r\n"
-        connections = [await connect(source.endpoints["http"]) for _ in range(20)]
-        async with intake.journal._committing:  # the disk is slow
-            for _, writer in connections:
-                writer.write(head.encode() + body)
-            notes = intake.account.notes
-            lines_max = 2 * 100 * 5000
-            await wait_until_async(
-                lambda: notes["requests_deferred"] + len(intake.journal._waiting) >= 19
-            )
-            assert 1 <= len(intake.journal._waiting) <= 5
-            assert MIB < intake.share.peak <= MIB + lines_max
-        answers = [await reader.readline() for reader, _ in connections]
-        assert {answer.split()[1] for answer in answers} == {b"200", b"429"}
-        for _, writer in connections:
-            writer.close()
-        await wait_until_async(lambda: intake.share.used == 0)
-        again = await connect(source.endpoints["http"])
-        again[1].write(head.encode() + body)
-        assert (await again[0].readline()).startswith(b"HTTP/1.1 200 ")
-        again[1].close()
 
 
 @pytest.mark.parametrize("part", ["grpc", "http"])

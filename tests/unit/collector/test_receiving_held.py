@@ -6,13 +6,15 @@ import gc
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from penstock.collector.budget import Budget
 from penstock.collector.limits import MIB
+from penstock.collector.sources import otlp as source_otlp
 from penstock.collector.sources import syslog as source_syslog
 from penstock.collector.sources.http_server import Request, Response, serve_http
 from penstock.collector.sources.listener import Listener
-from tests.support.receiving import connect, listening, syslog
+from tests.support.receiving import connect, listening, otlp, syslog
 from tests.support.waiting import wait_until_async
 
 
@@ -86,3 +88,40 @@ async def test_a_body_is_let_go_when_its_charge_is(tmp_path: Path) -> None:
     assert not [one for one in gc.get_objects() if type(one) is Request]
     writer.close()
     await listener.close()
+
+
+async def test_lines_that_take_many_times_what_was_read_hold_back_other_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resource stands in each record's line; only so many requests may lie here as such."""
+    made = ExportLogsServiceRequest()
+    element = made.resource_logs.add()
+    element.resource.attributes.add(key="big").value.string_value = "x" * 4000
+    for _ in range(100):
+        element.scope_logs.add().log_records.add(time_unix_nano=5).body.string_value = "hi"
+    body = made.SerializeToString()
+    monkeypatch.setattr(source_otlp, "ROOM_WAIT_S", 0.05)
+    options = {"share_bytes": MIB, "spool_bytes": 64 * MIB}
+    async with listening(tmp_path, otlp(), **options) as (source, intake):
+        head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+        head += "content-type: application/x-protobuf\r\n\r\n"
+        connections = [await connect(source.endpoints["http"]) for _ in range(20)]
+        async with intake.journal._committing:  # the disk is slow
+            for _, writer in connections:
+                writer.write(head.encode() + body)
+            notes = intake.account.notes
+            lines_max = 2 * 100 * 5000
+            await wait_until_async(
+                lambda: notes["requests_deferred"] + len(intake.journal._waiting) >= 19
+            )
+            assert 1 <= len(intake.journal._waiting) <= 5
+            assert MIB < intake.share.peak <= MIB + lines_max
+        answers = [await reader.readline() for reader, _ in connections]
+        assert {answer.split()[1] for answer in answers} == {b"200", b"429"}
+        for _, writer in connections:
+            writer.close()
+        await wait_until_async(lambda: intake.share.used == 0)
+        again = await connect(source.endpoints["http"])
+        again[1].write(head.encode() + body)
+        assert (await again[0].readline()).startswith(b"HTTP/1.1 200 ")
+        again[1].close()
