@@ -73,13 +73,18 @@ class ShapeGate:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Shape:
-    """Keys of an event, and what those say that every record has; empty: none does."""
+    """Which of an event's keys say what every record has; empty: none does.
+
+    Attributes:
+        taken: All of these.
+    """
 
     level: str
     time: str
     body: str
+    taken: tuple[str, ...]
 
 
 class ShapedEvents:
@@ -128,8 +133,9 @@ class ShapedEvents:
             return None
         if len(text) > STRING_CHARACTERS_MAX or (shape.body and not text):
             return None
-        taken = (shape.level, shape.time, shape.body)
-        own = {key: value for key, value in fields.items() if key not in taken}
+        own = dict(fields)
+        for key in shape.taken:
+            del own[key]
         if not _are_scalars(own.values()):
             return None
         own |= self._attributes
@@ -137,17 +143,15 @@ class ShapedEvents:
             line = orjson.dumps(self._record(time, level, text, own))
         except orjson.JSONEncodeError:  # text that is none
             return None
-        return line, self._gate.judge(line, keys, time, level[0])
+        return line, self._gate.judge(line, shape, time, level[0])
 
     def _remember(self, keys: tuple[Any, ...]) -> _Shape | None:
         """What is known of events with these keys from now on; None: they are not plain."""
         shape = None
         if len(keys) + len(self._attributes) <= ATTRIBUTES_MAX and all(map(_is_name, keys)):
-            shape = _Shape(
-                _first_of(LEVEL_KEYS, keys),
-                "" if self._timed else _first_of(TIME_KEYS, keys),
-                _first_of(BODY_KEYS, keys),
-            )
+            level, body = _first_of(LEVEL_KEYS, keys), _first_of(BODY_KEYS, keys)
+            time = "" if self._timed else _first_of(TIME_KEYS, keys)
+            shape = _Shape(level, time, body, tuple(filter(None, (level, time, body))))
         self._shapes[keys] = shape
         return shape
 
