@@ -41,6 +41,12 @@ def numbered(first: int, end: int) -> str:
     return "".join(f"line {number}\n" for number in range(first, end))
 
 
+def padded(first: int, end: int) -> str:
+    """Few of them are more than what is compared of a head."""
+    padding = "x" * (HEAD_BYTES // 4)
+    return "".join(f"line {number} {padding}\n" for number in range(first, end))
+
+
 def cri(first: int, end: int) -> str:
     return "".join(f"{STAMP} stdout F line {number}\n" for number in range(first, end))
 
@@ -104,7 +110,7 @@ def delete_while_open(path: Path) -> None:
     path.unlink()  # the collector may hold it open; else its number is free again
 
 
-def reuse_inode(path: Path) -> None:
+def take_inode(path: Path) -> None:
     """Another file has the number of one that is gone; where that cannot be had, in its place."""
     inode = path.stat().st_ino
     path.unlink()
@@ -118,7 +124,26 @@ def reuse_inode(path: Path) -> None:
         path.touch()
     for other in others:
         other.unlink(missing_ok=True)
+
+
+def reuse_inode(path: Path) -> None:
+    take_inode(path)
     path.write_text(numbered(20, 40))
+
+
+def reuse_inode_with_equal_head(path: Path) -> None:
+    take_inode(path)
+    path.write_text(padded(0, 8) + padded(20, 40))
+
+
+def copy_truncate_and_regrow_with_equal_head(path: Path) -> None:
+    shutil.copy(path, path.with_name("copy"))
+    path.write_text(padded(0, 8) + padded(20, 40))
+
+
+def copy_truncate_and_regrow_to_same_size_with_equal_head(path: Path) -> None:
+    shutil.copy(path, path.with_name("copy"))
+    path.write_text(padded(0, 8) + padded(2, 4))
 
 
 def same_head(path: Path) -> None:
@@ -162,19 +187,18 @@ class Rotation:
         unread_in: States in which lines written just before are not lost either. What is written
             before a file is truncated in place is gone for everybody.
         more: Of the source.
+        lines: Those of two numbers, as they stand in the file.
     """
 
     rotate: Callable[[Path], None]
     expected: list[int]
     unread_in: tuple[str, ...] = (RUNNING, STOPPED, BACK_PRESSURED)
     more: dict[str, Any] = field(default_factory=dict)
+    lines: Callable[[int, int], str] = numbered
 
     @property
     def name(self) -> str:
         return self.rotate.__name__
-
-    def lines(self, first: int, end: int) -> str:
-        return cri(first, end) if self.more.get("format") == "cri" else numbered(first, end)
 
 
 OPEN = (RUNNING, BACK_PRESSURED)
@@ -197,7 +221,25 @@ ROTATIONS = [
         same_head_beyond_what_is_compared, sorted([*range(300), *range(300), *range(400, 410)]), ()
     ),
     Rotation(split_line, [*range(12)], more={"rotate_wait_s": 5}),
-    Rotation(container_line_without_end, [*range(15)], (), more={"format": "cri"}),
+    Rotation(container_line_without_end, [*range(15)], (), more={"format": "cri"}, lines=cri),
+    Rotation(
+        reuse_inode_with_equal_head,
+        sorted([*range(10), *range(8), *range(20, 40)]),
+        OPEN,
+        lines=padded,
+    ),
+    Rotation(
+        copy_truncate_and_regrow_with_equal_head,
+        sorted([*range(10), *range(8), *range(20, 40)]),
+        (),
+        lines=padded,
+    ),
+    Rotation(
+        copy_truncate_and_regrow_to_same_size_with_equal_head,
+        sorted([*range(10), *range(8), 2, 3]),
+        (),
+        lines=padded,
+    ),
 ]
 
 

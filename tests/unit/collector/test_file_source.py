@@ -11,7 +11,7 @@ import pytest
 
 from penstock.collector.core.batch import Limits
 from penstock.collector.core.delivery import Delivery, Publish, Quarantine, Read
-from penstock.collector.core.files import FileState, Found, Generations, Mark, head_hash
+from penstock.collector.core.files import FileState, Found, Generations, Mark, Verdict, head_hash
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.lines import LineCutter
 from penstock.collector.courier import Courier
@@ -96,6 +96,127 @@ async def test_a_file_that_cannot_be_read_is_tried_again(
         tail.close()
 
 
+LONG = "".join(f"{number:04} of a long header\n" for number in range(50))
+
+
+def reading(path: Path, text: str) -> Tail:
+    """A tail that has read all there is of a file with equal heads."""
+    path.write_text(text)
+    state = Generations().begin("file", found(path), str(path))
+    tail = Tail(state, os.open(path, os.O_RDONLY), LineCutter(1000))
+    tail.read(0)
+    assert tail.verdict() is Verdict.SAME
+    return tail
+
+
+@pytest.mark.parametrize(
+    ("text", "then", "verdict"),
+    [
+        (LONG + "one\n", LONG + "two\n", Verdict.REPLACED),
+        (LONG + "one\n", LONG + "another\nand more\n", Verdict.REPLACED),
+        (LONG + "one\n", LONG + "one\nand more\n", Verdict.SAME),
+        (LONG + "one\n", LONG + "one", Verdict.TRUNCATED),
+        ("one\n", "one\nand more\n", Verdict.SAME),
+        (LONG + "one\n" + "\0" * 99, LONG + "one\ntwo\n" + "\0" * 95, Verdict.SAME),
+        (LONG + "\0" * 2000, LONG + "\0" * 1990 + "ten bytes\n", Verdict.SAME),
+        (LONG + "one\n" + "\0" * 99, LONG + "two\n" + "\0" * 99, Verdict.REPLACED),
+        (LONG + "one\n", LONG + "\0" * 99 + "two\n", Verdict.SAME),
+    ],
+    ids=[
+        "other", "other, longer", "written on", "truncated", "short", "room filled",
+        "much room filled", "other with room", "hole",
+    ],
+)  # fmt: skip
+def test_content_of_an_equal_head_is_known_by_what_was_read_last(
+    path: Path, text: str, then: str, verdict: Verdict
+) -> None:
+    tail = reading(path, text)
+    path.write_text(then)
+    os.utime(path, ns=(1, 1))
+    assert tail.verdict() is verdict
+    tail.close()
+
+
+def test_lines_that_come_one_by_one_are_all_known(path: Path) -> None:
+    """What one read brings may be little, and the same again."""
+    tail = reading(path, LONG + "one\n")
+    for _ in range(3):
+        with path.open("a") as file:
+            file.write("ok\n")
+        tail.read(0)
+    path.write_text(LONG + "two\n" + "ok\n" * 9)
+    assert tail.verdict() is Verdict.REPLACED
+    tail.close()
+
+
+async def test_another_file_with_the_inode_and_head_of_a_known_one_is_read_from_its_beginning(
+    path: Path,
+) -> None:
+    write(path, LONG + "one\n")
+    state = read_to(path, len(LONG) + 4)
+    write(path, LONG + "two\nand more\n")
+    source = source_of(path, [state])
+    await source._discover()
+    assert [tail.lines.position for tail in source._tails.values()] == [0]
+    assert source._generations.lost == [state]
+    for tail in source._tails.values():
+        tail.close()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+async def test_content_replaced_before_anything_was_read_on_is_noticed(
+    path: Path, marked: bool
+) -> None:
+    """After a restart, while the source waits for room; also by an earlier version's checkpoint."""
+    write(path, LONG + "one\n")
+    state = read_to(path, len(LONG) + 4)
+    state.mark = state.mark if marked else None
+    source = source_of(path, [state])
+    await source._discover()
+    [tail] = source._tails.values()
+    assert (tail.lines.position, tail.verdict()) == (len(LONG) + 4, Verdict.SAME)
+    write(path, LONG + "two\nand more\n")
+    assert tail.verdict() is Verdict.REPLACED
+    tail.close()
+
+
+async def test_what_is_acknowledged_after_a_source_ended_is_known_by_what_it_read(
+    path: Path,
+) -> None:
+    """Nothing of it was when its file was open."""
+    write(path, LONG + "one\n")
+    source = source_of(path, [])
+    await source._discover()
+    [tail] = source._tails.values()
+    tail.read(0)
+    await source.stop()
+    await source.run()
+    source._courier.handle(Read("file/2", len(LONG) + 4))
+    write(path, LONG + "two\nand more\n")
+    later = source_of(path, source.states)
+    await later._discover()
+    assert [tail.lines.position for tail in later._tails.values()] == [0]
+    for tail in later._tails.values():
+        tail.close()
+
+
+async def test_a_file_that_did_not_change_is_not_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, LONG)
+    source = source_of(path, [read_to(path, len(LONG))])
+    await source._discover()
+    assert len(source.states) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", refuse)
+        await source._discover()
+        [state] = source.states
+    assert source._ledger["file"].notes["files_unreadable"] == 0
+    assert state.mark is not None
+    for tail in source._tails.values():
+        tail.close()
+
+
 async def test_what_is_unread_of_a_file_goes_on_in_a_compressed_one_with_its_inode(
     path: Path,
 ) -> None:
@@ -136,13 +257,15 @@ async def test_what_stands_behind_a_closed_files_number_is_not_taken_for_it(path
     """A source that ended is asked for its positions until another takes them over."""
     source = source_of(path, [])
     await source._discover()
-    source._courier.handle(Read("file/2", 6))
-    [before] = source.states
-    marked = before.mark
     [tail] = source._tails.values()
+    tail.read(0)
     number = tail.descriptor
     await source.stop()
     await source.run()  # which closes what it has
+    source._courier.handle(Read("file/2", 6))
+    [before] = source.states
+    marked = before.mark
+    assert marked == Mark(8, modified_ns(path), 8, 8, head_hash(b"one\ntwo\n"))
     other = path.with_name("other")
     other.write_text("something else\n")
     descriptor = os.open(other, os.O_RDONLY)
@@ -241,7 +364,7 @@ def read_to(path: Path, position: int) -> FileState:
     state = Generations().begin("file", found(path), str(path))
     state.position = position
     tail = Tail(state, os.open(path, os.O_RDONLY), LineCutter(1000, position=position))
-    tail.mark()
+    tail.mark(position)
     tail.close()
     return state
 

@@ -4,14 +4,25 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.collector.core.files import FileState, Found, Generations, Verdict
+from penstock.collector.core.files import (
+    FileState,
+    Found,
+    Generations,
+    Mark,
+    Verdict,
+    head_hash,
+    written,
+)
 
 FILE = Found(device=1, inode=2, size=100, head=b"first line\n" + b"x" * 89)
+MARKED = b"what was read last\n"
 
 
 def known(generations: Generations, *, position: int = 100) -> Generations:
     state = generations.begin("s", FILE, "/x.log")
     state.position = position
+    end = position + len(MARKED)  # as of a file whose head is shorter than what is compared of it
+    state.mark = Mark(end, 5, end, len(MARKED), head_hash(MARKED))
     return Generations(following=generations.following, known=[state])
 
 
@@ -20,9 +31,14 @@ def known(generations: Generations, *, position: int = 100) -> Generations:
     [
         ("a", Found(9, 9, 0, b""), Verdict.NOT_YET),
         ("b", Found(9, 9, 5, b"other"), Verdict.NEW),
-        ("c", replace(FILE, head=b"other" + b"x" * 95), Verdict.REPLACED),
-        ("d", replace(FILE, size=50), Verdict.TRUNCATED),
-        ("e", replace(FILE, size=200, head=FILE.head + b"y" * 100), Verdict.SAME),
+        ("c", replace(FILE, size=50), Verdict.TRUNCATED),
+        ("d", replace(FILE, head=b"other" + b"x" * 95), Verdict.REPLACED),
+        ("e", replace(FILE, size=200, marked=b"other than was read\n"), Verdict.REPLACED),
+        ("e", replace(FILE, size=200, marked=MARKED[:-1]), Verdict.REPLACED),
+        ("f", replace(FILE, size=200, head=FILE.head + b"y" * 100), Verdict.SAME),
+        ("f", replace(FILE, size=200, marked=MARKED), Verdict.SAME),
+        ("f", replace(FILE, size=200, marked=bytes(len(MARKED))), Verdict.SAME),
+        ("f", replace(FILE, size=200, marked=b"oth" + bytes(16)), Verdict.SAME),
     ],
 )
 def test_each_row_of_the_table(letter: str, found: Found, verdict: Verdict) -> None:
@@ -41,8 +57,24 @@ def test_a_file_is_known_by_more_of_its_head_as_it_grows() -> None:
     state = Generations().begin("s", Found(1, 2, 3, b"abc"), "/x")
     state.learn(b"abcdef")
     assert state.head_length == 6
-    assert state.judge(Found(1, 2, 9, b"abcXefghi"), read=3) is Verdict.REPLACED
+    assert state.judge(Found(1, 2, 9, b"abcXefghi"), read=3, marked="") is Verdict.REPLACED
     assert FileState(**state.as_dict()) == state
+
+
+def test_what_is_marked_is_looked_at_where_the_head_does_not_have_it() -> None:
+    generations = known(Generations())
+    assert generations.marked("s", FILE) == (100, 100 + len(MARKED))
+    assert generations.marked("s", replace(FILE, inode=3)) == (0, 0)
+    [state] = generations.known.values()
+    state.mark = None  # of a checkpoint from before there were marks
+    assert generations.marked("s", FILE) == (0, 0)
+    state.mark = Mark(100, 5, 100, 50, "")
+    assert generations.marked("s", FILE) == (0, 0)
+
+
+def test_zeros_at_the_end_are_not_marked() -> None:
+    assert written(b"a\0b\n\0\0") == b"a\0b\n"
+    assert written(bytes(9)) == b""
 
 
 def test_equal_heads_in_two_files_are_two_files() -> None:

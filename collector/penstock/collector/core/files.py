@@ -5,14 +5,20 @@ reused, heads are equal, names move. A generation is one life of one file's cont
 never given twice, durable before anything of the file is published, and part of the producer
 identity; so content that replaced other content in the same file can never be taken for a repeat.
 
+Files with one long header have equal heads. So what is before a position that was read is known,
+too: up to as many bytes, the marked ones. A zero among them tells nothing, for it is written
+without its file being another: a block that was put aside is filled later, and who goes on at its
+old place in a file that was truncated leaves a hole before it.
+
 What was found against what is known (the first row that fits):
 
-    letter  device+inode  head     size            verdict
-    a       unknown       -        0               not yet: there is nothing to know it by
-    b       unknown       -        > 0             new generation
-    c       known         differs  -               new generation: replaced in place
-    d       known         equal    < read          new generation: truncated
-    e       known         equal    >= read         the same: go on where reading stopped
+    letter  device+inode  size     head     marked   verdict
+    a       unknown       0        -        -        not yet: there is nothing to know it by
+    b       unknown       > 0      -        -        new generation
+    c       known         < read   -        -        new generation: truncated
+    d       known         >= read  differs  -        new generation: replaced in place
+    e       known         >= read  equal    differs  new generation: likewise
+    f       known         >= read  equal    equal    the same: go on where reading stopped
 """
 
 import hashlib
@@ -41,12 +47,18 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file as it is on disk now; `head` holds its first `HEAD_BYTES` bytes or fewer."""
+    """A file as it is on disk now.
+
+    Attributes:
+        head: Its first `HEAD_BYTES` bytes or fewer.
+        marked: What it has where the known one is marked; empty when that was not looked at.
+    """
 
     device: int
     inode: int
     size: int
     head: bytes
+    marked: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,8 @@ class Mark:
     Attributes:
         size: Bytes that it had.
         modified_ns: When it was last written by then.
-        end: A position, at most that of the state: where the marked bytes end.
+        end: Where the marked bytes end: at a position of the state, or how far the file had been
+            read when it was closed.
         length: How many bytes before `end` are marked; at most `HEAD_BYTES`.
         digest: Of these bytes, hex.
     """
@@ -111,7 +124,7 @@ class FileState:
     Attributes:
         head_hash: Hash of the first `head_length` bytes, hex.
         position: Everything before it is done; where reading starts again.
-        mark: What a compressed copy of it is known by besides; none from before 0060 had it.
+        mark: What it, or a compressed copy, is known by besides; none from before 0060 had it.
     """
 
     source: str
@@ -129,14 +142,26 @@ class FileState:
         """The name of this generation in lanes."""
         return f"file/{self.generation}"
 
-    def judge(self, found: Found, *, read: int) -> Verdict:
-        """Rows c to e of the table; `read` is how far the file was read."""
+    def judge(self, found: Found, *, read: int, marked: str) -> Verdict:
+        """Rows c to f of the table.
+
+        Args:
+            found: Of the same device and inode.
+            read: How far the file was read.
+            marked: Hash of what was there where `found.marked` is now.
+        """
         assert (found.device, found.inode) == (self.device, self.inode)
         if found.size < read:
             return Verdict.TRUNCATED
         if head_hash(found.head[: self.head_length]) != self.head_hash:
             return Verdict.REPLACED
+        if found.marked and b"\0" not in found.marked and head_hash(found.marked) != marked:
+            return Verdict.REPLACED
         return Verdict.SAME
+
+    def beyond_head(self, span: tuple[int, int]) -> tuple[int, int]:
+        """The bytes to look at besides the head: these, or none where the head has them all."""
+        return span if span[1] > self.head_length else (0, 0)
 
     def learn(self, head: bytes) -> None:
         """The file has grown: know it by more of its head."""
@@ -206,12 +231,20 @@ class Generations:
             source, number, found.device, found.inode, head_hash(head), len(head), path
         )
 
+    def marked(self, source: str, found: Found) -> tuple[int, int]:
+        """Which bytes of a file are to be looked at before it is recognised."""
+        state = self.known.get((source, found.device, found.inode))
+        if state is None or state.mark is None:
+            return 0, 0
+        return state.beyond_head(state.mark.span)
+
     def recognise(self, source: str, found: Found) -> tuple[Verdict, FileState | None]:
         """The whole table; the state of a file that is the same is handed over, another is lost."""
         state = self.known.get((source, found.device, found.inode))
         if state is None:
             return (Verdict.NEW, None) if found.size else (Verdict.NOT_YET, None)
-        verdict = state.judge(found, read=state.position)
+        marked = "" if state.mark is None else state.mark.digest
+        verdict = state.judge(found, read=state.position, marked=marked)
         if verdict is Verdict.SAME:
             del self.known[source, found.device, found.inode]
             return verdict, state
@@ -219,6 +252,11 @@ class Generations:
         return (verdict, None) if found.size else (Verdict.NOT_YET, None)
 
 
+def written(data: bytes) -> bytes:
+    """What of some bytes may be marked: zeros at their end may still be written over."""
+    return data.rstrip(b"\0")
+
+
 def head_hash(head: bytes) -> str:
-    """What a file's head is compared by."""
+    """What a file's head, or its marked bytes, are compared by."""
     return hashlib.blake2b(head, digest_size=DIGEST_BYTES).hexdigest()

@@ -278,7 +278,7 @@ class CompressedTail(Tail):
         return Verdict.SAME
 
     @override
-    def mark(self) -> None:
+    def mark(self, end: int) -> None:
         """What the file was known by stays good."""
 
     @override

@@ -12,6 +12,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from penstock.collector.source_sections import FileSource as FileSection
 from penstock.collector.sources.compressed import CompressedTail, Search
 from penstock.collector.sources.patterns import Patterns
 from penstock.collector.sources.source import Source
-from penstock.collector.sources.tail import Tail, look, make_tail
+from penstock.collector.sources.tail import Tail, look, make_tail, read_span
 from penstock.collector.sources.unpacking import Names
 from penstock.service.clock import Clock
 
@@ -96,6 +97,8 @@ class FileSource(Source):
         finally:
             self._search.close()
             for tail in self._tails.values():
+                with contextlib.suppress(OSError):
+                    tail.mark(tail.lines.position)  # its position moves up to there without it
                 tail.close()
 
     @override
@@ -115,7 +118,7 @@ class FileSource(Source):
         for tail in self._tails.values():
             tail.state.position = delivery.cursor(tail.state.origin)
             with contextlib.suppress(OSError):
-                tail.mark()
+                tail.mark(tail.state.position)
 
     def hand_over(self) -> None:
         """Leave what is known of the files to the source that comes next; all read is done."""
@@ -192,6 +195,8 @@ class FileSource(Source):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             found = look(descriptor)
+            marked = read_span(descriptor, self._generations.marked(self.name, found))
+            found = replace(found, marked=marked)
             verdict, state = self._generations.recognise(self.name, found)
         except BaseException:
             os.close(descriptor)

@@ -1,5 +1,6 @@
 """One open file that is read to its end, whatever its name becomes."""
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Final
 import re2
 
 from penstock.collector.core.containers import ReadPiece, read_cri, read_docker, read_plain
-from penstock.collector.core.files import FileState, Found, Mark, Verdict, head_hash
+from penstock.collector.core.files import FileState, Found, Mark, Verdict, head_hash, written
 from penstock.collector.core.joining import IsStart, Joiner
 from penstock.collector.core.lines import Line, LineCutter
 from penstock.collector.limits import (
@@ -25,11 +26,17 @@ _CLOSED: Final = -1
 """No descriptor: whoever asks about it learns that (EBADF), and nothing of another file."""
 
 
-def look(descriptor: int) -> Found:
-    """What identifies the file behind a descriptor."""
+def look(descriptor: int, marked: tuple[int, int] = (0, 0)) -> Found:
+    """What identifies the file behind a descriptor, and what it has between two positions."""
     status = os.fstat(descriptor)
     head = os.pread(descriptor, HEAD_BYTES, 0)
-    return Found(status.st_dev, status.st_ino, status.st_size, head)
+    return Found(status.st_dev, status.st_ino, status.st_size, head, read_span(descriptor, marked))
+
+
+def read_span(descriptor: int, span: tuple[int, int]) -> bytes:
+    """What a file has between two positions, as far as it goes."""
+    begin, end = span
+    return os.pread(descriptor, end - begin, begin) if end > begin else b""
 
 
 @dataclass(slots=True)
@@ -40,6 +47,9 @@ class Tail:
         joiner: What makes events of several lines; None when each line is one.
         grew_ns: When something was read last.
         orphaned_ns: When it was first seen at its end with no name of the source's any more.
+        changed: Size and time of the last write, as its content was looked at last.
+        before: The last bytes before the position that was read; at most `HEAD_BYTES`.
+        marked: Of what the state's mark was taken.
     """
 
     state: FileState
@@ -49,6 +59,8 @@ class Tail:
     grew_ns: int = 0
     orphaned_ns: int | None = None
     changed: tuple[int, int] = (-1, -1)
+    before: bytes = b""
+    marked: tuple[int, int, int] = (-1, -1, -1)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -61,28 +73,33 @@ class Tail:
         now = (status.st_size, status.st_mtime_ns)
         if now == self.changed:
             return Verdict.SAME
-        found = look(self.descriptor)
-        verdict = self.state.judge(found, read=self.lines.position)
+        before, begin = written(self.before), self.lines.position - len(self.before)
+        span = self.state.beyond_head((begin, begin + len(before)))
+        found = look(self.descriptor, span)
+        verdict = self.state.judge(found, read=self.lines.position, marked=head_hash(before))
         if verdict is Verdict.SAME:
             self.state.learn(found.head)
             self.changed = now
         return verdict
 
-    def mark(self) -> None:
-        """Know the file by what is before the state's position; an earlier mark stays good.
+    def mark(self, end: int) -> None:
+        """Know the file by what is before a position; an earlier mark stays good.
+
+        Args:
+            end: At most how far it was read.
 
         Raises:
             OSError: It cannot be read now.
         """
         status = os.fstat(self.descriptor)
-        length = min(HEAD_BYTES, self.state.position)
-        known = self.state.mark
-        now = (status.st_size, status.st_mtime_ns, self.state.position)
-        if known is not None and now == (known.size, known.modified_ns, known.end):
+        now = (status.st_size, status.st_mtime_ns, end)
+        if now == self.marked:
             return
-        data = os.pread(self.descriptor, length, self.state.position - length)
-        if len(data) == length and self.verdict() is Verdict.SAME:
-            self.state.mark = Mark(*now, length, head_hash(data))
+        begin = max(0, end - HEAD_BYTES)
+        data = read_span(self.descriptor, (begin, end))
+        if len(data) == end - begin and self.verdict() is Verdict.SAME:
+            data, self.marked = written(data), now
+            self.state.mark = Mark(*now[:2], begin + len(data), len(data), head_hash(data))
 
     @property
     def size(self) -> int:
@@ -106,8 +123,10 @@ class Tail:
         """
         start = self.lines.line_start
         data = os.pread(self.descriptor, FILE_READ_BYTES, self.lines.position)
-        if data and self.verdict() is not Verdict.SAME:
-            return start, [], True
+        if data:
+            if self.verdict() is not Verdict.SAME:
+                return start, [], True
+            self.before = (self.before + data[-HEAD_BYTES:])[-HEAD_BYTES:]
         return *self.feed(data, now_ns), len(data) < FILE_READ_BYTES
 
     def feed(self, data: bytes, now_ns: int) -> tuple[int, list[Line]]:
@@ -158,7 +177,11 @@ class Tail:
 
 def make_tail(section: FileSection, state: FileState, descriptor: int) -> Tail:
     """A tail that reads as its source is configured, from where the state says."""
-    return Tail(state, descriptor, *make_cutter(section, state.position))
+    tail = Tail(state, descriptor, *make_cutter(section, state.position))
+    with contextlib.suppress(OSError):  # it is known by less then
+        begin = max(0, state.position - HEAD_BYTES)
+        tail.before = read_span(descriptor, (begin, state.position))
+    return tail
 
 
 def make_cutter(section: FileSection, position: int) -> tuple[LineCutter, Joiner | None]:
