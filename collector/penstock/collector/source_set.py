@@ -95,19 +95,21 @@ class SourceSet:
         """Run these sources instead; what is kept goes on undisturbed.
 
         Sources that are new are started first, so that one that cannot be costs the others nothing.
+        One that comes back while it leaves goes on where that one stops.
 
         Raises:
             ServiceError: One cannot be started; all run as they did.
         """
         wanted = {section.name or section.type: section for section in sections}
         old = [self._runners[name] for name in (*difference.changed, *difference.removed)]
+        leaving = {runner.name: runner for runner in self._leaving}
         fresh: list[Runner] = []
         stopped: list[Runner] = []
         self._changing = True
         try:
             for name in difference.added:
                 fresh.append(  # noqa: PERF401 - those before one that fails must be known
-                    await self._started(wanted[name])
+                    await self._started(wanted[name], leaving.get(name))
                 )
             stopped += old
             await _all(self._end(runner) for runner in old)
@@ -122,7 +124,10 @@ class SourceSet:
             raise
         finally:
             self._changing = False
-        self._leaving += [self._runners.pop(name) for name in difference.removed]
+        self._leaving = [
+            *(runner for runner in self._leaving if runner.name not in difference.added),
+            *(self._runners.pop(name) for name in difference.removed),
+        ]
         for runner in fresh:
             self._runners[runner.name] = runner
             self._run(runner)

@@ -1,7 +1,10 @@
 """Sources that fail begin again, and are exchanged while the others go on."""
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from typing_extensions import override
@@ -9,11 +12,15 @@ from typing_extensions import override
 from penstock.collector import source_set
 from penstock.collector.core.batch import Limits
 from penstock.collector.core.delivery import Delivery
+from penstock.collector.core.files import Generations
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.restarts import Restarts
+from penstock.collector.courier import Courier
+from penstock.collector.pipeline import Chunk
 from penstock.collector.runner import Runner, Surroundings
-from penstock.collector.source_sections import StatsdSource, StdinSource
+from penstock.collector.source_sections import FileSource, StatsdSource, StdinSource
 from penstock.collector.source_set import Difference, SourceSet, difference
+from penstock.collector.sources.file import FileSource as Tailing
 from penstock.collector.sources.source import Source
 from penstock.service import UnavailableError
 from penstock.service.clock import SystemClock
@@ -203,6 +210,79 @@ async def test_an_exchange_touches_only_what_changed() -> None:
     assert not sources.ended.is_set()
     await sources.stop()
     await sources.cancel()
+
+
+class Files:
+    """Makes file sources of one file, whose records are delivered when it is said."""
+
+    def __init__(self, path: Path) -> None:
+        self.section = FileSource(
+            type="file", name="f", include=(str(path),), service="app", poll_ms=10
+        )
+        self.lines: list[str] = []
+        self.undelivered = False
+        self._generations = Generations()
+        delivery = Delivery(Limits(), jitter=lambda: 0.0)
+        delivery.is_pending = lambda source: self.undelivered  # type: ignore[method-assign]
+        self._clock = SystemClock()
+        effect = cast("Any", None)
+        self._courier = Courier(delivery, self._clock, publish=effect, quarantine=effect)
+        self._ledger = Ledger()
+        self.around = Surroundings(self._make, delivery, self._ledger, self._clock)
+
+    def _make(self, made: Any) -> Source:
+        if made.type != "file":
+            return Fake(World(), made)
+        return Tailing(
+            made, {}, self._generations, pipeline=cast("Any", self), courier=self._courier,
+            ledger=self._ledger, clock=self._clock, save=self._save, first_time=False,
+        )  # fmt: skip
+
+    async def _save(self) -> bool:
+        return True
+
+    async def take(self, chunk: Chunk) -> None:
+        self.lines += [json.loads(line)["body"] for line in chunk.lines]
+
+
+@pytest.mark.parametrize("before", ["", "in vain", "once"])
+async def test_a_file_source_that_comes_back_while_it_leaves_reads_on(
+    tmp_path: Path, before: str
+) -> None:
+    path = tmp_path / "a.log"
+    write(path, "one\ntwo\n")
+    files = Files(path)
+    sources = SourceSet(files.around)
+    await sources.start([files.section])
+    sources.run()
+    await wait_until_async(lambda: files.lines == ["one", "two"])
+    files.undelivered = True
+    await sources.change([], Difference((), (), (), ("f",)))
+    if before == "in vain":
+        twice = [files.section, section("other", "taken")]
+        with (
+            patch.object(Fake, "start", side_effect=UnavailableError("taken", fix="free it")),
+            pytest.raises(UnavailableError),
+        ):
+            await sources.change(twice, Difference((), ("f", "other"), (), ()))
+        assert len(sources.file_sources) == 1, "it still leaves"
+    if before == "once":
+        await sources.change([files.section], Difference((), ("f",), (), ()))
+        await sources.change([], Difference((), (), (), ("f",)))
+    await sources.change([files.section], Difference((), ("f",), (), ()))
+    assert len(sources.file_sources) == (3 if before == "once" else 2)
+    write(path, "one\ntwo\nthree\n")
+    files.undelivered = False
+    await wait_until_async(lambda: "three" in files.lines)
+    assert files.lines == ["one", "two", "three"]
+    [source] = sources.file_sources
+    assert [state.generation for state in source.states] == [1]
+    await sources.stop()
+    await sources.cancel()
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
 
 
 @pytest.mark.parametrize("which", ["added", "changed"])
