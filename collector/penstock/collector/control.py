@@ -139,7 +139,7 @@ class ControlServer:
                 line = await reader.readline()
             request = json.loads(line)
             action = self._actions[request["do"]]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             known = ", ".join(sorted(self._actions))
             _answer(writer, {"ok": False, "error": f"not a request; `do` is one of {known}"})
             return
@@ -166,6 +166,11 @@ class ControlServer:
             _answer(writer, {"ok": False, "error": str(error)})
         except ValueError as error:
             _answer(writer, {"ok": False, "error": f"the request is wrong: {error}"})
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever asked is told, and the log
+            self._log.exception("an action of the admin socket failed", action=request["do"])
+            _answer(writer, {"ok": False, "error": f"it failed: {type(error).__name__}: {error}"})
 
 
 def _answer(writer: asyncio.StreamWriter, line: Mapping[str, Any]) -> None:

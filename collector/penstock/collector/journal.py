@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.collector import failpoints
-from penstock.collector.errors import SpoolFailedError, SpoolFullError
-from penstock.logd.batch import Record, build_batch, describe_body, encode_body
+from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
+from penstock.logd.batch import Record, build_batch, decode_body, describe_body, encode_body
 from penstock.logd.errors import LogdError
 from penstock.logd.frame import HEADER_SIZE, NO_PRODUCER, FrameHeader
 from penstock.logd.store import REAL_DISK, CommitLog, CorruptFrameError, Disk, LogConfig
@@ -273,3 +273,22 @@ def _frame(entry: Entry, offset: int) -> tuple[FrameHeader, bytes]:
         body, batch, producer_id=entry.producer_id, producer_sequence=entry.sequence
     )
     return header.at(base_offset=offset, leader_epoch=0), body
+
+
+def read_record(body: bytes) -> tuple[str, dict[str, bytes], bytes]:
+    """What an entry's frame holds: its record's subject, headers and value.
+
+    Raises:
+        UndecodableError: It does not hold one record.
+    """
+    try:
+        batch = decode_body(body)
+        (subject,), (pairs,), (value,) = (
+            batch.column(name).to_pylist() for name in ("subject", "headers", "value")
+        )
+    except (LogdError, ValueError) as error:
+        raise UndecodableError(f"not a record: {error}") from None
+    headers = dict(pairs or ())
+    if not isinstance(value, bytes) or None in headers.values():
+        raise UndecodableError("a record without a value")
+    return subject, headers, value

@@ -26,9 +26,9 @@ import orjson
 import structlog
 
 from penstock.collector.core.delivery import Quarantine as QuarantineEffect
-from penstock.collector.errors import SpoolFailedError, SpoolFullError
-from penstock.collector.journal import Entry, Journal, undamaged
-from penstock.logd.batch import Record, decode_body
+from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
+from penstock.collector.journal import Entry, Journal, read_record, undamaged
+from penstock.logd.batch import Record
 from penstock.logd.frame import FrameHeader
 from penstock.logd.store import CommitLog
 from penstock.service.clock import Clock
@@ -180,10 +180,18 @@ class Mark:
 
 
 def read_quarantine(log: CommitLog, offset: int | None = None) -> Iterator[Kept | Mark]:
-    """Everything in a quarantine from an offset on, oldest first; what is damaged is left out."""
+    """Everything in a quarantine from an offset on, oldest first; what is damaged is left out.
+
+    What is whole and no entry of a quarantine is kept as it is, with that as the reason.
+    """
     start = log.start_offset if offset is None else offset
     for header, body in undamaged(log.frames, start):
-        yield _read(header, body)
+        try:
+            entry = read_entry(header, body)
+        except UndecodableError as error:
+            time_ns = header.first_timestamp_ns
+            entry = Kept(header.base_offset, time_ns, "", f"unreadable: {error}", "", 1, body)
+        yield entry
 
 
 def kept_in(log: CommitLog) -> Iterator[tuple[Kept, bool]]:
@@ -208,27 +216,38 @@ def facts_of(kept: Kept, *, replayed: bool) -> dict[str, Any]:
     }
 
 
-def _read(header: FrameHeader, body: bytes) -> Kept | Mark:
-    batch = decode_body(body)
-    pairs = dict(batch.column("headers")[0].as_py())
-    if "replays" in pairs:
-        return Mark(header.base_offset, int(pairs["replays"]))
-    headers = {name: value.decode("utf-8", "replace") for name, value in pairs.items()}
-    return Kept(
-        offset=header.base_offset,
-        time_ns=header.first_timestamp_ns,
-        source=batch.column("subject")[0].as_py(),
-        reason=headers.get("reason", ""),
-        subject=headers.get("subject", ""),
-        count=int(headers.get("count", "1")),
-        raw=batch.column("value")[0].as_py(),
-        again=_again(pairs.get("again")),
-    )
+def read_entry(header: FrameHeader, body: bytes) -> Kept | Mark:
+    """One entry of a quarantine.
+
+    Raises:
+        UndecodableError: It is none.
+    """
+    source, pairs, raw = read_record(body)
+    try:
+        if "replays" in pairs:
+            return Mark(header.base_offset, int(pairs["replays"]))
+        headers = {name: value.decode("utf-8", "replace") for name, value in pairs.items()}
+        return Kept(
+            offset=header.base_offset,
+            time_ns=header.first_timestamp_ns,
+            source=source,
+            reason=headers.get("reason", ""),
+            subject=headers.get("subject", ""),
+            count=int(headers.get("count", "1")),
+            raw=raw,
+            again=_again(pairs.get("again")),
+        )
+    except ValueError as error:
+        raise UndecodableError(f"not an entry of a quarantine: {error}") from None
 
 
 def _again(data: bytes | None) -> Again | None:
     """Records that an earlier version put here do not say it."""
     if data is None:
         return None
-    how = orjson.loads(data)
-    return Again(how["format"], how["meta"], how["received_ns"])
+    match orjson.loads(data):
+        case {"format": str(format_), "meta": dict(meta), "received_ns": int(received_ns)}:
+            return Again(format_, meta, received_ns)
+        case other:
+            msg = f"{other!r} does not say how it can be taken again"
+            raise ValueError(msg)

@@ -29,11 +29,11 @@ from penstock.collector.core.kinds import KINDS, Kind
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.senders import SenderTable
 from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
-from penstock.collector.journal import Entry, Journal, entry_size, undamaged
+from penstock.collector.journal import Entry, Journal, entry_size, read_record, undamaged
+from penstock.collector.limits import UNIT_RECORDS_MAX
 from penstock.collector.state import SPOOL_ORIGIN
 from penstock.collector.verdicts import Known, Verdicts
-from penstock.logd.batch import Record, decode_body
-from penstock.logd.errors import CorruptError
+from penstock.logd.batch import Record
 from penstock.logd.frame import NO_PRODUCER, FrameHeader
 
 _SENDER_NAMESPACE: Final = UUID("6f0d1c5e-7a58-5b2e-9d39-0b6a3f3f8f31")
@@ -217,21 +217,36 @@ def decode_unit(header: FrameHeader, body: bytes, verdicts: Known = ()) -> Unit:
     Raises:
         UndecodableError: The frame does not hold a unit.
     """
+    source, headers, payload = read_record(body)
     try:
-        batch = decode_body(body)
-        headers = dict(batch.column("headers")[0].as_py())
         return Unit(
-            source=batch.column("subject")[0].as_py(),
+            source=source,
             format=headers["format"].decode(),
-            payload=batch.column("value")[0].as_py(),
-            count=int(headers["count"]),
+            payload=payload,
+            count=_count(headers["count"]),
             received_ns=header.first_timestamp_ns,
-            meta=orjson.loads(headers["meta"]) if "meta" in headers else {},
+            meta=_meta(headers.get("meta", b"{}")),
             kind=_kind(headers.get("kind", b"").decode()),
             verdicts=verdicts,
         )
-    except (CorruptError, KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError) as error:
         raise UndecodableError(f"not a spooled unit: {error}") from None
+
+
+def _count(text: bytes) -> int:
+    count = int(text)
+    if not 0 <= count <= UNIT_RECORDS_MAX:
+        msg = f"{count} records"
+        raise ValueError(msg)
+    return count
+
+
+def _meta(text: bytes) -> dict[str, Any]:
+    meta = orjson.loads(text)
+    if not isinstance(meta, dict):
+        msg = "what the format needs is no object"
+        raise ValueError(msg)  # noqa: TRY004 - of bytes, not of an argument
+    return meta
 
 
 def _kind(text: str) -> Kind:

@@ -17,6 +17,7 @@ It is replaced as a whole. An old one is safe: what it has forgotten is read aga
 it already. A new one is durable before any segment of the spool that it passes is deleted.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -122,27 +123,98 @@ def read_state(document: dict[str, Any]) -> State:
 
     Raises:
         NewerStateError: It was written by a later version.
+        ValueError: It is no checkpoint.
     """
-    if document["version"] != VERSION:
-        msg = f"checkpoint version {document['version']} is not known; this one reads {VERSION}"
+    version = _checked(document, {"version": int})["version"]
+    if version != VERSION:
+        msg = f"checkpoint version {version} is not known; this one reads {VERSION}"
         raise NewerStateError(msg)
-    files = [FileState(**state) for state in document["files"]]
+    found = _checked({**_ADDED_LATER, **document}, _FIELDS)
     marks = document.get("marks")
+    files = [_file(state) for state in found["files"]]
     for state in files:
         known = marks.get(str(state.generation)) if isinstance(marks, dict) else None
         state.mark = read_mark(known)
     return State(
-        incarnation=UUID(document["incarnation"]),
-        cursor=document["cursor"],
-        urgent_cursor=document.get("urgent_cursor", 0),
-        replayed=document.get("replayed", 0),
-        senders=document["senders"],
-        urgent_senders=document.get("urgent_senders", {}),
-        lanes={
-            LaneKey(origin, source, subject, *branch): sequence
-            for origin, source, subject, sequence, *branch in document["lanes"]
-        },
+        incarnation=UUID(found["incarnation"]),
+        cursor=found["cursor"],
+        urgent_cursor=found["urgent_cursor"],
+        replayed=found["replayed"],
+        senders=_senders(found["senders"]),
+        urgent_senders=_senders(found["urgent_senders"]),
+        lanes=dict(map(_lane, found["lanes"])),
         files=files,
-        next_generation=document["next_generation"],
-        sources=document["sources"],
+        next_generation=found["next_generation"],
+        sources=[_name(source) for source in found["sources"]],
     )
+
+
+_NUMBERS: Final = range(1 << 64)
+_ADDED_LATER: Final = {"urgent_cursor": 0, "replayed": 0, "urgent_senders": {}}
+_FIELDS: Final = {
+    "incarnation": str,
+    "cursor": int,
+    "urgent_cursor": int,
+    "replayed": int,
+    "senders": dict,
+    "urgent_senders": dict,
+    "lanes": list,
+    "files": list,
+    "next_generation": int,
+    "sources": list,
+}
+_FILE: Final = {
+    "source": str,
+    "generation": int,
+    "device": int,
+    "inode": int,
+    "head_hash": str,
+    "head_length": int,
+    "path": str,
+    "position": int,
+}
+
+
+def _checked(found: object, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """These fields of what should have them."""
+    if not isinstance(found, dict):
+        msg = f"{found!r} is no object"
+        raise ValueError(msg)  # noqa: TRY004 - of a file, not of an argument
+    for name, kind in kinds.items():
+        value = found.get(name)
+        if type(value) is not kind or (kind is int and value not in _NUMBERS):
+            msg = f"{name} is {value!r}"
+            raise ValueError(msg)
+    return {name: found[name] for name in kinds}
+
+
+def _file(found: object) -> FileState:
+    state = _checked(found, _FILE)
+    if found != state:
+        msg = f"a file has more than this version knows: {found!r}"
+        raise ValueError(msg)
+    return FileState(**state)
+
+
+def _senders(found: dict[str, Any]) -> dict[str, int]:
+    for sender in found:
+        bytes.fromhex(sender)
+    return _checked(found, dict.fromkeys(found, int))
+
+
+def _name(found: object) -> str:
+    if not isinstance(found, str):
+        msg = f"{found!r} is no name"
+        raise ValueError(msg)  # noqa: TRY004 - likewise
+    return found
+
+
+def _lane(found: object) -> tuple[LaneKey, int]:
+    match found:
+        case [str(origin), str(source), str(subject), int(sequence)]:
+            return LaneKey(origin, source, subject), sequence
+        case [str(origin), str(source), str(subject), int(sequence), int(branch)]:
+            return LaneKey(origin, source, subject, branch), sequence
+        case _:
+            msg = f"{found!r} is no lane"
+            raise ValueError(msg)

@@ -24,6 +24,8 @@ async def echo(request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
 async def refuse(request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
     if request.get("how") == "value":
         raise ValueError("what is missing")
+    if request.get("how") == "badly":
+        raise OSError("the disk is broken")
     if request:
         raise UnavailableError("not now", fix="come later")
     yield {}
@@ -89,6 +91,7 @@ async def test_an_answer_that_comes_before_the_request_is_read_is_heard(
         ({}, "`do` is one of echo, refuse"),
         ({"do": "refuse", "how": "value"}, "what is missing"),
         ({"do": "refuse"}, "fix: come later"),
+        ({"do": "refuse", "how": "badly"}, "OSError: the disk is broken"),
     ],
 )
 async def test_what_cannot_be_done_is_told(path: Path, request_: dict[str, Any], says: str) -> None:

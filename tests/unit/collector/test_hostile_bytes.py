@@ -43,6 +43,16 @@ from penstock.specs.errors import RefusedRecordError
 from penstock.specs.gate import check_line
 from tests.support.collector import encode_batch, log_line
 from tests.support.fuzzing import SEED, cases
+from tests.support.hostile_doors import (
+    STATE,
+    admin_request,
+    checkpoint,
+    entry_of_quarantine,
+    frame_body,
+    http_reply,
+    http_request,
+    unit_of_spool,
+)
 
 REFUSALS = (RemoteProtocolError, UndecodableError, RefusedRecordError)
 Decode = Callable[[bytes], object]
@@ -151,6 +161,39 @@ JOURNAL = orjson.dumps(
     {"MESSAGE": "m", "PRIORITY": "3", "__CURSOR": "c", "__REALTIME_TIMESTAMP": "5"}
 )
 
+POSTED = b"".join([
+    b"POST /v1/logs HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n",
+    b"content-length: 2\r\n\r\n{}",
+])  # fmt: skip
+REQUESTS = [
+    POSTED * 2,
+    POSTED.replace(b"length: 2", b"length: 5").replace(b"\r\n\r\n{}",
+        b"\r\nexpect: 100-continue\r\ncontent-encoding: gzip\r\n\r\n12345"),
+    POSTED.replace(b"content-length: 2", b"transfer-encoding: chunked").replace(b"{}",
+        b"2;x=y\r\n{}\r\n0\r\nt: v\r\n\r\n"),
+    b"CONNECT h:1 HTTP/1.1\r\nhost: h\r\n\r\nmore",
+    b"HEAD /?a HTTP/1.1\r\nhost: h\r\nupgrade: a\r\nconnection: upgrade\r\n\r\n" + POSTED,
+]  # fmt: skip
+REPLIES = [
+    b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+    b"HTTP/1.1 100 \r\n\r\nHTTP/1.1 200 \r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+    b"HTTP/1.0 200 OK\r\ncontent-encoding: gzip\r\n\r\n" + gzip.compress(b"up 1"),
+    b"HTTP/1.1 101 \r\nupgrade: a\r\n\r\nmore",
+    b"HTTP/1.1 204 \r\n\r\n",
+]
+SPOOLED = [
+    frame_body("s", b"one\ntwo", {"format": b"lines", "count": b"2", "kind": b"logs", **more})
+    for more in [{"meta": meta} for meta in (b'{"service":"s"}', b"5", b"[]", b"{", b"null")]
+    + [{"count": count} for count in (b"-1", b"x", b"9" * 30)]
+]
+QUARANTINED = [
+    frame_body("s", b"{}", {"reason": b"r", "origin": b"spool", "subject": b"a.b", "count": b"1",
+                            "again": again})
+    for again in (b'{"format":"ndjson","meta":{},"received_ns":5}', b"5", b"{}", b"[",
+                  b'{"format":1,"meta":[],"received_ns":"x"}')
+] + [frame_body("", b"", {"replays": number}) for number in (b"7", b"x")]  # fmt: skip
+EMPTY = [frame_body("s", None, {}), frame_body("s", None, {"format": b"lines", "count": b"1"})]
+
 DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "forward unit": (FORWARD, unit_of("forward")),
     "forward message": (FORWARD, decode_message),
@@ -176,6 +219,13 @@ DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "otlp logs": (OTLP, otlp(0, Encoding.PROTOBUF)),
     "otlp traces": (OTLP, otlp(1, Encoding.PROTOBUF)),
     "otlp metrics": (OTLP, otlp(2, Encoding.PROTOBUF)),
+    "http request": (REQUESTS, http_request),
+    "http reply": (REPLIES, http_reply),
+    "spool": ([*SPOOLED, *EMPTY], unit_of_spool),
+    "quarantine": ([*QUARANTINED, *EMPTY], entry_of_quarantine),
+    "checkpoint": ([json.dumps(STATE).encode()], checkpoint),
+    "admin socket": ([b'{"do":"tap","point":"in"}', b'{"do":"status"}', b"[" * 60_000],
+                     admin_request),
 }  # fmt: skip
 _BYTES = (b"\x00", b"\xff", b"\n", b" ", b'"', b"{" * 300, b"[" * 2000, b"\x91" * 2000,
           b"\x7f\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"-1", b"1e999", b"9" * 40, b"9" * 5000,

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.errors import SpoolFailedError
-from penstock.collector.journal import Journal
+from penstock.collector.journal import Entry, Journal
 from penstock.collector.quarantine import (
     Again,
     Kept,
@@ -23,6 +23,7 @@ from penstock.collector.quarantine import (
 )
 from penstock.collector.replay import Outcome, Replayer, Wanted
 from penstock.collector.spool import Spool, Unit, decode_unit
+from penstock.logd.batch import Record
 from penstock.service.clock import SystemClock
 from tests.support.waiting import wait_until_async
 
@@ -80,6 +81,20 @@ async def test_records_go_back_once_with_how_they_are_read(tmp_path: Path) -> No
         assert unit.meta == {"resource": {"service.name": "shop"}}
         assert (await here.replayer.replay(Wanted())).replayed == 0
         assert len(here.spooled()) == 3
+
+
+async def test_what_is_no_entry_is_kept_and_named_and_the_others_go_back(tmp_path: Path) -> None:
+    """As a program that is wrong may have put it there."""
+    async with place(tmp_path) as here:
+        await here.refuse(1)
+        record = Record(subject="s", value=b"{}", timestamp_ns=5, headers=(("again", b"5"),))
+        await here.quarantine.journal.offer(Entry(record))
+        await here.refuse(2)
+        assert await here.replayer.replay(Wanted()) == Outcome(replayed=2, unknown=1)
+        kept = [kept async for kept, _ in here.replayer.kept()]
+    assert [(one.offset, one.reason.partition(":")[0]) for one in kept] == [
+        (0, "bad"), (1, "unreadable"), (2, "bad"),
+    ]  # fmt: skip
 
 
 async def test_only_what_is_wanted_goes_back(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.collector.core.batch import LaneKey
 from penstock.collector.core.files import FileState, Mark
-from penstock.collector.state import State, read_state
+from penstock.collector.state import NewerStateError, State, read_state
 
 SPOOLED = LaneKey("spool", "app", "telemetry.logs.x")
 FILED = LaneKey("file/1", "files", "telemetry.logs.y")
@@ -77,3 +77,35 @@ def test_a_lost_spool_of_urgent_records_leaves_the_other_as_it_is() -> None:
     assert found.fit_to_spool(0, 9, urgent=(0, 2))
     assert (found.cursor, found.urgent_cursor) == (3, 0)
     assert SPOOLED in found.lanes
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"incarnation": 5},
+        {"incarnation": "5"},
+        {"cursor": "7"},
+        {"cursor": -1},
+        {"cursor": True},
+        {"senders": {"6f": None}},
+        {"senders": {"sender": 1}},
+        {"lanes": [["spool", "s", "t"]]},
+        {"lanes": {}},
+        {"files": [5]},
+        {"files": [{**state(3).files[0].as_dict(), "position": 1.5}]},
+        {"files": [{**state(3).files[0].as_dict(), "more": 1}]},
+        {"sources": [None]},
+        {"sources": None},
+        {"version": "1"},
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_before_anything_is_done_by_it(
+    wrong: dict[str, object],
+) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_state(state(3).as_document() | wrong)
+
+
+def test_a_later_version_is_told_from_damage() -> None:
+    with pytest.raises(NewerStateError, match="version 2"):
+        read_state(state(3).as_document() | {"version": 2})
