@@ -51,6 +51,14 @@ FORWARD_BAD_ENTRIES_MAX: Final = 1000
 """Entries of one forward message that are refused one by one; a message of more is refused whole,
 for its sender speaks something else, and may fit a million of them into a megabyte."""
 
+PIECES_BYTES_MAX: Final = 256 * KIB
+"""Forward messages of one connection that wait for the rest of a line that Docker cut; a body has
+32 KiB at most, and others may come between its pieces."""
+
+PIECES_WAIT_S: Final = 1.0
+"""How long they wait: Docker sends the pieces as it reads them, and until they are in the spool a
+kill loses them."""
+
 DATAGRAM_BUFFER_BYTES: Final = 4 * MIB
 """What a UDP socket asks of the kernel, which gives no more than its own limit."""
 

@@ -130,7 +130,10 @@ def otlp_samples() -> list[bytes]:
 
 _ENTRY = [msgpack.ExtType(0, struct.pack(">II", 5, 6)), {"message": "hi", "level": "warn"}]
 _PACKED = msgpack.packb(_ENTRY) * 3
+_PIECE = {"log": "x", "partial_message": "true", "partial_id": "i", "partial_ordinal": "1"}
 FORWARD = [
+    msgpack.packb(["app", 5, {**_PIECE, "partial_last": "false"}])
+    + msgpack.packb(["app", 5, {**_PIECE, "partial_ordinal": "2", "partial_last": "true"}]),
     msgpack.packb(["app.x", 5, {"message": "hi"}, {"chunk": "c"}]),
     msgpack.packb(["app", [_ENTRY, [[5, {"meta": 1}], {"log": b"\xff"}]], {"size": 2}]),
     msgpack.packb(["app", _PACKED, {"chunk": b"c"}]),

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from penstock.collector.core.inflate import gunzip, unzstd
+from penstock.collector.core.pieces import Piece, piece_of
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import (
     FORWARD_BAD_ENTRIES_MAX,
@@ -48,11 +49,13 @@ class Message:
         count: Records in it, or 1 when its entries cannot be counted: what is undecodable is one
             record in quarantine.
         chunk: What to acknowledge; None when the sender does not ask.
+        piece: What its record is, when it has one alone that is a piece of a line.
     """
 
     raw: bytes
     count: int
     chunk: bytes | str | None
+    piece: Piece | None = None
 
 
 class Event(NamedTuple):
@@ -283,7 +286,10 @@ def read_message(raw: bytes) -> Message | None:
         raise RemoteProtocolError("not a forward message: an array of 2 to 4 elements is expected")
     chunk = _option(message).get("chunk")
     return Message(
-        raw, _count(message, message[1]), chunk if isinstance(chunk, (str, bytes)) else None
+        raw,
+        _count(message, message[1]),
+        chunk if isinstance(chunk, (str, bytes)) else None,
+        piece_of(message[2]) if len(message) > 2 else None,
     )
 
 

@@ -9,6 +9,7 @@ import structlog
 
 from penstock.collector.core.forward import BadEntry, Event, decode_message, messages_in
 from penstock.collector.core.inflate import unzstd
+from penstock.collector.core.pieces import join_pieces
 from penstock.collector.core.unix_framing import decode_batch_header
 from penstock.collector.decode.journal import decode_entry
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, log_record
@@ -137,30 +138,50 @@ def _decode_lines(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
 
 def _decode_forward(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     decoded = Decoded()
-    tagged: dict[str, ShapedEvents] = {}
+    events: list[tuple[int, Event, bytes]] = []
     index = 0
     for raw in messages_in(unit.payload):
         try:
-            events = decode_message(raw)
+            found = decode_message(raw)
         except UndecodableError as error:
             part = Undecodable(index, str(error), raw)
             decoded.undecodable.append(part)
             index += part.count
             continue
-        for at, event in enumerate(events, index):
+        for at, event in enumerate(found, index):
             if isinstance(event, BadEntry):
                 decoded.undecodable.append(Undecodable(at, event.reason, event.raw))
-                continue
-            try:
-                made = _plain_event(event, unit, resource, tagged)
-                if made is None:
-                    made = _encode_event(event, unit, resource), None
-            except (orjson.JSONEncodeError, RecursionError) as error:
-                decoded.undecodable.append(Undecodable(at, f"forward: {error}", raw))
             else:
-                decoded.add(at, made)
-        index += len(events)
+                events.append((at, event, raw))
+        index += len(found)
+    _encode_events(events, decoded, unit, resource)
     return decoded
+
+
+def _encode_events(
+    events: list[tuple[int, Event, bytes]],
+    decoded: Decoded,
+    unit: Unit,
+    resource: Mapping[str, Any],
+) -> None:
+    """Add the lines of events, each with its message; pieces of a line are one."""
+    joined = join_pieces((at, event) for at, event, _ in events)
+    tagged: dict[str, ShapedEvents] = {}
+    for at, came, raw in events:
+        event = came
+        if at in joined:
+            whole = joined[at]
+            if whole is None:
+                continue
+            event = whole[0]._replace(record=whole[1])
+        try:
+            made = _plain_event(event, unit, resource, tagged)
+            if made is None:
+                made = _encode_event(event, unit, resource), None
+        except (orjson.JSONEncodeError, RecursionError) as error:
+            decoded.undecodable.append(Undecodable(at, f"forward: {error}", raw))
+        else:
+            decoded.add(at, made)
 
 
 def _decode_journal(unit: Unit, resource: Mapping[str, Any]) -> Decoded:

@@ -18,11 +18,14 @@ from penstock.collector import failpoints
 from penstock.collector.budget import Charge
 from penstock.collector.core.forward import Message, MessageReader, encode_ack
 from penstock.collector.core.forward_handshake import NONCE_BYTES, Handshake, Secrets
+from penstock.collector.core.pieces import Gathering
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
 from penstock.collector.held_back import HeldBack
 from penstock.collector.intake import Intake, Payload
 from penstock.collector.limits import (
     HANDSHAKE_TIMEOUT_S,
+    PIECES_BYTES_MAX,
+    PIECES_WAIT_S,
     READ_BYTES,
     UNFINISHED_TIMEOUT_S,
     UNFINISHED_WAIT_S,
@@ -116,38 +119,75 @@ class ForwardSource(Source):
         """Take what one connection brings until it ends.
 
         Who has to wait for room holds back its sender; but who holds room itself, with the
-        beginning of a message, must not wait for others who do: its connection ends.
+        beginning of a message or of a line, must not wait for others who do: its connection ends.
         """
-        while True:
-            messages.check()
+        gathering = Gathering[Message](PIECES_BYTES_MAX, PIECES_WAIT_S)
+        try:
+            while await self._receive_some(messages, gathering, reader, writer, charge):
+                pass
+        finally:
+            if left := gathering.flush():
+                await finish(self._take_all(left, writer, charge, messages.waiting_bytes))
+
+    async def _receive_some(
+        self,
+        messages: MessageReader,
+        gathering: Gathering[Message],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        charge: Charge,
+    ) -> bool:
+        """Take what one read brings; false when nothing more is to be read."""
+        messages.check()
+        begun = messages.waiting_bytes + gathering.size > 0
+        data = await self._read(messages, gathering, reader)
+        if data is None:
+            return False
+        complete = messages.feed(data) if data else []
+        try:
+            room = await charge.wait(len(data), UNFINISHED_WAIT_S if begun else None)
+        except asyncio.CancelledError:
+            self._give_up(complete, "stopped")
+            raise
+        if not room:
+            self._intake.note("connections_ended_no_room")
+            self._give_up(complete, "no_room")
+            return False
+        ready = gathering.add(complete, asyncio.get_running_loop().time())
+        kept_bytes = messages.waiting_bytes + gathering.size
+        await finish(self._take_all(ready, writer, charge, kept_bytes))
+        try:
             begun = messages.waiting_bytes > 0
-            try:
-                async with asyncio.timeout(UNFINISHED_TIMEOUT_S if begun else None):
-                    data = await reader.read(READ_BYTES)
-            except TimeoutError:
-                self._intake.note("messages_unfinished")
-                return
-            if not data:
-                self._intake.note("messages_unfinished", int(begun))
-                return
-            complete = messages.feed(data)
-            try:
-                room = await charge.wait(len(data), UNFINISHED_WAIT_S if begun else None)
-            except asyncio.CancelledError:
-                self._give_up(complete, "stopped")
-                raise
-            if not room:
-                self._intake.note("connections_ended_no_room")
-                self._give_up(complete, "no_room")
-                return
-            await finish(self._take_all(complete, writer, charge, messages.waiting_bytes))
-            try:
-                begun = messages.waiting_bytes > 0
-                async with asyncio.timeout(UNFINISHED_TIMEOUT_S if begun else None):
-                    await writer.drain()  # who reads no acks must not hold room for ever either
-            except TimeoutError:
-                self._intake.note("messages_unfinished")
-                return
+            async with asyncio.timeout(UNFINISHED_TIMEOUT_S if begun else None):
+                await writer.drain()  # who reads no acks must not hold room for ever either
+        except TimeoutError:
+            self._intake.note("messages_unfinished")
+            return False
+        return True
+
+    async def _read(
+        self,
+        messages: MessageReader,
+        gathering: Gathering[Message],
+        reader: asyncio.StreamReader,
+    ) -> bytes | None:
+        """What comes next; nothing when what is gathered has waited enough, None at the end."""
+        begun = messages.waiting_bytes > 0
+        wait_s = UNFINISHED_TIMEOUT_S if begun else None
+        if gathering.size:
+            wait_s = max(0.0, gathering.until_s - asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout(wait_s):
+                data = await reader.read(READ_BYTES)
+        except TimeoutError:
+            if gathering.size:
+                return b""
+            self._intake.note("messages_unfinished")
+            return None
+        if not data:
+            self._intake.note("messages_unfinished", int(begun))
+            return None
+        return data
 
     async def _shake_hands(
         self, messages: MessageReader, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
