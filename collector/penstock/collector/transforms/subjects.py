@@ -19,10 +19,15 @@ TOKENS_MAX: Final = 16
 _LITERAL: Final = re.compile(r"^[A-Za-z0-9_-]+$")
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _LITERAL_PART: Final = re.compile(r"^[A-Za-z0-9_.-]*$")
+_KIND: Final = ("kind",)
+_SHORT: Final = {"service": ("resource", "service.name"), "kind": _KIND}
 
 
 class SubjectTemplate:
     """A checked template.
+
+    Attributes:
+        reads: Places whose values it is filled with.
 
     Raises:
         ValueError: It is not one; the message says why.
@@ -34,7 +39,9 @@ class SubjectTemplate:
         self.prefix = parts[0]
         _check(text, parts)
         self._literals = parts[::2]
-        self._readers = [_reader(name) for name in parts[1::2]]
+        places = [_place(name) for name in parts[1::2]]
+        self.reads = frozenset(places)
+        self._readers = [getter(place) if place != _KIND else _kind for place in places]
 
     def subject(self, fields: Fields) -> str:
         """The subject of a record."""
@@ -54,14 +61,15 @@ def _text(value: Any) -> str:
     return to_text(value) or UNKNOWN_SERVICE
 
 
-def _reader(name: str) -> Any:
-    if name == "service":
-        return getter(("resource", "service.name"))
-    if name == "kind":
-        kind = getter(("kind",))
-        return lambda fields: KINDS.get(kind(fields), UNKNOWN_SERVICE)
+def _kind(fields: Fields) -> Any:
+    return KINDS.get(fields.get("kind", ""), UNKNOWN_SERVICE)
+
+
+def _place(name: str) -> tuple[str, ...]:
+    if name in _SHORT:
+        return _SHORT[name]
     try:
-        return getter(parse_path(name))
+        return parse_path(name)
     except PathError as error:
         raise ValueError(str(error)) from None
 

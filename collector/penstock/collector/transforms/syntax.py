@@ -16,6 +16,7 @@ There are no loops, no variables and no calls of anything but the functions of
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -109,6 +110,18 @@ def parse(text: str) -> Node:
             EXPRESSION_CHARACTERS_MAX, f"longer than {EXPRESSION_CHARACTERS_MAX} characters"
         )
     return _Parser(_tokens(text)).whole()
+
+
+def fields_of(node: Node) -> Iterator[tuple[str, ...]]:
+    """Every place that an expression reads: the field, and the key in it."""
+    match node:
+        case Field(path=path):
+            yield (path[0], ".".join(path[1:])) if len(path) > 1 else path
+        case ListOf(items=parts) | Call(arguments=parts):
+            for part in parts:
+                yield from fields_of(part)
+        case Literal():
+            pass
 
 
 def _tokens(text: str) -> list[Token]:
