@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import ClassVar
 
 from penstock.collector.core.batch import Batch, LaneKey, Limits
 from penstock.collector.core.delivery import (
@@ -89,6 +90,9 @@ class Unit:
 class World:
     """One seeded run."""
 
+    limits = LIMITS
+    units: ClassVar = {"spool": 40, "file/1": 15}
+
     def __init__(self, seed: int, *, logd: ModelLogd | None = None) -> None:
         self.random = Random(seed)
         self.logd = logd or ModelLogd()
@@ -98,10 +102,7 @@ class World:
         self.life = 0
         self.kind = True
         self.trouble = self.random.random() * 0.3
-        self.origins = {
-            "spool": self._units("spool", 40),
-            "file/1": self._units("file/1", 15),
-        }
+        self.origins = {origin: self._units(origin, n) for origin, n in self.units.items()}
         self.quarantined: dict[tuple[LaneKey, int], bytes] = {}
         self.marks: set[str] = set()
         self._waiting: list[Callable[[], None]] = []
@@ -109,13 +110,13 @@ class World:
             dict.fromkeys(self.origins, 0),
             {},
         )
-        self._start()
+        self.start()
 
     def run(self) -> None:
         """Trouble for a while, then kindness until everything must have arrived."""
         self.kind = False
-        self._later(self._chaos)
-        self._later(self._sync)
+        self.later(self._chaos)
+        self.later(self._sync)
         self._run_until(3_000 * MS)
         self.kind = True
         self._run_until(30_000 * MS)
@@ -152,7 +153,7 @@ class World:
             units.append(Unit(tuple(records)))
         return units
 
-    def _later(self, action: Callable[[], None], delay_ms: float | None = None) -> None:
+    def later(self, action: Callable[[], None], delay_ms: float | None = None) -> None:
         delay = self.random.expovariate(1 / 15) if delay_ms is None else delay_ms
         self.count += 1
         heapq.heappush(self.heap, (self.now_ns + int(delay * MS) + 1, self.count, action))
@@ -163,14 +164,34 @@ class World:
             action()
         self.now_ns = end_ns
 
-    def _start(self) -> None:
-        cursors, done = self.checkpoint
+    def sorted(self, lane: LaneKey) -> LaneKey:
+        """Into which lane a record goes now that went into this one at first."""
+        return lane
+
+    def producer(self, lane: LaneKey) -> LaneKey:
+        """By what logd knows a lane now."""
+        return lane
+
+    def restored(self) -> tuple[dict[str, int], dict[LaneKey, int]]:
+        """Cursors, and what is done by lane, as a start finds them."""
+        return self.checkpoint
+
+    def takes(self, subject: str) -> bool:
+        """Whether there is a stream for a subject."""
+        return True
+
+    def disturbed(self, dice: float) -> bool:
+        """Whether something else happens, of what only some worlds know."""
+        return False
+
+    def start(self) -> None:
+        cursors, done = self.restored()
         self.life += 1
-        self.delivery = Delivery(LIMITS, jitter=self.random.random, done=done)
+        self.delivery = Delivery(self.limits, jitter=self.random.random, done=done)
         self.positions = dict(cursors)
         for origin, position in cursors.items():
             self._handle(Read(origin, position))
-        self._later(self._read)
+        self.later(self._read)
         self._arm()
 
     def _handle(self, event: Event) -> None:
@@ -193,10 +214,11 @@ class World:
                     self.quarantined[effect.lane, sequence] = line
                 self._handle(Settled(effect.lane, effect.batch))
 
-        self._later(settle)
+        self.later(settle)
 
     def _publish(self, effect: Publish) -> None:
         records = list(zip(effect.batch.sequences, effect.batch.lines, strict=True))
+        producer = self.producer(effect.lane)
         life, answered = self.life, False
 
         def answer(event: Event) -> None:
@@ -206,11 +228,11 @@ class World:
                 self._handle(event)
 
         def arrive() -> None:
-            verdict = self.logd.receive(effect.lane, effect.previous, records)
+            verdict = self.logd.receive(producer, effect.previous, records)
             self.marks.add(verdict)
             event: Event = Stored(effect.request)
             if verdict == "behind":
-                event = Behind(effect.request, self.logd.last(effect.lane))
+                event = Behind(effect.request, self.logd.last(producer))
             elif verdict == "refused":
                 event = Refused(effect.request, "poison")
             if verdict == "wait":
@@ -218,15 +240,16 @@ class World:
             else:
                 self._reply(event, answer)
 
-        if not self._lost():
-            self._later(arrive)
-        if not self.kind and self.random.random() < self.trouble:
-            self._later(arrive, self.random.uniform(0, 400))
-        self._later(lambda: answer(Failed(effect.request, "timeout")), 120)
+        goes = self.takes(effect.lane.subject)
+        if not self._lost() and goes:
+            self.later(arrive)
+        if not self.kind and self.random.random() < self.trouble and goes:
+            self.later(arrive, self.random.uniform(0, 400))
+        self.later(lambda: answer(Failed(effect.request, "timeout")), 120)
 
     def _reply(self, event: Event, answer: Callable[[Event], None]) -> None:
         if not self._lost():
-            self._later(lambda: answer(event))
+            self.later(lambda: answer(event))
 
     def _lost(self) -> bool:
         return not self.kind and self.random.random() < self.trouble
@@ -236,7 +259,7 @@ class World:
         waiting, self._waiting[:] = list(self._waiting), []
         for reply in waiting:
             reply()
-        self._later(self._sync)
+        self.later(self._sync)
 
     def _read(self) -> None:
         life = self.life
@@ -250,13 +273,13 @@ class World:
             if position < len(units) and self.delivery.pending_bytes < 4000:
                 self._take(origin, position, units[position])
         if self.random.random() < 0.3:
-            self._save()
-        self._later(again)
+            self.save()
+        self.later(again)
 
     def _take(self, origin: str, position: int, unit: Unit) -> None:
         batches: dict[LaneKey, Batch] = {}
         for lane, sequence, line in unit.records:
-            batch = batches.setdefault(lane, Batch(position))
+            batch = batches.setdefault(self.sorted(lane), Batch(position))
             batch.sequences.append(sequence)
             batch.timestamps.append(self.now_ns)
             batch.lines.append(line)
@@ -266,7 +289,7 @@ class World:
         self.positions[origin] = position + 1
         self._handle(Read(origin, position + 1))
 
-    def _save(self) -> None:
+    def save(self) -> None:
         cursors = {origin: self.delivery.cursor(origin) for origin in self.origins}
         self.checkpoint = (cursors, self.delivery.done())
 
@@ -281,14 +304,16 @@ class World:
                 self._handle(Tick())
             self._arm()
 
-        self._later(tick, 5)
+        self.later(tick, 5)
 
     def _chaos(self) -> None:
         if self.kind:
             return
         dice = self.random.random()
-        if dice < 0.04:
-            self._start()
+        if self.disturbed(dice):
+            pass
+        elif dice < 0.04:
+            self.start()
             self.marks.add("collector restarted")
         elif dice < 0.08:
             self.logd.restart()
@@ -296,7 +321,7 @@ class World:
             self.marks.add("logd restarted")
         elif dice < 0.15:
             self._handle(Flush())
-        self._later(self._chaos)
+        self.later(self._chaos)
 
 
 def run(seed: int, *, logd: ModelLogd | None = None) -> World:

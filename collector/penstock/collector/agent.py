@@ -2,12 +2,10 @@
 
 import asyncio
 import dataclasses
-import json
 import signal
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -17,12 +15,15 @@ from penstock.collector.assembly import Parts, make_source
 from penstock.collector.config import CollectorConfig
 from penstock.collector.control import SOCKET_NAME, ControlServer
 from penstock.collector.core.delivery import Reconnected
+from penstock.collector.endpoints import ENDPOINTS_FILE, write_endpoints
 from penstock.collector.engine import Engine
 from penstock.collector.opening import open_data_directory
 from penstock.collector.operating import Operating
 from penstock.collector.publisher import Publisher
 from penstock.collector.reloading import UNDO_S, Before, Reloads, Report, changed_keys
 from penstock.collector.reporting import Reporter
+from penstock.collector.resorting import Resorting
+from penstock.collector.rules import rules_of
 from penstock.collector.runner import Surroundings
 from penstock.collector.saving import Saver
 from penstock.collector.settings import graph_of, own_subjects, resource_of, sizes_of, tables_of
@@ -42,8 +43,6 @@ from penstock.service import (
     notify_reloading,
 )
 from penstock.service.clock import SystemClock
-
-ENDPOINTS_FILE: Final = "endpoints.json"
 
 Load = Callable[[str | None], CollectorConfig]
 """Reads the configuration again; refuses files that have not the digest, if one is given."""
@@ -81,13 +80,15 @@ class Agent:
         self._takes = takes
         self._clock = SystemClock()
         self._log = structlog.get_logger()
+        graph = graph_of(config, str(config_path))
         directory = open_data_directory(config.data_dir, sizes_of(config), where=str(config_path))
         if directory.foreign:
             self._log.error("the spool is not the one of the checkpoint; beginning a new chain")
+        directory.fit_to_rules(rules_of(config, graph))
         self._directory = directory
         self._tracing = Tracing(config.tracing, "collector", config.name, own_subjects(config))
         self._publisher = self._make_publisher(config)
-        engine = self._engine = Engine(directory, config, self._publisher, self._clock)
+        engine = self._engine = Engine(directory, config, self._publisher, self._clock, graph)
         self._sources = SourceSet(self._surroundings(config))
         self._saver = Saver(
             directory,
@@ -97,6 +98,7 @@ class Agent:
             engine.replayer,
             lambda: self._sources.file_sources,
         )
+        self._resorting = Resorting(engine, self._saver, lambda: self._sources.file_sources)
         self._reloads = Reloads()
         self._before = Before()
         self._reloading = asyncio.Lock()
@@ -248,21 +250,8 @@ class Agent:
         return Publisher(config.nats, incarnation, self._on_nats_change, tracer)
 
     def _write_endpoints(self, admin: str) -> None:
-        endpoints = {"admin": admin}
-        for runner in self._sources.runners:
-            source = runner.source
-            if source.endpoint is not None:
-                endpoints.setdefault(runner.section.type, source.endpoint)
-                endpoints[source.name] = source.endpoint
-            for part, address in source.endpoints.items():
-                endpoints[f"{source.name}.{part}"] = address
-        temporary = self._endpoints_path.with_suffix(".new")
         self._admin_address = admin
-        try:
-            temporary.write_text(json.dumps(endpoints))
-            temporary.replace(self._endpoints_path)
-        except OSError as error:  # it is for people; the collector runs all the same
-            self._log.warning("endpoints not written", error=str(error))
+        write_endpoints(self._endpoints_path, admin, self._sources.runners)
 
     # While it runs.
 
@@ -342,10 +331,13 @@ class Agent:
         if "nats" in keys:
             publisher = self._make_publisher(after)
             await publisher.connect(after.name, after.connect_timeout_s)
-        self._sources.around = self._surroundings(after)
+        rules = rules_of(after, graph)
         try:
+            await self._resorting.announce(rules)
+            self._sources.around = self._surroundings(after)
             await self._sources.change(self._own(after), sources)
         except BaseException:
+            self._resorting.take_back()
             self._sources.around = around
             if publisher is not self._publisher:
                 await publisher.close()
@@ -355,6 +347,7 @@ class Agent:
         self._config = after
         if self._tracing.tracer is not None:
             self._tracing.tracer.add_own(own_subjects(after))
+        publisher.incarnation = self._resorting.apply(rules)
         self._engine.exchange(after, graph, publisher)
         failpoints.passed("reload_after_exchange")
         old, self._publisher = self._publisher, publisher

@@ -21,7 +21,7 @@ from penstock.collector.publisher import Publisher
 from penstock.collector.quarantine import Quarantine as QuarantineLog
 from penstock.collector.reader import Reader
 from penstock.collector.replay import Replayer
-from penstock.collector.settings import graph_of, limits_of, resource_of, sizes_of
+from penstock.collector.settings import limits_of, resource_of, sizes_of
 from penstock.collector.spool import Spool
 from penstock.collector.spools import Spools
 from penstock.collector.state import SPOOL_ORIGIN, URGENT_ORIGIN, State
@@ -36,6 +36,7 @@ class Engine:
         directory: Open; the engine closes its journals.
         config: Until `exchange`.
         publisher: Until `exchange`.
+        graph: Until `exchange`.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Engine:
         config: CollectorConfig,
         publisher: Publisher,
         clock: Clock,
+        graph: Graph,
     ) -> None:
         self.directory = directory
         self.ledger = Ledger()
@@ -56,7 +58,7 @@ class Engine:
             Spool(directory.spool, self.ledger, when_full=self._when_full),
             Spool(directory.urgent, self.ledger, when_full=self._when_full, origin=URGENT_ORIGIN),
         )
-        self._quarantine = QuarantineLog(directory.quarantine, state.incarnation, clock)
+        self._quarantine = QuarantineLog(directory.quarantine, state.quarantine, clock)
         self.delivery = Delivery(
             limits_of(config), jitter=random.random, done=state.lanes, urgent=(URGENT_ORIGIN,)
         )
@@ -70,7 +72,7 @@ class Engine:
             self.courier,
             self._quarantine,
             self.ledger,
-            graph=graph_of(config),
+            graph=graph,
             resource=resource_of(config),
             clock=clock,
         )
@@ -122,6 +124,17 @@ class Engine:
             await spool.journal.commit()
         for reader in self._readers:
             await reader.wait_until_read()
+
+    @property
+    def begun(self) -> dict[str, int]:
+        """By spool, the position before which everything was begun to be sorted."""
+        both = zip(self.spools.both, self._readers, strict=True)
+        return {spool.origin: reader.begun for spool, reader in both}
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether something is read from a spool that an earlier run may have read, too."""
+        return any(reader.reads_again for reader in self._readers)
 
     @property
     def units_held(self) -> int:

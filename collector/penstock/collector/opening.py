@@ -6,8 +6,15 @@ from typing import Final
 
 import structlog
 
+from penstock.collector.core.sorting import Rules
 from penstock.collector.journal import Journal
-from penstock.collector.state import NewerStateError, State, read_state
+from penstock.collector.state import (
+    SPOOL_ORIGIN,
+    URGENT_ORIGIN,
+    NewerStateError,
+    State,
+    read_state,
+)
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.store import Checkpoint, DirectoryLock
 from penstock.service import ConfigError, UnavailableError
@@ -16,6 +23,7 @@ from penstock.service.data_format import DataFormat
 SPOOL: Final = "spool"
 URGENT: Final = "spool-urgent"
 QUARANTINE: Final = "quarantine"
+_NAMED_MAX: Final = 10
 DATA_FORMAT: Final = DataFormat("collector")
 NEWER_FIX: Final = (
     "a later Penstock wrote it: start that one; or, once that one has sent what it holds, move the"
@@ -49,6 +57,18 @@ class DataDirectory:
     urgent: Journal
     quarantine: Journal
     foreign: bool
+
+    def fit_to_rules(self, rules: Rules) -> None:
+        """Adapt the state to the rules that sort records now, and say what may come twice."""
+        logs = {SPOOL_ORIGIN: self.spool.log, URGENT_ORIGIN: self.urgent.log}
+        ends = {origin: log.end_offset for origin, log in logs.items()}
+        if doubted := self.state.fit_to_rules(rules, ends):
+            structlog.get_logger().info(
+                "what waits may be sorted otherwise than before: of it, records that were delivered"
+                " may be delivered twice",
+                origins=doubted[:_NAMED_MAX],
+                count=len(doubted),
+            )
 
 
 def open_data_directory(path: Path, sizes: Sizes, *, where: str) -> DataDirectory:

@@ -38,7 +38,8 @@ class Publisher:
 
     Args:
         incarnation: Made with the data directory; with a lane's key it makes a producer id, so that
-            a new spool, whose offsets start again, is never taken for the old one.
+            a new spool, whose offsets start again, is never taken for the old one, nor records that
+            are sorted otherwise for those before. Another one holds from what is sent next.
         on_change: Called when the connection is lost or found.
         tracer: Has spans of batches from here to their acks; None: there are none.
     """
@@ -52,7 +53,7 @@ class Publisher:
     ) -> None:
         self._tracer = tracer
         self._config = config
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self._on_change = on_change
         self._client: Any = nats_client(encrypted=config.encrypted)
         self._log = structlog.get_logger()
@@ -117,7 +118,7 @@ class Publisher:
         """A span for a batch, if it is not one of Penstock's own spans."""
         if tracer.is_own(effect.lane.subject):
             return None
-        producer = producer_id(self._incarnation, effect.lane)
+        producer = producer_id(self.incarnation, effect.lane)
         return tracer.start(
             "publish", kind="PRODUCER", trace_id=trace_of(producer, effect.batch.last)
         )
@@ -130,7 +131,7 @@ class Publisher:
             BatchPayload(
                 schema_version=SCHEMA_VERSION,
                 record_count=len(batch),
-                producer_id=producer_id(self._incarnation, effect.lane),
+                producer_id=producer_id(self.incarnation, effect.lane),
                 previous_sequence=effect.previous,
                 sequence=batch.last,
                 body=batch.body,

@@ -14,7 +14,7 @@ from penstock.collector.replay import Replayer
 from penstock.collector.reserve import Reserve
 from penstock.collector.sources.file import FileSource
 from penstock.collector.spools import Spools
-from penstock.collector.state import SPOOL_ORIGIN, URGENT_ORIGIN, State
+from penstock.collector.state import SPOOL_ORIGIN, SPOOL_ORIGINS, URGENT_ORIGIN, State
 
 if TYPE_CHECKING:
     from penstock.collector.opening import DataDirectory
@@ -27,6 +27,10 @@ class Saver:
 
     Args:
         file_sources: Those whose positions are part of it, now.
+
+    Attributes:
+        sorting: What the next one says of how records were sorted.
+        incarnation: Which it names.
     """
 
     def __init__(
@@ -48,6 +52,8 @@ class Saver:
         self._file_sources = file_sources
         self._saving = asyncio.Lock()
         self._saved: dict[str, Any] = {}
+        self.sorting = self.state.sorting
+        self.incarnation = self.state.incarnation
         self._log = structlog.get_logger()
 
     def begin(self) -> None:
@@ -117,10 +123,13 @@ class Saver:
         # A source and its successor both name what waits for that one.
         named = (state for source in sources for state in source.states)
         files = {state.generation: state for state in (*absent, *named)}
+        cursors = {origin: self._delivery.cursor(origin) for origin in SPOOL_ORIGINS}
+        positions = {state.origin: state.position for state in files.values()}
         return State(
-            incarnation=self.state.incarnation,
-            cursor=self._delivery.cursor(SPOOL_ORIGIN),
-            urgent_cursor=self._delivery.cursor(URGENT_ORIGIN),
+            incarnation=self.incarnation,
+            quarantine=self.state.quarantine,
+            cursor=cursors[SPOOL_ORIGIN],
+            urgent_cursor=cursors[URGENT_ORIGIN],
             replayed=self._replayer.done,
             senders=self._spools.bulk.senders.snapshot(),
             urgent_senders=self._spools.urgent.senders.snapshot(),
@@ -128,4 +137,5 @@ class Saver:
             files=[files[generation] for generation in sorted(files)],
             next_generation=self._generations.following,
             sources=sorted({*self.state.sources, *names}),
+            sorting=self.sorting.after({**cursors, **positions}),
         )

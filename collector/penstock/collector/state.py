@@ -11,19 +11,23 @@
      "files": [{...}],                    see `penstock.collector.core.files`
      "marks": {"1": [900, 17638700000000, 17, 17, "<hash>"]},   of files, by generation; may lack
      "next_generation": 3,
-     "sources": ["files"]}                file sources that ran before
+     "sources": ["files"],                file sources that ran before
+     "quarantine": "<uuid>",              part of identities in quarantine; may lack
+     "rules": ["<digest>", "<digest>"],   see `penstock.collector.core.sorting`; may lack
+     "since": {"spool": 19}}              position before which other rules sorted; may lack
 
 It is replaced as a whole. An old one is safe: what it has forgotten is read again, and logd knows
 it already. A new one is durable before any segment of the spool that it passes is deleted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID, uuid4
 
 from penstock.collector.core.batch import LaneKey
 from penstock.collector.core.files import FileState, read_mark
+from penstock.collector.core.sorting import Rules, Sorting, read_sorting
 
 VERSION: Final = 1
 SPOOL_ORIGIN: Final = "spool"
@@ -39,9 +43,15 @@ class NewerStateError(Exception):
 
 @dataclass(slots=True)
 class State:
-    """The checkpoint's content."""
+    """The checkpoint's content.
+
+    Attributes:
+        incarnation: Another one when producers' sequences begin anew.
+        quarantine: Another one when the spool's offsets begin anew, too.
+    """
 
     incarnation: UUID = field(default_factory=uuid4)
+    quarantine: UUID = field(default_factory=uuid4)
     cursor: int = 0
     urgent_cursor: int = 0
     replayed: int = 0
@@ -51,6 +61,7 @@ class State:
     files: list[FileState] = field(default_factory=list)
     next_generation: int = 1
     sources: list[str] = field(default_factory=list)
+    sorting: Sorting = field(default_factory=Sorting)
 
     def cursor_of(self, origin: str) -> int:
         """Of one of the spools."""
@@ -74,14 +85,40 @@ class State:
         found = {SPOOL_ORIGIN: (start_offset, end_offset), URGENT_ORIGIN: urgent}
         foreign = {origin for origin, (_, end) in found.items() if self._is_beyond(origin, end)}
         if foreign:
-            self.incarnation = uuid4()
-            self.lanes = {key: n for key, n in self.lanes.items() if key.origin not in foreign}
+            self.quarantine = uuid4()
+            self._begin_anew(foreign)
         begin = {
             origin: start if origin in foreign else max(self.cursor_of(origin), start)
             for origin, (start, _) in found.items()
         }
         self.cursor, self.urgent_cursor = begin[SPOOL_ORIGIN], begin[URGENT_ORIGIN]
         return bool(foreign)
+
+    def fit_to_rules(self, rules: Rules, ends: Mapping[str, int]) -> list[str]:
+        """Adapt to the rules by which records are sorted into lanes from now on.
+
+        Where those that sorted what is read again are not known to be the same, its lanes begin
+        anew under a new incarnation: what they had delivered beyond the cursor comes twice.
+
+        Args:
+            rules: Of the configuration that runs.
+            ends: Where the spools end; one that is done to there is not read again.
+
+        Returns:
+            The origins of which that is so.
+        """
+        begins = {origin: self.cursor_of(origin) for origin in SPOOL_ORIGINS}
+        waiting = {origin: begin for origin, begin in begins.items() if begin < ends[origin]}
+        waiting |= {file.origin: file.position for file in self.files}
+        doubted = [o for o, begin in waiting.items() if not self.sorting.holds(o, begin, rules)]
+        if doubted:
+            self._begin_anew(doubted)
+        self.sorting = Sorting(rules)
+        return doubted
+
+    def _begin_anew(self, origins: Collection[str]) -> None:
+        self.incarnation = uuid4()
+        self.lanes = {key: n for key, n in self.lanes.items() if key.origin not in origins}
 
     def _is_beyond(self, origin: str, end_offset: int) -> bool:
         spooled = [n for key, n in self.lanes.items() if key.origin == origin]
@@ -115,6 +152,8 @@ class State:
             },
             "next_generation": self.next_generation,
             "sources": self.sources,
+            "quarantine": str(self.quarantine),
+            **self.sorting.as_document(),
         }
 
 
@@ -129,7 +168,8 @@ def read_state(document: dict[str, Any]) -> State:
     if version != VERSION:
         msg = f"checkpoint version {version} is not known; this one reads {VERSION}"
         raise NewerStateError(msg)
-    found = _checked({**_ADDED_LATER, **document}, _FIELDS)
+    later = {**_ADDED_LATER, "quarantine": document.get("incarnation")}
+    found = _checked({**later, **document}, _FIELDS)
     marks = document.get("marks")
     files = [_file(state) for state in found["files"]]
     for state in files:
@@ -137,6 +177,7 @@ def read_state(document: dict[str, Any]) -> State:
         state.mark = read_mark(known)
     return State(
         incarnation=UUID(found["incarnation"]),
+        quarantine=UUID(found["quarantine"]),
         cursor=found["cursor"],
         urgent_cursor=found["urgent_cursor"],
         replayed=found["replayed"],
@@ -146,6 +187,7 @@ def read_state(document: dict[str, Any]) -> State:
         files=files,
         next_generation=found["next_generation"],
         sources=[_name(source) for source in found["sources"]],
+        sorting=read_sorting(document),
     )
 
 
@@ -153,6 +195,7 @@ _NUMBERS: Final = range(1 << 64)
 _ADDED_LATER: Final = {"urgent_cursor": 0, "replayed": 0, "urgent_senders": {}}
 _FIELDS: Final = {
     "incarnation": str,
+    "quarantine": str,
     "cursor": int,
     "urgent_cursor": int,
     "replayed": int,

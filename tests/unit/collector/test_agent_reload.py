@@ -13,6 +13,7 @@ from penstock.collector.agent import Agent
 from penstock.collector.config import CollectorConfig
 from penstock.collector.operating import Operating
 from penstock.collector.publisher import Publisher
+from penstock.collector.rules import rules_of
 from penstock.collector.settings import digest_of_tables, graph_of, tables_of
 from penstock.service import ConfigError, Health
 from tests.support.waiting import wait_until_async
@@ -27,6 +28,7 @@ async def test_what_runs_is_not_refused_because_a_file_for_people_cannot_be_writ
     after = CollectorConfig.model_validate({**document, "resource": {"service.name": "other"}})
     agent = Agent(before, Path("collector.yaml"), load=lambda _: after, takes=lambda _: False)
     monkeypatch.setattr(agent, "_health", Health.READY)
+    agent._recover()
     (tmp_path / "endpoints.new").mkdir()  # as on a full disk, no file can be written there
     report = await agent.reload()
     assert (report.result, report.error, report.generation) == ("applied", "", 2)
@@ -190,3 +192,32 @@ async def test_what_runs_is_not_refused_because_the_connection_before_cannot_be_
     monkeypatch.setattr(agent, "_health", Health.READY)
     report = await agent.reload()
     assert (report.result, report.error, report.keys) == ("applied", "", ("nats",))
+
+
+async def test_where_records_go_does_not_change_before_the_checkpoint_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = {"data_dir": tmp_path, "sources": [{"type": "syslog", "udp": "127.0.0.1:0"}]}
+    before = CollectorConfig.model_validate(document)
+    after = CollectorConfig.model_validate({**document, "subject_prefix": "elsewhere"})
+    agent = Agent(before, Path("collector.yaml"), load=lambda _: after, takes=lambda _: False)
+    monkeypatch.setattr(agent, "_health", Health.READY)
+    agent._recover()
+    saver, checkpoint = agent._saver, agent._directory.checkpoint
+    held, graph = saver.sorting, agent._engine.pipeline.graph
+
+    async def fail() -> bool:
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saver, "save", fail)
+        refused = await agent.reload()
+    assert (refused.result, refused.generation) == ("refused", 1)
+    assert "the checkpoint cannot be written" in refused.error
+    assert (saver.sorting, agent._engine.pipeline.graph) == (held, graph)
+    assert (await agent.reload()).result == "applied"
+    document = checkpoint.load() or {}
+    assert document["rules"] == ["", ""], "until the next checkpoint nothing is relied on"
+    assert await saver.save()
+    rules = rules_of(after, graph_of(after))
+    assert (checkpoint.load() or {})["rules"] == [rules.spools, rules.files]

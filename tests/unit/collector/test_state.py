@@ -6,6 +6,7 @@ import pytest
 
 from penstock.collector.core.batch import LaneKey
 from penstock.collector.core.files import FileState, Mark
+from penstock.collector.core.sorting import Rules, Sorting
 from penstock.collector.state import NewerStateError, State, read_state
 
 SPOOLED = LaneKey("spool", "app", "telemetry.logs.x")
@@ -97,6 +98,7 @@ def test_a_lost_spool_of_urgent_records_leaves_the_other_as_it_is() -> None:
         {"sources": [None]},
         {"sources": None},
         {"version": "1"},
+        {"quarantine": 5},
     ],
 )
 def test_what_is_no_checkpoint_is_refused_before_anything_is_done_by_it(
@@ -109,3 +111,63 @@ def test_what_is_no_checkpoint_is_refused_before_anything_is_done_by_it(
 def test_a_later_version_is_told_from_damage() -> None:
     with pytest.raises(NewerStateError, match="version 2"):
         read_state(state(3).as_document() | {"version": 2})
+
+
+HELD = Rules("spools", "files")
+
+
+def sorted_by(rules: Rules, **since: int) -> State:
+    found = state(3)
+    found.lanes = {SPOOLED: (8 << 20) + 1, FILED: 7}
+    found.sorting = Sorting(rules, since)
+    return found
+
+
+ENDS = {"spool": 9, "spool-urgent": 0}
+
+
+@pytest.mark.parametrize(
+    ("before", "since", "after", "doubted"),
+    [
+        (HELD, 0, HELD, []),
+        (HELD, 3, HELD, []),
+        (HELD, 4, HELD, ["spool"]),
+        (HELD, 0, Rules("others", "files"), ["spool"]),
+        (HELD, 0, Rules("spools", "others"), ["file/1"]),
+        (Rules(), 0, HELD, ["spool", "file/1"]),
+        (Rules(), 0, Rules(), ["spool", "file/1"]),
+    ],
+    ids=["the same", "since the cursor", "since then", "spools", "files", "unknown", "varying"],
+)
+def test_what_other_rules_sorted_begins_a_new_chain(
+    before: Rules, since: int, after: Rules, doubted: list[str]
+) -> None:
+    found = sorted_by(before, spool=since)
+    incarnation, quarantine = found.incarnation, found.quarantine
+    assert found.fit_to_rules(after, ENDS) == doubted
+    assert (found.incarnation != incarnation) is bool(doubted)
+    assert found.quarantine == quarantine, "what is kept there is known again"
+    assert (SPOOLED in found.lanes) is ("spool" not in doubted)
+    assert (FILED in found.lanes) is ("file/1" not in doubted)
+    assert found.sorting == Sorting(after)
+    assert (found.cursor, found.files[0].position) == (3, 5)
+
+
+def test_a_spool_that_is_done_is_not_read_again_and_goes_on_under_any_rules() -> None:
+    found = sorted_by(HELD)
+    found.cursor, found.files = 9, []
+    before = found.incarnation
+    assert found.fit_to_rules(Rules("others", "others"), ENDS) == []
+    assert (found.incarnation, SPOOLED in found.lanes) == (before, True)
+
+
+def test_a_checkpoint_of_an_earlier_version_knows_no_rules() -> None:
+    saved = sorted_by(HELD, spool=4)
+    document = json.loads(json.dumps(saved.as_document()))
+    assert read_state(document) == saved
+    for key in ("rules", "since", "quarantine"):
+        del document[key]
+    found = read_state(document)
+    assert found.sorting == Sorting()
+    assert found.quarantine == saved.incarnation
+    assert read_state(document | {"rules": ["a later version's"], "since": 7}).sorting == Sorting()

@@ -267,12 +267,12 @@ class Delivery:
         lane = self.lanes.get(key)
         if lane is None:
             if len(self.lanes) >= self._limits.lanes_max:
-                self._retire_idle()
+                self.retire_idle()
             lane = self.lanes[key] = Lane(key, self._limits)
         return lane
 
-    def _retire_idle(self) -> None:
-        """Forget lanes without pending records.
+    def retire_idle(self) -> None:
+        """Forget lanes without pending records, and so all that is done beyond what was taken.
 
         A forgotten lane that comes back starts its chain at 0, is refused by logd and goes on from
         the sequence that logd names: one more round trip, nothing lost or repeated. One that may

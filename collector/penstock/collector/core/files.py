@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
+from penstock.collector.core.sorting import FILE_ORIGIN
 from penstock.collector.limits import HEAD_BYTES
 
 DIGEST_BYTES: Final = 16
@@ -140,7 +141,7 @@ class FileState:
     @property
     def origin(self) -> str:
         """The name of this generation in lanes."""
-        return f"file/{self.generation}"
+        return f"{FILE_ORIGIN}{self.generation}"
 
     def judge(self, found: Found, *, read: int, marked: str) -> Verdict:
         """Rows c to f of the table.
@@ -187,8 +188,8 @@ class Generations:
     """Hands out generation numbers and remembers files from before a restart."""
 
     def __init__(self, *, following: int = 1, known: Iterable[FileState] = ()) -> None:
-        self.following = following
-        """The next number to be given."""
+        self.following = self.first = following
+        """The next number to be given, and the first one of this run."""
         self.known: dict[tuple[str, int, int], FileState] = {}
         """Files of the checkpoint that were not found again yet."""
         self.lost: list[FileState] = []

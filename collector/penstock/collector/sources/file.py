@@ -128,6 +128,11 @@ class FileSource(Source):
         self._retire()
 
     @property
+    def tails(self) -> list[Tail]:
+        """What is being read."""
+        return [*self._tails.values()]
+
+    @property
     def lag_bytes(self) -> int:
         """Bytes in files that were not read yet."""
         lag = 0
@@ -292,6 +297,7 @@ class FileSource(Source):
             if at_end:
                 waited_ns = int(self._section.join_timeout_s * 1e9)
                 await self._take(tail, *tail.flush_events(now_ns - waited_ns))
+                tail.reads_again &= tail.position < tail.lines.position
                 await self._let_go(tail)
             else:
                 more = True

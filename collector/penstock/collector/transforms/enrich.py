@@ -28,6 +28,30 @@ _LINK: Final = re.compile(
 )
 _DOCKER: Final = re.compile(r"/containers/(?P<id>[0-9a-f]{64})/(?P=id)-json\.log")
 
+DOCKER_FACTS: Final = tuple(
+    ("resource", name)
+    for name in (
+        "container.name",
+        "container.image.name",
+        "container.image.tags",
+        "docker.compose.project",
+        "docker.compose.service",
+    )
+)
+"""Places of what is read of Docker's files, which may be there later, or not any more."""
+PATH_FACTS: Final = tuple(
+    ("resource", name)
+    for name in (
+        "container.id",
+        "k8s.namespace.name",
+        "k8s.pod.name",
+        "k8s.pod.uid",
+        "k8s.container.name",
+        "k8s.container.restart_count",
+    )
+)
+"""Places of what a log file's path says."""
+
 ReadDocker = Callable[[str, str], Mapping[str, Any] | None]
 """Directory and id of a Docker container to its ``config.v2.json``; None when it cannot be read."""
 

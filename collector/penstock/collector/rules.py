@@ -1,0 +1,119 @@
+"""What sorts records into lanes, as digests; see `penstock.collector.core.sorting`."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from penstock.collector.config import CollectorConfig
+from penstock.collector.core.sorting import Rules
+from penstock.collector.settings import resource_of, tables_of
+from penstock.collector.source_sections import FileSource
+from penstock.collector.transforms import sections
+from penstock.collector.transforms.enrich import DOCKER_FACTS, PATH_FACTS
+from penstock.collector.transforms.graph import Graph
+from penstock.collector.transforms.reads import Place, names_any, places_read, templates
+from penstock.collector.transforms.wiring import OUTPUT
+from penstock.specs.sensitive import HashKey
+
+RELEASE: Final = 1
+"""Raised when a release sorts the same records by the same configuration into other lanes."""
+
+_OF_READING: Final = (
+    ("attributes", "log.file.name"),
+    ("attributes", "log.file.path"),
+    ("time_unix_nano",),
+    ("observed_time_unix_nano",),
+)
+"""What a line has of when it was read, and of its file's name then."""
+
+
+def rules_of(config: CollectorConfig, graph: Graph) -> Rules:
+    """What decides the lane of a record, of the configuration and of the graph made of it."""
+    reads = places_read(config)
+    docker = _adds_containers(config) and names_any(reads, DOCKER_FACTS)
+    if docker or _copies_what_is_forgotten(config, graph):
+        return Rules()
+    decides = _decides(config, graph, reads)
+    files = sorted(map(_lines_of, (s for s in config.sources if isinstance(s, FileSource))))
+    names = _adds_containers(config) and names_any(reads, PATH_FACTS)
+    varies = names or names_any(reads, _OF_READING) or _hashes_by_time(config)
+    return Rules(
+        spools=_digest(decides), files="" if files and varies else _digest([decides, files])
+    )
+
+
+def _decides(config: CollectorConfig, graph: Graph, reads: frozenset[Place]) -> list[Any]:
+    facts = [
+        fact for fact in resource_of(config).items() if names_any(reads, [("resource", fact[0])])
+    ]
+    return [
+        RELEASE,
+        config.subject_prefix,
+        config.output.model_dump(mode="json"),
+        {name: one.model_dump(mode="json") for name, one in config.transforms.items()},
+        [*_tables(config, graph, reads)],
+        sorted(facts),
+        _sensitive(config) if templates(config) else None,
+    ]
+
+
+def _tables(config: CollectorConfig, graph: Graph, reads: frozenset[Place]) -> Iterator[Any]:
+    """Rows that may decide; others may change as they like."""
+    for name, rows in tables_of(graph).items():
+        section = config.transforms[name]
+        assert isinstance(section, sections.EnrichSection)
+        for table, found in zip(section.tables, rows, strict=True):
+            columns = {column for row in found.values() for column in row}
+            if names_any(reads, [("attributes", table.prefix + column) for column in columns]):
+                yield found
+
+
+def _sensitive(config: CollectorConfig) -> Any:
+    """What is taken out of values that subjects are filled with; of the key what it is known by."""
+    key = _hash_key(config)
+    shown = config.sensitive.model_dump(mode="json", exclude={"hash_key"})
+    return [shown, key and [key.id, key.rotate_days]]
+
+
+def _hash_key(config: CollectorConfig) -> HashKey | None:
+    secret = config.sensitive.hash_key
+    return None if secret is None else HashKey.parse(secret.get_secret_value())
+
+
+def _hashes_by_time(config: CollectorConfig) -> bool:
+    key = _hash_key(config)
+    return key is not None and key.rotate_days > 0 and bool(templates(config))
+
+
+def _adds_containers(config: CollectorConfig) -> bool:
+    return any(
+        isinstance(section, sections.EnrichSection) and section.container
+        for section in config.transforms.values()
+    )
+
+
+def _copies_what_is_forgotten(config: CollectorConfig, graph: Graph) -> bool:
+    """Whether the copies of a record are numbered by what a transform remembers: it ends some."""
+    transforms = config.transforms
+    remembers = (sections.ThrottleSection, sections.DedupeSection)
+    if not any(isinstance(section, remembers) for section in transforms.values()):
+        return False
+    return any(
+        sum(
+            taker == OUTPUT or not isinstance(transforms[taker], sections.CountSection)
+            for taker in takers
+        )
+        > 1
+        for takers in graph.wiring.takers.values()
+    )
+
+
+def _lines_of(source: FileSource) -> str:
+    """What makes records of the bytes of a source's files."""
+    fields = {"name", "service", "format", "multiline", "line_bytes_max"}
+    return source.model_dump_json(include=fields)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value).encode(), digest_size=16).hexdigest()
