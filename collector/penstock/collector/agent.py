@@ -30,7 +30,7 @@ from penstock.collector.settings import graph_of, own_subjects, resource_of, siz
 from penstock.collector.source_sections import Source as Section
 from penstock.collector.source_set import Difference, SourceSet, difference
 from penstock.collector.sources.source import Source
-from penstock.collector.telemetry import VERSION, Metrics, describe, troubles
+from penstock.collector.telemetry import VERSION, Metrics, describe
 from penstock.collector.transforms.graph import Graph
 from penstock.service import (
     ExitCode,
@@ -371,7 +371,7 @@ class Agent:
         reasons = [
             f"source {runner.name}: {runner.trouble}" for runner in runners if runner.trouble
         ]
-        reasons += troubles(self._engine.delivery, journals, connected=self._publisher.is_connected)
+        reasons += self._engine.troubles(connected=self._publisher.is_connected)
         health = self._health
         if health is Health.READY and reasons:
             health = Health.DEGRADED

@@ -25,7 +25,9 @@ from penstock.collector.settings import limits_of, resource_of, sizes_of
 from penstock.collector.spool import Spool
 from penstock.collector.spools import Spools
 from penstock.collector.state import SPOOL_ORIGIN, URGENT_ORIGIN, State
+from penstock.collector.telemetry import troubles
 from penstock.collector.transforms.graph import Graph
+from penstock.service import UnavailableError
 from penstock.service.clock import Clock
 
 
@@ -80,7 +82,8 @@ class Engine:
             self.pipeline, spool=self.spools, ledger=self.ledger, budget=self.budget, clock=clock
         )
         self._readers = [
-            Reader(spool, self.pipeline, self.courier, self.ledger) for spool in self.spools.both
+            Reader(spool, self.pipeline, self.courier, self.ledger, clock)
+            for spool in self.spools.both
         ]
         self.replayer = Replayer(directory.quarantine, self.spools.bulk, clock, done=state.replayed)
         self.generations = Generations(following=state.next_generation, known=state.files)
@@ -91,7 +94,20 @@ class Engine:
         return self.directory.urgent, self.directory.spool, self.directory.quarantine
 
     def recover(self, state: State) -> int:
-        """Know again what was taken and not delivered; returns how many units wait."""
+        """Know again what was taken and not delivered; returns how many units wait.
+
+        Raises:
+            UnavailableError: The disk does not let it be read.
+        """
+        try:
+            return self._recover(state)
+        except OSError as error:
+            raise UnavailableError(
+                f"data_dir: {self.directory.path} cannot be read: {error}",
+                fix="look at what the kernel says of its disk, and at the limit of open files",
+            ) from None
+
+    def _recover(self, state: State) -> int:
         waiting = 0
         senders = {URGENT_ORIGIN: state.urgent_senders, SPOOL_ORIGIN: state.senders}
         for spool, reader in zip(self.spools.both, self._readers, strict=True):
@@ -143,6 +159,12 @@ class Engine:
             (spool.journal.log, self.delivery.cursor(spool.origin)) for spool in self.spools.both
         )
         return sum(log.end_offset - max(log.start_offset, cursor) for log, cursor in logs)
+
+    def troubles(self, *, connected: bool) -> list[str]:
+        """Why it does not carry as it should; empty when it does."""
+        spools = {"spool": self.directory.spool, "spool-urgent": self.directory.urgent}
+        reading = [reader.trouble for reader in self._readers if reader.trouble]
+        return [*reading, *troubles(self.delivery, spools, connected=connected)]
 
     def give_up(self) -> int:
         """At the end, count as dropped what was read of segments that were; returns how many."""

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, Protocol, TypeVar
 
 from penstock.collector import failpoints
 from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
@@ -19,10 +19,14 @@ from penstock.logd.batch import Record, build_batch, decode_body, describe_body,
 from penstock.logd.errors import LogdError
 from penstock.logd.frame import HEADER_SIZE, NO_PRODUCER, FrameHeader
 from penstock.logd.store import REAL_DISK, CommitLog, CorruptFrameError, Disk, LogConfig
+from penstock.logd.store.errors import NO_SPACE
 
 _ENTRY_OVERHEAD_BYTES = HEADER_SIZE + 1024
 _SEGMENTS_PER_JOURNAL = 8
+_PROBE: Final = "probe.tmp"
+"""A name that opening the log removes."""
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +182,16 @@ class Journal:
             self._durable.clear()
             await self._durable.wait()
 
-    def frames(self, offset: int) -> Iterator[tuple[FrameHeader, bytes]]:
-        """Promised frames from an offset on."""
-        return self.log.frames(offset, upto=self._promised)
+    def frames(self, offset: int, *, salvage: bool = False) -> Iterator[tuple[FrameHeader, bytes]]:
+        """Promised frames from an offset on; with `salvage`, what cannot be had is damage."""
+        return self.log.frames(offset, upto=self._promised, salvage=salvage)
+
+    async def takes_writes(self) -> bool:
+        """Whether the disk keeps something new, beside the log, or says that it is full."""
+        if self.failure:
+            return False
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._keep_probe)
 
     async def first_segment_end(self) -> int | None:
         """Where the oldest segment ends, once it is not the one that is written; None: it is empty.
@@ -237,6 +248,18 @@ class Journal:
             self.log.truncate_to(self._promised)
         return self.log
 
+    def _keep_probe(self) -> bool:
+        path = self.directory / _PROBE
+        try:
+            file = self._disk.create(path)
+            file.write(0, [_PROBE.encode()])
+            file.sync()
+            file.close()
+            self._disk.unlink(path)
+        except OSError as error:
+            return error.errno in NO_SPACE
+        return True
+
     def _first_segment_end(self) -> int | None:
         log = self.log
         if log.failure or (log.segment_count == 1 and not log.roll()):
@@ -253,11 +276,19 @@ class Journal:
         failpoints.passed(f"{self.directory.name}_after_delete")
 
 
-def undamaged(read: Callable[[int], Iterator[_T]], offset: int) -> Iterator[_T]:
+class Read(Protocol[_T_co]):
+    """Reads a log from an offset on; with `salvage`, what the disk does not give is damage."""
+
+    def __call__(self, offset: int, /, *, salvage: bool) -> Iterator[_T_co]:
+        """Read on."""
+        ...
+
+
+def undamaged(read: Read[_T], offset: int) -> Iterator[_T]:
     """What can be read from an offset on, so that damage costs only the entries it lies in."""
     while True:
         try:
-            yield from read(offset)
+            yield from read(offset, salvage=True)
         except CorruptFrameError as error:
             if error.next_offset <= offset:
                 raise

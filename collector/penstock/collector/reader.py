@@ -1,10 +1,17 @@
-"""Reading one spool into the pipeline, in order, and letting go of what is oldest when told to."""
+"""Reading one spool into the pipeline, in order, and letting go of what is oldest when told to.
+
+A read that fails is tried again, and whatever can be read before it goes on. What the disk does not
+give (`EIO`) for `UNREADABLE_S` is given up like damage, where the disk takes new writes meanwhile:
+then it is these bytes, and not a disk that is away and may come back. All other errors, such as of
+descriptors, are waited for without an end.
+"""
 
 import asyncio
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import chain, takewhile
+from typing import Final
 
 import structlog
 
@@ -13,6 +20,7 @@ from penstock.collector.core.delivery import Read
 from penstock.collector.core.kinds import Kind
 from penstock.collector.core.lane import Lane
 from penstock.collector.core.ledger import Ledger
+from penstock.collector.core.patience import Patience
 from penstock.collector.courier import Courier
 from penstock.collector.errors import UndecodableError
 from penstock.collector.journal import undamaged
@@ -22,8 +30,10 @@ from penstock.collector.state import INDEX_BITS, URGENT_ORIGIN
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import FrameHeader
 from penstock.logd.store import CorruptFrameError
+from penstock.service.clock import Clock
 
-DROPPED = "spool_full_oldest"
+DROPPED: Final = "spool_full_oldest"
+UNREADABLE_S: Final = 600
 
 
 class Reader:
@@ -31,16 +41,22 @@ class Reader:
 
     Attributes:
         position: Every unit before it was handed over or dropped.
+        trouble: Why nothing is read now; empty when nothing stands in the way.
     """
 
-    def __init__(self, spool: Spool, pipeline: Pipeline, courier: Courier, ledger: Ledger) -> None:
+    def __init__(
+        self, spool: Spool, pipeline: Pipeline, courier: Courier, ledger: Ledger, clock: Clock
+    ) -> None:
         self._spool = spool
         self._pipeline = pipeline
         self._courier = courier
         self._ledger = ledger
         self._urgent = spool.origin == URGENT_ORIGIN
+        self._clock = clock
+        self._patience = Patience(limit_ns=UNREADABLE_S * 10**9)
         self._log = structlog.get_logger()
         self.position = 0
+        self.trouble = ""
         self._next = 0
         self._found_end = 0
         self._taking = ""
@@ -71,14 +87,15 @@ class Reader:
         while True:
             await journal.wait_durable(self.position)
             try:
-                await self._read_on()
+                for frame in journal.frames(self.position):
+                    if not await self._take(*frame):
+                        break
             except CorruptFrameError as error:
-                self._log.error("the spool is damaged", error=str(error), file=error.file)
-                self._ledger["spool"].notes["units_lost_to_damage"] += (
-                    error.next_offset - error.offset
-                )
-                self._next = max(self._next, error.next_offset)
-                self._moved(self._next)
+                self._lose(error)
+            except RefusedError as error:
+                self._go_on_behind_dropped(error)
+            except OSError as error:
+                await self._read_around(error)
 
     async def wait_until_read(self) -> None:
         """Return when every unit that is durable now was handed to delivery."""
@@ -87,24 +104,79 @@ class Reader:
             self._progress.clear()
             await self._progress.wait()
 
-    async def _read_on(self) -> None:
-        for header, body in self._spool.journal.frames(self.position):
-            await self._courier.wait_for_room(urgent=self._urgent)
-            if header.base_offset < self._next:
-                return  # it was dropped meanwhile
-            self._next = header.next_offset
-            try:
-                unit = decode_unit(header, body, self._spool.verdicts.take(header.base_offset))
-            except UndecodableError as error:
-                unit = Unit("spool", "unknown", body, 1, header.first_timestamp_ns)
+    async def _take(self, header: FrameHeader, body: bytes) -> bool:
+        """Hand a unit over; false when it was dropped meanwhile."""
+        await self._courier.wait_for_room(urgent=self._urgent)
+        if header.base_offset < self._next:
+            return False
+        self._next = header.next_offset
+        try:
+            unit = decode_unit(header, body, self._spool.verdicts.take(header.base_offset))
+        except UndecodableError as error:
+            unit = Unit("spool", "unknown", body, 1, header.first_timestamp_ns)
+            self._ledger.recovered(unit.source, unit.count)
+            self._log.error("spooled unit is unreadable", error=str(error))
+        else:
+            if self._spool.was_passed_over(header.base_offset):
                 self._ledger.recovered(unit.source, unit.count)
-                self._log.error("spooled unit is unreadable", error=str(error))
-            self._taking = unit.source
-            await self._pipeline.take_unit(self._spool.origin, header.base_offset, unit)
-            self._moved(self._next)
+        self._taking = unit.source
+        await self._pipeline.take_unit(self._spool.origin, header.base_offset, unit)
+        self._moved(self._next)
+        return True
+
+    async def _read_around(self, error: OSError) -> None:
+        """Take what can be read before what cannot; wait for that, and give it up in the end."""
+        damage: CorruptFrameError | None = None
+        may_lose = await self._may_lose()
+        try:
+            frames = self._spool.journal.frames(self.position, salvage=True)
+            while frame := await asyncio.to_thread(next, frames, None):
+                if not await self._take(*frame):
+                    return
+        except CorruptFrameError as found:
+            damage = found
+        except RefusedError as refused:
+            self._go_on_behind_dropped(refused)
+            return
+        except OSError as again:
+            error = again
+        else:
+            return  # it can be read again
+        if damage and may_lose and await self._may_lose():
+            self._lose(damage)
+            return
+        if not self.trouble:
+            self._log.error("the spool cannot be read; trying again", error=str(error))
+        self.trouble = f"{self._spool.origin}: cannot be read: {error}"
+        wait_ns = self._patience.failed(self.position, self._clock.monotonic_ns())
+        await asyncio.sleep(wait_ns / 1e9)
+
+    async def _may_lose(self) -> bool:
+        """Whether what cannot be read next was waited for, and the disk is there.
+
+        It is asked before and after a read: a disk that comes or goes meanwhile costs nothing.
+        """
+        over = self._patience.is_over(self.position, self._clock.monotonic_ns())
+        return over and await self._spool.journal.takes_writes()
+
+    def _lose(self, error: CorruptFrameError) -> None:
+        """Units are damaged, or cannot be had: go on behind them."""
+        upto = min(error.next_offset, self._spool.journal.durable_offset)
+        self._log.error("the spool is damaged", error=str(error), file=error.file)
+        self._ledger["spool"].notes["units_lost_to_damage"] += upto - error.offset
+        self._next = max(self._next, upto)
+        self._moved(self._next)
+
+    def _go_on_behind_dropped(self, error: RefusedError) -> None:
+        """What was to be read next is not there any more: segments were dropped meanwhile."""
+        if error.code != "OUT_OF_RANGE":
+            raise error
+        self._next = max(self._next, self._spool.journal.log.start_offset)
+        self._moved(self._next)
 
     def _moved(self, position: int) -> None:
         self.position = position
+        self.trouble = ""
         self._progress.set()
         self._courier.handle(Read(self._spool.origin, position))
 
@@ -176,7 +248,7 @@ class Reader:
                     self._kept = (offset, unit.kind)
                     return None
                 found.append((offset, unit.source, unit.count))
-        except (CorruptFrameError, RefusedError, UndecodableError):
+        except (CorruptFrameError, OSError, RefusedError, UndecodableError):
             return None  # reading it on names the damage
         return found
 
@@ -184,7 +256,7 @@ class Reader:
         """From `begin` on; damage before `position` was named when that was read."""
         frames = self._spool.journal.frames
         read = takewhile(lambda frame: frame[0].base_offset < position, undamaged(frames, begin))
-        return chain(read, frames(max(begin, position)))
+        return chain(read, frames(max(begin, position), salvage=True))
 
     def _must_keep(self, offset: int, kind: Kind) -> bool:
         """Whether a unit that must not be dropped is still not delivered."""

@@ -99,6 +99,7 @@ class Spool:
         self.senders = SenderTable()
         self.verdicts = Verdicts()
         self._pending: dict[bytes, asyncio.Future[int]] = {}
+        self._passed_over: list[range] = []
 
     async def put(
         self, unit: Unit, *, era: int | None = None, wait: bool = True
@@ -186,10 +187,19 @@ class Spool:
             if header.producer_id != NO_PRODUCER:
                 self.senders.record(header.producer_id, header.producer_sequence)
                 self.senders.kept(header.producer_id, header.producer_sequence)
+        reached = cursor
         for header, body in undamaged(self.journal.frames, cursor):
+            if header.base_offset > reached:
+                self._passed_over.append(range(reached, header.base_offset))
+            reached = header.next_offset
             with contextlib.suppress(UndecodableError):  # counted where it is decoded again
                 unit = decode_unit(header, body)
                 self._ledger.recovered(unit.source, unit.count)
+        self._passed_over.append(range(reached, log.end_offset))
+
+    def was_passed_over(self, offset: int) -> bool:
+        """Whether `recover` could not read a unit, and so did not count it."""
+        return any(offset in units for units in self._passed_over)
 
 
 def _entry(unit: Unit) -> Entry:

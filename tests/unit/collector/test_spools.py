@@ -270,7 +270,7 @@ def reader_of(
     spool: Spool, ledger: Ledger, pipeline: Nowhere | ToLanes, courier: Courier | None = None
 ) -> Reader:
     courier = courier or courier_of()
-    reader = Reader(spool, cast("Pipeline", pipeline), courier, ledger)
+    reader = Reader(spool, cast("Pipeline", pipeline), courier, ledger, SystemClock())
     reader.begin(0)
     return reader
 

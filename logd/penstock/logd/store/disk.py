@@ -23,7 +23,15 @@ IOV_MAX: Final = 1024
 """Buffers one writev takes on Linux (`sysconf(_SC_IOV_MAX)`)."""
 
 
-class File(Protocol):
+class Content(Protocol):
+    """What can be read at any position."""
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+
+class File(Content, Protocol):
     """An open file. `write` and `truncate` belong to one writer; any thread may read."""
 
     def fileno(self) -> int:
@@ -40,10 +48,6 @@ class File(Protocol):
         Raises:
             OSError: Not everything was written; some of it may have been.
         """
-        ...
-
-    def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer only at the end of the file."""
         ...
 
     def truncate(self, size: int) -> None:

@@ -10,6 +10,7 @@ from penstock.logd.store.damage import DamagedRanges
 from penstock.logd.store.errors import CorruptFrameError
 from penstock.logd.store.file_range import FileRange
 from penstock.logd.store.ranges import gather_ranges
+from penstock.logd.store.salvage import SalvagedFile
 from penstock.logd.store.segments import SegmentList
 from penstock.logd.store.vault import Vault
 
@@ -125,12 +126,20 @@ class LogReader:
                 return frames + self._sound_frames(part, offset, alone=not frames)
         return frames
 
-    def frames(self, offset: int = 0, *, upto: int | None = None) -> Iterator[Frame]:
+    def frames(
+        self, offset: int = 0, *, upto: int | None = None, salvage: bool = False
+    ) -> Iterator[Frame]:
         """Frames that hold records in [offset, upto), CRCs checked.
+
+        Args:
+            offset: The first record wanted.
+            upto: Exclusive.
+            salvage: What the disk does not give is damage, which is not remembered.
 
         Raises:
             RefusedError: `OUT_OF_RANGE`.
             CorruptFrameError: When the next frame is damaged; go on at its `next_offset`.
+            OSError: The disk does not give something.
         """
         changes = self._changes
         self._check_range(offset)
@@ -138,28 +147,37 @@ class LogReader:
         try:
             for segment, file in self._list.pinned(offset, end):
                 first = max(offset, segment.base_offset)
-                yield from segment.frames(file, first, end, self.vault)
+                source = SalvagedFile(file) if salvage else file
+                yield from segment.frames(source, first, end, self.vault)
         except CorruptFrameError as error:
-            self._note(error, changes)
+            if not salvage:
+                self._note(error, changes)
             raise
 
-    def headers(self, offset: int = 0) -> Iterator[FrameHeader]:
+    def headers(self, offset: int = 0, *, salvage: bool = False) -> Iterator[FrameHeader]:
         """Headers of frames that hold records at or above an offset; bodies are not read.
 
         Those of encrypted frames are as they lie on disk.
 
+        Args:
+            offset: The first record wanted.
+            salvage: As for `frames`.
+
         Raises:
             RefusedError: `OUT_OF_RANGE`.
             CorruptFrameError: When the next header is damaged; go on at its `next_offset`.
+            OSError: The disk does not give something.
         """
         changes = self._changes
         self._check_range(offset)
         end = self._readable_end()
         try:
             for segment, file in self._list.pinned(offset, end):
-                yield from segment.headers(file, max(offset, segment.base_offset), end)
+                source = SalvagedFile(file) if salvage else file
+                yield from segment.headers(source, max(offset, segment.base_offset), end)
         except CorruptFrameError as error:
-            self._note(error, changes)
+            if not salvage:
+                self._note(error, changes)
             raise
 
     def offset_for_timestamp(self, timestamp_ns: int) -> int:

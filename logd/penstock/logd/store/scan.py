@@ -17,7 +17,7 @@ from penstock.logd.frame import (
     decode_header,
     version_not_known,
 )
-from penstock.logd.store.disk import File
+from penstock.logd.store.disk import Content
 from penstock.logd.store.errors import CorruptFrameError
 
 ALIGNMENT: Final = 8
@@ -85,7 +85,7 @@ class FrameReader:
 
     __slots__ = ("_ahead", "_buffer", "_file", "_start", "end", "name")
 
-    def __init__(self, file: File, *, end: int, name: str, ahead: int = _WALK_BYTES) -> None:
+    def __init__(self, file: Content, *, end: int, name: str, ahead: int = _WALK_BYTES) -> None:
         self._file = file
         self._ahead = ahead
         self._buffer = b""
@@ -147,7 +147,7 @@ class TornFrameError(CorruptError):
     """A sound header whose body the file ends before."""
 
 
-def scanner(file: File, *, end: int, name: str) -> FrameReader:
+def scanner(file: Content, *, end: int, name: str) -> FrameReader:
     """A reader that reads far ahead, for whole frames one after another."""
     return FrameReader(file, end=end, name=name, ahead=_SCAN_BYTES)
 

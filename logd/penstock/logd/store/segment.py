@@ -14,7 +14,7 @@ from typing import Final
 from penstock.logd.errors import CorruptError
 from penstock.logd.frame import NO_TIMESTAMP, FrameHeader, encode_header
 from penstock.logd.segment_facts import SegmentFacts
-from penstock.logd.store.disk import Disk, File, write_atomically
+from penstock.logd.store.disk import Content, Disk, File, write_atomically
 from penstock.logd.store.ends import RangeEnds
 from penstock.logd.store.file_range import FileRange
 from penstock.logd.store.index import Claim, IndexState, SparseIndex, empty_claim
@@ -225,7 +225,7 @@ class Segment:
 
     # The readers' side.
 
-    def locate(self, file: File, offset: int) -> Found:
+    def locate(self, file: Content, offset: int) -> Found:
         """The first frame that ends after an offset below `end_offset`.
 
         Raises:
@@ -278,7 +278,7 @@ class Segment:
         ends.note(next_offset, end)
         return FileRange(file, start, end - start, first.header.base_offset, next_offset)
 
-    def frames(self, file: File, offset: int, upto: int, vault: Vault | None) -> Iterator[Frame]:
+    def frames(self, file: Content, offset: int, upto: int, vault: Vault | None) -> Iterator[Frame]:
         """Checked frames with records in [offset, upto), as they were written.
 
         Raises:
@@ -292,7 +292,7 @@ class Segment:
                 raise damaged_body(found, error).error(str(self.path)) from None
             yield frame
 
-    def headers(self, file: File, offset: int, upto: int) -> Iterator[FrameHeader]:
+    def headers(self, file: Content, offset: int, upto: int) -> Iterator[FrameHeader]:
         """Headers of frames with records in [offset, upto), as they lie on disk.
 
         Raises:
@@ -345,7 +345,7 @@ class Segment:
         return self._index.positions[number], self._index.offsets[number]
 
     def _walk_from(
-        self, file: File, reader: FrameReader, offset: int, upto: int
+        self, file: Content, reader: FrameReader, offset: int, upto: int
     ) -> Iterator[Found]:
         first = self.locate(file, offset)
         base = first.header.base_offset
