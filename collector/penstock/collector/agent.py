@@ -174,9 +174,7 @@ class Agent:
             await self._sources.cancel()
             for part in parts:
                 part.cancel()
-        for journal in self._engine.journals:
-            await journal.commit()
-        self._engine.give_up()
+        await self._engine.settle()
         failpoints.passed("drain_ended")
         await self._saver.save()
         await self._engine.close()

@@ -166,9 +166,15 @@ class Engine:
         reading = [reader.trouble for reader in self._readers if reader.trouble]
         return [*reading, *troubles(self.delivery, spools, connected=connected)]
 
-    def give_up(self) -> int:
-        """At the end, count as dropped what was read of segments that were; returns how many."""
-        return sum(reader.give_up() for reader in self._readers)
+    async def settle(self) -> None:
+        """At the end, make durable what can be, and count as dropped what nobody has any more."""
+        await self._created.leave()
+        for journal in self.journals:
+            await journal.commit()
+        await asyncio.sleep(0)  # what waited for that has heard
+        self._created.give_up()
+        for reader in self._readers:
+            reader.give_up()
 
     async def close(self) -> None:
         """Close the journals."""

@@ -6,7 +6,7 @@ made to wait, `keep_surely`, which tries on, or, without waiting for the disk wh
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -134,24 +134,45 @@ class Intake:
         try:
             return await self.offer(payload)
         except asyncio.CancelledError:
-            self.dropped("stopped", payload.count)
+            self._stopped(payload)
             raise
 
-    async def keep_surely(self, payload: Payload) -> None:
+    async def keep_surely(
+        self, payload: Payload, *, leave: Callable[[Payload], None] | None = None
+    ) -> None:
         """Return once the payload is durable, however long the disk fails.
 
         What the spool is configured to refuse when it is full is counted as dropped.
+
+        Args:
+            payload: What was received.
+            leave: Takes what is not durable when this is cancelled, and will not be; None: that is
+                counted as dropped.
         """
-        while True:
-            try:
-                await self.keep(payload)
-            except SpoolFullError:
-                self.dropped("spool_full", payload.count)
-            except SpoolFailedError as error:
-                self.log.warning("the spool cannot write; trying again", error=str(error))
-                await asyncio.sleep(_RETRY_S)
-                continue
-            return
+        leave = leave or self._stopped
+        future: asyncio.Future[int] | None = None
+        try:
+            while True:
+                try:
+                    future = await self.offer(payload)
+                    await asyncio.shield(future)
+                except SpoolFailedError as error:
+                    future = None
+                    self.log.warning("the spool cannot write; trying again", error=str(error))
+                    await asyncio.sleep(_RETRY_S)
+                else:
+                    return
+        except SpoolFullError:
+            self.dropped("spool_full", payload.count)
+        except asyncio.CancelledError:
+            if future is None:
+                leave(payload)
+            else:
+                leave_where_it_fails(future, payload, leave)
+            raise
+
+    def _stopped(self, payload: Payload) -> None:
+        self.dropped("stopped", payload.count)
 
     def dropped(self, reason: str, count: int) -> None:
         """Records were received and given up."""
@@ -161,3 +182,15 @@ class Intake:
         """Count something that is no record; shown in the source's stage of the status."""
         if count:
             self._ledger[self.source].notes[what] += count
+
+
+def leave_where_it_fails(
+    future: asyncio.Future[int], payload: Payload, leave: Callable[[Payload], None]
+) -> None:
+    """Leave a payload that is on its way into the spool to somebody, if it does not arrive."""
+
+    def settle(done: asyncio.Future[int]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            leave(payload)
+
+    future.add_done_callback(settle)

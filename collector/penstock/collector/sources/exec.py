@@ -86,9 +86,14 @@ class ExecSource(Source):
 
     async def _read(self, stream: asyncio.StreamReader, name: str) -> None:
         cutter = LineCutter(self._section.line_bytes_max)
-        while data := await stream.read(READ_BYTES):
-            await self._take(cutter, data, name)
-        await self._take(cutter, b"\n" if cutter.waits else b"", name)
+        try:
+            while data := await stream.read(READ_BYTES):
+                await self._take(cutter, data, name)
+            await self._take(cutter, b"\n" if cutter.waits else b"", name)
+        except asyncio.CancelledError:
+            if cutter.waits:  # a line that has begun goes, too
+                self._intake.dropped("stopped", 1)
+            raise
 
     async def _take(self, cutter: LineCutter, data: bytes, name: str) -> None:
         lines = cutter.feed(data)

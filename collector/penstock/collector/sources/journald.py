@@ -91,7 +91,8 @@ class JournaldSource(Source):
     async def _take(self, lines: list[Line]) -> None:
         data = b"\n".join(line.text for line in lines)
         meta = {"service": self._section.service}
-        await self._intake.keep_surely(Payload("journal", data, len(lines), meta))
+        payload = Payload("journal", data, len(lines), meta)
+        await self._intake.keep_surely(payload, leave=_read_again)
         for line in reversed(lines):
             cursor = cursor_of(line.text)
             if cursor is not None:
@@ -111,3 +112,7 @@ class JournaldSource(Source):
         while data := await stream.read(READ_BYTES):
             for line in cutter.feed(data):
                 self._intake.log.warning("journalctl", said=line.text.decode("utf-8", "replace"))
+
+
+def _read_again(_: Payload) -> None:
+    """The cursor does not move past entries that are not durable: nothing of them is lost."""

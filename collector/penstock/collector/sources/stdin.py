@@ -67,7 +67,13 @@ class StdinSource(Source):
             return None
 
     async def _take(self, lines: list[Line]) -> None:
-        if lines:
-            payload = payload_of_lines(lines, service=self._service)
-            self._intake.note("lines_truncated", len(payload.meta["truncated"]))
+        if not lines:
+            return
+        payload = payload_of_lines(lines, service=self._service)
+        self._intake.note("lines_truncated", len(payload.meta["truncated"]))
+        try:
             await self._intake.keep_surely(payload)
+        except asyncio.CancelledError:
+            if self._lines.waits:  # a line that has begun goes, too
+                self._intake.dropped("stopped", 1)
+            raise

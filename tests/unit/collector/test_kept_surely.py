@@ -1,0 +1,191 @@
+"""What is held for senders that cannot send again, when a stop does not wait for the spool."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from penstock.collector.created import CreatedRecords
+from penstock.collector.errors import SpoolFailedError
+from penstock.collector.intake import Payload
+from penstock.collector.source_sections import ExecSource as Section
+from penstock.collector.sources.exec import ExecSource
+from penstock.collector.sources.stdin import StdinSource
+from penstock.service.clock import SystemClock
+from tests.support.intake import SpoolingIntake, spooling
+from tests.support.waiting import wait_until_async
+
+if TYPE_CHECKING:
+    from penstock.collector.pipeline import Pipeline
+
+LARGE = Payload("ndjson", b"x" * 200_000, 3)
+
+
+async def fill(intake: SpoolingIntake) -> None:
+    """Leave room for a little."""
+    await intake.keep(Payload("ndjson", os.urandom(800_000), 1))
+    intake.journal.resize(intake.journal.used_bytes + 2000)
+
+
+async def cancelled(task: "asyncio.Future[Any]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+
+
+async def until_waiting(intake: SpoolingIntake) -> None:
+    await wait_until_async(lambda: bool(intake.journal._room._waiters))
+
+
+@pytest.mark.parametrize("is_read_again", [False, True])
+async def test_what_waits_for_room_is_counted_but_where_it_is_read_again(
+    tmp_path: Path, is_read_again: bool
+) -> None:
+    async with spooling(tmp_path, "net", drop_newest=False) as intake:
+        await fill(intake)
+        left: list[Payload] = []
+        leave = left.append if is_read_again else None
+        keeping = asyncio.ensure_future(intake.keep_surely(LARGE, leave=leave))
+        await until_waiting(intake)
+        await cancelled(keeping)
+        assert intake.account.dropped["stopped"] == (0 if is_read_again else 3)
+        assert left == ([LARGE] if is_read_again else [])
+        assert intake.account.difference == 0
+
+
+async def test_what_a_failing_disk_holds_up_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with spooling(tmp_path, "net", drop_newest=False) as intake:
+
+        def fail(_: object) -> int:
+            raise OSError(5, "input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(intake.journal, "_write", fail)
+            keeping = asyncio.ensure_future(intake.keep_surely(LARGE))
+            await wait_until_async(lambda: intake.journal.failures == 1)
+            await asyncio.sleep(0)
+            await cancelled(keeping)
+        assert intake.account.dropped["stopped"] == 3
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_is_on_its_way_is_counted_as_what_becomes_of_it(
+    tmp_path: Path, fails: bool
+) -> None:
+    async with spooling(tmp_path, "net", drop_newest=False) as intake:
+        async with intake.journal.held():
+            keeping = asyncio.ensure_future(intake.keep_surely(LARGE))
+            await asyncio.sleep(0)
+            await cancelled(keeping)
+            assert intake.account.received == 0
+            if fails:
+                group, intake.journal._waiting = intake.journal._waiting, []
+                intake.journal._fail(group, SpoolFailedError("on fire"))
+        await wait_until_async(lambda: intake.account.received == 3)
+        assert intake.account.dropped["stopped"] == (3 if fails else 0)
+
+
+@pytest.mark.parametrize("program", [False, True])
+async def test_lines_of_a_pipe_and_the_one_that_has_begun_are_counted(
+    tmp_path: Path, program: bool
+) -> None:
+    text, pid = "a" * 3_000 + "\nb\nbegun", tmp_path / "pid"
+    async with spooling(tmp_path, "in", drop_newest=False) as intake:
+        await fill(intake)
+        source: ExecSource | StdinSource
+        inside, outside = os.pipe()
+        if program:
+            code = f"import os; print({text!r}, end=''); open({str(pid)!r}, 'w').write(str(os.getpid()))"
+            command = [sys.executable, "-c", code]
+            section = Section.model_validate(
+                {"type": "exec", "command": command, "service": "job", "line_bytes_max": 4096}
+            )
+            source = ExecSource(section, intake=intake)
+        else:
+            os.write(outside, text.encode())
+            source = StdinSource("job", 4096, intake=intake, descriptor=inside)
+        await source.start()
+        running = asyncio.ensure_future(source.run())
+        await until_waiting(intake)
+        if program:  # it has ended, and been waited for
+            await wait_until_async(lambda: not Path("/proc", pid.read_text()).exists())
+            await asyncio.sleep(0)
+        await cancelled(running)
+        os.close(inside)
+        os.close(outside)
+        assert intake.account.dropped["stopped"] == 3
+        assert intake.account.difference == 0
+
+
+class Points:
+    """A graph that has made records."""
+
+    def __init__(self, **made: list[bytes]) -> None:
+        self._made = made
+
+    def flush(
+        self, _now_ns: int, _unix_ns: int, *, everything: bool = False
+    ) -> dict[str, list[bytes]]:
+        del everything
+        made, self._made = self._made, {}
+        return made
+
+
+def created_of(intake: SpoolingIntake, *graphs: Points) -> CreatedRecords:
+    pipeline = SimpleNamespace(retired=[*graphs[:-1]], graph=graphs[-1])
+    return CreatedRecords(
+        cast("Pipeline", pipeline),
+        spool=intake._spool,
+        ledger=intake.ledger,
+        budget=intake.budget,
+        clock=SystemClock(),
+    )
+
+
+@pytest.mark.parametrize("has_room", [False, True])
+async def test_what_transforms_made_outlasts_a_drain_that_is_cut_short_or_is_counted(
+    tmp_path: Path, has_room: bool
+) -> None:
+    async with spooling(tmp_path, "in", drop_newest=False) as intake:
+        await fill(intake)
+        large = b'"' + b"x" * 3_000 + b'"'
+        graphs = Points(a=[large, large], b=[b"{}"]), Points(c=[large])
+        created = created_of(intake, *graphs)
+        finishing = asyncio.ensure_future(created.finish())
+        await until_waiting(intake)
+        await cancelled(finishing)
+        if has_room:
+            intake.journal.resize(1 << 30)
+        await created.leave()
+        await intake.journal.commit()
+        await asyncio.sleep(0)
+        created.give_up()
+        spooled = {name: intake.ledger[name].spooled for name in "abc"}
+        dropped = {name: intake.ledger[name].dropped["stopped"] for name in "abc"}
+        assert spooled == ({"a": 2, "b": 1, "c": 1} if has_room else {"a": 0, "b": 1, "c": 0})
+        assert dropped == ({"a": 0, "b": 0, "c": 0} if has_room else {"a": 2, "b": 0, "c": 1})
+
+
+async def test_the_end_takes_up_what_was_being_kept_and_keeps_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.collector.created._LOOK_S", 0)
+    async with spooling(tmp_path, "in", drop_newest=False) as intake:
+        created = created_of(intake, Points(a=[b"1"], b=[b"2"]))
+        async with intake.journal.held():
+            running = asyncio.ensure_future(created.run())
+            await wait_until_async(lambda: bool(intake.journal._waiting))
+            finishing = asyncio.ensure_future(created.finish())
+            await asyncio.sleep(0)
+            await cancelled(finishing)
+            await cancelled(running)
+            await created.leave()
+        await intake.journal.commit()
+        created.give_up()
+        assert [unit.payload for unit in intake.units()] == [b"1", b"2"]
