@@ -101,7 +101,8 @@ async def test_lines_of_a_pipe_and_the_one_that_has_begun_are_counted(
         source: ExecSource | StdinSource
         inside, outside = os.pipe()
         if program:
-            code = f"import os; print({text!r}, end=''); open({str(pid)!r}, 'w').write(str(os.getpid()))"
+            note = f"open({str(pid)!r}, 'w').write(str(os.getpid()))"
+            code = f"import os; print({text!r}, end=''); {note}"
             command = [sys.executable, "-c", code]
             section = Section.model_validate(
                 {"type": "exec", "command": command, "service": "job", "line_bytes_max": 4096}
