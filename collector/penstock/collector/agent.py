@@ -370,6 +370,7 @@ class Agent:
             f"source {runner.name}: {runner.trouble}" for runner in runners if runner.trouble
         ]
         reasons += self._engine.troubles(connected=self._publisher.is_connected)
+        reasons += [self._saver.trouble] if self._saver.trouble else []
         health = self._health
         if health is Health.READY and reasons:
             health = Health.DEGRADED

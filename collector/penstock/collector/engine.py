@@ -162,9 +162,13 @@ class Engine:
 
     def troubles(self, *, connected: bool) -> list[str]:
         """Why it does not carry as it should; empty when it does."""
-        spools = {"spool": self.directory.spool, "spool-urgent": self.directory.urgent}
+        journals = {
+            "spool": self.directory.spool,
+            "spool-urgent": self.directory.urgent,
+            "quarantine": self.directory.quarantine,
+        }
         reading = [reader.trouble for reader in self._readers if reader.trouble]
-        return [*reading, *troubles(self.delivery, spools, connected=connected)]
+        return [*reading, *troubles(self.delivery, journals, connected=connected)]
 
     async def settle(self) -> None:
         """At the end, make durable what can be, and count as dropped what nobody has any more."""

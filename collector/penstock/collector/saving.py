@@ -31,6 +31,7 @@ class Saver:
     Attributes:
         sorting: What the next one says of how records were sorted.
         incarnation: Which it names.
+        trouble: Why it could not be written the last time; empty when it could.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Saver:
         self._delivery = delivery
         self._generations = generations
         self._file_sources = file_sources
+        self.trouble = ""
         self._saving = asyncio.Lock()
         self._saved: dict[str, Any] = {}
         self.sorting = self.state.sorting
@@ -88,6 +90,7 @@ class Saver:
             if document == self._saved:
                 if any(spool.journal.failure for spool in self._spools.both):
                     await self._give_back()  # what could not be, when it was saved
+                self.trouble = ""
                 return True
             error = await self._write(state, document)
             if error is not None and error.errno in _FULL:
@@ -96,6 +99,7 @@ class Saver:
                     self._reserve.give()
                     error = await self._write(state, document)
                     await asyncio.to_thread(self._reserve.make)
+            self.trouble = "" if error is None else f"checkpoint cannot be written: {error}"
             if error is not None:
                 self._log.warning("checkpoint cannot be written", error=str(error))
             return error is None

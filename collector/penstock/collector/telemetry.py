@@ -124,15 +124,15 @@ def _receiving(budget: Budget) -> dict[str, dict[str, int]]:
     }
 
 
-def troubles(delivery: Delivery, spools: Mapping[str, Journal], *, connected: bool) -> list[str]:
+def troubles(delivery: Delivery, journals: Mapping[str, Journal], *, connected: bool) -> list[str]:
     """Why the collector is degraded; empty when it is not."""
     found: list[str] = []
     if not connected:
         found.append("nats is not connected")
-    for name, spool in spools.items():
-        if spool.failure:
-            found.append(f"{name}: {spool.failure}")
-        if spool.used_bytes > spool.bytes_max * _FULL_SHARE:
+    for name, journal in journals.items():
+        if journal.failure:
+            found.append(f"{name}: {journal.failure}")
+        if journal.used_bytes > journal.bytes_max * _FULL_SHARE:
             found.append(f"{name} is nearly full")
     found += sorted(
         f"{key.subject} cannot be delivered: {reason}"
@@ -250,6 +250,7 @@ class Metrics(PrometheusCollector):
             *(records, held, scrubbed, unexplained, steps),
             *_spool_and_delivery(status),
             *_receiving_metrics(status),
+            *_quarantine_metrics(status),
             *span_metrics("collector", status.info.get("tracing", {})),
         )
 
@@ -297,3 +298,15 @@ def _receiving_metrics(status: Status) -> tuple[GaugeMetricFamily, CounterMetric
         receiving.add_metric((source,), share["bytes"])
         no_room.add_metric((source,), share["refused"])
     return receiving, no_room
+
+
+def _quarantine_metrics(status: Status) -> Iterable[GaugeMetricFamily]:
+    told = status.info.get("quarantine", {})
+    names = {
+        "bytes": "Bytes in quarantine.",
+        "max_bytes": "How many there may be; what does not fit is dropped (`quarantine_full`).",
+    }
+    for (name, help_text), key in zip(names.items(), ("bytes", "bytes_max"), strict=True):
+        gauge = GaugeMetricFamily(f"penstock_collector_quarantine_{name}", help_text)
+        gauge.add_metric((), told.get(key, 0))
+        yield gauge
