@@ -2,7 +2,7 @@
 
 One thread writes. The event loop hands it what has gathered, and answers each offer once the sync
 returned: a result is a promise that the entry survives a power loss. After a failed write the log
-is opened again, cut back to what was promised, and the next entries are tried on that.
+is opened again, cut back to what was synced, and the next entries are tried on that.
 """
 
 import asyncio
@@ -65,6 +65,7 @@ class Journal:
         self._room = asyncio.Event()
         self._durable = asyncio.Event()
         self._promised = 0
+        self._synced = 0  # the thread's own: what it wrote may be promised when the loop runs again
         self.failure = ""
         self.failures = 0
         self.commits = 0
@@ -77,7 +78,7 @@ class Journal:
             OSError: The disk failed.
         """
         self._log = CommitLog.open(self.directory, self._config, disk=self._disk)
-        self._promised = self._log.end_offset
+        self._promised = self._synced = self._log.end_offset
 
     def resize(self, bytes_max: int) -> None:
         """Another bound holds from now on; what is there stays."""
@@ -237,15 +238,15 @@ class Journal:
         failpoints.passed(f"{name}_before_write")
         log.append([_frame(entry, offset) for offset, entry in enumerate(entries, first)])
         failpoints.passed(f"{name}_before_sync")
-        log.sync()
+        self._synced = log.sync()
         failpoints.passed(f"{name}_after_sync")
         return first
 
     def _sound_log(self) -> CommitLog:
-        """The log, opened anew after a failure, with nothing but what was promised."""
+        """The log, opened anew after a failure, with nothing but what was synced."""
         if self.log.failure:
             self._log = CommitLog.open(self.directory, self._config, disk=self._disk)
-            self.log.truncate_to(self._promised)
+            self.log.truncate_to(self._synced)
         return self.log
 
     def _keep_probe(self) -> bool:

@@ -67,3 +67,25 @@ async def test_a_full_disk_gets_the_room_of_all_that_is_done(
     await journal.commit()
     assert await taken == 1
     await journal.close()
+
+
+async def test_what_is_synced_is_not_cut_off_before_anybody_heard_of_it(tmp_path: Path) -> None:
+    """Deletions may be queued behind a write, and the log may fail in the first of them."""
+    journal = Journal(tmp_path / "spool", bytes_max=1 << 20)
+    journal.open()
+    taken = journal.offer(Entry(Record(subject="s", value=b"x", timestamp_ns=1)))
+    committing = asyncio.ensure_future(journal.commit())
+    await asyncio.sleep(0)  # it is in the thread's queue
+
+    def fails() -> None:
+        journal.log._failure = "roll failed"
+
+    journal._thread.submit(fails)
+    journal._thread.submit(journal._delete, 0).result()  # the loop stands still meanwhile
+    await committing
+    assert await taken == 0
+    assert [header.base_offset for header, _ in journal.frames(0)] == [0]
+    again = journal.offer(Entry(Record(subject="s", value=b"y", timestamp_ns=2)))
+    await journal.commit()
+    assert await again == 1
+    await journal.close()
