@@ -21,7 +21,7 @@ from penstock.collector.errors import (
     SpoolFailedError,
     UndecodableError,
 )
-from penstock.collector.limits import UNIX_FRAME_BYTES_MAX
+from penstock.collector.limits import UNIT_DECOMPRESSED_BYTES_MAX, UNIX_FRAME_BYTES_MAX
 from penstock.collector.spool import Spool, Unit
 
 
@@ -96,7 +96,10 @@ class Spools:
 
 
 def take_apart(unit: Unit) -> list[Unit]:
-    """A unit by its records' urgency, with their kind; the urgent part first."""
+    """A unit by its records' urgency, with their kind; the urgent part first.
+
+    One that would expand too far when it is taken apart stays whole, as urgent as its records are.
+    """
     kinds = [KINDS[one.kind] for one in unit.verdicts if one is not None]
     if kinds and len(kinds) == len(unit.verdicts) and URGENT.isdisjoint(kinds):
         return [dataclasses.replace(unit, kind=kinds[0])]
@@ -111,7 +114,7 @@ def take_apart(unit: Unit) -> list[Unit]:
         header = decode_batch_header(unit.payload)
         body = unit.payload[header.body_at :]
         if header.codec == "zstd":
-            body = unzstd(body, UNIX_FRAME_BYTES_MAX)
+            body = unzstd(body, UNIT_DECOMPRESSED_BYTES_MAX)
     except (RemoteProtocolError, UndecodableError):
         return [unit]  # decoding says what is wrong
     head = {
@@ -121,7 +124,10 @@ def take_apart(unit: Unit) -> list[Unit]:
         "count": header.count,
         "resource": dict(header.resource),
     }
-    return _parts(unit, orjson.dumps(head) + b"\n", sort_lines(body))
+    found = sort_lines(body)
+    if found.rest and found.urgent and len(body) > UNIX_FRAME_BYTES_MAX:  # parts are not compressed
+        return [dataclasses.replace(unit, kind=found.urgent_kind)]
+    return _parts(unit, orjson.dumps(head) + b"\n", found)
 
 
 def _parts(unit: Unit, head: bytes, found: Sorted) -> list[Unit]:
