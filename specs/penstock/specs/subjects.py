@@ -20,14 +20,18 @@ UNKNOWN_SERVICE: Final = "unknown"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-@lru_cache(maxsize=4096)
 def subject_token(text: str) -> str:
     """Any text as one subject token.
 
     Whatever is not a letter, digit, ``-`` or ``_`` becomes ``_``: dots would add levels, ``*`` and
     ``>`` are wildcards, spaces end a protocol line.
     """
-    return _UNSAFE.sub("_", text[:SUBJECT_TOKEN_CHARACTERS_MAX]) or UNKNOWN_SERVICE
+    return _token(text[:SUBJECT_TOKEN_CHARACTERS_MAX])  # no more of a long text is remembered
+
+
+@lru_cache(maxsize=4096)
+def _token(text: str) -> str:
+    return _UNSAFE.sub("_", text) or UNKNOWN_SERVICE
 
 
 @lru_cache(maxsize=4096)

@@ -38,22 +38,22 @@ class SubjectTemplate:
         parts = _PLACEHOLDER.split(text)
         self.prefix = parts[0]
         _check(text, parts)
-        self._literals = parts[::2]
+        self._literals = tuple(parts[::2])
         places = [_place(name) for name in parts[1::2]]
         self.reads = frozenset(places)
         self._readers = [getter(place) if place != _KIND else _kind for place in places]
 
     def subject(self, fields: Fields) -> str:
         """The subject of a record."""
-        values = tuple(_text(read(fields)) for read in self._readers)
-        return _joined(tuple(self._literals), values)
+        tokens = tuple(subject_token(_text(read(fields))) for read in self._readers)
+        return _joined(self._literals, tokens)
 
 
-@lru_cache(maxsize=4096)
-def _joined(literals: tuple[str, ...], values: tuple[str, ...]) -> str:
+@lru_cache(maxsize=4096)  # of tokens, which are short; values may be long, and many
+def _joined(literals: tuple[str, ...], tokens: tuple[str, ...]) -> str:
     pieces = [literals[0]]
-    for value, literal in zip(values, literals[1:], strict=True):
-        pieces += [subject_token(value), literal]
+    for token, literal in zip(tokens, literals[1:], strict=True):
+        pieces += [token, literal]
     return "".join(pieces)
 
 

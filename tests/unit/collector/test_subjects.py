@@ -1,0 +1,15 @@
+"""Subjects made of records' fields."""
+
+from penstock.collector.transforms.subjects import SubjectTemplate, _joined
+
+
+def test_long_values_are_not_remembered() -> None:
+    template = SubjectTemplate("telemetry.{kind}.{attributes.tenant}")
+    _joined.cache_clear()
+    ends = ("a", "b", "c")
+    subjects = {
+        template.subject({"kind": "log", "attributes": {"tenant": "x" * 30_000 + end}})
+        for end in ends
+    }
+    assert len(subjects) == 1
+    assert _joined.cache_info().currsize == 1
