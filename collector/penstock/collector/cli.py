@@ -32,10 +32,10 @@ def _share(_: click.Context, __: click.Parameter, value: str | None) -> Share | 
     """Which worker of how many this process is; the supervisor says it."""
     if value is None:
         return None
-    index, slash, count = value.partition("/")
-    if not (slash and index.isdecimal() and count.isdecimal()):
-        raise click.BadParameter("is not INDEX/COUNT")
-    return Share(int(index), int(count))
+    parts = value.split("/")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        raise click.BadParameter("is not INDEX/COUNT/SUPERVISOR")
+    return Share(*map(int, parts))
 
 
 def _handed(_: click.Context, __: click.Parameter, descriptor: int | None) -> Texts | None:
@@ -73,7 +73,7 @@ def cli(context: click.Context, config_paths: tuple[Path, ...], *, check: bool) 
     show_default=True,
     help="Processes that share the network sources.",
 )
-@click.option("--worker", metavar="INDEX/COUNT", callback=_share, hidden=True)
+@click.option("--worker", metavar="INDEX/COUNT/SUPERVISOR", callback=_share, hidden=True)
 @click.option("--handed", "texts", type=int, metavar="FD", callback=_handed, hidden=True)
 @click.pass_context
 def run(
@@ -146,7 +146,7 @@ def _run_one(
 
     async def main(stop: asyncio.Event) -> None:
         agent = Agent(config, config_path, load=load, receives=share.receives, takes=share.takes)
-        watch = None if worker is None else asyncio.create_task(stop_when_orphaned(stop))
+        watch = worker and asyncio.create_task(stop_when_orphaned(stop, worker.supervisor))
         try:
             await agent.run(stop)
         finally:

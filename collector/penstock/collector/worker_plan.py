@@ -24,10 +24,15 @@ _SPOOL_BYTES_MIN: Final = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker's part; `index` counts from 0 to `count` - 1, or is above for one that drains."""
+    """One worker's part; `index` counts from 0 to `count` - 1, or is above for one that drains.
+
+    Attributes:
+        supervisor: The process that started it; 0 where nobody has.
+    """
 
     index: int
     count: int
+    supervisor: int = 0
 
     @property
     def receives(self) -> bool:

@@ -54,10 +54,9 @@ _FOR_GOOD: Final = frozenset({ExitCode.CONFIG, ExitCode.USAGE, ExitCode.UNAVAILA
 _WORST: Final = (Health.FAILED, Health.STARTING, Health.DRAINING, Health.DEGRADED, Health.READY)
 
 
-async def stop_when_orphaned(stop: asyncio.Event) -> None:
-    """In a worker: drain and end when the process that started it is gone."""
-    parent = os.getppid()
-    while os.getppid() == parent:  # noqa: ASYNC110 - the kernel tells nobody
+async def stop_when_orphaned(stop: asyncio.Event, supervisor: int) -> None:
+    """In a worker: drain and end when the process that started it is gone, perhaps already."""
+    while os.getppid() == supervisor:  # noqa: ASYNC110 - the kernel tells nobody
         await asyncio.sleep(_ORPHAN_POLL_S)
     stop.set()
 
@@ -123,7 +122,8 @@ class Worker:
             return await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "penstock.collector", "run"),
                 *(part for path in texts for part in ("--config", str(path))),
-                *("--worker", f"{share.index}/{share.count}", "--handed", str(handed)),
+                *("--worker", f"{share.index}/{share.count}/{os.getpid()}"),
+                *("--handed", str(handed)),
                 start_new_session=True,
                 pass_fds=(handed,),
             )

@@ -1,0 +1,23 @@
+"""A worker whose supervisor is gone."""
+
+import asyncio
+import os
+
+import pytest
+
+from penstock.collector import workers
+from penstock.collector.workers import stop_when_orphaned
+
+
+async def test_a_worker_whose_supervisor_ended_before_it_looked_stops() -> None:
+    stop = asyncio.Event()
+    await asyncio.wait_for(stop_when_orphaned(stop, os.getpid()), 20)  # it is not our parent
+    assert stop.is_set()
+
+
+async def test_a_worker_stops_when_its_supervisor_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_ORPHAN_POLL_S", 0)
+    stop, parents = asyncio.Event(), [7, 7, 1]
+    monkeypatch.setattr(os, "getppid", lambda: parents.pop(0))
+    await asyncio.wait_for(stop_when_orphaned(stop, 7), 20)
+    assert (stop.is_set(), parents) == (True, [])
