@@ -146,7 +146,9 @@ def _run_one(
 
     async def main(stop: asyncio.Event) -> None:
         agent = Agent(config, config_path, load=load, receives=share.receives, takes=share.takes)
-        watch = worker and asyncio.create_task(stop_when_orphaned(stop, worker.supervisor))
+        watch: asyncio.Task[None] | None = None
+        if worker is not None:
+            watch = asyncio.create_task(stop_when_orphaned(stop, worker.supervisor))
         try:
             await agent.run(stop)
         finally:

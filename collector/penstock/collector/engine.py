@@ -24,7 +24,13 @@ from penstock.collector.replay import Replayer
 from penstock.collector.settings import limits_of, resource_of, sizes_of
 from penstock.collector.spool import Spool
 from penstock.collector.spools import Spools
-from penstock.collector.state import SPOOL_ORIGIN, URGENT_ORIGIN, State
+from penstock.collector.state import (
+    INDEX_BITS,
+    SPOOL_ORIGIN,
+    SPOOL_ORIGINS,
+    URGENT_ORIGIN,
+    State,
+)
 from penstock.collector.telemetry import troubles
 from penstock.collector.transforms.graph import Graph
 from penstock.service import UnavailableError
@@ -115,8 +121,19 @@ class Engine:
             spool.recover(senders[spool.origin], cursor)
             reader.begin(cursor)
             waiting += spool.journal.log.end_offset - cursor
-        self._quarantine.recover()
+        self._quarantine.recover(self._begins(state))
         return waiting
+
+    def _begins(self, state: State) -> dict[tuple[str, str], int]:
+        """By origin and source, the sequence before which nothing is read again."""
+        sources = {section.name or section.type for section in self._config.sources}
+        sources |= {key.source for key in state.lanes} | {*self.pipeline.graph.creators()}
+        spooled = {
+            (origin, source): state.cursor_of(origin) << INDEX_BITS
+            for origin in SPOOL_ORIGINS
+            for source in sources
+        }
+        return spooled | {(file.origin, file.source): file.position for file in state.files}
 
     def run(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """Begin to carry; the tasks end when they are cancelled."""

@@ -70,12 +70,19 @@ class Quarantine:
         self._log = structlog.get_logger()
         self.dropped = 0
 
-    def recover(self) -> None:
-        """Know again what is kept already."""
+    def recover(self, begins: Mapping[tuple[str, str], int]) -> None:
+        """Know again what is kept already, as far as it may be met again.
+
+        Args:
+            begins: By origin and source, the sequence at which reading begins; of others all is
+                known.
+        """
         log = self.journal.log
+        firsts = {self._producer(*names): sequence for names, sequence in begins.items()}
         self._known = {
             (header.producer_id, header.producer_sequence)
             for header in undamaged(log.headers, log.start_offset)
+            if header.producer_sequence >= firsts.get(header.producer_id, 0)
         }
 
     async def put(self, refusals: list[Refusal]) -> int:
@@ -123,8 +130,10 @@ class Quarantine:
             return None
 
     def _identity(self, refusal: Refusal) -> tuple[bytes, int]:
-        name = f"quarantine\n{refusal.origin}\n{refusal.source}"
-        return uuid5(self._incarnation, name).bytes, refusal.sequence
+        return self._producer(refusal.origin, refusal.source), refusal.sequence
+
+    def _producer(self, origin: str, source: str) -> bytes:
+        return uuid5(self._incarnation, f"quarantine\n{origin}\n{source}").bytes
 
 
 async def _kept(offer: asyncio.Future[int]) -> bool:

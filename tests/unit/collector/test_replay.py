@@ -61,7 +61,7 @@ async def place(
     spool = Spool(journals[1], Ledger(), when_full=lambda _: "drop_newest")
     spool.recover({}, 0)
     quarantine = Quarantine(journals[0], UUID(int=1), SystemClock())
-    quarantine.recover()
+    quarantine.recover({})
     yield Place(quarantine, spool, Replayer(journals[0], spool, SystemClock(), done=done))
     for commit in commits:
         commit.cancel()
