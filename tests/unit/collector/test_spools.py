@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-import zstandard
 
 from penstock.collector.config import WhenFull
 from penstock.collector.core.batch import Batch, LaneKey, Limits
@@ -17,7 +16,6 @@ from penstock.collector.core.delivery import Delivery, Flush, Publish, Stored, T
 from penstock.collector.core.kinds import Kind, sort_lines
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.courier import Courier
-from penstock.collector.decode.units import decode_records
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.journal import Journal
 from penstock.collector.reader import Reader
@@ -117,20 +115,6 @@ def test_refused_lines_that_are_counted_keep_a_unit_whole() -> None:
     payload = record("audit") + b"\n" + record("log")
     unit = Unit("otlp", "ndjson", payload, 2, 5, meta={"refused": [[1, "why"]]})
     assert [(part.kind, part.payload) for part in take_apart(unit)] == [("audit", payload)]
-
-
-@pytest.mark.parametrize("expanded", [1000, 9 * 1024 * 1024])
-def test_audit_in_a_batch_that_expands_far_is_urgent(expanded: int) -> None:
-    """Taken apart it would not be compressed: it stays whole, and audit waits behind no logs."""
-    lines = [record("log", filler="x" * expanded), record("audit")]
-    head = {"batch": 1, "sender": "s", "seq": 1, "count": 2, "resource": {}, "codec": "zstd"}
-    body = zstandard.compress(b"\n".join(lines))
-    unit = Unit("app", "unix", json.dumps(head).encode() + b"\n" + body, 2, 5)
-    parts = take_apart(unit)
-    assert [part.kind for part in parts] == (["audit", "logs"] if expanded == 1000 else ["audit"])
-    assert [line for part in parts for line in sorted(decode_records(part, {}).lines)] == (
-        [lines[1], lines[0]] if expanded == 1000 else sorted(lines)
-    )
 
 
 async def test_a_mixed_batch_is_acknowledged_when_both_parts_are_durable(tmp_path: Path) -> None:
