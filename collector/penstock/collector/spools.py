@@ -100,14 +100,8 @@ def take_apart(unit: Unit) -> list[Unit]:
 
     One that would expand too far when it is taken apart stays whole, as urgent as its records are.
     """
-    kinds = [KINDS[one.kind] for one in unit.verdicts if one is not None]
-    if kinds and len(kinds) == len(unit.verdicts) and URGENT.isdisjoint(kinds):
-        return [dataclasses.replace(unit, kind=kinds[0])]
     if unit.format == "ndjson":
-        found = sort_lines(unit.payload)
-        if found.rest and found.urgent and "refused" in unit.meta:  # it counts lines
-            return [dataclasses.replace(unit, kind=found.urgent_kind)]
-        return _parts(unit, b"", found)
+        return _by_line(unit)
     if unit.format != "unix":
         return [unit]
     try:
@@ -128,6 +122,16 @@ def take_apart(unit: Unit) -> list[Unit]:
     if found.rest and found.urgent and len(body) > UNIX_FRAME_BYTES_MAX:  # parts are not compressed
         return [dataclasses.replace(unit, kind=found.urgent_kind)]
     return _parts(unit, orjson.dumps(head) + b"\n", found)
+
+
+def _by_line(unit: Unit) -> list[Unit]:
+    kinds = [KINDS[one.kind] for one in unit.verdicts if one is not None]
+    if kinds and len(kinds) == len(unit.verdicts) and URGENT.isdisjoint(kinds):
+        return [dataclasses.replace(unit, kind=kinds[0])]  # the gate has told, of each
+    found = sort_lines(unit.payload)
+    if found.rest and found.urgent and "refused" in unit.meta:  # it counts lines
+        return [dataclasses.replace(unit, kind=found.urgent_kind)]
+    return _parts(unit, b"", found)
 
 
 def _parts(unit: Unit, head: bytes, found: Sorted) -> list[Unit]:
