@@ -6,6 +6,7 @@ import pyarrow.compute as pc
 from penstock.router.config import JobConfig
 from penstock.router.core.pace import Pace
 from penstock.router.dead_letter import MALFORMED_COLUMNS, Reason, lay_aside, lay_malformed_aside
+from penstock.router.json_objects import NESTED_MAX
 from penstock.router.sinks import Sink, SinkContext
 from penstock.router.transforms import Chain
 from penstock.router.transforms.chain import in_log_order
@@ -18,7 +19,9 @@ ROUTE_COLUMN = "_route"
 """The number of the route that leads a row to its sink; `unmatched` comes after the last."""
 
 _NOT_A_RECORD = Reason(
-    code="not_a_record", text="the route's transforms need a JSON object with a record's fields"
+    code="not_a_record",
+    text="the route's transforms need a JSON object with a record's fields, in which no more than"
+    f" {NESTED_MAX} objects and lists are inside each other",
 )
 
 

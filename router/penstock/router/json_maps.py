@@ -49,7 +49,15 @@ def compact(texts: pa.Array, is_json: pa.Array) -> pa.Array:
     """Lists and objects without blanks, as Spark's own functions write them."""
     is_nested = pc.or_(pc.starts_with(texts, b"{"), pc.starts_with(texts, b"["))
     loose = pc.and_(pc.and_(is_json, is_nested), pc.match_substring_regex(texts, _BLANK))
-    return _replaced(texts, loose, texts, lambda text: msgspec.json.format(text, indent=-1))
+    return _replaced(texts, loose, texts, _without_blanks)
+
+
+def _without_blanks(text: bytes) -> bytes:
+    """The same JSON; as it is where that is nested too deeply to be gone through."""
+    try:
+        return msgspec.json.format(text, indent=-1)
+    except RecursionError:
+        return text
 
 
 def _replaced(

@@ -34,7 +34,8 @@ from typing_extensions import override
 from penstock.router.core.http_codes import Answer, Meaning
 from penstock.router.core.http_codes import verdict_of as usual_verdict
 from penstock.router.core.verdict import Fault, Paused, Sorted, Taken, Verdict
-from penstock.router.sinks.documents import Json, as_label, document_of, section, time_ns
+from penstock.router.json_objects import text_of, write_json
+from penstock.router.sinks.documents import Json, document_of, section, time_ns
 from penstock.router.sinks.google_token import GoogleToken, NoTokenError
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
@@ -111,7 +112,7 @@ class CloudLogging(HttpRequestSink):
             return Fault("in_the_future", f"{ahead_s:.0f} s ahead of the router's clock")
         if -ahead_s > self._config.past_s:
             return Fault("too_old", f"{-ahead_s:.0f} s old; it would not be ingested (past_s)")
-        body = orjson.dumps(self._entry(row, document, moment_ns))
+        body = write_json(self._entry(row, document, moment_ns))
         return Item(body, len(body) + 1)
 
     def _entry(self, row: Row, document: Json, moment_ns: int) -> Json:
@@ -129,7 +130,7 @@ class CloudLogging(HttpRequestSink):
             "insertId": f"{tag}-{row['partition']}-{row['offset']}",
             "timestamp": time_text(moment_ns),
             "severity": severity_of(document),
-            "labels": {name: as_label(it) for name, it in named.items() if it is not None},
+            "labels": {name: text_of(it) for name, it in named.items() if it is not None},
             "jsonPayload": payload_of(document),
         }
         if isinstance(trace, str) and _TRACE.fullmatch(trace):

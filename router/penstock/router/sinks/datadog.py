@@ -32,6 +32,7 @@ from typing_extensions import override
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.http_codes import verdict_of as usual_verdict
 from penstock.router.core.verdict import Fault, Paused, Sorted, Taken, Verdict
+from penstock.router.json_objects import write_json
 from penstock.router.sinks.datadog_bodies import log_of, series_of, span_of, traces_of
 from penstock.router.sinks.documents import document_of, event_id, record_of, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
@@ -136,7 +137,7 @@ class Datadog(HttpRequestSink):
         config = self._config
         if fault := self._untimely(moment_ns, config.logs_future_s, config.logs_past_s):
             return fault
-        body = orjson.dumps(log_of(document, moment_ns, place))
+        body = write_json(log_of(document, moment_ns, place))
         if len(body) > _LOG_BYTES_MAX:
             return Fault("log_too_large", f"{len(body)} bytes; Datadog would cut it off")
         return Item(body, len(body) + 1, "logs")

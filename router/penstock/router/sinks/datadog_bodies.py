@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
-from penstock.router.sinks.documents import Json, as_label, section
+from penstock.router.json_objects import text_of
+from penstock.router.sinks.documents import Json, section
 from penstock.specs.log_record import severity_text
 
 SOURCE: Final = "penstock"
@@ -48,7 +49,7 @@ def tags_of(resource: Json, own: Json) -> list[str]:
     }
     named = {**unified, **own}
     return [
-        f"{name}:{as_label(value)}" for name, value in sorted(named.items()) if value is not None
+        f"{name}:{text_of(value)}" for name, value in sorted(named.items()) if value is not None
     ]
 
 
@@ -78,7 +79,7 @@ def _status(number: Any) -> str | None:
 
 def _message(document: Json) -> str:
     body = next((document[name] for name in _MESSAGES if name in document), None)
-    return as_label(document if body is None else body)
+    return text_of(document if body is None else body)
 
 
 def series_of(record: Json) -> list[Json]:
@@ -139,7 +140,7 @@ def span_of(record: Json, place: str) -> Json:
     texts = {**resource, **section(record, "attributes"), **section(record, "context")}
     texts |= {"otel.scope.name": record.get("scope"), "w3c.tracestate": record.get("trace_state")}
     texts |= {"events": record.get("events") or None, "_dd.span_links": record.get("links") or None}
-    meta = {name: as_label(value) for name, value in texts.items() if value is not None}
+    meta = {name: text_of(value) for name, value in texts.items() if value is not None}
     meta |= {"span.kind": kind.lower(), "penstock_id": place, "_dd.p.tid": f"{trace >> 64:016x}"}
     environment = resource.get("deployment.environment.name")
     if environment:

@@ -1,25 +1,23 @@
 """A row's record as a JSON object, for sinks that write documents."""
 
-from typing import Any
-
-import orjson
+from typing import Any, Final
 
 from penstock.router.dead_letter import as_text
+from penstock.router.json_objects import read_object
 from penstock.router.sinks.requests import Row
 from penstock.router.sinks.sink import SinkContext
 
 Json = dict[str, Any]
+
+_TIME_END: Final = 1 << 64
+"""Times of the specs are below it; what is not would be too large for a clock."""
 
 
 def record_of(row: Row) -> Json | None:
     """The record; None where the row is no JSON record."""
     if row["kind"] == "raw" or row["value"] is None:
         return None
-    try:
-        record = orjson.loads(row["value"])
-    except orjson.JSONDecodeError:
-        return None
-    return record if isinstance(record, dict) else None
+    return read_object(row["value"])
 
 
 def document_of(row: Row) -> Json:
@@ -39,7 +37,7 @@ def event_id(row: Row, context: SinkContext) -> str:
 def time_ns(row: Row, record: Json) -> int:
     """The record's time, or that at which the log got it."""
     found = record.get("time_unix_nano")
-    if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
+    if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < _TIME_END:
         return found
     own: int = row["timestamp_ns"]
     return own
@@ -49,10 +47,3 @@ def section(record: Json, name: str) -> Json:
     """A part of a record that is an object, such as `resource`; empty where it is not."""
     found = record.get(name)
     return found if isinstance(found, dict) else {}
-
-
-def as_label(value: Any) -> str:
-    """An attribute's value where only text is allowed."""
-    if isinstance(value, str):
-        return value
-    return orjson.dumps(value).decode()

@@ -26,6 +26,7 @@ from typing_extensions import override
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import Failed, Fault, Sorted, Taken, Verdict
 from penstock.router.dead_letter import as_text
+from penstock.router.json_objects import write_json
 from penstock.router.sinks.documents import Json, record_of, section, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
@@ -95,7 +96,7 @@ class Elasticsearch(HttpRequestSink):
             "_index": self._index(row, record or {}),
             "_id": f"{self.context.stream_tag(row['stream'])}-{place}",
         }
-        content = orjson.dumps({"create": action}) + b"\n" + orjson.dumps(document) + b"\n"
+        content = write_json({"create": action}) + b"\n" + write_json(document) + b"\n"
         return Item(content, len(content))
 
     def _document(self, row: Row, record: Json) -> Json:

@@ -26,9 +26,9 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.core.verdict import Fault
+from penstock.router.json_objects import text_of
 from penstock.router.sinks.documents import (
     Json,
-    as_label,
     document_of,
     event_id,
     section,
@@ -104,7 +104,7 @@ class Loki(HttpRequestSink):
 
     def _labels(self, record: Json) -> dict[str, str]:
         found = {label: _look_up(record, path) for label, path in self._config.labels.items()}
-        labels = {name: as_label(value) for name, value in found.items() if value not in (None, "")}
+        labels = {name: text_of(value) for name, value in found.items() if value not in (None, "")}
         return labels | self._config.fixed_labels or {"job": "penstock"}
 
     def _line(self, row: Row, record: Json) -> str:
@@ -167,7 +167,7 @@ def _named(entries: Iterable[tuple[str, str, Any]]) -> dict[str, str]:
     for part, name, value in entries:
         if not name or value in (None, ""):
             continue
-        key, text = fit_name(name), as_label(value)
+        key, text = fit_name(name), text_of(value)
         while found.get(key, text) != text or key == _ID:
             key = f"{part}_{key}"
         found[key] = text

@@ -42,7 +42,8 @@ from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import Failed, Fault, Taken, Unfit, Verdict
-from penstock.router.sinks.documents import Json, as_label, record_of, section
+from penstock.router.json_objects import text_of
+from penstock.router.sinks.documents import Json, record_of, section
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
 from penstock.router.sinks.loki import fit_name
@@ -225,7 +226,7 @@ class PrometheusWrite(HttpRequestSink):
         labels: dict[str, str] = {}
         for key, value in sorted(pairs.items()):
             if value not in (None, ""):
-                name, text = fit_name(key), as_label(value)
+                name, text = fit_name(key), text_of(value)
                 # Two attributes may have one name here; the document says to join their values.
                 labels[name] = f"{labels[name]};{text}" if name in labels else text
         service, namespace = resource.get("service.name"), resource.get("service.namespace")

@@ -23,12 +23,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
+import msgspec
 import orjson
 from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.core.http_codes import Answer, Meaning, as_verdict, verdict_of
 from penstock.router.core.verdict import Accepted, Fault, Sorted, Taken, Unfit, Verdict
+from penstock.router.json_objects import write_json
 from penstock.router.sinks.documents import document_of, event_id, section, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
@@ -99,7 +101,7 @@ class SplunkHec(HttpRequestSink):
         seconds, rest_ns = divmod(self._time_ns(row, record), 1_000_000_000)
         kind = str(row["kind"])
         about: dict[str, Any] = {
-            "time": orjson.Fragment(f"{seconds}.{rest_ns // 1000:06}"),
+            "time": msgspec.Raw(f"{seconds}.{rest_ns // 1000:06}".encode()),
             "host": resource.get("host.name") or record.get("host"),
             "source": self._config.source or resource.get("service.name") or record.get("app"),
             "sourcetype": self._config.sourcetype.replace("{kind}", kind),
@@ -107,7 +109,7 @@ class SplunkHec(HttpRequestSink):
             "event": record,
             "fields": {"penstock_id": event_id(row, self.context), "penstock_kind": kind},
         }
-        body = orjson.dumps({name: value for name, value in about.items() if value is not None})
+        body = write_json({name: value for name, value in about.items() if value is not None})
         return Item(body, len(body))
 
     def _time_ns(self, row: Row, record: dict[str, Any]) -> int:

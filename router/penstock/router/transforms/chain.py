@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.router.json_objects import is_deep, read_object, write_json
 from penstock.router.transforms import content, sampling
 from penstock.router.transforms.dedupe import COLUMNS as DEDUPE_COLUMNS
 from penstock.router.transforms.dedupe import Seen
@@ -151,7 +151,7 @@ class _Work:
             at = table.schema.get_field_index("value")
             before = table.column(at).to_pylist()
             values = [
-                orjson.dumps(record) if is_record else value
+                write_json(record) if is_record else value
                 for record, is_record, value in zip(
                     self.records, self._is_record, before, strict=True
                 )
@@ -162,7 +162,7 @@ class _Work:
 
     def _parse(self) -> None:
         for value in self.table.column("value").to_pylist():
-            record = _object(value)
+            record = None if is_deep(value or b"") else read_object(value)
             self._is_record.append(record is not None)
             self.records.append({} if record is None else record)
 
@@ -193,16 +193,8 @@ def _mapped(preset: str, record: dict[str, Any]) -> dict[str, Any] | None:
     """A record's document; None where it is not a record as the specs say."""
     try:
         return PRESETS[preset](record)
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         return None
-
-
-def _object(value: bytes | None) -> dict[str, Any] | None:
-    try:
-        found = orjson.loads(value or b"")
-    except orjson.JSONDecodeError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def in_log_order(table: pa.Table) -> pa.Table:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.router.json_objects import text_of
 from penstock.router.transforms.entries import (
     Change,
     change_entries,
@@ -100,13 +100,9 @@ def _change_records(records: Records, field: Field, change: Change) -> None:
             holder = holder.get(key) if isinstance(holder, dict) else None
         if isinstance(holder, dict) and holder.get(last) is not None:
             holders.append(holder)
-    texts = pa.array([_text(holder[last]) for holder in holders], pa.string())
+    texts = pa.array([text_of(holder[last]) for holder in holders], pa.string())
     for holder, text in zip(holders, change(texts).to_pylist(), strict=True):
         holder[last] = text
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _remove(

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-import orjson
-
+from penstock.router.json_objects import text_of
 from penstock.specs.ecs import to_ecs
 
 Json = dict[str, Any]
@@ -144,7 +143,7 @@ def to_loki(record: Json) -> Json:
     labels["kind"] = str(record.get("kind"))
     if level := record.get("severity_text"):
         labels["level"] = str(level).lower()
-    metadata: dict[str, str] = {key: _text(record[key]) for key in _LOKI_IDS if key in record}
+    metadata: dict[str, str] = {key: text_of(record[key]) for key in _LOKI_IDS if key in record}
     more = {name: value for name, value in resource.items() if name not in LOKI_LABELS}
     groups = {"context": record.get("context"), "resource": more}
     groups["attributes"] = record.get("attributes")
@@ -153,7 +152,7 @@ def to_loki(record: Json) -> Json:
             label = _label(name)
             while label in metadata or label in _LOKI_NAMES:
                 label = f"{group}_{label}"
-            metadata[label] = _text(value)
+            metadata[label] = text_of(value)
     return {
         "labels": labels,
         "timestamp": str(record.get("time_unix_nano", 0)),
@@ -171,14 +170,10 @@ PRESETS: Final[dict[str, Callable[[Json], Json]]] = {
 
 def _line(record: Json) -> str:
     body = record.get("body", record.get("name"))
-    return body if isinstance(body, str) else _text(body if body is not None else record)
+    return body if isinstance(body, str) else text_of(body if body is not None else record)
 
 
 def _label(name: str) -> str:
     """A name as Loki takes it: letters, digits and underscores."""
     fit = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
     return f"_{fit}" if fit[:1].isdigit() else fit
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -38,13 +38,20 @@ def kept(table: pa.Table, settings: Sample, nth: int) -> pa.Array:
 def weigh(table: pa.Table, records: list[dict[str, Any]], rate: float) -> pa.Table:
     """Make each row stand for the ones that were left out."""
     for record in records:
-        before = record.get("sample_weight")
-        record["sample_weight"] = (before if isinstance(before, int | float) else 1) / rate
+        record["sample_weight"] = _weight(record.get("sample_weight")) / rate
     at = table.schema.get_field_index("sample_weight")
     if at < 0:
         return table
     weights = pc.divide(pc.fill_null(table.column(at), 1.0), rate)
     return table.set_column(at, table.schema.field(at), weights)
+
+
+def _weight(value: Any) -> float:
+    """What a record stands for: one where it does not say, or what no double can hold."""
+    try:
+        return float(value) if isinstance(value, int | float) else 1.0
+    except OverflowError:
+        return 1.0
 
 
 def randomness(text: str, salt: str) -> int:
