@@ -109,13 +109,17 @@ class SinkQuery:
             self._state = _State.RUNNING
         elif self._state is _State.RUNNING and not self._query.isActive:
             self._failed(now_ns)
-        elif self._state is _State.RUNNING and self.failure and self._has_nothing_to_do():
-            self.failure = None
+        elif self._state is _State.RUNNING and (self.failure or self.records_per_s):
+            self._see_pause()
 
-    def _has_nothing_to_do(self) -> bool:
-        """Whether a trigger has found nothing to deliver, nothing of before either."""
+    def _see_pause(self) -> None:
+        """Between triggers, the last one has delivered everything; or found nothing to deliver."""
         status = self._query.status
-        return not status["isTriggerActive"] and str(status["message"]).startswith(_WAITING)
+        if status["isTriggerActive"] or not str(status["message"]).startswith(_WAITING):
+            return
+        self.failure = None
+        if not status["isDataAvailable"]:
+            self.records_per_s = 0.0
 
     def is_idle(self) -> bool:
         """Whether no batch is in work now."""
@@ -155,6 +159,7 @@ class SinkQuery:
                 self._log.warning("query does not stop", reason=type(error).__name__)
                 return False
         self._state = _State.RESTING
+        self.records_per_s = 0.0
         self._closed = True
         self._feed.close()
         return True
@@ -241,6 +246,7 @@ class SinkQuery:
         self._failed_at_ns = now_ns
         self._start_at_ns = self._restarts.failed(now_ns)
         self._state = _State.WAITING
+        self.records_per_s = 0.0
         self.failure = reason_of(error)
         self._context.meter.failed("query_failures")
         self._log.error(

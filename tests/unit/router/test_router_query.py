@@ -20,9 +20,12 @@ from tests.unit.router.sink_rows import TestClock, context
 from tests.unit.router.test_router_config import load
 from tests.unit.router.test_router_sinks import Pigeon, PigeonConfig
 
-BETWEEN = {"isTriggerActive": False, "message": "Waiting for data to arrive"}
-BEGINNING = {"isTriggerActive": False, "message": "Initializing sources"}
-IN_WORK = {"isTriggerActive": True, "message": "Processing new data"}
+BETWEEN = {
+    "isTriggerActive": False, "isDataAvailable": False, "message": "Waiting for data to arrive",
+}  # fmt: skip
+BEHIND = BETWEEN | {"isDataAvailable": True, "message": "Waiting for next trigger"}
+BEGINNING = BETWEEN | {"message": "Initializing sources"}
+IN_WORK = {"isTriggerActive": True, "isDataAvailable": True, "message": "Processing new data"}
 SPARK: Any = None
 PLACE = StreamPartition("logs", 0)
 
@@ -92,6 +95,27 @@ def test_a_query_that_finds_nothing_new_after_a_failure_is_well(tmp_path: Path) 
     query.poll(SPARK)
     assert query.problem is None
     assert query.circuit.state == "closed"
+
+
+def test_a_query_that_finds_nothing_new_or_does_not_run_delivers_nothing_a_second(
+    tmp_path: Path,
+) -> None:
+    query, _, _ = made(tmp_path)
+    query.poll(SPARK)
+    query.records_per_s = 55.5
+    for status in (BEGINNING, IN_WORK, BEHIND):
+        query._query.status = status
+        query.poll(SPARK)
+        assert query.records_per_s == 55.5, status
+    query._query.status = BETWEEN
+    query.poll(SPARK)
+    assert query.records_per_s == 0
+    query.records_per_s = 55.5
+    failed(query)
+    assert query.records_per_s == 0
+    query.records_per_s = 55.5
+    assert query.rest()
+    assert query.records_per_s == 0
 
 
 @pytest.mark.parametrize("waits", [False, True])
