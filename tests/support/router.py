@@ -57,16 +57,18 @@ def span_line(number: int, *, service: str = "checkout", status: str = "OK") -> 
     ).encode()
 
 
-def publish(nats_url: str, subject: str, values: Sequence[bytes]) -> None:
+def publish(
+    nats_url: str, subject: str, values: Sequence[bytes], *, records: int = BATCH_RECORDS
+) -> None:
     """Store values in order, in batches as a collector publishes them; returns when all are."""
-    asyncio.run(_publish(nats_url, subject, values))
+    asyncio.run(_publish(nats_url, subject, values, records))
 
 
-async def _publish(nats_url: str, subject: str, values: Sequence[bytes]) -> None:
+async def _publish(nats_url: str, subject: str, values: Sequence[bytes], count: int) -> None:
     client = await nats.connect(nats_url)
     producer = uuid.uuid4().bytes
-    for previous, start in enumerate(range(0, len(values), BATCH_RECORDS)):
-        part = values[start : start + BATCH_RECORDS]
+    for previous, start in enumerate(range(0, len(values), count)):
+        part = values[start : start + count]
         records = [
             Record(subject, value, FIRST_TIME_NS + start + number)
             for number, value in enumerate(part)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -316,7 +316,7 @@ def collect(frame: DataFrame) -> pa.Table:
     """
     try:
         return frame.toArrow()
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise RunFailedError(
             first_lines(str(error)), fix="see the reason; what was delivered is delivered"
         ) from None

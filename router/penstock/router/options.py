@@ -53,6 +53,10 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "endingOffsetsByTimestamp": ("none", "batch only: up to the first record at or after a time"),
     "endingTimestamp": ("none", "batch only: one time for all partitions"),
     "maxOffsetsPerTrigger": ("no limit", "stream only: records of one micro-batch"),
+    "maxBytesPerTrigger": (
+        "no limit",
+        "stream only: about so many bytes of records, in memory, of one micro-batch",
+    ),
     "minOffsetsPerTrigger": ("none", "stream only: with fewer a micro-batch waits"),
     "maxTriggerDelay": ("`15m`", "stream only: for so long at most: `30s`, `15m`, `1h`"),
     "minPartitions": ("one per partition", "pieces that a batch is read in, about"),
@@ -91,7 +95,9 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
 _BATCH_ONLY: Final = frozenset(
     {"endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "pushFilters"}
 )
-_STREAM_ONLY: Final = frozenset({"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"})
+_STREAM_ONLY: Final = frozenset(
+    {"maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
+)
 
 _RETRY_TIMEOUT_S: Final = "120"
 _TRIGGER_DELAY: Final = "15m"
@@ -114,6 +120,7 @@ class SourceOptions:
     starting: Wish
     ending: Wish
     rows_max: int | None
+    bytes_max: int | None
     rows_min: int | None
     trigger_delay_ns: int
     partitions_min: int
@@ -166,6 +173,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         starting=_wish(given, "starting", LATEST if streaming else EARLIEST),
         ending=_wish(given, "ending", LATEST),
         rows_max=given.positive("maxOffsetsPerTrigger"),
+        bytes_max=given.positive("maxBytesPerTrigger"),
         rows_min=_rows_min(given),
         trigger_delay_ns=given.duration_ns("maxTriggerDelay", _TRIGGER_DELAY),
         partitions_min=given.positive("minPartitions") or 1,

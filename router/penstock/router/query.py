@@ -26,6 +26,7 @@ from penstock.router.sinks import Sink, SinkContext
 
 _ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _REASON_LENGTH_MAX: Final = 500
+_RESULT_LIMIT: Final = "spark.driver.maxResultSize"
 _WAITING: Final = "Waiting for"
 """How Spark's message begins between triggers, and not before the first one has ended."""
 
@@ -276,6 +277,11 @@ def reason_of(error: StreamingQueryException | None) -> str:
 
 def first_lines(text: str) -> str:
     """The error at the bottom of Spark's stack traces."""
+    if _RESULT_LIMIT in text:
+        return (
+            f"a batch is larger than {_RESULT_LIMIT}, half of spark.driver_memory:"
+            " docs/howto/size-it.md says under Router how to get past one that was begun"
+        )
     named = _ERROR_LINE.findall(text)
     reason = f"{named[-1][0]}: {named[-1][1]}" if named else text.strip().splitlines()[0]
     return reason[:_REASON_LENGTH_MAX]

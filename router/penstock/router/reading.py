@@ -37,6 +37,12 @@ BYTES_TARGET: Final = 8 * 1024 * 1024
 FETCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes asked for in one fetch."""
 
+SAMPLE_BYTES: Final = 64 * 1024
+"""Bytes asked for to see how large records are; a frame comes whole, however large it is."""
+
+RECORD_BYTES: Final = 1024 * 1024
+"""A record that nobody knows is taken to have so many: what NATS lets pass by default."""
+
 _TIMEOUT_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
@@ -184,6 +190,33 @@ class LogReading:
         if held:
             yield _together(held)
 
+    def bytes_of_offset(self, span: Span, *, subject: str | None = None) -> int:
+        """How many bytes of memory an offset of a span takes, on the average and rounded up.
+
+        It is that of the records where the span begins or of those where it ends, if that is more;
+        `RECORD_BYTES` where neither can be read now, about which whoever reads the span says more.
+
+        Args:
+            span: Not empty.
+            subject: Of the records that are read; others take nothing.
+        """
+        ends = (span.start, span.end - 1)
+        found = (self._bytes_of_offset_at(span, offset, subject) for offset in ends)
+        return max((size for size in found if size is not None), default=RECORD_BYTES)
+
+    def _bytes_of_offset_at(self, span: Span, offset: int, subject: str | None) -> int | None:
+        try:
+            fetched = self._fetch(span, offset, None, subject, bytes_max=SAMPLE_BYTES)
+            bodies = (decode_body(body, where=span.stream) for _, body in fetched.frames)
+            size = sum(int(body.nbytes) for body in bodies)
+        except (UnavailableError, DataLossError, CorruptError) as error:
+            warn(f"how large records are at {span.stream}/{span.partition} {offset}: {error}")
+            return None
+        headers = [header for header, _ in fetched.frames]
+        begin = min([offset, *(header.base_offset for header in headers)])
+        end = max([fetched.next_offset, *(header.next_offset for header in headers)])
+        return -(-size // (end - begin))
+
     def _slices(
         self, span: Span, *, fail_on_data_loss: bool, subject: str | None
     ) -> Iterator[pa.RecordBatch]:
@@ -225,12 +258,20 @@ class LogReading:
                 position = header.next_offset
             position, epoch = max(position, fetched.next_offset), fetched.log_epoch
 
-    def _fetch(self, span: Span, offset: int, epoch: int | None, subject: str | None) -> Fetched:
+    def _fetch(
+        self,
+        span: Span,
+        offset: int,
+        epoch: int | None,
+        subject: str | None,
+        *,
+        bytes_max: int = FETCH_BYTES,
+    ) -> Fetched:
         call = calls.fetch(
             span.stream,
             offset,
             partition=span.partition,
-            bytes_max=FETCH_BYTES,
+            bytes_max=bytes_max,
             # With a filter a server waits for what matches, though all that is wanted be there.
             wait_ms=1000 if subject is None else 0,
             subject=subject,

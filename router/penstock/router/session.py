@@ -42,6 +42,9 @@ appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 2
 """
 
+_SMALLER: Final = {"k": "b", "m": "k", "g": "m"}
+"""Units of memory, each by the one above it."""
+
 # Why each: see router/README.md.
 _LOOPBACK: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -163,8 +166,8 @@ class Session:
         if code is not None:
             raise SparkEndedError(
                 f"Spark's JVM ended with code {code}",
-                fix="start it again; if it ran out of memory, raise spark.driver_memory or"
-                " lower trigger.records_max",
+                fix="start it again; if it ran out of memory, raise spark.driver_memory: a batch"
+                " that was begun stays as it is, only later ones follow trigger.bytes_max",
             ) from None
 
     def close(self) -> None:
@@ -233,6 +236,7 @@ def session_settings(name: str, config: Spark, work_dir: Path) -> dict[str, str]
         "spark.app.name": f"penstock {name}",
         "spark.master": config.master,
         "spark.driver.memory": config.driver_memory,
+        "spark.driver.maxResultSize": _half(config.driver_memory),
         "spark.driver.extraJavaOptions": java_options,
         "spark.local.dir": str(temporary),
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
@@ -243,6 +247,11 @@ def session_settings(name: str, config: Spark, work_dir: Path) -> dict[str, str]
         **(_LOOPBACK if config.is_on_this_machine else {}),
         **config.conf,
     }
+
+
+def _half(memory: str) -> str:
+    """Of an amount of memory as Spark has it, for it to round."""
+    return f"{int(memory[:-1]) * 512}{_SMALLER[memory[-1]]}"
 
 
 def at_launch(settings: Mapping[str, str]) -> dict[str, str]:

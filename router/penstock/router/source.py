@@ -32,6 +32,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
@@ -39,6 +40,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from penstock.router.batch_sizes import BatchSizes
 from penstock.router.carried import CARRIED
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.core.admission import Admission
@@ -156,6 +158,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._target: Mapping[StreamPartition, int] | None = None
         self._seen: LogState | None = None
         self._unreachable_since_ns: int | None = None
+        self._sizes = BatchSizes(options.bytes_max, options.subject or subject_of(shape.only))
 
     @override
     def __getstate__(self) -> dict[str, Any]:
@@ -173,7 +176,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         options = self._options
         if options.rows_max is not None:
             return ReadMaxRows(options.rows_max)
-        return ReadAllAvailable() if options.rows_min is None else ReadMinRows(options.rows_min)
+        if options.rows_min is not None:
+            return ReadMinRows(options.rows_min)
+        return ReadAllAvailable() if options.bytes_max is None else ReadMaxBytes(options.bytes_max)
 
     @override
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -195,6 +200,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
                 return start
         if isinstance(limit, ReadMaxRows) and limit.max_rows > 0:
             last = admit(first, last, limit.max_rows)
+        if not isinstance(limit, ReadAllAvailable):
+            last = self._sizes.cut(self._log, first, last)
         end = with_streams_not_read(Offsets(last, state.incarnations, state.epochs), known)
         if (end.next, end.incarnations) == (known.next, known.incarnations):
             return start  # though leaders may have changed
@@ -228,7 +235,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         first = Offsets(self._first(known, state), known.incarnations, known.epochs)
         if not self._options.fail_on_data_loss:
             first = _forgive(first, last)
-        return _plan(spans_between(first, last), state.readable, self._options)
+        planned = _plan(spans_between(first, last), state.readable, self._options)
+        spans = self._sizes.divide(self._log, [it.span for it in planned])
+        return [LogPartition(span) for span in spans]
 
     @override
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,7 @@ from penstock.router.core.offsets import (
     resolve,
     spans_between,
     split,
+    within_bytes,
 )
 from penstock.router.errors import BadOptionError, DataLossError
 
@@ -76,6 +77,30 @@ def test_admit_reaches_the_end_within_its_limit(waiting: dict[str, int], rows_ma
         position = step
         batches += 1
     assert batches <= sum(waiting.values()) // rows_max * 2 + 3 * len(end) + 2
+
+
+def test_a_batch_is_cut_by_bytes_in_proportion_and_a_large_record_passes() -> None:
+    start, end = {LOGS: 0, TRACES: 100}, {LOGS: 900, TRACES: 200}
+    sizes = {LOGS: 10, TRACES: 1000}
+    assert within_bytes(start, end, sizes, 109_000) == end
+    assert within_bytes(start, end, sizes, 10_900) == {LOGS: 90, TRACES: 110}
+    assert within_bytes(start, end, sizes, 1) == {LOGS: 1, TRACES: 101}
+    assert within_bytes(start, {LOGS: 900, TRACES: 100}, {LOGS: 10}, 100) == {LOGS: 10, TRACES: 100}
+
+
+@given(waiting=_AMOUNTS, size=st.integers(1, 50), bytes_max=st.integers(1, 2000))
+def test_batches_reach_the_end_within_their_bytes(
+    waiting: dict[str, int], size: int, bytes_max: int
+) -> None:
+    end = {StreamPartition(name, 0): count for name, count in waiting.items()}
+    sizes = {at: size * (1 + number) for number, at in enumerate(end)}
+    position = dict.fromkeys(end, 0)
+    while position != end:
+        step = within_bytes(position, end, sizes, bytes_max)
+        taken = {at: step[at] - position[at] for at in end}
+        assert sum(taken[at] * sizes[at] for at in end) <= bytes_max + sum(sizes.values())
+        assert all(taken[at] > 0 for at in end if position[at] < end[at])
+        position = step
 
 
 def test_spans_lie_between_two_positions() -> None:

@@ -14,7 +14,7 @@ from penstock.router.carried import CARRIED
 from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.core.restarts import FIRST_PAUSE_S
 from penstock.router.feed import ROUTE_COLUMN
-from penstock.router.query import SinkQuery
+from penstock.router.query import SinkQuery, first_lines
 from penstock.router.sinks import SinkContext
 from tests.unit.router.sink_rows import TestClock, context
 from tests.unit.router.test_router_config import load
@@ -161,3 +161,12 @@ def test_where_the_first_batch_began_is_taken_down_and_what_brought_nothing_is_n
         frame: Any = NoRows()
         query._deliver(frame, batch)
     assert BatchJournal(within.state_dir).ends() == [Offsets({PLACE: 40}, life)]
+
+
+def test_a_batch_that_is_too_large_is_told_of_by_what_can_be_done() -> None:
+    said = first_lines(
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o1.getResult.\n"
+        ": org.apache.spark.SparkException: Job aborted due to stage failure: Total size of"
+        " serialized results of 1 tasks (52.0 MiB) is bigger than spark.driver.maxResultSize"
+    )
+    assert "size-it.md" in said

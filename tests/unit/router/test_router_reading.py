@@ -1,10 +1,12 @@
 """Reading a span: losses are told by frames' ranges, never by gaps between rows."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from typing_extensions import override
 
 from penstock.logd.batch import Record, build_batch, encode_body
 from penstock.logd.client import Fetched, OffsetRange, PartitionInfo, StreamInfo
@@ -15,7 +17,7 @@ from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
-from penstock.router.reading import LogReading, LogState
+from penstock.router.reading import RECORD_BYTES, LogReading, LogState
 
 Frame = tuple[FrameHeader, memoryview]
 
@@ -234,3 +236,42 @@ def test_a_time_is_looked_up_and_one_that_is_too_late_refused() -> None:
         log.at_times(Times(every=200), readable)
     late = log.at_times(Times(every=200, strategy="latest"), readable)
     assert late == {("a", 0): 100, ("a", 1): 100}
+
+
+def frame_of(base: int, count: int, size: int) -> Frame:
+    """Records of `size` bytes, for which zstd has a better use."""
+    body = encode_body(build_batch([Record("t", b"x" * size, 1)] * count), compression="zstd")
+    header, _ = compacted(base, count, list(range(count)))
+    return replace(header, body_length=len(body), body_crc=crc32c(body)), memoryview(body)
+
+
+def test_how_large_records_are_is_told_by_those_at_both_ends_in_memory() -> None:
+    small, large = frame_of(0, 50, 10), frame_of(50, 50, 5000)
+    assert 10 <= reading(ScriptedClient([small])).bytes_of_offset(Span("s", 0, 0, 50)) < 200
+    for frames in ([small, large], [large, small]):
+        log = reading(OnlyFirst(frames))
+        assert 5000 <= log.bytes_of_offset(Span("s", 0, 0, 100)) < 6000
+
+
+class OnlyFirst(ScriptedClient):
+    """Answers with the frame that holds the offset."""
+
+    @override
+    def ask(self, call: Call[Fetched]) -> Fetched:
+        found = super().ask(call)
+        return replace(found, frames=found.frames[:1], next_offset=found.frames[0][0].next_offset)
+
+
+def test_records_that_a_subject_leaves_out_take_nothing() -> None:
+    client = ScriptedClient([frame_of(0, 10, 1000), compacted(10, 90, [])])
+    size = reading(client).bytes_of_offset(Span("s", 0, 0, 5), subject="t")
+    assert 100 <= size < 200
+    assert client.asked[0]["subject"] == "t"
+
+
+def test_what_cannot_be_read_now_is_taken_to_be_large() -> None:
+    client = ScriptedClient([frame_of(0, 10, 1000)])
+    client.refusals = [RefusedError("OUT_OF_RANGE", "gone"), RefusedError("UNAVAILABLE", "no")]
+    assert reading(client).bytes_of_offset(Span("s", 0, 0, 5)) == RECORD_BYTES
+    client.refusals = [RefusedError("OUT_OF_RANGE", "gone")]
+    assert reading(client).bytes_of_offset(Span("s", 0, 0, 5)) < 1200

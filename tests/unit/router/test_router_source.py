@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 from pyspark import TaskContext
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
 
 from penstock.router import source
-from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
+from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
 from penstock.router.options import OPTIONS, SourceOptions, parse_options
@@ -21,6 +26,7 @@ from tests.unit.router.sink_rows import TestClock
 
 LOGS = StreamPartition("logs", 0)
 TRACES = StreamPartition("traces", 0)
+MIB = 1024 * 1024
 NEEDED = {"logd": "127.0.0.1:1", "subscribe": "logs"}
 
 
@@ -32,6 +38,7 @@ class FakeLog:
         self.known = ["logs"]
         self.partitions = 1
         self.epoch = 1
+        self.sizes: dict[str, int] = {}
 
     def state_now(self, streams: Subscription | tuple[str, ...]) -> LogState:
         if self.readable is None:
@@ -46,6 +53,11 @@ class FakeLog:
             dict.fromkeys(names, "a"),
             dict.fromkeys([StreamPartition(name, 0) for name in names], self.epoch),
         )
+
+    def bytes_of_offset(self, span: Span, *, subject: str | None) -> int:
+        """Each stream's own."""
+        assert self.sizes, "nobody need ask"
+        return self.sizes[span.stream]
 
     state = state_now
 
@@ -164,6 +176,51 @@ def test_a_batch_ends_at_the_log_or_at_its_limit() -> None:
     reader = stream_reader(FakeLog(Readable(0, 100)))
     assert reader.latestOffset(at(10), ReadAllAvailable()) == at(100)
     assert reader.latestOffset(at(10), ReadMaxRows(30)) == at(40)
+
+
+def test_a_batch_ends_at_its_bytes_and_a_record_that_is_larger_passes() -> None:
+    log = FakeLog(Readable(0, 1000))
+    reader = stream_reader(log, maxBytesPerTrigger=str(MIB), subscribe="logs,traces")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(MIB)
+    log.sizes = {"logs": MIB // 10, "traces": MIB // 10}
+    assert reader.latestOffset(both(995, 990), limit) == both(998, 996)
+    assert reader.latestOffset(both(0, 990), ReadMaxRows(20)) == both(9, 991)
+    log.sizes = {"logs": 3 * MIB, "traces": 1}
+    assert reader.latestOffset(both(0, 1000), limit) == both(1, 1000)
+    assert reader.latestOffset(both(0, 0), ReadAllAvailable()) == both(1000, 1000)  # Trigger.Once
+
+
+def test_a_batch_is_read_in_tasks_of_bounded_bytes_also_one_of_an_earlier_process() -> None:
+    log = FakeLog(Readable(0, 1000))
+    log.sizes = {"logs": MIB, "traces": 1}
+    reader = stream_reader(log, maxBytesPerTrigger=str(64 * MIB), subscribe="logs,traces")
+    spans = [it.span for it in reader.partitions(both(0, 0), both(64, 1000))]
+    assert [(it.stream, it.start, it.end) for it in spans] == [
+        ("logs", 0, 16), ("logs", 16, 32), ("logs", 32, 48), ("logs", 48, 64), ("traces", 0, 1000),
+    ]  # fmt: skip
+    unbounded = stream_reader(log, subscribe="logs,traces")
+    assert len(unbounded.partitions(both(0, 0), both(64, 1000))) == 2
+    log.sizes = {}
+    assert len(reader.partitions(both(0, 0), both(8, 8))) == 2
+
+
+def test_what_is_known_of_sizes_is_of_the_batch_that_is_planned() -> None:
+    log = FakeLog(Readable(0, 1000))
+    reader = stream_reader(log, maxBytesPerTrigger=str(64 * MIB))
+    log.sizes = {"logs": 1}
+    assert reader.latestOffset(at(0), ReadMaxRows(1000)) == at(1000)
+    log.sizes = {"logs": MIB}
+    assert len(reader.partitions(at(0), at(1000))) == 1
+    assert reader.latestOffset(at(0), ReadMaxRows(1000)) == at(64)
+    assert len(reader.partitions(at(0), at(64))) == 4
+
+
+def test_nobody_asks_how_large_records_are_where_any_would_fit() -> None:
+    reader = stream_reader(FakeLog(Readable(0, 100)), maxBytesPerTrigger=str(64 * MIB))
+    assert reader.latestOffset(at(36), ReadMaxRows(1000)) == at(100)
+    with pytest.raises(AssertionError, match="nobody need ask"):
+        reader.latestOffset(at(35), ReadMaxRows(1000))
 
 
 def test_available_now_stops_at_what_there_was_at_its_start() -> None:

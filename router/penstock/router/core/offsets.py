@@ -165,14 +165,47 @@ def admit(
     A partition with something waiting always advances, so that a busy one starves none; the sum can
     exceed `rows_max` by one record for each partition.
     """
-    waiting = {where: max(offset - start.get(where, 0), 0) for where, offset in end.items()}
-    total = sum(waiting.values())
-    if total <= rows_max:
-        return dict(end)
-    return {
-        where: start.get(where, 0) + min(count, max(count * rows_max // total, 1)) if count else at
-        for (where, count), at in zip(waiting.items(), end.values(), strict=True)
-    }
+    total = sum(max(offset - start.get(where, 0), 0) for where, offset in end.items())
+    return dict(end) if total <= rows_max else _share(start, end, rows_max, total)
+
+
+def within_bytes(
+    start: Mapping[StreamPartition, int],
+    end: Mapping[StreamPartition, int],
+    sizes: Mapping[StreamPartition, int],
+    bytes_max: int,
+) -> dict[StreamPartition, int]:
+    """Cut a batch to about `bytes_max`, each partition to the same share of what it has of it.
+
+    As with `admit` a partition always advances, so that a record passes that is larger than that.
+
+    Args:
+        start: Where the batch begins.
+        end: Where it would end.
+        sizes: Bytes of an offset, of each partition that has some in the batch.
+        bytes_max: The bound, 1 at least.
+    """
+    total = sum(
+        (offset - start.get(where, 0)) * sizes[where]
+        for where, offset in end.items()
+        if offset > start.get(where, 0)
+    )
+    return dict(end) if total <= bytes_max else _share(start, end, bytes_max, total)
+
+
+def _share(
+    start: Mapping[StreamPartition, int],
+    end: Mapping[StreamPartition, int],
+    part: int,
+    whole: int,
+) -> dict[StreamPartition, int]:
+    """The end of a part of a batch, one offset of each partition that has any at least."""
+    found: dict[StreamPartition, int] = {}
+    for where, offset in end.items():
+        first = start.get(where, 0)
+        count = offset - first
+        found[where] = first + max(count * part // whole, 1) if count > 0 else offset
+    return found
 
 
 def spans_between(start: Offsets, end: Offsets) -> list[Span]:

@@ -1,0 +1,84 @@
+"""Batches of large records: bounded before they are planned, and a way out of one that was."""
+
+import base64
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.logd import Logd
+from tests.support.router import STREAMS, RouterJob, log_line, publish
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+LARGE: Final = 2400
+"""Records, together more than twice the bytes of a batch; at once they end a JVM of 640 MB."""
+
+_DICE: Final = random.Random(5)
+
+
+@pytest.fixture
+def logd(tmp_path: Path, nats_url: str) -> Iterator[Logd]:
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as running:
+        yield running
+
+
+def large_line(number: int) -> bytes:
+    """A record of 60 KB that hardly gets smaller."""
+    record = json.loads(log_line(number))
+    record["body"] = base64.b64encode(_DICE.randbytes(45_000)).decode()
+    return json.dumps(record).encode()
+
+
+def test_a_router_that_was_away_takes_large_records_in_batches_that_it_can_hold(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    lines = [large_line(number) for number in range(LARGE)]
+    publish(nats_url, "telemetry.logs.x", lines, records=12)
+    job = RouterJob(tmp_path / "router", logd.fetch)
+    catch_up(job)
+    assert job.rows()["value"].to_pylist() == lines
+    sizes = [path.stat().st_size for path in job.lake.rglob("*.parquet")]
+    assert len(sizes) > 2, sizes
+
+
+def test_a_batch_that_is_too_large_and_begun_is_planned_anew_by_hand(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    """As docs/howto/size-it.md says."""
+    lines = [large_line(number) for number in range(600)]
+    publish(nats_url, "telemetry.logs.x", lines, records=12)
+    spark = {"conf": {"spark.driver.maxResultSize": "20m"}}
+    job = RouterJob(tmp_path / "router", logd.fetch, spark=spark)
+
+    def problem() -> str:
+        return str(job.daemon.status()["info"]["sinks"]["lake"]["problem"])
+
+    try:
+        job.daemon.start(within_s=60)
+        wait_until(lambda: "spark.driver.maxResultSize" in problem(), within_s=30)
+        assert job.daemon.stop() == 0, job.daemon.log()[-3000:]
+    finally:
+        if job.daemon._process is not None:
+            job.daemon.close()
+    checkpoint = job.checkpoint_dir / "lake" / "spark"
+    assert (checkpoint / "offsets" / "0").exists()
+    assert not (checkpoint / "commits" / "0").exists()
+    (checkpoint / "offsets" / "0").unlink()
+    again = RouterJob(tmp_path / "router", logd.fetch, trigger={"records_max": 100})
+    catch_up(again)
+    assert again.rows()["value"].to_pylist() == lines
+    assert len(list(again.lake.rglob("*.parquet"))) == 6
+
+
+def catch_up(job: RouterJob) -> None:
+    try:
+        job.daemon.start("--until-caught-up", within_s=60)
+        assert job.daemon.wait(within_s=240) == 0, job.daemon.log()[-3000:]
+    finally:
+        if job.daemon._process is not None:
+            job.daemon.close()
