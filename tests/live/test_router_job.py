@@ -129,6 +129,7 @@ def test_a_dead_sink_and_a_killed_logd_delay_nobody_else_and_catch_up(
         assert "test.lake" in page, "each sink's query has its name there"
         assert "test.hook" in page
         wait_until(lambda: job.daemon.stage("sink/lake")["lag"] == 0, within_s=20)
+        wait_until(lambda: rate_of(job, "lake") == 0, within_s=20)
 
         logd.restart(kill=True)
         publish(nats_url, "telemetry.logs.x", [log_line(1000, severity=17)])
@@ -160,6 +161,12 @@ def test_a_dead_sink_and_a_killed_logd_delay_nobody_else_and_catch_up(
         destination.close()
         if job.daemon._process is not None:
             job.daemon.close()
+
+
+def rate_of(job: RouterJob, sink: str) -> float:
+    """Records a second, as the status says."""
+    rate: float = job.daemon.status()["info"]["sinks"][sink]["records_per_s"]
+    return rate
 
 
 def sparks_page_of_queries(job: RouterJob) -> str:
