@@ -11,7 +11,7 @@ from typing import Final
 from penstock.router.core.offsets import Span, StreamPartition, split, within_bytes
 from penstock.router.reading import RECORD_BYTES, LogReading
 
-TASK_BYTES: Final = 16 * 1024 * 1024
+TASK_BYTES: Final = 8 * 1024 * 1024
 """Of records that one task reads, about: the JVM copies what a task gives several times."""
 
 

@@ -60,7 +60,7 @@ class Trigger(Settings):
 
     interval_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 2.0
     records_max: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
-    bytes_max: Annotated[int, Field(ge=1_048_576, le=1_073_741_824)] = 67_108_864
+    bytes_max: Annotated[int, Field(ge=1_048_576, le=1_073_741_824)] = 33_554_432
     records_min: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     delay_max_s: Annotated[int, Field(ge=1, le=604_800)] = 900
 

@@ -195,14 +195,14 @@ def test_a_batch_is_read_in_tasks_of_bounded_bytes_also_one_of_an_earlier_proces
     log = FakeLog(Readable(0, 1000))
     log.sizes = {"logs": MIB, "traces": 1}
     reader = stream_reader(log, maxBytesPerTrigger=str(64 * MIB), subscribe="logs,traces")
-    spans = [it.span for it in reader.partitions(both(0, 0), both(64, 1000))]
+    spans = [it.span for it in reader.partitions(both(0, 0), both(32, 1000))]
     assert [(it.stream, it.start, it.end) for it in spans] == [
-        ("logs", 0, 16), ("logs", 16, 32), ("logs", 32, 48), ("logs", 48, 64), ("traces", 0, 1000),
+        ("logs", 0, 8), ("logs", 8, 16), ("logs", 16, 24), ("logs", 24, 32), ("traces", 0, 1000),
     ]  # fmt: skip
     unbounded = stream_reader(log, subscribe="logs,traces")
-    assert len(unbounded.partitions(both(0, 0), both(64, 1000))) == 2
+    assert len(unbounded.partitions(both(0, 0), both(32, 1000))) == 2
     log.sizes = {}
-    assert len(reader.partitions(both(0, 0), both(8, 8))) == 2
+    assert len(reader.partitions(both(0, 0), both(4, 4))) == 2
 
 
 def test_what_is_known_of_sizes_is_of_the_batch_that_is_planned() -> None:
@@ -213,7 +213,7 @@ def test_what_is_known_of_sizes_is_of_the_batch_that_is_planned() -> None:
     log.sizes = {"logs": MIB}
     assert len(reader.partitions(at(0), at(1000))) == 1
     assert reader.latestOffset(at(0), ReadMaxRows(1000)) == at(64)
-    assert len(reader.partitions(at(0), at(64))) == 4
+    assert len(reader.partitions(at(0), at(64))) == 8
 
 
 def test_nobody_asks_how_large_records_are_where_any_would_fit() -> None:
