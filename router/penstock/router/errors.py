@@ -15,12 +15,16 @@ class DataLossError(RouterError):
     Raised instead of skipping them. The option `failOnDataLoss` turns it off.
 
     Attributes:
-        replaced: Whether others are in their place, so that reading can go on where it stands.
+        next_offset: Where reading can go on; None: nowhere in what was to be read.
     """
 
-    def __init__(self, message: str, *, replaced: bool = False) -> None:
+    def __init__(self, message: str, *, next_offset: int | None = None) -> None:
         super().__init__(message)
-        self.replaced = replaced
+        self.next_offset = next_offset
+
+
+class LogRefusedError(RouterError):
+    """logd refuses to give records, for another reason than that they are gone."""
 
 
 class LogUnavailableError(RouterError):

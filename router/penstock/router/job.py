@@ -19,7 +19,7 @@ from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition
 from penstock.router.durable import write_whole
-from penstock.router.errors import DataLossError, LogUnavailableError
+from penstock.router.errors import LogUnavailableError
 from penstock.router.letter_stream import NatsLetterStream
 from penstock.router.letters import find_letters
 from penstock.router.owners import require_room_for_letters
@@ -151,15 +151,29 @@ class Job:
         self._replays.poll({query.name: query for query in self._queries})
         for query in self._queries:
             query.poll(spark)
-        try:
-            self._ends = self._log.state_now(tuple(self._config.streams)).readable
-            self._log_problem = None
-        except (DataLossError, LogUnavailableError) as error:
-            self._log_problem = f"logd: {error}"
-        if self._positions is not None and self._log_problem is None:
+        if self._look_at_log() and self._positions is not None:
             self._positions.publish({query.name: query.position() for query in self._queries})
         self._health = Health.DEGRADED if self._problems() else Health.READY
         self._status = self._describe()
+
+    def _look_at_log(self) -> bool:
+        """See how far the log goes; returns whether logd answers."""
+        streams = tuple(self._config.streams)
+        try:
+            state = self._log.state_now(streams, may_be_gone=True)
+        except LogUnavailableError as error:
+            self._log_problem = f"logd: {error}"
+            return False
+        self._ends = state.readable
+        gone = [repr(name) for name in streams if name not in state.incarnations]
+        self._log_problem = f"logd: it has no stream {', '.join(gone)}" if gone else None
+        if not self._config.source.fail_on_data_loss:  # what is gone is not waited for
+            self._target = {
+                at: min(end, state.written.get(at, end))
+                for at, end in self._target.items()
+                if state.incarnations.get(at.stream) == self._incarnations[at.stream]
+            }
+        return True
 
     def has_caught_up(self) -> bool:
         """Whether every sink has all that was in the log when the job started."""

@@ -26,7 +26,12 @@ from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.router.clock import Clock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
-from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
+from penstock.router.errors import (
+    BadOptionError,
+    DataLossError,
+    LogRefusedError,
+    LogUnavailableError,
+)
 
 ROWS_TARGET: Final = 16_384
 """Rows gathered before a batch goes to Spark; small Arrow batches cost it more than large ones."""
@@ -66,11 +71,20 @@ _LOG_SCHEMA: Final = SCHEMA.remove(0).insert(0, pa.field("offset", pa.int64()))
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What can be read of some streams at one moment."""
+    """What can be read of some streams at one moment.
+
+    Attributes:
+        readable: By partition.
+        incarnations: By stream.
+        epochs: Of the leaders, by partition.
+        written: Where logs end. A new leader may not know yet that it may show all of that, though
+            readers have seen it.
+    """
 
     readable: Mapping[StreamPartition, Readable]
     incarnations: Mapping[str, str]
     epochs: Mapping[StreamPartition, int] = field(default_factory=dict)
+    written: Mapping[StreamPartition, int] = field(default_factory=dict)
 
 
 class LogReading:
@@ -123,19 +137,27 @@ class LogReading:
         """Close the connection."""
         self._client.close()
 
-    def state(self, streams: Subscription | tuple[str, ...]) -> LogState:
+    def state(
+        self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
+    ) -> LogState:
         """What can be read now, after waiting for logd if need be.
 
+        Args:
+            streams: Which.
+            may_be_gone: Whether streams and partitions that do not exist are left out.
+
         Raises:
-            DataLossError: A stream does not exist.
+            DataLossError: A stream does not exist, and that was not allowed.
             LogUnavailableError: logd stayed away.
         """
-        return self._patiently(lambda: self._state(streams))
+        return self._patiently(lambda: self._state(streams, may_be_gone=may_be_gone))
 
-    def state_now(self, streams: Subscription | tuple[str, ...]) -> LogState:
+    def state_now(
+        self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
+    ) -> LogState:
         """`state` without the patience."""
         try:
-            return self._state(streams)
+            return self._state(streams, may_be_gone=may_be_gone)
         except UnavailableError as error:
             raise LogUnavailableError(str(error)) from None
 
@@ -176,6 +198,7 @@ class LogReading:
 
         Raises:
             DataLossError: Records of the span are gone, and that was not allowed.
+            LogRefusedError: logd refuses, and does not say that records are gone.
             LogUnavailableError: logd stayed away.
         """
         held: list[pa.RecordBatch] = []
@@ -235,10 +258,8 @@ class LogReading:
                 if fail_on_data_loss:
                     raise
                 warn(f"going on behind lost records: {error}")
-                if error.replaced:
-                    epoch = None
-                else:
-                    position = self._first_readable_after(span, position)
+                position = span.end if error.next_offset is None else error.next_offset
+                epoch = None  # what an election has put in the place of lost records is read
                 continue
             for header, body in fetched.frames:
                 if header.base_offset >= span.end:
@@ -283,11 +304,7 @@ class LogReading:
         except RefusedError as error:
             if passes(error) or error.code in _NOT_LET_IN:
                 raise UnavailableError(str(error)) from None
-            raise DataLossError(
-                f"{span.stream}/{span.partition}: offset {offset} cannot be read: {error}"
-                f" ({error.code} {error.detail})",
-                replaced=error.code == "RECORDS_LOST",
-            ) from None
+            raise _loss_or_refusal(span, offset, error) from None
         if span.incarnation and fetched.incarnation != span.incarnation:
             raise DataLossError(f"stream {span.stream!r} was deleted and made again")
         if not fetched.frames and fetched.next_offset <= offset:
@@ -300,21 +317,14 @@ class LogReading:
     def _at_time(self, where: StreamPartition, time_ms: int) -> int:
         return self._client.offset_for_timestamp(where.stream, time_ms * 10**6, where.partition)
 
-    def _first_readable_after(self, span: Span, position: int) -> int:
-        """Where reading can go on behind a gap; the span's end when nowhere in it."""
-        state = self.state((span.stream,))
-        readable = state.readable[span.where]
-        if position < readable.start < span.end:
-            return readable.start
-        return span.end
-
-    def _state(self, streams: Subscription | tuple[str, ...]) -> LogState:
+    def _state(self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool) -> LogState:
         wanted = Subscription(names=streams) if isinstance(streams, tuple) else streams
         known = self._described(wanted)
         names = wanted.streams(known.keys())
         unknown = [name for name in names if name not in known]
-        if unknown:
+        if unknown and not may_be_gone:
             raise DataLossError(f"logd has no stream {', '.join(map(repr, unknown))}")
+        names = tuple(name for name in names if name in known)
         parts: dict[StreamPartition, PartitionInfo] = {}
         for name in names:
             if not known[name].partitions:
@@ -324,7 +334,7 @@ class LogReading:
             }
         parts = {where: part for where, part in parts.items() if wanted.covers(where)}
         absent = sorted(wanted.partitions - parts.keys())
-        if absent:
+        if absent and not may_be_gone:
             raise DataLossError(f"logd has no partition {absent[0].stream}/{absent[0].partition}")
         away = [where for where, part in parts.items() if not part.is_known]
         if away:
@@ -338,6 +348,7 @@ class LogReading:
             },
             incarnations={name: known[name].incarnation for name in names},
             epochs={where: part.epoch for where, part in parts.items()},
+            written={where: part.end_offset for where, part in parts.items()},
         )
 
     def _described(self, wanted: Subscription) -> dict[str, StreamInfo]:
@@ -368,6 +379,29 @@ class LogReading:
                     ) from None
             self._clock.sleep(self._random.uniform(pause_s / 2, pause_s))
             pause_s = min(pause_s * 2, _RETRY_MAX_S)
+
+
+def _loss_or_refusal(
+    span: Span, offset: int, error: RefusedError
+) -> DataLossError | LogRefusedError:
+    """What a refusal says of the records: that some are gone, and where it goes on; or nothing."""
+    detail = error.detail
+    message = (
+        f"{span.stream}/{span.partition}: offset {offset} cannot be read: {error}"
+        f" ({error.code} {detail})"
+    )
+    match error.code:
+        case "OUT_OF_RANGE":
+            earliest = int(detail.get("earliest", offset))
+            return DataLossError(message, next_offset=earliest if earliest > offset else None)
+        case "CORRUPT" if int(detail.get("next_offset", offset)) > offset:
+            return DataLossError(message, next_offset=int(detail["next_offset"]))
+        case "RECORDS_LOST":
+            return DataLossError(message, next_offset=offset)
+        case "STREAM_RECREATED" | "UNKNOWN_STREAM" | "UNKNOWN_PARTITION":
+            return DataLossError(message)
+        case _:
+            return LogRefusedError(message)
 
 
 def _with_offsets(rows: pa.RecordBatch, base_offset: int) -> pa.RecordBatch:

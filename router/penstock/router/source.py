@@ -187,8 +187,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             return start
         known = offsets_from_json(start)
         self._check_streams(known, state)
-        first = self._first(known, state)
-        last = {where: span.end for where, span in state.readable.items()}
+        first = self._still_there(known, state)
+        last = {where: max(span.end, first[where]) for where, span in state.readable.items()}
         if self._target is not None:
             last = {
                 where: max(min(end, self._target.get(where, 0)), first[where])
@@ -217,7 +217,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
-        state = self._log.state(self._options.subscription)
+        state = self._state()
         self._target = {where: span.end for where, span in state.readable.items()}
 
     @override
@@ -231,7 +231,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             for at, upto in last.next.items()
             if at.stream in of_batch
         ):
-            state = self._log.state(tuple(sorted(of_batch)))
+            state = self._log.state(tuple(sorted(of_batch)), may_be_gone=self._may_be_gone)
         first = Offsets(self._first(known, state), known.incarnations, known.epochs)
         if not self._options.fail_on_data_loss:
             first = _forgive(first, last)
@@ -261,6 +261,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         added = {where: 0 for where in starting if where.stream in streams}
         return starting | added | dict(known.next)
 
+    def _still_there(self, known: Offsets, state: LogState) -> Mapping[StreamPartition, int]:
+        """That, as far as the log goes; `partitions` says if that is a loss."""
+        first = Offsets(self._first(known, state), known.incarnations)
+        ends = {at: state.written.get(at, span.end) for at, span in state.readable.items()}
+        return _forgive(first, Offsets(ends, state.incarnations)).next
+
     def _check_streams(self, known: Offsets, state: LogState) -> None:
         """A stream that is gone may have had records that were not read."""
         if not self._options.fail_on_data_loss:
@@ -273,13 +279,21 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
                     f"stream {stream!r} was deleted; it was read up to these offsets: {at}"
                 )
 
+    @property
+    def _may_be_gone(self) -> bool:
+        return not self._options.fail_on_data_loss
+
+    def _state(self) -> LogState:
+        return self._log.state(self._options.subscription, may_be_gone=self._may_be_gone)
+
     def _state_or_nothing(self) -> LogState | None:
         now_ns = self._clock.monotonic_ns()
         try:
             if self._target is None:
-                state = self._log.state_now(self._options.subscription)
+                subscription, may_be_gone = self._options.subscription, self._may_be_gone
+                state = self._log.state_now(subscription, may_be_gone=may_be_gone)
             else:  # nothing new would be the end of the query
-                state = self._log.state(self._options.subscription)
+                state = self._state()
         except LogUnavailableError:
             since_ns = self._unreachable_since_ns = self._unreachable_since_ns or now_ns
             late = now_ns - since_ns > self._options.retry_timeout_s * 1e9

@@ -16,7 +16,12 @@ from penstock.logd.frame import FrameHeader, crc32c
 from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
-from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
+from penstock.router.errors import (
+    BadOptionError,
+    DataLossError,
+    LogRefusedError,
+    LogUnavailableError,
+)
 from penstock.router.reading import RECORD_BYTES, LogReading, LogState
 
 Frame = tuple[FrameHeader, memoryview]
@@ -47,6 +52,7 @@ class ScriptedClient:
     def __init__(self, frames: list[Frame]) -> None:
         self.frames = frames
         self.refusals: list[RefusedError] = []
+        self.damaged: tuple[int, int] | None = None
         self.asked: list[dict[str, Any]] = []
 
     server = "h:1"
@@ -56,8 +62,14 @@ class ScriptedClient:
         if self.refusals:
             raise self.refusals.pop()
         offset = int(call.request["offset"])
+        if self.damaged and self.damaged[0] <= offset < self.damaged[1]:
+            first, behind = self.damaged
+            raise RefusedError("CORRUPT", "damaged", offset=first, next_offset=behind)
         found = [frame for frame in self.frames if frame[0].next_offset > offset]
         end = self.frames[-1][0].next_offset
+        if self.damaged and offset < self.damaged[0]:
+            end = self.damaged[0]
+            found = [frame for frame in found if frame[0].base_offset < end]
         return Fetched(
             frames=found,
             range=OffsetRange(0, end),
@@ -134,6 +146,39 @@ def test_a_reader_that_accepts_losses_goes_on_with_the_records_in_their_place() 
     rows = reading(client).rows(Span("s", 0, 2, 4, epoch=3), fail_on_data_loss=False)
     assert offsets(rows) == [2, 3]
     assert [asked.get("log_epoch") for asked in client.asked] == [3, None]
+
+
+def careless(client: ScriptedClient, end: int) -> list[int]:
+    return offsets(reading(client).rows(Span("s", 0, 0, end), fail_on_data_loss=False))
+
+
+def test_a_reader_that_accepts_losses_goes_on_right_behind_a_damaged_frame() -> None:
+    client = ScriptedClient([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
+    client.damaged = (4, 8)
+    assert careless(client, 12) == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
+def test_a_reader_that_accepts_losses_goes_on_where_retention_has_left_something() -> None:
+    client = ScriptedClient([compacted(2, 4, [0, 1, 2, 3])])
+    client.refusals = [RefusedError("OUT_OF_RANGE", "no", earliest=2, latest=6)]
+    assert careless(client, 6) == [2, 3, 4, 5]
+    client.refusals = [RefusedError("OUT_OF_RANGE", "no", earliest=2, latest=6)]
+    assert careless(client, 1) == []
+
+
+@pytest.mark.parametrize("code", ["UNKNOWN_STREAM", "UNKNOWN_PARTITION", "STREAM_RECREATED"])
+def test_a_reader_that_accepts_losses_is_done_with_a_stream_that_is_gone(code: str) -> None:
+    client = ScriptedClient([compacted(0, 4, [0, 1, 2, 3])])
+    client.refusals = [RefusedError(code, "no")]
+    assert careless(client, 4) == []
+
+
+@pytest.mark.parametrize("code", ["INTERNAL", "BAD_REQUEST", "CORRUPT"])
+def test_a_refusal_that_names_no_loss_is_none(code: str) -> None:
+    client = ScriptedClient([compacted(0, 4, [0, 1, 2, 3])])
+    client.refusals = [RefusedError(code, "no")]
+    with pytest.raises(LogRefusedError, match=f"s/0: offset 0 cannot be read: no .{code}"):
+        careless(client, 4)
 
 
 def test_with_a_subject_what_lies_between_frames_is_no_loss_and_an_empty_answer_goes_on() -> None:
@@ -221,6 +266,20 @@ def test_assigned_partitions_are_read_alone_and_must_exist() -> None:
         state_of(client, Subscription(names=("b",)))
     with pytest.raises(LogUnavailableError, match="a/2"):
         state_of(client, Subscription(names=("a",)))
+
+
+def test_streams_and_partitions_that_are_gone_are_left_out_where_that_is_allowed() -> None:
+    client = DescribingClient(described("a", [0]), described("c", [0]))
+    log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
+    log._client = client  # type: ignore[assignment]
+    wanted = Subscription(partitions=frozenset({StreamPartition("a", 0), StreamPartition("a", 7)}))
+    for streams, there in (
+        (("a", "b"), [("a", 0)]),
+        (("b",), []),
+        (wanted, [("a", 0)]),
+    ):
+        state = log.state(streams, may_be_gone=True)
+        assert list(state.readable) == there
 
 
 def test_a_time_is_looked_up_and_one_that_is_too_late_refused() -> None:

@@ -36,22 +36,27 @@ class FakeLog:
     def __init__(self, readable: Readable | None) -> None:
         self.readable = readable
         self.known = ["logs"]
+        self.gone: set[str] = set()
+        self.written: int | None = None
         self.partitions = 1
         self.epoch = 1
         self.sizes: dict[str, int] = {}
 
-    def state_now(self, streams: Subscription | tuple[str, ...]) -> LogState:
+    def state_now(
+        self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
+    ) -> LogState:
         if self.readable is None:
             raise LogUnavailableError("away")
         names = streams.streams(self.known) if isinstance(streams, Subscription) else streams
+        if self.gone.intersection(names) and not may_be_gone:
+            raise DataLossError("logd has no stream")
+        names = tuple(name for name in names if name not in self.gone)
+        parts = [StreamPartition(name, it) for name in names for it in range(self.partitions)]
         return LogState(
-            {
-                StreamPartition(name, number): self.readable
-                for name in names
-                for number in range(self.partitions)
-            },
+            dict.fromkeys(parts, self.readable),
             dict.fromkeys(names, "a"),
             dict.fromkeys([StreamPartition(name, 0) for name in names], self.epoch),
+            dict.fromkeys(parts, self.written or self.readable.end),
         )
 
     def bytes_of_offset(self, span: Span, *, subject: str | None) -> int:
@@ -339,3 +344,66 @@ def test_a_stream_of_a_pattern_that_is_deleted_is_a_loss() -> None:
         log, subscribe="", subscribePattern="logs|traces", failOnDataLoss="false"
     )
     assert careless.latestOffset(at(7), ReadAllAvailable())["traces"]["0"] == 10
+
+
+def test_a_named_stream_that_is_deleted_stops_no_other_where_losses_are_accepted() -> None:
+    log = FakeLog(Readable(0, 100))
+    log.gone = {"traces"}
+    strict = stream_reader(log, subscribe="logs,traces")
+    with pytest.raises(DataLossError):
+        strict.latestOffset(both(10, 20), ReadAllAvailable())
+    reader = stream_reader(log, subscribe="logs,traces", failOnDataLoss="false")
+    end = reader.latestOffset(both(10, 20), ReadAllAvailable())
+    assert end == both(100, 20)
+    assert [p.span.stream for p in reader.partitions(both(10, 20), end)] == ["logs"]
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(both(10, 20), ReadAllAvailable()) == both(100, 20)
+
+
+@pytest.mark.parametrize("names", [{"subscribe": "logs,traces"}, {"subscribePattern": "l.*|t.*"}])
+def test_a_planned_batch_of_a_stream_that_is_deleted_passes_where_losses_are_accepted(
+    names: dict[str, str],
+) -> None:
+    log = FakeLog(Readable(0, 100))
+    log.known, log.gone = ["logs"], {"traces"}
+    reader = stream_reader(log, **({"subscribe": ""} | names), failOnDataLoss="false")
+    spans = [p.span for p in reader.partitions(both(10, 20), both(15, 30))]
+    assert [(span.stream, span.start, span.end) for span in spans] == [("logs", 10, 15)]
+    strict = stream_reader(log, **({"subscribe": ""} | names))
+    with pytest.raises(DataLossError):
+        strict.partitions(both(10, 20), both(15, 30))
+
+
+@pytest.mark.parametrize("incarnation", ["earlier", "a"])
+def test_available_now_reads_what_there_is_of_a_log_that_is_another_or_shorter(
+    incarnation: str,
+) -> None:
+    start = Offsets({LOGS: 1000}, {"logs": incarnation}, {LOGS: 1}).to_json()
+    reader = stream_reader(FakeLog(Readable(0, 50)), failOnDataLoss="false")
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(start, ReadAllAvailable()) == at(50)
+    strict = stream_reader(FakeLog(Readable(0, 50)))
+    strict.prepareForTriggerAvailableNow()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLossError):
+        strict.partitions(start, end)
+
+
+def test_a_stream_made_again_is_read_in_batches_as_large_as_others() -> None:
+    start = Offsets({LOGS: 1000}, {"logs": "earlier"}).to_json()
+    reader = stream_reader(FakeLog(Readable(0, 5000)), failOnDataLoss="false")
+    assert reader.latestOffset(start, ReadMaxRows(30)) == at(30)
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_a_new_leader_that_does_not_know_yet_what_it_may_show_has_lost_nothing(
+    *, available_now: bool
+) -> None:
+    log = FakeLog(Readable(0, 50))
+    log.written = 60
+    reader = stream_reader(log)
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(at(58), ReadAllAvailable()) == at(58)
+    log.written = 57
+    assert reader.latestOffset(at(58), ReadAllAvailable()) == at(57)

@@ -1,0 +1,72 @@
+"""What a job makes of what the log says, without Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.router.core.offsets import Offsets, Readable, StreamPartition
+from penstock.router.job import Job
+from penstock.router.reading import LogState
+from tests.unit.router.test_router_config import load
+
+LOGS, TRACES = StreamPartition("logs", 0), StreamPartition("traces", 0)
+
+
+class FakeLog:
+    """Has what a test says of `logs` and `traces`."""
+
+    def __init__(self, **ends: int) -> None:
+        self.ends = ends
+        self.life = "a"
+
+    def state_now(self, streams: tuple[str, ...], *, may_be_gone: bool) -> LogState:
+        assert may_be_gone
+        ends = {StreamPartition(name, 0): self.ends[name] for name in streams if name in self.ends}
+        lives = {at.stream: self.life for at in ends}
+        return LogState({at: Readable(0, end) for at, end in ends.items()}, lives, written=ends)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    config = load(
+        tmp_path,
+        checkpoint_dir=str(tmp_path / "checkpoint"),
+        streams=["logs", "traces"],
+        source={"fail_on_data_loss": False},
+    )
+    job = Job(config)
+    job._target = {LOGS: 9, TRACES: 7}
+    job._incarnations = {"logs": "a", "traces": "a"}
+    at = Offsets({LOGS: 9, TRACES: 3}, {"logs": "a", "traces": "a"})
+    job._queries = [SimpleNamespace(name="lake", position=lambda: at)]  # type: ignore[list-item]
+    yield job
+    job._queries = []
+    job.close()
+
+
+def test_a_stream_that_is_deleted_is_told_of_and_not_waited_for_where_losses_are_accepted(
+    job: Job,
+) -> None:
+    job._log = FakeLog(logs=12, traces=7)  # type: ignore[assignment]
+    assert job._look_at_log()
+    assert not job.has_caught_up()
+    job._log = FakeLog(logs=15)  # type: ignore[assignment]
+    assert job._look_at_log()
+    assert job._log_problem == "logd: it has no stream 'traces'"
+    assert job._ends == {LOGS: (0, 15)}
+    assert job.has_caught_up()
+
+
+def test_what_a_stream_lost_at_its_end_or_by_being_made_again_is_not_waited_for(job: Job) -> None:
+    job._log = FakeLog(logs=12, traces=3)  # type: ignore[assignment]
+    assert job._look_at_log()
+    assert job.has_caught_up()
+    job._log.life = "b"  # type: ignore[attr-defined]
+    job._target = {LOGS: 99}
+    assert job._look_at_log()
+    assert job.has_caught_up()
