@@ -10,6 +10,7 @@ from penstock.router.checkpoint import StartingOffsets, committed_offsets
 from penstock.router.core.backfill import (
     Chunk,
     Position,
+    are_all_since,
     chunks,
     known_ends,
     of_batches_not_known,
@@ -22,6 +23,7 @@ from penstock.router.reading import LogState
 from penstock.router.replay_progress import ReplayNote, Unfinished
 from penstock.router.sinks import open_sink
 from penstock.router.sinks.table import sink_kind
+from penstock.router.transforms import Again
 from penstock.service import ConfigError
 
 
@@ -96,13 +98,8 @@ def _deliver_range(
     run: BoundedRun, sink: str, it: Unfinished, tell: Report, *, resumed: bool
 ) -> int:
     """Deliver what is left of a range, a batch at a time, and write down how far it is."""
-    home, lives = run.config.checkpoint_dir.resolve() / sink, run.state.incarnations
-    ends = of_this_life(BatchJournal(home).ends(), lives)
-    (begun,) = of_this_life([StartingOffsets(run.config.checkpoint_dir).load()], lives)
-    known = known_ends(ends, begun, it.last.next)
-    # A batch that touches the range in one partition may end below it in another.
-    begin = {at: max(done, it.first.next.get(at, 0)) for at, done in it.done.next.items()}
-    parts = list(chunks(begin, it.last.next, known, run.config.trigger.records_max))
+    home = run.config.checkpoint_dir.resolve() / sink
+    parts, again = _planned(run, sink, it)
     note, progress = ReplayNote(home), run.progress
     if not parts and resumed:
         note.remove()
@@ -110,9 +107,6 @@ def _deliver_range(
         return 0
     if not parts:
         raise ConfigError("there is nothing between --from and --to", fix="widen the range")
-    kind = sink_kind(run.config.sinks[sink].type).sink
-    if getattr(kind, "knows_batches_only", False):  # which a sink that is no `Sink` may lack
-        _check_known(sink, of_batches_not_known(begin, it.last.next, known, begun), known, home)
     _check_readable(run.state, parts)
     if not resumed:
         _give_up(note, sink, tell)
@@ -122,7 +116,7 @@ def _deliver_range(
     progress.sink, progress.meter = sink, context.meter
     progress.records = 0  # a run may have had a replay before
     progress.done, progress.of = it.batches, it.batches + len(parts)
-    feed = Feed(run.config, open_sink(run.config.sinks[sink], context), context)
+    feed = Feed(run.config, open_sink(run.config.sinks[sink], context), context, again=again)
     if resumed:
         feed.go_on()
     else:
@@ -137,11 +131,32 @@ def _deliver_range(
                     fix=f"`penstock router replay JOB --sink {sink} --resume` goes on from there",
                 ) from None
             progress.done += 1
-            done = Offsets(part.end, lives)
+            done = Offsets(part.end, run.state.incarnations)
             note.keep(Unfinished(it.first, done, it.last, batches=progress.done))
             tell(f"batch {progress.done} of {progress.of}: {rows} records, {_range(part)}")
     note.remove()
     return progress.records
+
+
+def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], Again]:
+    """What is left of a range, in batches, and what the sink's job noted of them."""
+    home, lives = run.config.checkpoint_dir.resolve() / sink, run.state.incarnations
+    ends = of_this_life(BatchJournal(home).ends(), lives)
+    (begun,) = of_this_life([StartingOffsets(run.config.checkpoint_dir).load()], lives)
+    known = known_ends(ends, begun, it.last.next)
+    # A batch that touches the range in one partition may end below it in another.
+    begin = {at: max(done, it.first.next.get(at, 0)) for at, done in it.done.next.items()}
+    kind = sink_kind(run.config.sinks[sink].type).sink
+    # Which a sink that is no `Sink` may lack.
+    knows_batches_only = getattr(kind, "knows_batches_only", False)
+    if knows_batches_only:
+        _check_known(sink, of_batches_not_known(begin, it.last.next, known, begun), known, home)
+    rows_max = run.config.trigger.records_max
+    whole = list(chunks(it.first.next, it.last.next, known, rows_max))
+    # What is delivered from the job's beginning on, `dedupe` judges as it did then.
+    must_be_noted = knows_batches_only and bool(known) and not are_all_since(begun, whole)
+    parts = list(chunks(begin, it.last.next, known, rows_max))
+    return parts, Again(home, must_be_noted=must_be_noted)
 
 
 def _give_up(note: ReplayNote, sink: str, tell: Report) -> None:

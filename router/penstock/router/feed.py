@@ -8,7 +8,7 @@ from penstock.router.core.pace import Pace
 from penstock.router.dead_letter import MALFORMED_COLUMNS, Reason, lay_aside, lay_malformed_aside
 from penstock.router.json_objects import NESTED_MAX
 from penstock.router.sinks import Sink, SinkContext
-from penstock.router.transforms import Chain
+from penstock.router.transforms import Again, Chain
 from penstock.router.transforms.chain import in_log_order
 from penstock.router.views import MARKS, view
 
@@ -32,12 +32,15 @@ class Feed:
         job: The job.
         sink: The sink, open.
         context: What the sink got.
+        again: Rows were delivered before.
 
     Raises:
         ConfigError: A file that a transform needs cannot be used.
     """
 
-    def __init__(self, job: JobConfig, sink: Sink, context: SinkContext) -> None:
+    def __init__(
+        self, job: JobConfig, sink: Sink, context: SinkContext, *, again: Again | None = None
+    ) -> None:
         self._sink = sink
         self._context = context
         self._lays_malformed_aside = job.lays_malformed_aside
@@ -47,6 +50,8 @@ class Feed:
                 steps,
                 context.state_dir / f"dedupe.{job.route_name(index)}",
                 place=f"{job.place_of(index)}.transforms",
+                lives=context.incarnations,
+                again=again,
             )
             for index, steps in job.transforms_to(context.sink).items()
         }
@@ -74,6 +79,7 @@ class Feed:
         """Bring the rows of one batch, perhaps none, where they belong.
 
         Raises:
+            ConfigError: What became of rows that come again must be known, and is not.
             StoppedError: The job ends and the batch is not finished.
         """
         self._context.originals.table = None  # else that of the batch before

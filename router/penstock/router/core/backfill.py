@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition, admit
 
@@ -41,6 +42,14 @@ def chunks(
             yield Chunk(before, end)
         before = end
     yield from _cut(_higher(first, before), last, rows_max)
+
+
+def are_all_since(begun: Position, parts: Sequence[Chunk]) -> bool:
+    """Whether chunks are all that a job has read of their partitions, none left out between."""
+    begins = (it for part in parts[:1] for it in part.start.items())
+    return all(at <= begun.get(where, 0) for where, at in begins) and all(
+        part.start == before.end for before, part in pairwise(parts)
+    )
 
 
 def of_batches_not_known(

@@ -1,7 +1,9 @@
 """The steps of a route, one after the other, on the rows that it takes of a batch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pyarrow.compute as pc
 from penstock.router.json_objects import is_deep, read_object, write_json
 from penstock.router.transforms import content, sampling
 from penstock.router.transforms.dedupe import COLUMNS as DEDUPE_COLUMNS
-from penstock.router.transforms.dedupe import Seen
+from penstock.router.transforms.dedupe import Again, Seen
 from penstock.router.transforms.mappings import PRESETS
 from penstock.router.transforms.settings import Transform
 from penstock.service import ConfigError
@@ -41,12 +43,22 @@ class Chain:
         steps: As the job file has them.
         state_dir: A directory of the route's and sink's own, for what steps remember.
         place: Where the steps stand in the job file, for errors.
+        lives: Incarnations by stream, as they are when rows come.
+        again: Rows were delivered before.
 
     Raises:
         ConfigError: A key file cannot be used.
     """
 
-    def __init__(self, steps: list[Transform], state_dir: Path, *, place: str) -> None:
+    def __init__(
+        self,
+        steps: list[Transform],
+        state_dir: Path,
+        *,
+        place: str,
+        lives: Mapping[str, str] = MappingProxyType({}),
+        again: Again | None = None,
+    ) -> None:
         self._steps = steps
         self._keys: dict[int, bytes] = {}
         self._seen: Seen | None = None
@@ -60,7 +72,7 @@ class Chain:
                         fix="write a random key there: openssl rand -hex 32",
                     ) from None
             if step.dedupe is not None:
-                self._seen = Seen(step.dedupe, state_dir)
+                self._seen = Seen(step.dedupe, state_dir, lives, again)
 
     @property
     def columns(self) -> set[str]:
@@ -79,7 +91,11 @@ class Chain:
         return needed
 
     def apply(self, table: pa.Table, batch: int) -> Transformed:
-        """Do the steps to rows that come in the log's order."""
+        """Do the steps to rows that come in the log's order.
+
+        Raises:
+            ConfigError: `dedupe` must know what became of rows that come again, and does not.
+        """
         work = _Work(table, must_parse=any(step.verb not in _ROW_ONLY for step in self._steps))
         for index, step in enumerate(self._steps):
             self._step(work, index, step, batch)

@@ -5,10 +5,12 @@
 Times are those of the log, so that they only ever tell how far the log has come. Before a batch,
 the files of earlier batches are what is known; so a batch that comes again is judged as it was the
 first time. Ids that are older than the window, and the oldest ones above the bound, are forgotten
-between batches, never within one.
+between batches, never within one. What is left out is noted (`left_out`), for replays of a range:
+these leave out the same, though they do not know all that came before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,20 +18,53 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.ipc
 
+from penstock.router.batches import JOURNAL
 from penstock.router.durable import write_whole
+from penstock.router.transforms.left_out import LeftOut
 from penstock.router.transforms.settings import Dedupe
+from penstock.service import ConfigError
 
 COLUMNS: Final = frozenset({"record_id", "timestamp_ns", "stream", "partition", "offset"})
 _SCHEMA: Final = pa.schema([("id", pa.string()), ("time_ns", pa.int64())])
 _NEWEST: Final = b"newest_ns"
 
 
-class Seen:
-    """The ids that one route of one sink has seen."""
+@dataclass(frozen=True, slots=True)
+class Again:
+    """That rows were delivered before, and are delivered again.
 
-    def __init__(self, settings: Dedupe, directory: Path) -> None:
+    Attributes:
+        home: The directory of the sink, with what the job noted.
+        must_be_noted: Whether rows of which it is not noted what became of them are refused, for
+            the sink might have them twice otherwise.
+    """
+
+    home: Path
+    must_be_noted: bool
+
+
+class Seen:
+    """The ids that one route of one sink has seen.
+
+    Args:
+        settings: Of the step.
+        directory: Of the route's and sink's own.
+        lives: Incarnations by stream, as they are when rows come.
+        again: Rows were delivered before.
+    """
+
+    def __init__(
+        self,
+        settings: Dedupe,
+        directory: Path,
+        lives: Mapping[str, str],
+        again: Again | None = None,
+    ) -> None:
         self._settings = settings
         self._directory = directory
+        self._again = again
+        home = directory if again is None else again.home / directory.name
+        self._left_out = LeftOut(home, lives)
         self._times: dict[str, int] = {}
         self._files: dict[int, int] = {}
         """Batch to the newest time of its rows."""
@@ -42,6 +77,9 @@ class Seen:
         Args:
             table: In the log's order, with `COLUMNS`.
             batch: Its number; one that is not above the last one is a batch that comes again.
+
+        Raises:
+            ConfigError: What became of the rows must be known, and is not.
         """
         if self._last is None or batch <= self._last:
             self._load(batch)
@@ -51,15 +89,36 @@ class Seen:
         ids = table.column("record_id").to_pylist()
         times = table.column("timestamp_ns").to_pylist()
         new: dict[str, int] = {}
-        stays = []
-        for record_id, time_ns in zip(ids, times, strict=True):
+        stays: list[bool] = []
+        for record_id, time_ns, then in zip(ids, times, self._noted(table), strict=True):
             before = None if record_id is None else self._times.get(record_id)
             known = before is not None and time_ns - before <= within_ns
-            stays.append(not known)
-            if record_id is not None and not known:
+            stays.append(not known if then is None else then)
+            if record_id is not None and stays[-1]:
                 self._times[record_id] = new[record_id] = time_ns
         self._keep(batch, new, max(times, default=0))
+        if self._again is None:
+            self._left_out.note(table, stays)
         return pa.array(stays, pa.bool_())
+
+    def _noted(self, table: pa.Table) -> list[bool | None]:
+        """What the job noted of each row: whether it went on."""
+        if self._again is None:
+            return [None] * table.num_rows
+        noted = self._left_out.stayed(table)
+        if self._again.must_be_noted and None in noted:
+            stream, partition, offset = (
+                table.column(name)[noted.index(None)].as_py()
+                for name in ("stream", "partition", "offset")
+            )
+            raise ConfigError(
+                f"{stream}/{partition}: whether dedupe left out offset {offset} at the first time"
+                f" is not noted, and {self._again.home.name} might have records twice",
+                fix=f"begin behind it with --from; or replay all, from the job's beginning; or, if"
+                f" {self._again.home.name} has none of those records any more, remove"
+                f" {self._again.home / JOURNAL}",
+            )
+        return noted
 
     def _keep(self, batch: int, new: dict[str, int], newest_ns: int) -> None:
         schema = _SCHEMA.with_metadata({_NEWEST: str(newest_ns).encode()})
