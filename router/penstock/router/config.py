@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, m
 from penstock.logd.client import Access
 from penstock.router.core.offsets import offsets_from_json
 from penstock.router.core.starting import check_subject
+from penstock.router.directories import check_directories
 from penstock.router.errors import BadOptionError
 from penstock.router.sinks.settings import Seconds, Settings
 from penstock.router.sinks.table import AnySinkConfig
@@ -304,6 +305,7 @@ class JobConfig(Settings):
         for name in self.sinks:
             if name not in used:
                 raise ValueError(f"sinks.{name}: no route leads to it")
+        check_directories(self.checkpoint_dir, self.working_dir, self.dead_letters, self.sinks)
         return self
 
     @model_validator(mode="after")

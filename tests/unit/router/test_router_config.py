@@ -111,6 +111,51 @@ def test_a_mistake_is_refused_with_its_place(
     assert "job.yaml" in caught.value.reason
 
 
+def _only(name: str, **keys: Any) -> dict[str, Any]:
+    """A job with one sink of that name."""
+    sinks = {name: {"type": "console"}}
+    return {"sinks": sinks, "routes": [{"name": "all", "sinks": [name]}], **keys}
+
+
+@pytest.mark.parametrize(
+    ("keys", "moved"),
+    [
+        (_only("work"), {"work_dir": "/var/tmp/x"}),
+        (_only("spark", work_dir="/var/lib/x"), {"work_dir": "/var/tmp/x"}),
+        (_only("lake", work_dir="/var/lib/x/lake/w"), {"work_dir": "/var/lib/x/lakes/w"}),
+        (
+            _only("lake", checkpoint_dir="/srv/spark/x", work_dir="/srv"),
+            {"work_dir": "/var/tmp/x"},
+        ),
+        (_only("dead_letters"), {"dead_letter_dir": "/var/tmp/x"}),
+        (_only("lake", dead_letter_dir="/var/lib/x"), {"dead_letter_dir": "/var/lib/letters"}),
+        (_only("lake", dead_letter_dir="/var/lib/y/../x/lake"), {"dead_letter_dir": "/var/lib/y"}),
+    ],
+)
+def test_a_sinks_directory_is_its_own(
+    tmp_path: Path, keys: dict[str, Any], moved: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, **keys)
+    (name,) = keys["sinks"]
+    assert f"sinks.{name}: it keeps its progress in " in caught.value.reason
+    assert load(tmp_path, **(keys | moved)).sinks
+
+
+@pytest.mark.parametrize("name", ["lock", "format"])
+def test_a_sink_is_not_named_as_a_file_of_the_checkpoint(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"sinks.{name}: a file in checkpoint_dir"):
+        load(tmp_path, **_only(name))
+
+
+def test_directories_are_the_same_by_whatever_link(tmp_path: Path) -> None:
+    (tmp_path / "x" / "lake").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "x" / "lake")
+    keys = {"checkpoint_dir": str(tmp_path / "x"), "work_dir": str(tmp_path / "link")}
+    with pytest.raises(ConfigError, match=r"sinks.lake: .*where work_dir is"):
+        load(tmp_path, **_only("lake", **keys))
+
+
 def access(directory: Path) -> dict[str, Any]:
     return {"token_file": str(directory / "token")}
 
