@@ -83,7 +83,7 @@ class Job:
             config.logd, timeout_s=_CURSOR_TIMEOUT_S, access=config.source.access()
         )
         self._positions = (
-            PublishedPositions(config.job, self._cursors, self._clock)
+            PublishedPositions(config.job, config.streams, self._cursors, self._clock)
             if config.source.cursors
             else None
         )

@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
-from penstock.logd.errors import UnavailableError
+from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.router.cli import cli
 from penstock.router.core.breaker import STATES
 from penstock.router.core.offsets import Offsets, StreamPartition
@@ -145,16 +145,21 @@ class Cursors:
     def __init__(self) -> None:
         self.told: list[tuple[str, str, int, int]] = []
         self.away = False
+        self.gone: set[str] = set()
 
     def set_cursors(self, wanted: Any, *, rewind: bool) -> None:
         if self.away:
             raise UnavailableError("logd is away")
+        if len(wanted) > 200:
+            raise RefusedError("BAD_REQUEST", "at most 200 cursors")
+        if gone := sorted({it.stream for it in wanted} & self.gone):
+            raise RefusedError("UNKNOWN_STREAM", f"there is no stream {gone[0]}")
         self.told += [(it.consumer, it.stream, it.partition, it.offset) for it in wanted]
 
 
 def test_positions_are_published_as_they_change_and_not_too_often() -> None:
     client, clock = Cursors(), TestClock()
-    published = PublishedPositions("job", client, clock)  # type: ignore[arg-type]
+    published = PublishedPositions("job", ["logs"], client, clock)  # type: ignore[arg-type]
     at = StreamPartition("logs", 0)
     published.publish({"lake": Offsets({at: 5}, {"logs": "a"})})
     published.publish({"lake": Offsets({at: 6}, {"logs": "a"})})
@@ -168,3 +173,31 @@ def test_positions_are_published_as_they_change_and_not_too_often() -> None:
     published.publish({"lake": Offsets({at: 6}, {"logs": "a"})}, now=True)
     assert client.told[1:] == [("job/lake", "logs", 0, 6)]
     assert published.problem is None
+
+
+def test_many_positions_are_published_in_pieces_that_logd_takes() -> None:
+    client, clock = Cursors(), TestClock()
+    published = PublishedPositions("job", ["logs"], client, clock)  # type: ignore[arg-type]
+    at = Offsets({StreamPartition("logs", number): 5 for number in range(64)}, {"logs": "a"})
+    published.publish({f"sink{number}": at for number in range(7)})
+    assert published.problem is None
+    assert len(set(client.told)) == len(client.told) == 7 * 64
+
+
+def test_a_stream_that_is_gone_keeps_no_cursor_of_another_from_being_published() -> None:
+    client, clock = Cursors(), TestClock()
+    streams = ["logs", "more", "traces"]
+    published = PublishedPositions("job", streams, client, clock)  # type: ignore[arg-type]
+    read_once = StreamPartition("left", 0)
+    position = Offsets({StreamPartition(name, 0): 5 for name in streams} | {read_once: 5})
+    client.gone = {"more", "left"}
+    for _ in range(2):
+        published.publish({"hook": position, "lake": position}, now=True)
+        assert published.problem == "there is no stream more"
+    assert sorted(client.told) == [
+        (f"job/{sink}", stream, 0, 5) for sink in ("hook", "lake") for stream in ("logs", "traces")
+    ]
+    client.gone.clear()
+    published.publish({"hook": position, "lake": position}, now=True)
+    assert published.problem is None
+    assert [told[1] for told in client.told[4:]] == ["more", "more"]
