@@ -14,6 +14,7 @@ from penstock.router.core.backfill import Chunk
 from penstock.router.feed import Feed
 from penstock.router.routes import matches, routable
 from penstock.router.sinks import Preview, make_sink
+from penstock.router.sinks.request_settings import legible
 
 BODY_CHARACTERS: Final = 2000
 """Of a request's body, as text for people; the rest is told by its length."""
@@ -99,7 +100,7 @@ def preview(run: BoundedRun, chunk: Chunk, sinks: tuple[str, ...]) -> JobPreview
 
 def _sink_preview(run: BoundedRun, name: str, chunk: Chunk, directory: Path) -> SinkPreview:
     context = run.context(name, directory)
-    sink = make_sink(run.config.sinks[name], context)
+    sink = make_sink(legible(run.config.sinks[name]), context)
     feed = Feed(run.config, sink, context)
     table = run.rows(chunk)(name, feed.columns)
     table, malformed = feed.divide(table)

@@ -2,10 +2,10 @@
 
 import ssl
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import Field, HttpUrl, SecretStr, model_validator
+from pydantic import BaseModel, Field, HttpUrl, SecretStr, model_validator
 from typing_extensions import override
 
 from penstock.router.core.breaker import Limits
@@ -150,3 +150,26 @@ class Secret(Settings):
                 raise PermissionError(f"{self.file} is no text in UTF-8") from None
         assert self.value is not None
         return self.value.get_secret_value().strip()
+
+
+T = TypeVar("T")
+
+
+def legible(value: T) -> T:
+    """Settings for a look at what is sent: a secret that this user may not read is `***`.
+
+    Args:
+        value: A sink's settings, or a part of them.
+    """
+    copy: Any = value
+    if isinstance(value, Secret):
+        try:
+            value.read()
+        except OSError:
+            copy = Secret(value=SecretStr(HIDDEN))
+    elif isinstance(value, BaseModel):
+        copy = value.model_copy(update={name: legible(part) for name, part in value})
+    elif isinstance(value, dict):
+        copy = {name: legible(part) for name, part in value.items()}
+    found: T = copy
+    return found
