@@ -19,7 +19,7 @@ from penstock.router.core.offsets import StreamPartition
 from penstock.router.letter_fields import shown
 from penstock.router.letters import find_letters
 from penstock.router.replay_notes import typed
-from penstock.service import ConfigError, UnavailableError, ask_admin
+from penstock.service import ConfigError, ServiceError, UnavailableError, ask_admin
 from penstock.service.command import PenstockGroup
 from penstock.service.positions import POSITION
 
@@ -124,7 +124,9 @@ def dlq_ls(path: Path, *, sink: str | None, done: bool, as_json: bool) -> None:
             click.echo(json.dumps(it))
             continue
         codes = ", ".join(f"{code} x {count}" for code, count in it["codes"].items())
-        told = (it["time"] or "at an unknown time", codes, it["reason"] or "for an unknown reason")
+        told = [it["time"] or "at an unknown time", codes, it["reason"] or "for an unknown reason"]
+        if it["problem"] is not None:
+            told = [*(told if codes else []), it["problem"]]
         click.echo(shown("  ".join(map(str, (it["name"], it["state"], *told)))))
 
 
@@ -177,7 +179,8 @@ def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
     """Send dead letters to the job's `dead_letter_stream`; their files stay where they are.
 
     That is for letters that did not get there when they were written. The stream knows those that
-    it has only within its window for duplicates. Exit code 69 when some are still not stored.
+    it has only within its window for duplicates. A file with a line that is no letter is passed
+    over from there on. Exit code 69 when some are still not stored.
     """
     from penstock.router.letter_stream import NatsLetterStream, publish_file
 
@@ -186,9 +189,15 @@ def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
         raise ConfigError("the job has no dead_letter_stream", fix="set it, with its subject")
     files = find_letters(job.dead_letters, sink=sink, names=names, done=bool(names))
     missed = 0
+    odd: list[ServiceError] = []
     with closing(NatsLetterStream(job.dead_letter_stream, SystemClock())) as stream:
         for file in files:
-            count, missing = publish_file(file, stream)
+            try:
+                count, missing = publish_file(file, stream)
+            except (ConfigError, UnavailableError) as error:
+                odd.append(error)
+                click.echo(f"{file.name}: passed over: {shown(error.reason)}")
+                continue
             click.echo(f"{file.name}: {count - missing} of {count} are in the stream")
             missed += missing
         problem = stream.problem
@@ -197,6 +206,8 @@ def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
             f"{missed} letters are not in the stream: {problem}",
             fix="see to that and send them again; one that is too large stays in its file",
         )
+    for one in odd:
+        raise one
 
 
 @click.command("stop-replay", epilog="Example: penstock router stop-replay job.yaml")

@@ -154,7 +154,8 @@ def publish_file(file: LetterFile, stream: NatsLetterStream) -> tuple[int, int]:
     """Send the letters of a file; returns how many there are, and how many are not stored.
 
     Raises:
-        ConfigError: It holds something else.
+        ConfigError: It holds something else, or cannot be read; what is before may be sent.
+        UnavailableError: It has been moved meanwhile.
     """
     letters, count, missed = file.letters(), 0, 0
     while lines := [as_line(letter) for letter in islice(letters, _PIECE)]:

@@ -92,13 +92,17 @@ class LetterFile:
             at += len(line)
 
     def summary(self) -> dict[str, Any]:
-        """What it holds, in a few words."""
+        """What it holds, in a few words; with `problem`, up to what is no letter."""
         codes: Counter[str] = Counter()
         first: Letter = {}
-        for letter in self.letters():
-            first = first or letter
-            code = str(letter.get("code", letter.get("status")))
-            codes[code if code in codes or len(codes) < CODES_MAX else "others"] += 1
+        problem = None
+        try:
+            for letter in self.letters():
+                first = first or letter
+                code = str(letter.get("code", letter.get("status")))
+                codes[code if code in codes or len(codes) < CODES_MAX else "others"] += 1
+        except (ConfigError, UnavailableError) as error:  # others are to be listed all the same
+            problem = error.reason
         return {
             "name": self.name,
             "state": self.state,
@@ -106,6 +110,7 @@ class LetterFile:
             "codes": dict(codes),
             "time": first.get("time"),
             "reason": first.get("reason"),
+            "problem": problem,
         }
 
     def pieces(self, target: str) -> Iterator[list[Letter]]:

@@ -53,6 +53,7 @@ def test_letters_are_listed_and_shown(tmp_path: Path) -> None:
         "codes": {"http_400": 2},
         "time": None,
         "reason": "no such index",
+        "problem": None,
     }
     assert "http_400 x 2  no such index" in command(tmp_path, "ls")
     shown = [json.loads(it) for it in command(tmp_path, "show", listed["name"]).splitlines()]
@@ -255,8 +256,10 @@ def test_a_file_of_something_else_is_refused(
     monkeypatch.setattr(letters, "LINE_BYTES_MAX", 100)
     path = tmp_path / "lake.ndjson"
     path.write_text(f"{line}\n")
+    file = LetterFile(path, "lake", "waiting")
     with pytest.raises(ConfigError, match=why):
-        LetterFile(path, "lake", "waiting").summary()
+        list(file.letters())
+    assert why in file.summary()["problem"]
 
 
 @pytest.mark.parametrize("held", ["", "[]", '{"to": "lake"}', '{"to": "lake", "bytes": null}'])

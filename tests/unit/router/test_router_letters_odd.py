@@ -10,6 +10,7 @@ import yaml
 from click.testing import CliRunner, Result
 from pyarrow.dataset import dataset
 
+from penstock.router import letter_stream
 from penstock.router.bounded import BoundedRun, bounded_run, replay_letters
 from penstock.router.cli import cli
 from penstock.router.clock import SystemClock
@@ -36,9 +37,9 @@ def lay(directory: Path, *letters: dict[str, Any]) -> LetterFile:
     return LetterFile(path, "lake", "waiting")
 
 
-def dlq(directory: Path, *arguments: str) -> Result:
+def dlq(directory: Path, *arguments: str, **keys: Any) -> Result:
     path = directory / "job.yaml"
-    path.write_text(yaml.safe_dump(JOB | {"dead_letter_dir": str(directory / "dead")}))
+    path.write_text(yaml.safe_dump(JOB | {"dead_letter_dir": str(directory / "dead")} | keys))
     return CliRunner().invoke(cli, ["dlq", arguments[0], str(path), *arguments[1:]])
 
 
@@ -134,7 +135,8 @@ def test_a_file_that_a_replay_has_moved_meanwhile_is_no_bug(tmp_path: Path) -> N
     file = lay(tmp_path, WHOLE)
     file.begin()
     with pytest.raises(UnavailableError, match="has been moved meanwhile"):
-        file.summary()
+        list(file.letters())
+    assert "has been moved meanwhile" in file.summary()["problem"]
 
 
 def test_what_is_no_file_or_directory_of_letters_is_told_of(tmp_path: Path) -> None:
@@ -144,7 +146,56 @@ def test_what_is_no_file_or_directory_of_letters_is_told_of(tmp_path: Path) -> N
     (tmp_path / "dead").unlink()
     (tmp_path / "dead" / "lake" / "x.ndjson").mkdir(parents=True)
     told = dlq(tmp_path, "ls")
-    assert (told.exit_code, "cannot be read: Is a directory" in told.output) == (78, True)
+    assert (told.exit_code, "cannot be read: Is a directory" in told.output) == (0, True)
+
+
+def lay_odd(directory: Path) -> None:
+    """Three files, of which the second one has a letter and then something else."""
+    lay(directory, WHOLE)
+    home = directory / "dead" / "lake"
+    (home / "z.ndjson").write_bytes((home / "x.ndjson").read_bytes())
+    (home / "y.ndjson").write_bytes((home / "x.ndjson").read_bytes() + b"[1]\n")
+
+
+def test_an_odd_file_is_listed_with_what_is_wrong_and_hides_no_other(tmp_path: Path) -> None:
+    lay_odd(tmp_path)
+    told = dlq(tmp_path, "ls")
+    first, odd, last = told.output.splitlines()
+    assert told.exit_code == 0
+    assert (first.split()[0], last.split()[0]) == ("lake/x", "lake/z")
+    assert odd.startswith("lake/y  waiting  2026-11-23T03:00:00+00:00  None x 1")
+    assert odd.endswith("line 2 is no JSON object")
+    listed = map(json.loads, dlq(tmp_path, "ls", "--json").output.splitlines())
+    assert [(it["letters"], it["problem"] is None) for it in listed] == [
+        (1, True),
+        (1, False),
+        (1, True),
+    ]
+
+
+def test_an_odd_file_keeps_no_other_from_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stream:
+        problem = None
+
+        def __init__(self, *_: Any) -> None:
+            self.close = lambda: None
+
+        def publish(self, lines: list[bytes]) -> int:
+            return 0 if lines else 1
+
+    monkeypatch.setattr(letter_stream, "NatsLetterStream", Stream)
+    lay_odd(tmp_path)
+    told = dlq(
+        tmp_path, "publish", dead_letter_stream={"nats": "nats://127.0.0.1:1", "subject": "d"}
+    )
+    assert told.exit_code == 78, told.output
+    first, odd, last, *_ = told.output.splitlines()
+    assert first == "lake/x: 1 of 1 are in the stream"
+    assert odd.startswith("lake/y: passed over: ")
+    assert last == "lake/z: 1 of 1 are in the stream"
+    assert "line 2 is no JSON object" in told.output
 
 
 def test_a_directory_that_may_not_be_read_is_not_an_empty_one(

@@ -209,6 +209,16 @@ def test_letters_are_listed_and_where_there_are_none_nothing_is_done(tmp_path: P
     assert job.ask(do="replay")[0] == "409 Conflict"
 
 
+def test_an_odd_file_hides_no_other_letters(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    (job.job.dead_letters / "lake" / "a.ndjson").write_text("[]\n")
+    status, answer = job.ask(do="list")
+    odd, whole = answer["files"]
+    assert status == "200 OK"
+    assert "line 1 is no JSON object" in odd["problem"]
+    assert (odd["letters"], whole["letters"], whole["problem"]) == (0, 2, None)
+
+
 def test_what_cannot_be_taken_down_is_not_done(tmp_path: Path) -> None:
     job = Running(tmp_path)
     (job.job.dead_letters / "replays.ndjson").mkdir()

@@ -83,7 +83,7 @@ async function look(router, sink) {
   let files = [];
   try {
     ({ files } = await aboutLetters("list-letters", router.name, sink.name));
-    facts = files.map((file) => [el("code", {}, file.name), `${count(file.letters)} records, ${Object.keys(file.codes).join(", ")}: ${file.reason ?? ""}`]);
+    facts = files.map((file) => [el("code", {}, file.name), file.problem ?? `${count(file.letters)} records, ${Object.keys(file.codes).join(", ")}: ${file.reason ?? ""}`]);
     if (!files.length) facts = [["Files", "none wait: all were delivered again"]];
   } catch (error) {
     if (error.status === 401) token.set("");
