@@ -120,6 +120,8 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
             state = log.state(options.subscription)
             first = _resolved(log, options.starting, state.readable, missing=EARLIEST)
             last = _resolved(log, options.ending, state.readable, missing=LATEST)
+        if options.starting != EARLIEST and options.ending != LATEST:  # both are what was asked for
+            _check_order(first, last)
         spans = spans_between(Offsets(first, state.incarnations), Offsets(last, state.incarnations))
         return _plan(spans, state.readable, options)
 
@@ -328,6 +330,20 @@ def _resolved(
     if isinstance(wish, Times):
         wish = Offsets(log.at_times(wish, readable))
     return resolve(wish, readable, missing=missing)
+
+
+def _check_order(first: Mapping[StreamPartition, int], last: Mapping[StreamPartition, int]) -> None:
+    """Make sure that a range begins before it ends, or there.
+
+    Raises:
+        BadOptionError: It does not.
+    """
+    for where, offset in sorted(first.items()):
+        if offset > last[where]:
+            raise BadOptionError(
+                f"startingOffsets lie behind endingOffsets: {where.stream}/{where.partition} would"
+                f" be read from {offset} to {last[where]}"
+            )
 
 
 def _forgive(first: Offsets, last: Offsets) -> Offsets:

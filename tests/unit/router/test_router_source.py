@@ -407,3 +407,29 @@ def test_a_new_leader_that_does_not_know_yet_what_it_may_show_has_lost_nothing(
     assert reader.latestOffset(at(58), ReadAllAvailable()) == at(58)
     log.written = 57
     assert reader.latestOffset(at(58), ReadAllAvailable()) == at(57)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        (
+            {"startingOffsets": '{"logs": {"0": 50}}', "endingOffsets": '{"logs": {"0": 10}}'},
+            BadOptionError,
+            "startingOffsets lie behind endingOffsets: logs/0 would be read from 50 to 10",
+        ),
+        (
+            {"startingOffsets": "latest", "endingOffsets": '{"logs": {"0": 10}}'},
+            BadOptionError,
+            "from 100 to 10",
+        ),
+        ({"startingOffsets": '{"logs": {"0": 150}}'}, DataLossError, "ends at 100, before 150"),
+        ({"endingOffsets": '{"logs": {"0": 3}}'}, DataLossError, "ends at 3, before 5"),
+    ],
+)
+def test_a_range_that_ends_before_it_begins_is_a_mistake_and_a_log_that_does_is_a_loss(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], error: type[Exception], why: str
+) -> None:
+    monkeypatch.setattr(SourceOptions, "reading", lambda *_: nullcontext(FakeLog(Readable(5, 100))))
+    source = LogDataSource(NEEDED | options)
+    with pytest.raises(error, match=why):
+        source.reader(source.schema()).partitions()
