@@ -16,6 +16,7 @@ from typing_extensions import override
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import (
     Busy,
+    Failed,
     Fault,
     Paused,
     Sorted,
@@ -24,6 +25,7 @@ from penstock.router.core.verdict import (
     Unfit,
     Verdict,
 )
+from penstock.router.sinks import otlp_grpc
 from penstock.router.sinks.elasticsearch import judge_items
 from penstock.router.sinks.otlp_grpc import Channel, verdict_of
 from penstock.router.sinks.request_settings import Secret
@@ -221,6 +223,38 @@ def test_what_is_exhausted_is_told_by_the_text(told: str, expected: type[Verdict
         trailing_metadata=lambda: (),
     )
     assert type(verdict_of(error)) is expected
+
+
+@pytest.mark.parametrize(
+    ("states", "was_lost"),
+    [
+        (["IDLE", "CONNECTING", "TRANSIENT_FAILURE"], False),
+        (["IDLE", "CONNECTING", "READY"], False),
+        (["CONNECTING", "READY", "IDLE"], True),
+        (["READY", "TRANSIENT_FAILURE"], True),
+    ],
+)
+def test_a_grpc_connection_that_is_lost_in_a_call_may_be_the_work_of_a_record(
+    monkeypatch: pytest.MonkeyPatch, states: list[str], was_lost: bool
+) -> None:
+    """Not so an answer that there is no room, nor that nobody listens."""
+    monkeypatch.setattr(otlp_grpc, "_TOLD_S", 0.01)
+    first, *others = (grpc.ChannelConnectivity[name] for name in states)
+    connectivity = otlp_grpc._Connectivity()
+    connectivity.note(first)
+    connectivity.begin()
+    for state in others:
+        connectivity.note(state)
+    error = SimpleNamespace(
+        code=lambda: grpc.StatusCode.UNAVAILABLE,
+        details=lambda: "Socket closed",
+        trailing_metadata=lambda: (),
+    )
+    found = verdict_of(error, was_lost=connectivity.was_lost)
+    fault = Fault("grpc_unavailable", "gRPC UNAVAILABLE: Socket closed")
+    assert found == (Failed(fault, answered=False) if was_lost else Busy(fault.reason))
+    connectivity.begin()
+    assert not connectivity.was_lost()
 
 
 def test_grpc_has_no_zstd() -> None:

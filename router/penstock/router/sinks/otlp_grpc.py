@@ -7,6 +7,8 @@ they say tells one from the other.
 """
 
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,10 +50,41 @@ _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
 _SAID_MAX: Final = 400
 """Why a certificate is not trusted stands behind 200 characters of addresses."""
 
+_TOLD_S: Final = 0.5
+"""gRPC tells of a lost connection by another thread, a moment after the call has failed."""
+
 _DETAILS: Final = "grpc-status-details-bin"
 _NAME: Final = re.compile(r"(?!.*-bin$)[0-9a-z_.-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e]*")
 """gRPC over HTTP/2, "Custom-Metadata": names that end in `-bin` have bytes, as no header has."""
+
+
+class _Connectivity:
+    """Whether a channel has lost its connection during a call, as far as gRPC tells."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._state: grpc.ChannelConnectivity | None = None
+        self._was_ready = False
+
+    def note(self, state: grpc.ChannelConnectivity) -> None:
+        """It has come to this state; for `grpc.Channel.subscribe`."""
+        with self._changed:
+            self._state = state
+            self._was_ready |= state is grpc.ChannelConnectivity.READY
+            self._changed.notify_all()
+
+    def begin(self) -> None:
+        """A call begins."""
+        with self._changed:
+            self._was_ready = self._state is grpc.ChannelConnectivity.READY
+
+    def was_lost(self) -> bool:
+        """Whether it was connected since the call began, and is no more."""
+        with self._changed:
+            return self._was_ready and self._changed.wait_for(
+                lambda: self._state is not grpc.ChannelConnectivity.READY, _TOLD_S
+            )
 
 
 class Channel:
@@ -76,6 +109,7 @@ class Channel:
             if _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
                 return Paused(f"header {name}: its name, or a character of its value, gRPC forbids")
         call: Any = self._channel.unary_unary(signal.method)
+        self._connectivity.begin()
         try:
             answer = call(
                 body,
@@ -88,7 +122,7 @@ class Channel:
                 # What answers no more may be the connection, which gRPC itself would keep.
                 self._channel.close()
                 self._channel = self._made()
-            return verdict_of(error)
+            return verdict_of(error, was_lost=self._connectivity.was_lost)
         return partial_success(signal, answer, count)
 
     def close(self) -> None:
@@ -97,12 +131,21 @@ class Channel:
 
     def _made(self) -> Any:
         if self._credentials is not None:
-            return grpc.secure_channel(self._target, self._credentials, options=_OPTIONS)
-        return grpc.insecure_channel(self._target, options=_OPTIONS)
+            made: Any = grpc.secure_channel(self._target, self._credentials, options=_OPTIONS)
+        else:
+            made = grpc.insecure_channel(self._target, options=_OPTIONS)
+        self._connectivity = _Connectivity()
+        made.subscribe(self._connectivity.note)
+        return made
 
 
-def verdict_of(error: Any) -> Verdict:
-    """What a call's failure means for its records."""
+def verdict_of(error: Any, *, was_lost: Callable[[], bool] = lambda: False) -> Verdict:
+    """What a call's failure means for its records.
+
+    Args:
+        error: Of the call.
+        was_lost: Whether the connection was lost with the request in hand.
+    """
     code, text = error.code(), f"gRPC {error.code().name}: {str(error.details())[:_SAID_MAX]}"
     fault = Fault(f"grpc_{code.name.lower()}", text)
     after_s = _retry_after_s(error)
@@ -111,6 +154,8 @@ def verdict_of(error: Any) -> Verdict:
     if code in _FAILURES:
         return Failed(fault)
     if code is grpc.StatusCode.UNAVAILABLE:
+        if after_s is None and was_lost():
+            return Failed(fault, answered=False)
         return Busy(text, after_s or 0.0)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         told = str(error.details())
