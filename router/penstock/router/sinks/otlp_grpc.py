@@ -7,8 +7,6 @@ they say tells one from the other.
 """
 
 import re
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,41 +48,16 @@ _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
 _SAID_MAX: Final = 400
 """Why a certificate is not trusted stands behind 200 characters of addresses."""
 
-_TOLD_S: Final = 0.5
-"""gRPC tells of a lost connection by another thread, a moment after the call has failed."""
+_LOST: Final = re.compile(
+    r"Stream removed|Socket closed|(recv|send)msg:|Connection (reset|aborted)|Broken pipe"
+)
+"""How gRPC begins, where no destination answers but the connection is lost; one that cannot be made
+is `failed to connect`."""
 
 _DETAILS: Final = "grpc-status-details-bin"
 _NAME: Final = re.compile(r"(?!.*-bin$)[0-9a-z_.-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e]*")
 """gRPC over HTTP/2, "Custom-Metadata": names that end in `-bin` have bytes, as no header has."""
-
-
-class _Connectivity:
-    """Whether a channel has lost its connection during a call, as far as gRPC tells."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._state: grpc.ChannelConnectivity | None = None
-        self._was_ready = False
-
-    def note(self, state: grpc.ChannelConnectivity) -> None:
-        """It has come to this state; for `grpc.Channel.subscribe`."""
-        with self._changed:
-            self._state = state
-            self._was_ready |= state is grpc.ChannelConnectivity.READY
-            self._changed.notify_all()
-
-    def begin(self) -> None:
-        """A call begins."""
-        with self._changed:
-            self._was_ready = self._state is grpc.ChannelConnectivity.READY
-
-    def was_lost(self) -> bool:
-        """Whether it was connected since the call began, and is no more."""
-        with self._changed:
-            return self._was_ready and self._changed.wait_for(
-                lambda: self._state is not grpc.ChannelConnectivity.READY, _TOLD_S
-            )
 
 
 class Channel:
@@ -109,7 +82,6 @@ class Channel:
             if _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
                 return Paused(f"header {name}: its name, or a character of its value, gRPC forbids")
         call: Any = self._channel.unary_unary(signal.method)
-        self._connectivity.begin()
         try:
             answer = call(
                 body,
@@ -122,7 +94,7 @@ class Channel:
                 # What answers no more may be the connection, which gRPC itself would keep.
                 self._channel.close()
                 self._channel = self._made()
-            return verdict_of(error, was_lost=self._connectivity.was_lost)
+            return verdict_of(error)
         return partial_success(signal, answer, count)
 
     def close(self) -> None:
@@ -131,21 +103,12 @@ class Channel:
 
     def _made(self) -> Any:
         if self._credentials is not None:
-            made: Any = grpc.secure_channel(self._target, self._credentials, options=_OPTIONS)
-        else:
-            made = grpc.insecure_channel(self._target, options=_OPTIONS)
-        self._connectivity = _Connectivity()
-        made.subscribe(self._connectivity.note)
-        return made
+            return grpc.secure_channel(self._target, self._credentials, options=_OPTIONS)
+        return grpc.insecure_channel(self._target, options=_OPTIONS)
 
 
-def verdict_of(error: Any, *, was_lost: Callable[[], bool] = lambda: False) -> Verdict:
-    """What a call's failure means for its records.
-
-    Args:
-        error: Of the call.
-        was_lost: Whether the connection was lost with the request in hand.
-    """
+def verdict_of(error: Any) -> Verdict:
+    """What a call's failure means for its records."""
     code, text = error.code(), f"gRPC {error.code().name}: {str(error.details())[:_SAID_MAX]}"
     fault = Fault(f"grpc_{code.name.lower()}", text)
     after_s = _retry_after_s(error)
@@ -154,7 +117,7 @@ def verdict_of(error: Any, *, was_lost: Callable[[], bool] = lambda: False) -> V
     if code in _FAILURES:
         return Failed(fault)
     if code is grpc.StatusCode.UNAVAILABLE:
-        if after_s is None and was_lost():
+        if after_s is None and _LOST.match(str(error.details())):
             return Failed(fault, answered=False)
         return Busy(text, after_s or 0.0)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
