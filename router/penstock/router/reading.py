@@ -232,7 +232,7 @@ class LogReading:
             fetched = self._fetch(span, offset, None, subject, bytes_max=SAMPLE_BYTES)
             bodies = (decode_body(body, where=span.stream) for _, body in fetched.frames)
             size = sum(int(body.nbytes) for body in bodies)
-        except (UnavailableError, DataLossError, CorruptError) as error:
+        except (UnavailableError, DataLossError, LogRefusedError, CorruptError) as error:
             warn(f"how large records are at {span.stream}/{span.partition} {offset}: {error}")
             return None
         headers = [header for header, _ in fetched.frames]
