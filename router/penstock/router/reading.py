@@ -32,6 +32,7 @@ from penstock.router.errors import (
     LogRefusedError,
     LogUnavailableError,
 )
+from penstock.router.refusals import NOT_LET_IN, loss_or_refusal
 
 ROWS_TARGET: Final = 16_384
 """Rows gathered before a batch goes to Spark; small Arrow batches cost it more than large ones."""
@@ -51,18 +52,6 @@ RECORD_BYTES: Final = 1024 * 1024
 _TIMEOUT_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
-
-_NOT_LET_IN: Final = frozenset(
-    {
-        "UNAUTHENTICATED",
-        "PERMISSION_DENIED",
-        "QUOTA_EXCEEDED",
-        "PLAIN_TOKEN",
-        "BAD_TOKEN_FILE",
-        "BAD_TLS_FILE",
-    }
-)
-"""Refusals of this reader, which say nothing of the records."""
 
 Value = TypeVar("Value")
 
@@ -302,9 +291,9 @@ class LogReading:
         try:
             fetched = self._client.ask(call)
         except RefusedError as error:
-            if passes(error) or error.code in _NOT_LET_IN:
+            if passes(error) or error.code in NOT_LET_IN:
                 raise UnavailableError(str(error)) from None
-            raise _loss_or_refusal(span, offset, error) from None
+            raise loss_or_refusal(span, offset, error) from None
         if span.incarnation and fetched.incarnation != span.incarnation:
             raise DataLossError(f"stream {span.stream!r} was deleted and made again")
         if not fetched.frames and fetched.next_offset <= offset:
@@ -362,7 +351,7 @@ class LogReading:
         except RefusedError as error:
             if error.code == "UNKNOWN_STREAM":
                 return {}
-            if error.code not in _NOT_LET_IN:
+            if error.code not in NOT_LET_IN:
                 raise
             raise UnavailableError(str(error)) from None
 
@@ -379,29 +368,6 @@ class LogReading:
                     ) from None
             self._clock.sleep(self._random.uniform(pause_s / 2, pause_s))
             pause_s = min(pause_s * 2, _RETRY_MAX_S)
-
-
-def _loss_or_refusal(
-    span: Span, offset: int, error: RefusedError
-) -> DataLossError | LogRefusedError:
-    """What a refusal says of the records: that some are gone, and where it goes on; or nothing."""
-    detail = error.detail
-    message = (
-        f"{span.stream}/{span.partition}: offset {offset} cannot be read: {error}"
-        f" ({error.code} {detail})"
-    )
-    match error.code:
-        case "OUT_OF_RANGE":
-            earliest = int(detail.get("earliest", offset))
-            return DataLossError(message, next_offset=earliest if earliest > offset else None)
-        case "CORRUPT" if int(detail.get("next_offset", offset)) > offset:
-            return DataLossError(message, next_offset=int(detail["next_offset"]))
-        case "RECORDS_LOST":
-            return DataLossError(message, next_offset=offset)
-        case "STREAM_RECREATED" | "UNKNOWN_STREAM" | "UNKNOWN_PARTITION":
-            return DataLossError(message)
-        case _:
-            return LogRefusedError(message)
 
 
 def _with_offsets(rows: pa.RecordBatch, base_offset: int) -> pa.RecordBatch:

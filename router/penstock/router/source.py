@@ -55,6 +55,7 @@ from penstock.router.core.offsets import (
     admit,
     check_readable,
     clip,
+    forgiven,
     offsets_from_json,
     resolve,
     spans_between,
@@ -236,7 +237,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             state = self._log.state(tuple(sorted(of_batch)), may_be_gone=self._may_be_gone)
         first = Offsets(self._first(known, state), known.incarnations, known.epochs)
         if not self._options.fail_on_data_loss:
-            first = _forgive(first, last)
+            first = forgiven(first, last)
         planned = _plan(spans_between(first, last), state.readable, self._options)
         spans = self._sizes.divide(self._log, [it.span for it in planned])
         return [LogPartition(span) for span in spans]
@@ -267,7 +268,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         """That, as far as the log goes; `partitions` says if that is a loss."""
         first = Offsets(self._first(known, state), known.incarnations)
         ends = {at: state.written.get(at, span.end) for at, span in state.readable.items()}
-        return _forgive(first, Offsets(ends, state.incarnations)).next
+        return forgiven(first, Offsets(ends, state.incarnations)).next
 
     def _check_streams(self, known: Offsets, state: LogState) -> None:
         """A stream that is gone may have had records that were not read."""
@@ -344,23 +345,6 @@ def _check_order(first: Mapping[StreamPartition, int], last: Mapping[StreamParti
                 f"startingOffsets lie behind endingOffsets: {where.stream}/{where.partition} would"
                 f" be read from {offset} to {last[where]}"
             )
-
-
-def _forgive(first: Offsets, last: Offsets) -> Offsets:
-    """Start a stream over that was made again, and never begin behind the end."""
-    made_again = {
-        stream
-        for stream, incarnation in last.incarnations.items()
-        if first.incarnations.get(stream, incarnation) != incarnation
-    }
-    return Offsets(
-        {
-            at: 0 if at.stream in made_again else min(offset, last.next.get(at, offset))
-            for at, offset in first.next.items()
-        },
-        last.incarnations,
-        {at: epoch for at, epoch in first.epochs.items() if at.stream not in made_again},
-    )
 
 
 def _plan(

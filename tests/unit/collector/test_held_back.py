@@ -27,7 +27,7 @@ Make = Callable[[SpoolingIntake], Source]
 
 
 def syslog(intake: SpoolingIntake) -> SyslogSource:
-    given = {"type": "syslog", "tcp": "127.0.0.1:0"}
+    given = {"type": "syslog", "tcp": "127.0.0.1:0", "udp": None}
     return SyslogSource(SyslogSection.model_validate(given), intake=intake)
 
 

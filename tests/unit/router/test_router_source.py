@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from pyspark import TaskContext
@@ -15,65 +14,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.router import source
-from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, Span, StreamPartition
-from penstock.router.core.starting import Subscription, Times
-from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
+from penstock.router.core.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
+from penstock.router.core.starting import Times
+from penstock.router.errors import BadOptionError, LogUnavailableError
 from penstock.router.options import OPTIONS, SourceOptions, parse_options
-from penstock.router.reading import LogState
-from penstock.router.shaping import Shape
-from penstock.router.source import LogDataSource, LogStreamReader
-from tests.unit.router.sink_rows import TestClock
+from penstock.router.source import LogDataSource
+from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, both, stream_reader
 
-LOGS = StreamPartition("logs", 0)
-TRACES = StreamPartition("traces", 0)
 MIB = 1024 * 1024
-NEEDED = {"logd": "127.0.0.1:1", "subscribe": "logs"}
-
-
-class FakeLog:
-    """Says what a test wants; None is an unreachable logd."""
-
-    def __init__(self, readable: Readable | None) -> None:
-        self.readable = readable
-        self.known = ["logs"]
-        self.gone: set[str] = set()
-        self.written: int | None = None
-        self.partitions = 1
-        self.epoch = 1
-        self.sizes: dict[str, int] = {}
-
-    def state_now(
-        self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
-    ) -> LogState:
-        if self.readable is None:
-            raise LogUnavailableError("away")
-        names = streams.streams(self.known) if isinstance(streams, Subscription) else streams
-        if self.gone.intersection(names) and not may_be_gone:
-            raise DataLossError("logd has no stream")
-        names = tuple(name for name in names if name not in self.gone)
-        parts = [StreamPartition(name, it) for name in names for it in range(self.partitions)]
-        return LogState(
-            dict.fromkeys(parts, self.readable),
-            dict.fromkeys(names, "a"),
-            dict.fromkeys([StreamPartition(name, 0) for name in names], self.epoch),
-            dict.fromkeys(parts, self.written or self.readable.end),
-        )
-
-    def bytes_of_offset(self, span: Span, *, subject: str | None) -> int:
-        """Each stream's own."""
-        assert self.sizes, "nobody need ask"
-        return self.sizes[span.stream]
-
-    state = state_now
-
-
-def stream_reader(log: FakeLog, **options: str) -> LogStreamReader:
-    given = {name: value for name, value in (NEEDED | options).items() if value}
-    chosen = parse_options(given, streaming=True)
-    shape = Shape(chosen.view, chosen.view.columns)
-    reader = LogStreamReader(chosen, shape, TestClock())
-    reader._log = log  # type: ignore[assignment]
-    return reader
 
 
 @pytest.mark.parametrize(("in_worker", "frozen"), [(True, 1), (False, 0)])
@@ -93,10 +41,6 @@ def test_a_worker_spares_what_it_has_loaded_from_its_collections_of_garbage(
     for _ in range(2):
         assert list(reader.read(partition)) == []
     assert len(kept) == frozen
-
-
-def at(offset: int) -> dict[str, dict[str, Any]]:
-    return Offsets({LOGS: offset}, {"logs": "a"}, {LOGS: 1}).to_json()
 
 
 def test_options_have_the_defaults_of_sparks_kafka_source() -> None:
@@ -253,18 +197,6 @@ def test_an_unreachable_logd_means_nothing_new_for_a_bounded_time() -> None:
         reader.latestOffset(at(20), ReadAllAvailable())
 
 
-def test_without_fail_on_data_loss_a_stream_made_again_is_read_from_its_start() -> None:
-    reader = stream_reader(FakeLog(Readable(2, 9)), failOnDataLoss="false")
-    start = Offsets({LOGS: 500}, {"logs": "earlier"}).to_json()
-    (partition,) = reader.partitions(start, at(9))
-    assert (partition.span.start, partition.span.end) == (2, 9)
-
-
-def both(logs: int, traces: int) -> dict[str, dict[str, Any]]:
-    epochs = {LOGS: 1, TRACES: 1}
-    return Offsets({LOGS: logs, TRACES: traces}, {"logs": "a", "traces": "a"}, epochs).to_json()
-
-
 def test_a_stream_that_a_job_leaves_out_keeps_its_place() -> None:
     without_traces = stream_reader(FakeLog(Readable(0, 100)))
     end = without_traces.latestOffset(both(10, 20), ReadAllAvailable())
@@ -323,113 +255,3 @@ def test_new_streams_of_a_pattern_and_new_partitions_are_read_from_their_start()
         ("traces", 0, 0, 10),
         ("traces", 1, 0, 10),
     ]
-
-
-def test_a_new_partition_that_has_lost_its_beginning_is_a_loss() -> None:
-    log = FakeLog(Readable(3, 10))
-    log.partitions = 2
-    reader = stream_reader(log)
-    end = reader.latestOffset(at(4), ReadAllAvailable())
-    with pytest.raises(DataLossError, match="logs/1: offsets 0 to 9 are wanted but the log has 3"):
-        reader.partitions(at(4), end)
-
-
-def test_a_stream_of_a_pattern_that_is_deleted_is_a_loss() -> None:
-    log = FakeLog(Readable(0, 10))
-    log.known = ["traces"]
-    reader = stream_reader(log, subscribe="", subscribePattern="logs|traces")
-    with pytest.raises(DataLossError, match=r"'logs' was deleted; .* \{0: 7\}"):
-        reader.latestOffset(at(7), ReadAllAvailable())
-    careless = stream_reader(
-        log, subscribe="", subscribePattern="logs|traces", failOnDataLoss="false"
-    )
-    assert careless.latestOffset(at(7), ReadAllAvailable())["traces"]["0"] == 10
-
-
-def test_a_named_stream_that_is_deleted_stops_no_other_where_losses_are_accepted() -> None:
-    log = FakeLog(Readable(0, 100))
-    log.gone = {"traces"}
-    strict = stream_reader(log, subscribe="logs,traces")
-    with pytest.raises(DataLossError):
-        strict.latestOffset(both(10, 20), ReadAllAvailable())
-    reader = stream_reader(log, subscribe="logs,traces", failOnDataLoss="false")
-    end = reader.latestOffset(both(10, 20), ReadAllAvailable())
-    assert end == both(100, 20)
-    assert [p.span.stream for p in reader.partitions(both(10, 20), end)] == ["logs"]
-    reader.prepareForTriggerAvailableNow()
-    assert reader.latestOffset(both(10, 20), ReadAllAvailable()) == both(100, 20)
-
-
-@pytest.mark.parametrize("names", [{"subscribe": "logs,traces"}, {"subscribePattern": "l.*|t.*"}])
-def test_a_planned_batch_of_a_stream_that_is_deleted_passes_where_losses_are_accepted(
-    names: dict[str, str],
-) -> None:
-    log = FakeLog(Readable(0, 100))
-    log.known, log.gone = ["logs"], {"traces"}
-    reader = stream_reader(log, **({"subscribe": ""} | names), failOnDataLoss="false")
-    spans = [p.span for p in reader.partitions(both(10, 20), both(15, 30))]
-    assert [(span.stream, span.start, span.end) for span in spans] == [("logs", 10, 15)]
-    strict = stream_reader(log, **({"subscribe": ""} | names))
-    with pytest.raises(DataLossError):
-        strict.partitions(both(10, 20), both(15, 30))
-
-
-@pytest.mark.parametrize("incarnation", ["earlier", "a"])
-def test_available_now_reads_what_there_is_of_a_log_that_is_another_or_shorter(
-    incarnation: str,
-) -> None:
-    start = Offsets({LOGS: 1000}, {"logs": incarnation}, {LOGS: 1}).to_json()
-    reader = stream_reader(FakeLog(Readable(0, 50)), failOnDataLoss="false")
-    reader.prepareForTriggerAvailableNow()
-    assert reader.latestOffset(start, ReadAllAvailable()) == at(50)
-    strict = stream_reader(FakeLog(Readable(0, 50)))
-    strict.prepareForTriggerAvailableNow()
-    end = strict.latestOffset(start, ReadAllAvailable())
-    with pytest.raises(DataLossError):
-        strict.partitions(start, end)
-
-
-def test_a_stream_made_again_is_read_in_batches_as_large_as_others() -> None:
-    start = Offsets({LOGS: 1000}, {"logs": "earlier"}).to_json()
-    reader = stream_reader(FakeLog(Readable(0, 5000)), failOnDataLoss="false")
-    assert reader.latestOffset(start, ReadMaxRows(30)) == at(30)
-
-
-@pytest.mark.parametrize("available_now", [True, False])
-def test_a_new_leader_that_does_not_know_yet_what_it_may_show_has_lost_nothing(
-    *, available_now: bool
-) -> None:
-    log = FakeLog(Readable(0, 50))
-    log.written = 60
-    reader = stream_reader(log)
-    if available_now:
-        reader.prepareForTriggerAvailableNow()
-    assert reader.latestOffset(at(58), ReadAllAvailable()) == at(58)
-    log.written = 57
-    assert reader.latestOffset(at(58), ReadAllAvailable()) == at(57)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "why"),
-    [
-        (
-            {"startingOffsets": '{"logs": {"0": 50}}', "endingOffsets": '{"logs": {"0": 10}}'},
-            BadOptionError,
-            "startingOffsets lie behind endingOffsets: logs/0 would be read from 50 to 10",
-        ),
-        (
-            {"startingOffsets": "latest", "endingOffsets": '{"logs": {"0": 10}}'},
-            BadOptionError,
-            "from 100 to 10",
-        ),
-        ({"startingOffsets": '{"logs": {"0": 150}}'}, DataLossError, "ends at 100, before 150"),
-        ({"endingOffsets": '{"logs": {"0": 3}}'}, DataLossError, "ends at 3, before 5"),
-    ],
-)
-def test_a_range_that_ends_before_it_begins_is_a_mistake_and_a_log_that_does_is_a_loss(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], error: type[Exception], why: str
-) -> None:
-    monkeypatch.setattr(SourceOptions, "reading", lambda *_: nullcontext(FakeLog(Readable(5, 100))))
-    source = LogDataSource(NEEDED | options)
-    with pytest.raises(error, match=why):
-        source.reader(source.schema()).partitions()

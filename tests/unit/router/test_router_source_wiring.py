@@ -15,7 +15,7 @@ from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Times
 from penstock.router.options import SourceOptions, parse_options
 from penstock.router.source import LogDataSource
-from tests.unit.router.test_router_source import NEEDED, FakeLog, at, stream_reader
+from tests.unit.router.source_log import NEEDED, FakeLog, at, stream_reader
 
 HEADED = Record("t.a", b"1", 1, headers=(("Trace", b"x"), ("Nats-Msg-Id", b"\xff")))
 

@@ -299,3 +299,20 @@ def digest_of(offsets: Sequence[int]) -> str:
     """For a name that only the rows of these offsets have."""
     text = ",".join(map(str, offsets)).encode()
     return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def forgiven(first: Offsets, last: Offsets) -> Offsets:
+    """Start a stream over that was made again, and never begin behind the end."""
+    made_again = {
+        stream
+        for stream, incarnation in last.incarnations.items()
+        if first.incarnations.get(stream, incarnation) != incarnation
+    }
+    return Offsets(
+        {
+            at: 0 if at.stream in made_again else min(offset, last.next.get(at, offset))
+            for at, offset in first.next.items()
+        },
+        last.incarnations,
+        {at: epoch for at, epoch in first.epochs.items() if at.stream not in made_again},
+    )

@@ -1,0 +1,42 @@
+"""What logd's refusals say: of the records that are asked for, or of who asks."""
+
+from typing import Final
+
+from penstock.logd.errors import RefusedError
+from penstock.router.core.offsets import Span
+from penstock.router.errors import DataLossError, LogRefusedError
+
+NOT_LET_IN: Final = frozenset(
+    {
+        "UNAUTHENTICATED",
+        "PERMISSION_DENIED",
+        "QUOTA_EXCEEDED",
+        "PLAIN_TOKEN",
+        "BAD_TOKEN_FILE",
+        "BAD_TLS_FILE",
+    }
+)
+"""Refusals of this reader, which say nothing of the records."""
+
+
+def loss_or_refusal(
+    span: Span, offset: int, error: RefusedError
+) -> DataLossError | LogRefusedError:
+    """What a refusal says of the records: that some are gone, and where it goes on; or nothing."""
+    detail = error.detail
+    message = (
+        f"{span.stream}/{span.partition}: offset {offset} cannot be read: {error}"
+        f" ({error.code} {detail})"
+    )
+    match error.code:
+        case "OUT_OF_RANGE":
+            earliest = int(detail.get("earliest", offset))
+            return DataLossError(message, next_offset=earliest if earliest > offset else None)
+        case "CORRUPT" if int(detail.get("next_offset", offset)) > offset:
+            return DataLossError(message, next_offset=int(detail["next_offset"]))
+        case "RECORDS_LOST":
+            return DataLossError(message, next_offset=offset)
+        case "STREAM_RECREATED" | "UNKNOWN_STREAM" | "UNKNOWN_PARTITION":
+            return DataLossError(message)
+        case _:
+            return LogRefusedError(message)

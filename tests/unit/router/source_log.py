@@ -1,0 +1,71 @@
+"""A log of our own making for the data source, and a stream's reader of it."""
+
+from typing import Any
+
+from penstock.router.core.offsets import Offsets, Readable, Span, StreamPartition
+from penstock.router.core.starting import Subscription
+from penstock.router.errors import DataLossError, LogUnavailableError
+from penstock.router.options import parse_options
+from penstock.router.reading import LogState
+from penstock.router.shaping import Shape
+from penstock.router.source import LogStreamReader
+from tests.unit.router.sink_rows import TestClock
+
+LOGS = StreamPartition("logs", 0)
+TRACES = StreamPartition("traces", 0)
+NEEDED = {"logd": "127.0.0.1:1", "subscribe": "logs"}
+
+
+class FakeLog:
+    """Says what a test wants; None is an unreachable logd."""
+
+    def __init__(self, readable: Readable | None) -> None:
+        self.readable = readable
+        self.known = ["logs"]
+        self.gone: set[str] = set()
+        self.written: int | None = None
+        self.partitions = 1
+        self.epoch = 1
+        self.sizes: dict[str, int] = {}
+
+    def state_now(
+        self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
+    ) -> LogState:
+        if self.readable is None:
+            raise LogUnavailableError("away")
+        names = streams.streams(self.known) if isinstance(streams, Subscription) else streams
+        if self.gone.intersection(names) and not may_be_gone:
+            raise DataLossError("logd has no stream")
+        names = tuple(name for name in names if name not in self.gone)
+        parts = [StreamPartition(name, it) for name in names for it in range(self.partitions)]
+        return LogState(
+            dict.fromkeys(parts, self.readable),
+            dict.fromkeys(names, "a"),
+            dict.fromkeys([StreamPartition(name, 0) for name in names], self.epoch),
+            dict.fromkeys(parts, self.written or self.readable.end),
+        )
+
+    def bytes_of_offset(self, span: Span, *, subject: str | None) -> int:
+        """Each stream's own."""
+        assert self.sizes, "nobody need ask"
+        return self.sizes[span.stream]
+
+    state = state_now
+
+
+def stream_reader(log: FakeLog, **options: str) -> LogStreamReader:
+    given = {name: value for name, value in (NEEDED | options).items() if value}
+    chosen = parse_options(given, streaming=True)
+    shape = Shape(chosen.view, chosen.view.columns)
+    reader = LogStreamReader(chosen, shape, TestClock())
+    reader._log = log  # type: ignore[assignment]
+    return reader
+
+
+def at(offset: int) -> dict[str, dict[str, Any]]:
+    return Offsets({LOGS: offset}, {"logs": "a"}, {LOGS: 1}).to_json()
+
+
+def both(logs: int, traces: int) -> dict[str, dict[str, Any]]:
+    epochs = {LOGS: 1, TRACES: 1}
+    return Offsets({LOGS: logs, TRACES: traces}, {"logs": "a", "traces": "a"}, epochs).to_json()

@@ -1,0 +1,129 @@
+"""What the data source calls a loss, and where it goes on behind one."""
+
+from contextlib import nullcontext
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from penstock.router.core.offsets import Offsets, Readable
+from penstock.router.errors import BadOptionError, DataLossError
+from penstock.router.options import SourceOptions
+from penstock.router.source import LogDataSource
+from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, both, stream_reader
+
+
+def test_without_fail_on_data_loss_a_stream_made_again_is_read_from_its_start() -> None:
+    reader = stream_reader(FakeLog(Readable(2, 9)), failOnDataLoss="false")
+    start = Offsets({LOGS: 500}, {"logs": "earlier"}).to_json()
+    (partition,) = reader.partitions(start, at(9))
+    assert (partition.span.start, partition.span.end) == (2, 9)
+
+
+def test_a_new_partition_that_has_lost_its_beginning_is_a_loss() -> None:
+    log = FakeLog(Readable(3, 10))
+    log.partitions = 2
+    reader = stream_reader(log)
+    end = reader.latestOffset(at(4), ReadAllAvailable())
+    with pytest.raises(DataLossError, match="logs/1: offsets 0 to 9 are wanted but the log has 3"):
+        reader.partitions(at(4), end)
+
+
+def test_a_stream_of_a_pattern_that_is_deleted_is_a_loss() -> None:
+    log = FakeLog(Readable(0, 10))
+    log.known = ["traces"]
+    reader = stream_reader(log, subscribe="", subscribePattern="logs|traces")
+    with pytest.raises(DataLossError, match=r"'logs' was deleted; .* \{0: 7\}"):
+        reader.latestOffset(at(7), ReadAllAvailable())
+    careless = stream_reader(
+        log, subscribe="", subscribePattern="logs|traces", failOnDataLoss="false"
+    )
+    assert careless.latestOffset(at(7), ReadAllAvailable())["traces"]["0"] == 10
+
+
+def test_a_named_stream_that_is_deleted_stops_no_other_where_losses_are_accepted() -> None:
+    log = FakeLog(Readable(0, 100))
+    log.gone = {"traces"}
+    strict = stream_reader(log, subscribe="logs,traces")
+    with pytest.raises(DataLossError):
+        strict.latestOffset(both(10, 20), ReadAllAvailable())
+    reader = stream_reader(log, subscribe="logs,traces", failOnDataLoss="false")
+    end = reader.latestOffset(both(10, 20), ReadAllAvailable())
+    assert end == both(100, 20)
+    assert [p.span.stream for p in reader.partitions(both(10, 20), end)] == ["logs"]
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(both(10, 20), ReadAllAvailable()) == both(100, 20)
+
+
+@pytest.mark.parametrize("names", [{"subscribe": "logs,traces"}, {"subscribePattern": "l.*|t.*"}])
+def test_a_planned_batch_of_a_stream_that_is_deleted_passes_where_losses_are_accepted(
+    names: dict[str, str],
+) -> None:
+    log = FakeLog(Readable(0, 100))
+    log.known, log.gone = ["logs"], {"traces"}
+    reader = stream_reader(log, **({"subscribe": ""} | names), failOnDataLoss="false")
+    spans = [p.span for p in reader.partitions(both(10, 20), both(15, 30))]
+    assert [(span.stream, span.start, span.end) for span in spans] == [("logs", 10, 15)]
+    strict = stream_reader(log, **({"subscribe": ""} | names))
+    with pytest.raises(DataLossError):
+        strict.partitions(both(10, 20), both(15, 30))
+
+
+@pytest.mark.parametrize("incarnation", ["earlier", "a"])
+def test_available_now_reads_what_there_is_of_a_log_that_is_another_or_shorter(
+    incarnation: str,
+) -> None:
+    start = Offsets({LOGS: 1000}, {"logs": incarnation}, {LOGS: 1}).to_json()
+    reader = stream_reader(FakeLog(Readable(0, 50)), failOnDataLoss="false")
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(start, ReadAllAvailable()) == at(50)
+    strict = stream_reader(FakeLog(Readable(0, 50)))
+    strict.prepareForTriggerAvailableNow()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLossError):
+        strict.partitions(start, end)
+
+
+def test_a_stream_made_again_is_read_in_batches_as_large_as_others() -> None:
+    start = Offsets({LOGS: 1000}, {"logs": "earlier"}).to_json()
+    reader = stream_reader(FakeLog(Readable(0, 5000)), failOnDataLoss="false")
+    assert reader.latestOffset(start, ReadMaxRows(30)) == at(30)
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_a_new_leader_that_does_not_know_yet_what_it_may_show_has_lost_nothing(
+    *, available_now: bool
+) -> None:
+    log = FakeLog(Readable(0, 50))
+    log.written = 60
+    reader = stream_reader(log)
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(at(58), ReadAllAvailable()) == at(58)
+    log.written = 57
+    assert reader.latestOffset(at(58), ReadAllAvailable()) == at(57)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        (
+            {"startingOffsets": '{"logs": {"0": 50}}', "endingOffsets": '{"logs": {"0": 10}}'},
+            BadOptionError,
+            "startingOffsets lie behind endingOffsets: logs/0 would be read from 50 to 10",
+        ),
+        (
+            {"startingOffsets": "latest", "endingOffsets": '{"logs": {"0": 10}}'},
+            BadOptionError,
+            "from 100 to 10",
+        ),
+        ({"startingOffsets": '{"logs": {"0": 150}}'}, DataLossError, "ends at 100, before 150"),
+        ({"endingOffsets": '{"logs": {"0": 3}}'}, DataLossError, "ends at 3, before 5"),
+    ],
+)
+def test_a_range_that_ends_before_it_begins_is_a_mistake_and_a_log_that_does_is_a_loss(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], error: type[Exception], why: str
+) -> None:
+    monkeypatch.setattr(SourceOptions, "reading", lambda *_: nullcontext(FakeLog(Readable(5, 100))))
+    source = LogDataSource(NEEDED | options)
+    with pytest.raises(error, match=why):
+        source.reader(source.schema()).partitions()
