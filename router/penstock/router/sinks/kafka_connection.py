@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import Any, Final
 
 import orjson
@@ -32,6 +33,9 @@ _SETUP_MS_MIN: Final = 1000
 _FETCH_WAIT_MS: Final = 10
 _HEAR_S: Final = 1.0
 """How often a producer with nothing to do is asked what it has to say."""
+_FLUSH_S: Final = 0.05
+"""How soon a loss is seen while messages are on their way."""
+_ABORT_S: Final = 0.5
 _LINGER_MS: Final = 100
 """Batches go when they are full, or at the end of the request."""
 _POSITIONS_SEGMENT_BYTES: Final = 16 * 1024 * 1024
@@ -127,7 +131,7 @@ class Connection:
             self._produce(
                 self._config.topic, message.value, message.key, _note(lost, number), **about
             )
-        self._producer.flush(self._config.timeout_s)
+        self._flush(lost)
         refused = {it: why for it, why in lost.items() if why.name in TOO_LARGE | UNFIT}
         if refused:
             return refused
@@ -138,6 +142,13 @@ class Connection:
         # What is lost for another reason makes this fail, and say for which.
         self._producer.commit_transaction(self._config.timeout_s)
         return {}
+
+    def _flush(self, lost: Mapping[int, TroubleError]) -> None:
+        """Wait until all is there or something is lost: librdkafka keeps what is behind that."""
+        assert self._producer is not None
+        for _ in range(ceil(self._config.timeout_s / _FLUSH_S)):
+            if not self._producer.flush(_FLUSH_S) or lost:
+                return
 
     def _produce(
         self,
@@ -167,12 +178,23 @@ class Connection:
         assert self._producer is not None
         if requires:
             try:
-                self._producer.abort_transaction(self._config.timeout_s)
+                self._abort_in_turns(self._producer)
             except (KafkaException, SystemError) as error:
                 self._said = self._said or _error(error)
             else:
                 return
         self._forget()
+
+    def _abort_in_turns(self, producer: Producer) -> None:
+        """Abort; librdkafka drops what waits and then waits for answers, which make more wait."""
+        for left in reversed(range(ceil(self._config.timeout_s / _ABORT_S))):
+            try:
+                producer.abort_transaction(_ABORT_S)
+            except KafkaException as error:
+                if not (left and _error(error).retriable()):
+                    raise
+            else:
+                return
 
     def _open(self) -> None:
         timeout_s = self._config.timeout_s
