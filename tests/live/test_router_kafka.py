@@ -16,8 +16,8 @@ from penstock.router.sinks import SinkContext, kafka_connection
 from tests.support.certificates import Authority
 from tests.support.kafka_case import KafkaCase
 from tests.support.mock_kafka import ADD_PARTITIONS, PRODUCE
+from tests.support.real_kafka import kafka_case
 from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record
-from tests.support.tls_door import TlsDoor
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -35,10 +35,8 @@ EACH_ONCE = Counter(range(COUNT))
 
 @pytest.fixture
 def case(tmp_path: Path) -> Iterator[KafkaCase]:
-    made = KafkaCase(tmp_path)
+    made = kafka_case(tmp_path)
     yield made
-    made.mock.heal(PRODUCE)
-    made.mock.heal(ADD_PARTITIONS)
     made.close()
 
 
@@ -71,11 +69,11 @@ def stopped_at(sink: Any, context: SinkContext, written: Any) -> str:
 
 def died_after(case: KafkaCase, requests: int, written: Any) -> None:
     """A sink that delivers so many requests of four records, and then ends."""
-    sink, context = case.sink(batch={"records_max": 4})
-    case.mock.refuse(ADD_PARTITIONS, *DELIVERED * requests, *[UNKNOWN] * 1000)
+    sink, context = case.sink(batch={"records_max": 4}, timeout_s=2)
+    heal = case.breaks_after(requests)
     stopped_at(sink, context, written)
     sink.close()
-    case.mock.heal(ADD_PARTITIONS)
+    heal()
 
 
 def test_a_message_has_its_place_its_time_and_its_record(case: KafkaCase) -> None:
@@ -132,7 +130,7 @@ def test_partitions_of_the_log_have_positions_of_their_own(case: KafkaCase) -> N
 
 def test_a_record_that_the_broker_refuses_is_a_dead_letter(case: KafkaCase) -> None:
     sink, context = case.sink(batch={"records_max": 1})
-    case.mock.refuse(PRODUCE, *DELIVERED, INVALID_RECORD)
+    case.refuse(PRODUCE, *DELIVERED, INVALID_RECORD)
     sink.write(rows(3))
     assert case.stored() == Counter([0, 2])
     (letter,) = dead_letters(context)
@@ -156,7 +154,7 @@ def test_a_record_that_spoils_its_request_is_found_in_halves(case: KafkaCase) ->
         refused,  # 7-8
         refused,  # 7
     ]
-    case.mock.refuse(ADD_PARTITIONS, *(error for errors in of_bisection for error in errors))
+    case.refuse(ADD_PARTITIONS, *(error for errors in of_bisection for error in errors))
     sink.write(rows())
     assert case.stored() == EACH_ONCE - Counter([7])
     letters = [(it["offset"], it["code"]) for it in dead_letters(context)]
@@ -165,7 +163,7 @@ def test_a_record_that_spoils_its_request_is_found_in_halves(case: KafkaCase) ->
 
 def test_a_request_that_is_too_large_for_the_broker_goes_in_halves(case: KafkaCase) -> None:
     sink, context = case.sink()
-    case.mock.refuse(ADD_PARTITIONS, TOO_LARGE, TOO_LARGE)
+    case.refuse(ADD_PARTITIONS, TOO_LARGE, TOO_LARGE)
     sink.write(rows())
     assert case.stored() == EACH_ONCE
     assert dead_letters(context) == []
@@ -175,11 +173,11 @@ def test_a_request_that_is_too_large_for_the_broker_goes_in_halves(case: KafkaCa
 def test_who_is_fenced_says_so_and_goes_on(case: KafkaCase) -> None:
     sink, context = case.sink()
     sink.write(rows(4))
-    case.mock.refuse(ADD_PARTITIONS, FENCED, *[UNKNOWN] * 1000)
+    heal = case.refuse(ADD_PARTITIONS, FENCED, *[UNKNOWN] * 1000)
     with waiting(sink, context, rows(8).slice(4)) as problem:
         assert "fenced" in problem
         assert "paused" in problem
-        case.mock.heal(ADD_PARTITIONS)
+        heal()
     assert case.stored() == Counter(range(8))
 
 
@@ -189,7 +187,7 @@ def test_a_topic_of_positions_that_may_not_be_made_is_waited_for(case: KafkaCase
     with waiting(sink, context, rows(2)) as problem:
         assert "UNKNOWN_TOPIC_OR_PART" in problem
         assert "paused" in problem
-        case.mock.make_topic(other)
+        case.make_topic(other)
     assert case.stored() == Counter(range(2))
 
 
@@ -232,11 +230,10 @@ def test_a_queue_that_is_full_is_waited_for(case: KafkaCase, monkeypatch: Any) -
 def test_a_connection_is_encrypted_with_an_authority_of_its_own(
     case: KafkaCase, tmp_path: Path
 ) -> None:
-    ours, theirs = (Authority(tmp_path / name) for name in ("ours", "theirs"))
-    with TlsDoor(case.door.port, theirs.sign("kafka", "IP:127.0.0.1")) as door:
-        case.mock.stand_behind(door.port)
+    ours = Authority(tmp_path / "ours")
+    with case.encrypted(tmp_path / "theirs") as (port, theirs):
         keys = {
-            "servers": f"127.0.0.1:{door.port}", "security_protocol": "ssl", "timeout_s": 2,
+            "servers": f"127.0.0.1:{port}", "security_protocol": "ssl", "timeout_s": 2,
             "tls": {"ca_file": str(tmp_path / "authority.pem")},
         }  # fmt: skip
         trusted = tmp_path / "authority.pem"
@@ -245,7 +242,6 @@ def test_a_connection_is_encrypted_with_an_authority_of_its_own(
         with waiting(sink, context, rows()) as problem:
             assert "_SSL" in problem
             assert "paused" in problem
-            trusted.write_bytes(theirs.cert.read_bytes())
+            trusted.write_bytes(theirs.read_bytes())
         sink.close()
-    case.mock.stand_behind(case.door.port)
     assert case.stored() == EACH_ONCE

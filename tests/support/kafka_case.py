@@ -4,6 +4,7 @@ import atexit
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,17 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 from typing_extensions import override
 
 from tests.support import mock_kafka
+from tests.support.certificates import Authority
 from tests.support.mock_kafka import MockKafka
 from tests.support.server_cases import ServerCase, Trouble
+from tests.support.tls_door import TlsDoor
 
 TRANSACTIONAL_ID_DENIED = 53
 _FEW_REPLICAS = 19
 _TOPIC_DENIED = 29
 _UNKNOWN = -1
 _COORDINATOR_LOADS = 14
+_FINE = 0
 _MANY = 1000
 
 
@@ -42,10 +46,9 @@ class KafkaCase(ServerCase):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.mock = running_kafka()
-        self.mock.stand_behind(self.door.port)
-        self.mock.make_topic(self.run)
-        self.mock.make_topic(f"{self.run}.positions")
+        self.stand_behind(self.door.port)
+        self.make_topic(self.run)
+        self.make_topic(f"{self.run}.positions")
 
     @override
     def port(self) -> int:
@@ -69,6 +72,40 @@ class KafkaCase(ServerCase):
         """Everything in the topic that a reader of committed messages sees."""
         yield from messages(f"127.0.0.1:{self.door.port}", self.run)
 
+    def make_topic(self, topic: str) -> None:
+        """One partition."""
+        running_kafka().make_topic(topic)
+
+    def stand_behind(self, door_port: int) -> None:
+        """Tell clients to connect there."""
+        running_kafka().stand_behind(door_port)
+
+    def refuse(self, request: int, *errors: int) -> Callable[[], None]:
+        """Answer the next requests of a kind with these errors, one each; returns what heals it."""
+        running_kafka().refuse(request, *errors)
+        return partial(running_kafka().heal, request)
+
+    def breaks_after(self, transactions: int) -> Callable[[], None]:
+        """So many transactions are taken, and then none; returns what heals it."""
+        # One asks for the partition of the records, and for that of the position.
+        fine = [_FINE] * 2 * transactions
+        return self.refuse(mock_kafka.ADD_PARTITIONS, *fine, *[_UNKNOWN] * _MANY)
+
+    @contextmanager
+    def encrypted(self, directory: Path) -> Iterator[tuple[int, Path]]:
+        """A port with TLS, and the authority to trust there."""
+        authority = Authority(directory)
+        with TlsDoor(self.door.port, authority.sign("kafka", "IP:127.0.0.1")) as door:
+            self.stand_behind(door.port)
+            yield door.port, authority.cert
+        self.stand_behind(self.door.port)
+
+    @override
+    def close(self) -> None:
+        super().close()
+        for request in (mock_kafka.PRODUCE, mock_kafka.ADD_PARTITIONS, mock_kafka.INIT_PRODUCER_ID):
+            running_kafka().heal(request)
+
     @override
     def troubles(self) -> Mapping[str, Trouble]:
         return {
@@ -79,8 +116,7 @@ class KafkaCase(ServerCase):
         }
 
     def _refuses(self, request: int, error: int) -> Callable[[], None]:
-        self.mock.refuse(request, *[error] * _MANY)
-        return partial(self.mock.heal, request)
+        return self.refuse(request, *[error] * _MANY)
 
     @override
     def locked_out(self) -> tuple[dict[str, Any], Callable[[], None]]:

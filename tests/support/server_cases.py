@@ -42,16 +42,20 @@ class ServerCase(ABC):
         passing: What makes the server refuse requests in a way that passes.
         code: Of the dead letter of a record that the server refuses.
         asks_again_itself: Whether the client makes up for a broken connection, unseen by the sink.
+        door_port: Where the door has to be; 0 where it may be anywhere.
+        takes_future: Whether a time two hours ahead is taken.
     """
 
     type: ClassVar[str]
     mark: ClassVar[bytes]
     code: ClassVar[str]
     asks_again_itself: ClassVar[bool] = False
+    door_port: int = 0
+    takes_future: ClassVar[bool] = True
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.door = TcpDoor(self.port(), self.mark)
+        self.door = TcpDoor(self.port(), self.mark, self.door_port)
         self.closing: list[Callable[[], None]] = []
         self.run = f"r{uuid.uuid4().hex[:12]}"
 

@@ -26,19 +26,24 @@ class Break(Enum):
 class TcpDoor:
     """Listens on a port of its own.
 
+    Args:
+        port: Of the server.
+        mark: What the client says where faults strike.
+        own_port: Of the door; any that is free where it is 0.
+
     Attributes:
-        faults: What becomes of the next marks; then everything is let through.
+        faults: What becomes of the next marks, None lets one through; then everything is.
         marks: How many were seen.
     """
 
-    def __init__(self, port: int, mark: bytes) -> None:
-        self.faults: deque[Break] = deque()
+    def __init__(self, port: int, mark: bytes, own_port: int = 0) -> None:
+        self.faults: deque[Break | None] = deque()
         self.marks = 0
         self._target = ("127.0.0.1", port)
         self._mark = mark
         self._closed = threading.Event()
         self._sockets: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", own_port))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 

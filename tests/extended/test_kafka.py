@@ -1,0 +1,105 @@
+"""What only a real broker does to the Kafka sink: it looks into messages, and fences producers."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+
+from tests.support.real_kafka import RealKafkaCase, broker
+from tests.support.sink_batches import NOW_NS, SCHEMA, batch, dead_letters, log_record
+
+pytestmark = pytest.mark.live
+
+DAY_NS = 86_400 * 10**9
+COUNT = 12
+PARTS = (range(4), range(4, 8))
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[RealKafkaCase]:
+    named = broker()
+    if named is None:
+        pytest.skip("`make test-extended` names a broker")
+    made = RealKafkaCase(tmp_path, named)
+    yield made
+    made.close()
+
+
+def letters_of(context: Any) -> list[tuple[int, str]]:
+    return [(letter["offset"], letter["code"]) for letter in dead_letters(context)]
+
+
+def rows_but(odd: int, **columns: Any) -> Any:
+    """Records with a key of their own; the columns of one are others."""
+    rows = [
+        {**row, "key": b"%d" % row["offset"], **(columns if row["offset"] == odd else {})}
+        for row in batch([log_record(number) for number in range(COUNT)]).to_pylist()
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+@pytest.mark.parametrize("records_max", [1, 5, COUNT])
+def test_a_key_that_a_compacted_topic_misses_is_a_dead_letter(
+    case: RealKafkaCase, records_max: int
+) -> None:
+    """Nor does it hold up the others: what is behind it in the transaction is never answered."""
+    topic = f"{case.run}.compacted"
+    case.make_topic(topic, **{"cleanup.policy": "compact"})
+    sink, context = case.sink(topic=topic, batch={"records_max": records_max}, timeout_s=100)
+    sink.write(rows_but(7, key=None))
+    case.run = topic
+    assert case.stored() == Counter(range(COUNT)) - Counter([7])
+    assert letters_of(context) == [(7, "kafka_INVALID_RECORD")]
+
+
+def test_a_time_that_the_topic_does_not_take_is_a_dead_letter(case: RealKafkaCase) -> None:
+    topic = f"{case.run}.fresh"
+    case.make_topic(topic, **{"message.timestamp.before.max.ms": "3600000"})
+    sink, context = case.sink(topic=topic)
+    records = [log_record(number) for number in range(COUNT)]
+    records[7] |= {"time_unix_nano": NOW_NS - DAY_NS}
+    sink.write(batch(records))
+    case.run = topic
+    assert case.stored() == Counter(range(COUNT)) - Counter([7])
+    assert letters_of(context) == [(7, "kafka_INVALID_TIMESTAMP")]
+
+
+def test_what_is_too_large_for_the_topic_goes_in_halves(case: RealKafkaCase) -> None:
+    topic = f"{case.run}.small"
+    case.make_topic(topic, **{"max.message.bytes": "3000"})
+    sink, context = case.sink(topic=topic, compression="none", message_bytes_max=100_000)
+    records = [log_record(number) for number in range(COUNT)]
+    records[7] |= {"padding": "x" * 4000}
+    sink.write(batch(records))
+    case.run = topic
+    assert case.stored() == Counter(range(COUNT)) - Counter([7])
+    assert letters_of(context) == [(7, "kafka_MSG_SIZE_TOO_LARGE")]
+
+
+def test_who_is_fenced_by_another_router_goes_on_once(case: RealKafkaCase) -> None:
+    sink, context = case.sink()
+    first, rest = (batch([log_record(it) for it in part], first=part[0]) for part in PARTS)
+    sink.write(first)
+    servers = f"127.0.0.1:{case.door.port}"
+    other = Producer({"bootstrap.servers": servers, "transactional.id": "penstock.job.sink"})
+    other.init_transactions(30)
+    sink.write(rest)
+    assert case.stored() == Counter(range(8))
+    assert "retries" in context.meter.stage("x", received=8, lag=0).detail
+    assert dead_letters(context) == []
+
+
+def test_the_topic_of_positions_is_made_and_compacted(case: RealKafkaCase) -> None:
+    positions = f"{case.run}.made"
+    sink, _ = case.sink(positions_topic=positions)
+    sink.write(batch([log_record(0)]))
+    asked = ConfigResource(ResourceType.TOPIC, positions)
+    settings = case.admin.describe_configs([asked])[asked].result(30)
+    assert settings["cleanup.policy"].value == "compact"
+    assert case.stored() == Counter([0])
