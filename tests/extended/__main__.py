@@ -1,7 +1,8 @@
 """`make test-extended`: the tests of sinks once more, against products that are too large for CI.
 
 What the fakes of products are held to is held against the products themselves, and the sinks are
-put through the same faults in front of them. OpenSearch needs Maven and a Java of 21 or newer.
+put through the same faults in front of them. OpenSearch and Kafka need Maven, and a Java of 21 and
+17 or newer; Prometheus and Jaeger need go, and minutes to build them once.
 
 Exit codes: 0 all passed, 1 a test failed, 69 no product can be had here, and why.
 """
@@ -10,28 +11,87 @@ import argparse
 import os
 import subprocess
 import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.extended.opensearch import UnavailableError, running
+from tests.extended.kafka import KAFKA
+from tests.extended.opensearch import OPENSEARCH
+from tests.extended.product import Product, UnavailableError
+from tests.extended.prometheus import PROMETHEUS
 
+PRODUCTS: Final = {"kafka": KAFKA, "opensearch": OPENSEARCH, "prometheus": PROMETHEUS}
 DIRECTORY: Final = Path(".work") / "products"
-TESTS: Final = ("tests/live/test_sink_contracts.py", "tests/live/test_router_sink_faults.py")
-ABOUT: Final = "elasticsearch or document or bulk or word"
+FAILED: Final = 1
 UNAVAILABLE: Final = 69
 
 
 def main() -> int:
     """Run them; further arguments go to pytest."""
-    parser = argparse.ArgumentParser(prog="make test-extended", description=__doc__)
-    _, further = parser.parse_known_args()
+    parser = argparse.ArgumentParser(
+        prog="make test-extended", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", type=_named, default=list(PRODUCTS), metavar="NAMES",
+        help=f"of {','.join(PRODUCTS)}; all of them without it",
+    )  # fmt: skip
+    chosen, further = parser.parse_known_args()
+    directory = DIRECTORY.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    outcomes = {name: _tested(name, directory, further) for name in chosen.only}
+    sys.stdout.write("".join(f"{name:12}{said}\n" for name, (_, said) in outcomes.items()))
+    codes = {code for code, _ in outcomes.values()}
+    return FAILED if FAILED in codes else min(codes)
+
+
+def _named(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := sorted(set(names) - set(PRODUCTS)):
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {','.join(PRODUCTS)}")
+    return names
+
+
+def _tested(name: str, directory: Path, further: Sequence[str]) -> tuple[int, str]:
+    """The exit code for one product, and what is to be said of it."""
+    product = PRODUCTS[name]
+    sys.stdout.write(f"── {name}: {product.title}\n")
+    sys.stdout.flush()
+    begun = time.monotonic()  # noqa: TID251 - how long a person waited
     try:
-        with running(DIRECTORY.resolve()) as environment:
-            command = [sys.executable, "-m", "pytest", *TESTS, "-k", ABOUT, *further]
-            return subprocess.call(command, env={**os.environ, **environment})
+        with product.running(directory) as environment:
+            code, counted = _pytest(product, directory / f"{name}.xml", environment, further)
     except UnavailableError as error:
-        sys.stderr.write(f"test-extended: OpenSearch: {error}\n")
-        return UNAVAILABLE
+        return UNAVAILABLE, f"{product.title}: cannot be had here: {error}"
+    took_s = time.monotonic() - begun  # noqa: TID251 - how long a person waited
+    return code, f"{product.title}: {counted} in {took_s:.0f} s"
+
+
+def _pytest(
+    product: Product, report: Path, environment: Mapping[str, str], further: Sequence[str]
+) -> tuple[int, str]:
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", *product.tests, "-k", product.about]
+    code = subprocess.call(
+        [*command, f"--junitxml={report}", *further], env={**os.environ, **environment}
+    )
+    return (FAILED if code else 0), _counted(report)
+
+
+def _counted(report: Path) -> str:
+    """What pytest reports, in words."""
+    if not report.exists():
+        return "no test ran"
+    suites = ET.parse(report).getroot().iter("testsuite")
+    counts = [{key: int(it.get(key, 0)) for key in _COUNTED} for it in suites]
+    ran, failures, errors, skipped = (sum(it[key] for it in counts) for key in _COUNTED)
+    failed = failures + errors
+    return f"{ran - failed - skipped} passed, {failed} failed, {skipped} skipped"
+
+
+_COUNTED: Final = ("tests", "failures", "errors", "skipped")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from penstock.router.sinks.table import sink_kind
 from tests.support.fake_bigquery import FakeBigQuery
 from tests.support.fake_otlp import FakeOtlp, serve_grpc
 from tests.support.fault_door import Answered, Asked, FaultDoor
-from tests.support.kafka_case import KafkaCase
 from tests.support.kafka_case import messages as kafka_messages
+from tests.support.real_kafka import kafka_case
 from tests.support.sink_batches import batch, context, gauge_record, log_record, span_record
 from tests.support.sink_cases import CASES
 
@@ -118,7 +118,7 @@ def test_a_grpc_request_is_shown_as_it_is_sent(tmp_path: Path) -> None:
 
 
 def test_messages_of_kafka_are_shown_as_they_are_sent(tmp_path: Path) -> None:
-    case = KafkaCase(tmp_path)
+    case = kafka_case(tmp_path)
     try:
         sink, _ = case.sink(key="place", batch={"records_max": 2})
         rows = batch([log_record(number) for number in range(3)])

@@ -1,6 +1,10 @@
-"""Real receivers of remote write, from Debian's packages: Prometheus and VictoriaMetrics."""
+"""Real receivers of remote write: Prometheus and VictoriaMetrics.
+
+They are those of Debian's packages; PENSTOCK_TEST_PROMETHEUS is another Prometheus's program.
+"""
 
 import json
+import os
 import subprocess
 import tempfile
 import urllib.parse
@@ -76,7 +80,8 @@ class MetricServer:
 
 def prometheus(*, out_of_order: bool = False) -> MetricServer:
     """Prometheus; one that takes samples out of order answers 500 where the other answers 400."""
-    server = program("prometheus", package="prometheus")
+    named = os.environ.get("PENSTOCK_TEST_PROMETHEUS")
+    server = named or program("prometheus", package="prometheus")
     window = "storage: {tsdb: {out_of_order_time_window: 30m}}\n"
     return MetricServer(
         [
