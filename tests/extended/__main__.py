@@ -17,18 +17,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.extended.jaeger import JAEGER
 from tests.extended.kafka import KAFKA
 from tests.extended.opensearch import OPENSEARCH
 from tests.extended.product import Product, UnavailableError
 from tests.extended.prometheus import PROMETHEUS
 
-PRODUCTS: Final = {"kafka": KAFKA, "opensearch": OPENSEARCH, "prometheus": PROMETHEUS}
+PRODUCTS: Final = {
+    "jaeger": JAEGER, "kafka": KAFKA, "opensearch": OPENSEARCH, "prometheus": PROMETHEUS,
+}  # fmt: skip
 DIRECTORY: Final = Path(".work") / "products"
 FAILED: Final = 1
 UNAVAILABLE: Final = 69
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run them; further arguments go to pytest."""
     parser = argparse.ArgumentParser(
         prog="make test-extended", description=__doc__,
@@ -38,7 +41,7 @@ def main() -> int:
         "--only", type=_named, default=list(PRODUCTS), metavar="NAMES",
         help=f"of {','.join(PRODUCTS)}; all of them without it",
     )  # fmt: skip
-    chosen, further = parser.parse_known_args()
+    chosen, further = parser.parse_known_args(arguments)
     directory = DIRECTORY.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     outcomes = {name: _tested(name, directory, further) for name in chosen.only}
@@ -95,4 +98,4 @@ _COUNTED: Final = ("tests", "failures", "errors", "skipped")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

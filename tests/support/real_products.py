@@ -2,15 +2,20 @@
 
 import json
 import os
+import urllib.parse
 import urllib.request
 import uuid
+from collections import Counter
 from typing import Any, Final
 
 from tests.support.fault_door import Proxy
 
 ELASTICSEARCH_URL: Final = os.environ.get("PENSTOCK_TEST_ELASTICSEARCH_URL", "").rstrip("/")
+JAEGER_URL: Final = os.environ.get("PENSTOCK_TEST_JAEGER_URL", "").rstrip("/")
+"""Where it is queried; PENSTOCK_TEST_OTLP_URL and PENSTOCK_TEST_OTLP_GRPC are where it receives."""
 
 _FOUND_MAX: Final = 10_000
+_END_US: Final = 2**62 // 1000  # a time that nanoseconds can say
 
 
 class RealElasticsearch(Proxy):
@@ -32,3 +37,30 @@ class RealElasticsearch(Proxy):
         request = urllib.request.Request(ELASTICSEARCH_URL + path, method=method)
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.loads(answer.read())
+
+
+class RealJaeger(Proxy):
+    """Jaeger; what is there already does not count, for the tests' spans have the same ids."""
+
+    def __init__(self) -> None:
+        super().__init__(os.environ["PENSTOCK_TEST_OTLP_URL"])
+        self._before = self._numbers()
+
+    def numbers(self) -> Counter[int]:
+        """How often each span, by its number, was stored since."""
+        return self._numbers() - self._before
+
+    def _numbers(self) -> Counter[int]:
+        spans = (span for trace in jaeger_traces() for span in trace["spans"])
+        return Counter(int(span["spanID"], 16) - 1 for span in spans)
+
+
+def jaeger_traces(trace_id: str = "") -> list[dict[str, Any]]:
+    """Of the service `checkout`, or with an id, as they were stored."""
+    asked = urllib.parse.urlencode(
+        {"service": "checkout", "lookback": "custom", "start": 1, "end": _END_US, "limit": 1000,
+         "raw": "true"} | ({"traceID": trace_id} if trace_id else {})
+    )  # fmt: skip
+    with urllib.request.urlopen(f"{JAEGER_URL}/api/traces?{asked}", timeout=20) as answer:
+        found: list[dict[str, Any]] = json.load(answer)["data"]
+    return found

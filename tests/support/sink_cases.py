@@ -35,7 +35,12 @@ from tests.support.fake_splunk import TOKEN, FakeSplunk
 from tests.support.fault_door import Answered, Asked, Backend, FaultDoor
 from tests.support.metric_servers import MetricRun, MetricServer, prometheus
 from tests.support.moto_server import S3_KEYS, MotoRun
-from tests.support.real_products import ELASTICSEARCH_URL, RealElasticsearch
+from tests.support.real_products import (
+    ELASTICSEARCH_URL,
+    JAEGER_URL,
+    RealElasticsearch,
+    RealJaeger,
+)
 from tests.support.sink_batches import (
     NOW_NS,
     batch,
@@ -205,8 +210,11 @@ def _of_point(metric: Any) -> int:
     return int(point["asDouble"] - 0.5)
 
 
-def _of_span(span: Any) -> int:
-    return int.from_bytes(base64.b64decode(span["spanId"])) - 1
+def _spans(backend: FakeOtlp | RealJaeger) -> Counter[int]:
+    if isinstance(backend, RealJaeger):
+        return backend.numbers()
+    ids = (base64.b64decode(span["spanId"]) for span in backend.members["traces"])
+    return Counter(int.from_bytes(it) - 1 for it in ids)
 
 
 def _with_a_table(sink: Any, run: ClickHouseRun) -> None:
@@ -278,8 +286,7 @@ CASES: Final = {
         record=gauge_record,
     ),
     "otlp traces": Case(
-        "otlp", FakeOtlp,
-        lambda it: Counter(_of_span(span) for span in it.members["traces"]), record=span_record,
+        "otlp", RealJaeger if JAEGER_URL else FakeOtlp, _spans, record=span_record,
     ),
     "prometheus": Case(
         "prometheus", lambda: MetricRun(running_prometheus()),
