@@ -2,7 +2,7 @@
 
 What the fakes of products are held to is held against the products themselves, and the sinks are
 put through the same faults in front of them. OpenSearch and Kafka need Maven, and a Java of 21 and
-17 or newer; Prometheus and Jaeger need go, and minutes to build them once.
+17 or newer; the others need go, and minutes to build them once.
 
 Exit codes: 0 all passed, 1 a test failed, 69 no product can be had here, and why.
 """
@@ -20,11 +20,13 @@ from typing import Final
 from tests.extended.jaeger import JAEGER
 from tests.extended.kafka import KAFKA
 from tests.extended.opensearch import OPENSEARCH
+from tests.extended.otel_collector import OTEL_COLLECTOR
 from tests.extended.product import Product, UnavailableError
 from tests.extended.prometheus import PROMETHEUS
 
 PRODUCTS: Final = {
-    "jaeger": JAEGER, "kafka": KAFKA, "opensearch": OPENSEARCH, "prometheus": PROMETHEUS,
+    "jaeger": JAEGER, "kafka": KAFKA, "opensearch": OPENSEARCH, "otel-collector": OTEL_COLLECTOR,
+    "prometheus": PROMETHEUS,
 }  # fmt: skip
 DIRECTORY: Final = Path(".work") / "products"
 FAILED: Final = 1
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     directory = DIRECTORY.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     outcomes = {name: _tested(name, directory, further) for name in chosen.only}
-    sys.stdout.write("".join(f"{name:12}{said}\n" for name, (_, said) in outcomes.items()))
+    sys.stdout.write("".join(f"{name:16}{said}\n" for name, (_, said) in outcomes.items()))
     codes = {code for code, _ in outcomes.values()}
     return FAILED if FAILED in codes else min(codes)
 

@@ -66,10 +66,11 @@ def process(
         running.wait(timeout=_END_S)
 
 
-def answers(url: str) -> bool:
-    """Whether it answers with 200."""
+def answers(url: str, body: bytes | None = None) -> bool:
+    """Whether it answers with 200, to a body of JSON where there is one."""
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=5) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

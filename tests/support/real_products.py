@@ -6,6 +6,8 @@ import urllib.parse
 import urllib.request
 import uuid
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from tests.support.fault_door import Proxy
@@ -13,6 +15,9 @@ from tests.support.fault_door import Proxy
 ELASTICSEARCH_URL: Final = os.environ.get("PENSTOCK_TEST_ELASTICSEARCH_URL", "").rstrip("/")
 JAEGER_URL: Final = os.environ.get("PENSTOCK_TEST_JAEGER_URL", "").rstrip("/")
 """Where it is queried; PENSTOCK_TEST_OTLP_URL and PENSTOCK_TEST_OTLP_GRPC are where it receives."""
+
+OTLP_FILE: Final = os.environ.get("PENSTOCK_TEST_OTLP_FILE", "")
+"""What the OpenTelemetry Collector at PENSTOCK_TEST_OTLP_URL took, as its file exporter has it."""
 
 _FOUND_MAX: Final = 10_000
 _END_US: Final = 2**62 // 1000  # a time that nanoseconds can say
@@ -37,6 +42,35 @@ class RealElasticsearch(Proxy):
         request = urllib.request.Request(ELASTICSEARCH_URL + path, method=method)
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.loads(answer.read())
+
+
+class RealOtelCollector(Proxy):
+    """The OpenTelemetry Collector; what its file had before does not count."""
+
+    def __init__(self) -> None:
+        super().__init__(os.environ["PENSTOCK_TEST_OTLP_URL"])
+        self._file = Path(OTLP_FILE)
+        self._before = self._file.stat().st_size
+
+    @property
+    def members(self) -> dict[str, list[dict[str, Any]]]:
+        """Log records, spans and metrics in OTLP's JSON, by signal."""
+        lines = self._file.read_bytes()[self._before :].splitlines()
+        return {name: list(_members([json.loads(it) for it in lines], *keys))
+                for name, keys in _KEYS.items()}  # fmt: skip
+
+
+_KEYS: Final = {
+    "logs": ("resourceLogs", "scopeLogs", "logRecords"),
+    "traces": ("resourceSpans", "scopeSpans", "spans"),
+    "metrics": ("resourceMetrics", "scopeMetrics", "metrics"),
+}
+
+
+def _members(found: list[Any], *keys: str) -> Iterator[dict[str, Any]]:
+    for key in keys:
+        found = [each for one in found for each in one.get(key, ())]
+    yield from found
 
 
 class RealJaeger(Proxy):

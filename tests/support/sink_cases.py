@@ -38,8 +38,10 @@ from tests.support.moto_server import S3_KEYS, MotoRun
 from tests.support.real_products import (
     ELASTICSEARCH_URL,
     JAEGER_URL,
+    OTLP_FILE,
     RealElasticsearch,
     RealJaeger,
+    RealOtelCollector,
 )
 from tests.support.sink_batches import (
     NOW_NS,
@@ -210,11 +212,15 @@ def _of_point(metric: Any) -> int:
     return int(point["asDouble"] - 0.5)
 
 
-def _spans(backend: FakeOtlp | RealJaeger) -> Counter[int]:
+def _spans(backend: FakeOtlp | RealJaeger | RealOtelCollector) -> Counter[int]:
     if isinstance(backend, RealJaeger):
         return backend.numbers()
-    ids = (base64.b64decode(span["spanId"]) for span in backend.members["traces"])
+    as_bytes = bytes.fromhex if isinstance(backend, RealOtelCollector) else base64.b64decode
+    ids = (as_bytes(span["spanId"]) for span in backend.members["traces"])
     return Counter(int.from_bytes(it) - 1 for it in ids)
+
+
+_OTLP: Final = RealOtelCollector if OTLP_FILE else FakeOtlp
 
 
 def _with_a_table(sink: Any, run: ClickHouseRun) -> None:
@@ -277,16 +283,16 @@ CASES: Final = {
         keys={"tenant": TENANT}, poison=_poison, effectively_once=True, takes_future=False,
     ),
     "otlp": Case(
-        "otlp", FakeOtlp,
+        "otlp", _OTLP,
         lambda it: _numbers(member["body"]["stringValue"] for member in it.members["logs"]),
     ),
     "otlp metrics": Case(
-        "otlp", FakeOtlp,
+        "otlp", _OTLP,
         lambda it: Counter(_of_point(metric) for metric in it.members["metrics"]),
         record=gauge_record,
     ),
     "otlp traces": Case(
-        "otlp", RealJaeger if JAEGER_URL else FakeOtlp, _spans, record=span_record,
+        "otlp", RealJaeger if JAEGER_URL else _OTLP, _spans, record=span_record,
     ),
     "prometheus": Case(
         "prometheus", lambda: MetricRun(running_prometheus()),
