@@ -31,7 +31,7 @@ fuzz-gate: .venv/.installed
 test-containers: .venv/.installed ## Build the images and run deploy/compose.yaml for real, with faults; needs root or docker
 	@$(BIN)/python -m tests.run containers $(ARGS)
 
-test-extended: .venv/.installed ## Test sinks against real products that CI has no room for (OpenSearch; needs mvn and Java 21)
+test-extended: .venv/.installed ## Test sinks against real products that CI has no room for (needs mvn and Java 21, and go); ARGS="--only a,b"
 	@$(BIN)/python -m tests.extended $(ARGS)
 
 soak: .venv/.installed ## Kill logd again and again under acked load; RUNS=n, SEED=n repeats one

@@ -104,6 +104,7 @@ def running(directory: Path) -> Iterator[dict[str, str]]:
 
 OTEL_COLLECTOR: Final = Product(
     f"OpenTelemetry Collector {VERSION}", running,
-    ("tests/live/test_sink_contracts.py", "tests/live/test_router_sink_faults.py"),
-    "otlp",
+    ("tests/extended/test_otel_collector.py", "tests/live/test_sink_contracts.py",
+     "tests/live/test_router_sink_faults.py"),
+    "otel_collector or otlp",
 )  # fmt: skip
