@@ -10,7 +10,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -68,9 +68,9 @@ def running(directory: Path) -> Iterator[dict[str, str]]:
     jars = maven.libraries(_ARTIFACT, home)
     java = [str(maven.java(JAVA_MIN) / "bin" / "java"), "-Xmx512m", "-cp", f"{jars}/*"]
     broker = _described(home)
-    ready = lambda: _knows(broker)  # noqa: E731 - beside the command that it is about
-    with process([*java, "kafka.Kafka", _formatted(home, broker, java)], ready, home / "log"):
-        yield {VARIABLE: json.dumps(asdict(broker))}
+    command: list[str | Path] = [*java, "kafka.Kafka", _formatted(home, broker, java)]
+    with process(command, lambda: _knows(broker), home / "log") as pid:
+        yield {VARIABLE: json.dumps(asdict(replace(broker, pid=pid)))}
 
 
 def _described(home: Path) -> Broker:

@@ -39,8 +39,8 @@ class Product:
 @contextmanager
 def process(
     command: Sequence[str | Path], ready: Callable[[], bool], log: Path, **how: Any
-) -> Iterator[None]:
-    """A server, from when it is ready on; it is ended behind.
+) -> Iterator[int]:
+    """The pid of a server, from when it is ready on; it is ended behind.
 
     Raises:
         UnavailableError: It ends, or does not come up.
@@ -60,7 +60,7 @@ def process(
             raise UnavailableError(f"{error}; see {log}") from error
         if running.poll() is not None:
             raise UnavailableError(f"it ended with {running.returncode}; see {log}")
-        yield
+        yield running.pid
     finally:
         running.terminate()
         running.wait(timeout=_END_S)

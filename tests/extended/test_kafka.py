@@ -1,7 +1,10 @@
 """What only a real broker does to the Kafka sink: it looks into messages, and fences producers."""
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from confluent_kafka.admin._resource import ResourceType
 
 from tests.support.real_kafka import RealKafkaCase, broker
 from tests.support.sink_batches import NOW_NS, SCHEMA, batch, dead_letters, log_record
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
@@ -92,6 +96,22 @@ def test_who_is_fenced_by_another_router_goes_on_once(case: RealKafkaCase) -> No
     sink.write(rest)
     assert case.stored() == Counter(range(8))
     assert "retries" in context.meter.stage("x", received=8, lag=0).detail
+    assert dead_letters(context) == []
+
+
+def test_a_broker_that_stands_still_loses_and_doubles_nothing(case: RealKafkaCase) -> None:
+    sink, context = case.sink(batch={"records_max": 2}, timeout_s=1)
+    first, rest = (batch([log_record(it) for it in part], first=part[0]) for part in PARTS)
+    sink.write(first)
+    os.kill(case.real.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            writing = pool.submit(sink.write, rest)
+            wait_until(lambda: "retries" in context.meter.stage("x", received=0, lag=0).detail)
+        finally:
+            os.kill(case.real.pid, signal.SIGCONT)
+        writing.result(60)
+    assert case.stored() == Counter(range(8))
     assert dead_letters(context) == []
 
 

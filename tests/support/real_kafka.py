@@ -42,6 +42,7 @@ class Broker:
         login: A port with SCRAM-SHA-512, for `user`, who may do everything.
         user: With `password`.
         password: Of `user`.
+        pid: Of its process.
     """
 
     plain: int
@@ -51,6 +52,7 @@ class Broker:
     login: int
     user: str
     password: str
+    pid: int = 0
 
     def admin(self) -> AdminClient:
         """Who may do everything."""
