@@ -11,7 +11,7 @@ from tests.extended.product import UnavailableError
 
 _PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 _RELEASE: Final = re.compile(r'version "(\d+)')
-_POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+_POM: Final = """<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>penstock.products</groupId><artifactId>product</artifactId><version>1</version>
   <dependencies><dependency>
