@@ -17,7 +17,7 @@ from penstock.logd.fetch.reading import FetchReading, FetchRequest
 from penstock.logd.fetch.subject_filter import filter_ranges
 from penstock.logd.partition import Partition
 from penstock.logd.rows import split_frames
-from penstock.logd.store import CommitLog, LogConfig, Vault
+from penstock.logd.store import CommitLog, CorruptFrameError, LogConfig, Vault
 from tests.support.encryption import master_keys
 from tests.support.frames import make_frames
 from tests.support.surroundings import make_surroundings
@@ -259,3 +259,22 @@ def test_a_filter_whose_records_were_taken_back_does_not_begin_at_the_front(tmp_
     log.truncate_to(2)
     with pytest.raises(UnavailableError):
         filter_ranges(ranges, "t.a", log=log, bytes_max=1)
+
+
+async def test_a_filter_ends_before_a_damaged_frame_and_says_what_lies_behind_it(
+    partition: Partition, tmp_path: Path
+) -> None:
+    """Rotted after it was checked: whoever accepts losses goes on there."""
+    await publish(partition, *["t.a"] * 4, size=1000)
+    (file,) = (tmp_path / "0").glob("*.log")
+    third = sum(part.length for part in partition.log.read(0, bytes_max=1 << 20, upto=2))
+    data = bytearray(file.read_bytes())
+    data[third + 300] ^= 1
+    file.write_bytes(data)
+    found = await fetch(partition, 0, subject="t.a")
+    assert (offsets(found), found.header["next_offset"]) == ([0, 1], 2)
+    with pytest.raises(CorruptFrameError) as told:
+        await fetch(partition, 2, subject="t.a")
+    assert (told.value.offset, told.value.next_offset) == (2, 3)
+    found = await fetch(partition, 3, subject="t.a")
+    assert (offsets(found), found.header["next_offset"]) == ([3], 4)

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from penstock.logd.batch import decode_body, encode_body
 from penstock.logd.core.subjects import matches
-from penstock.logd.errors import UnavailableError
+from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.frame import FrameHeader, crc32c, encode_header
 from penstock.logd.rows import split_frames
-from penstock.logd.store import FileRange
+from penstock.logd.store import CorruptFrameError, FileRange
 from penstock.logd.store.reader import LogReader
 
 Body = bytes | memoryview
@@ -38,12 +38,12 @@ def filter_ranges(
         Whole frames, and the offset after the last one looked at.
 
     Raises:
-        CorruptError: A frame is damaged.
+        CorruptFrameError: The first frame is damaged; what comes before damage is kept.
         UnavailableError: The log was cut meanwhile, and has none of them.
     """
     parts: list[bytes] = []
     size, next_offset = 0, 0
-    for header, body in _frames(ranges, log):
+    for header, body in _sound_frames(ranges, log):
         kept = _filter_frame(header, body, subject)
         length = sum(len(part) for part in kept)
         if size and size + length > bytes_max:
@@ -56,13 +56,33 @@ def filter_ranges(
     return b"".join(parts), next_offset
 
 
+def _sound_frames(
+    ranges: Iterable[FileRange], log: LogReader
+) -> Iterator[tuple[FrameHeader, Body]]:
+    """As `LogReader.read_frames`, one at a time: damage ends them, and is told if it is first."""
+    none = True
+    try:
+        for frame in _frames(ranges, log):
+            yield frame
+            none = False
+    except CorruptFrameError:
+        if none:
+            raise
+
+
 def _frames(ranges: Iterable[FileRange], log: LogReader) -> Iterator[tuple[FrameHeader, Body]]:
     for part in ranges:
+        offset = part.base_offset
         if log.vault is not None:
-            yield from log.frames(part.base_offset, upto=part.next_offset)
+            yield from log.frames(offset, upto=part.next_offset)
             continue
         data = memoryview(part.file.read(part.position, part.length))
-        yield from split_frames(data, where=f"offset {part.base_offset}")
+        try:
+            for frame in split_frames(data):
+                yield frame
+                offset = frame[0].next_offset
+        except CorruptError:  # rotted since it was checked first; the log says what is damaged
+            yield from log.frames(offset, upto=part.next_offset)
 
 
 def _filter_frame(header: FrameHeader, body: Body, subject: str) -> tuple[bytes, ...]:
