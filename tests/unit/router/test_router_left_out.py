@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typing_extensions import override
 
 from penstock.router import backfill
 from penstock.router.batches import BatchJournal
@@ -13,7 +14,7 @@ from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.feed import ROUTE_COLUMN, Feed
 from penstock.router.kept_lines import KeptLines
 from penstock.router.transforms import Again, Chain
-from penstock.router.transforms.left_out import LeftOut
+from penstock.router.transforms.left_out import LeftOut, _Judged
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context
 from tests.unit.router.test_router_feed import Notebook, job
@@ -83,6 +84,24 @@ def test_notes_tell_partitions_apart_and_the_last_of_two_holds(tmp_path: Path) -
     notes = LeftOut(directory, LIFE)
     notes.note(rows(11, "b", "e", "f"), [True, True, True])
     assert notes.stayed(rows(10, *"abcde")) == [None, True, True, True, None]
+
+
+def test_a_row_is_looked_up_without_a_copy_of_what_was_left_out() -> None:
+    """Of 50,000 rows, of which every second one was left out, copies took seconds."""
+
+    class Runs(list[int]):
+        copies = 0
+
+        @override
+        def __getitem__(self, at: Any) -> Any:
+            self.copies += isinstance(at, slice)
+            return super().__getitem__(at)
+
+    runs, judged = Runs([1, 1, 3, 4, 8, 8]), _Judged()
+    judged.add(0, 9, runs)
+    stayed = [offset for offset in range(10) if judged.stayed(offset)]
+    assert (stayed, judged.stayed(10)) == ([0, 2, 5, 6, 7, 9], None)
+    assert runs.copies <= 2, "one for all rows"
 
 
 def test_the_lines_that_are_kept_are_bounded_by_their_size_as_well(tmp_path: Path) -> None:

@@ -24,32 +24,38 @@ NOTES: Final = "left_out.ndjson"
 BATCHES_MAX: Final = 100_000
 """Lines that are kept, as of the journal of batches."""
 
+BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of them, about: a batch of which every second row was left out has 600 KB."""
+
 Place = tuple[str, str, int]
 """Stream, its incarnation, and partition."""
 
 
 @dataclass(slots=True)
 class _Judged:
-    """Of one partition, in its order: what was judged, and of that what was left out."""
+    """Of one partition, in its order: what was judged, and of that what was left out, from and to.
+
+    The latter as two lists for each batch, so that a row is looked up without a copy of them.
+    """
 
     firsts: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
-    runs: list[Sequence[int]] = field(default_factory=list)
+    runs: list[tuple[Sequence[int], Sequence[int]]] = field(default_factory=list)
 
     def add(self, first: int, last: int, runs: Sequence[int]) -> None:
         while self.lasts and self.lasts[-1] >= first:
             del self.firsts[-1], self.lasts[-1], self.runs[-1]
         self.firsts.append(first)
         self.lasts.append(last)
-        self.runs.append(runs)
+        self.runs.append((runs[::2], runs[1::2]))
 
     def stayed(self, offset: int) -> bool | None:
         """Whether the row went on; None: it was not judged, as far as is known."""
         at = bisect_right(self.firsts, offset) - 1
         if at < 0 or offset > self.lasts[at]:
             return None
-        runs = self.runs[at]
-        return bisect_right(runs[::2], offset) == bisect_right(runs[1::2], offset - 1)
+        begins, ends = self.runs[at]
+        return bisect_right(begins, offset) == bisect_right(ends, offset - 1)
 
 
 class LeftOut:
@@ -82,7 +88,7 @@ class LeftOut:
             return
         line = json.dumps([[*at, rows[0], rows[-1], runs] for at, (rows, runs) in found.items()])
         if self._lines is None:
-            self._lines = KeptLines(self._path, lines_max=BATCHES_MAX)
+            self._lines = KeptLines(self._path, lines_max=BATCHES_MAX, bytes_max=BYTES_MAX)
         if line != self._lines.last:
             self._lines.add(line)
 
