@@ -57,6 +57,10 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
         "no limit",
         "stream only: about so many bytes of records, in memory, of one micro-batch",
     ),
+    "maxBytesPerTask": (
+        "no limit",
+        "batch only: about so many bytes of records, in memory, that one task reads",
+    ),
     "minOffsetsPerTrigger": ("none", "stream only: with fewer a micro-batch waits"),
     "maxTriggerDelay": ("`15m`", "stream only: for so long at most: `30s`, `15m`, `1h`"),
     "minPartitions": ("one per partition", "pieces that a batch is read in, about"),
@@ -93,7 +97,13 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
 """Default and meaning by name; the table in router/README.md is compared with this one."""
 
 _BATCH_ONLY: Final = frozenset(
-    {"endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "pushFilters"}
+    {
+        "endingOffsets",
+        "endingOffsetsByTimestamp",
+        "endingTimestamp",
+        "maxBytesPerTask",
+        "pushFilters",
+    }
 )
 _STREAM_ONLY: Final = frozenset(
     {"maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
@@ -121,6 +131,7 @@ class SourceOptions:
     ending: Wish
     rows_max: int | None
     bytes_max: int | None
+    task_bytes: int | None
     rows_min: int | None
     trigger_delay_ns: int
     partitions_min: int
@@ -174,6 +185,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         ending=_wish(given, "ending", LATEST),
         rows_max=given.positive("maxOffsetsPerTrigger"),
         bytes_max=given.positive("maxBytesPerTrigger"),
+        task_bytes=given.positive("maxBytesPerTask"),
         rows_min=_rows_min(given),
         trigger_delay_ns=given.duration_ns("maxTriggerDelay", _TRIGGER_DELAY),
         partitions_min=given.positive("minPartitions") or 1,

@@ -32,7 +32,8 @@ from penstock.router.errors import (
     LogRefusedError,
     LogUnavailableError,
 )
-from penstock.router.refusals import NOT_LET_IN, loss_or_refusal
+from penstock.router.record_sizes import SAMPLE_BYTES, size_in
+from penstock.router.refusals import NOT_LET_IN, NotPermittedError, loss_or_refusal, not_now
 
 ROWS_TARGET: Final = 16_384
 """Rows gathered before a batch goes to Spark; small Arrow batches cost it more than large ones."""
@@ -42,12 +43,6 @@ BYTES_TARGET: Final = 8 * 1024 * 1024
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes asked for in one fetch."""
-
-SAMPLE_BYTES: Final = 64 * 1024
-"""Bytes asked for to see how large records are; a frame comes whole, however large it is."""
-
-RECORD_BYTES: Final = 1024 * 1024
-"""A record that nobody knows is taken to have so many: what NATS lets pass by default."""
 
 _TIMEOUT_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.1
@@ -108,6 +103,7 @@ class LogReading:
         self._retry_timeout_s = retry_timeout_s
         self._clock = clock
         self._random = random.Random()  # noqa: S311 - jitter
+        self._is_narrowed = False  # to records of its subject
 
     def __enter__(self) -> Self:
         """Nothing is connected yet."""
@@ -145,10 +141,7 @@ class LogReading:
         self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
     ) -> LogState:
         """`state` without the patience."""
-        try:
-            return self._state(streams, may_be_gone=may_be_gone)
-        except UnavailableError as error:
-            raise LogUnavailableError(str(error)) from None
+        return self._asked(lambda: self._state(streams, may_be_gone=may_be_gone), patiently=False)
 
     def at_times(
         self, times: Times, readable: Mapping[StreamPartition, Readable]
@@ -202,32 +195,42 @@ class LogReading:
         if held:
             yield _together(held)
 
-    def bytes_of_offset(self, span: Span, *, subject: str | None = None) -> int:
-        """How many bytes of memory an offset of a span takes, on the average and rounded up.
+    def bytes_of_offset(
+        self, span: Span, offset: int, *, subject: str | None, patiently: bool
+    ) -> tuple[int | None, int]:
+        """How many bytes of memory an offset takes there, on the average and rounded up.
 
-        It is that of the records where the span begins or of those where it ends, if that is more;
-        `RECORD_BYTES` where neither can be read now, about which whoever reads the span says more.
+        It is None where nothing can be read, about which whoever reads the span says more.
 
         Args:
-            span: Not empty.
-            subject: Of the records that are read; others take nothing.
-        """
-        ends = (span.start, span.end - 1)
-        found = (self._bytes_of_offset_at(span, offset, subject) for offset in ends)
-        return max((size for size in found if size is not None), default=RECORD_BYTES)
+            span: That it is of.
+            offset: Where to look.
+            subject: Of the records that are read. Others count as well, if they may be read: where
+                none matches here, many may further on.
+            patiently: Whether logd is waited for if need be.
 
-    def _bytes_of_offset_at(self, span: Span, offset: int, subject: str | None) -> int | None:
+        Returns:
+            That, and the offset behind those that were looked at.
+
+        Raises:
+            LogUnavailableError: logd is away, or has no time for this reader; or it stayed so.
+        """
         try:
-            fetched = self._fetch(span, offset, None, subject, bytes_max=SAMPLE_BYTES)
-            bodies = (decode_body(body, where=span.stream) for _, body in fetched.frames)
-            size = sum(int(body.nbytes) for body in bodies)
-        except (UnavailableError, DataLossError, LogRefusedError, CorruptError) as error:
+            return self._asked(lambda: self._sample(span, offset, subject), patiently=patiently)
+        except (DataLossError, LogRefusedError, CorruptError) as error:
             warn(f"how large records are at {span.stream}/{span.partition} {offset}: {error}")
-            return None
-        headers = [header for header, _ in fetched.frames]
-        begin = min([offset, *(header.base_offset for header in headers)])
-        end = max([fetched.next_offset, *(header.next_offset for header in headers)])
-        return -(-size // (end - begin))
+            return None, offset + 1
+
+    def _sample(self, span: Span, offset: int, subject: str | None) -> tuple[int, int]:
+        only = subject if self._is_narrowed else None
+        try:
+            fetched = self._fetch(span, offset, None, only, bytes_max=SAMPLE_BYTES)
+        except NotPermittedError:
+            if only == subject:
+                raise
+            self._is_narrowed = True  # asked again it would be one more refusal that logd notes
+            fetched = self._fetch(span, offset, None, subject, bytes_max=SAMPLE_BYTES)
+        return size_in(fetched, offset)
 
     def _slices(
         self, span: Span, *, fail_on_data_loss: bool, subject: str | None
@@ -292,7 +295,7 @@ class LogReading:
             fetched = self._client.ask(call)
         except RefusedError as error:
             if passes(error) or error.code in NOT_LET_IN:
-                raise UnavailableError(str(error)) from None
+                raise not_now(error) from None
             raise loss_or_refusal(span, offset, error) from None
         if span.incarnation and fetched.incarnation != span.incarnation:
             raise DataLossError(f"stream {span.stream!r} was deleted and made again")
@@ -354,6 +357,14 @@ class LogReading:
             if error.code not in NOT_LET_IN:
                 raise
             raise UnavailableError(str(error)) from None
+
+    def _asked(self, call: Callable[[], Value], *, patiently: bool) -> Value:
+        if patiently:
+            return self._patiently(call)
+        try:
+            return call()
+        except UnavailableError as error:
+            raise LogUnavailableError(str(error)) from None
 
     def _patiently(self, call: Callable[[], Value]) -> Value:
         deadline_ns = self._clock.monotonic_ns() + int(self._retry_timeout_s * 1e9)

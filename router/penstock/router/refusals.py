@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from penstock.logd.errors import RefusedError
+from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.router.core.offsets import Span
 from penstock.router.errors import DataLossError, LogRefusedError
 
@@ -17,6 +17,17 @@ NOT_LET_IN: Final = frozenset(
     }
 )
 """Refusals of this reader, which say nothing of the records."""
+
+
+class NotPermittedError(UnavailableError):
+    """This reader may not read that, or not until it is permitted to."""
+
+
+def not_now(error: RefusedError) -> UnavailableError:
+    """A refusal that may not be one later."""
+    if error.code == "PERMISSION_DENIED":
+        return NotPermittedError(str(error))
+    return UnavailableError(str(error))
 
 
 def loss_or_refusal(

@@ -40,7 +40,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
-from penstock.router.batch_sizes import BatchSizes
+from penstock.router.batch_sizes import TASK_BYTES, BatchSizes
 from penstock.router.carried import CARRIED
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.core.admission import Admission
@@ -121,10 +121,12 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
             state = log.state(options.subscription)
             first = _resolved(log, options.starting, state.readable, missing=EARLIEST)
             last = _resolved(log, options.ending, state.readable, missing=LATEST)
-        if options.starting != EARLIEST and options.ending != LATEST:  # both are what was asked for
-            _check_order(first, last)
-        spans = spans_between(Offsets(first, state.incarnations), Offsets(last, state.incarnations))
-        return _plan(spans, state.readable, options)
+            if options.starting != EARLIEST and options.ending != LATEST:  # both were asked for
+                _check_order(first, last)
+            lives = state.incarnations
+            spans = spans_between(Offsets(first, lives), Offsets(last, lives))
+            sizes = BatchSizes(None, options.task_bytes, _subject(options, self._shape))
+            return _plan(spans, state.readable, options, sizes, log)
 
     @override
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
@@ -161,7 +163,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._target: Mapping[StreamPartition, int] | None = None
         self._seen: LogState | None = None
         self._unreachable_since_ns: int | None = None
-        self._sizes = BatchSizes(options.bytes_max, options.subject or subject_of(shape.only))
+        task_bytes = None if options.bytes_max is None else TASK_BYTES
+        self._sizes = BatchSizes(options.bytes_max, task_bytes, _subject(options, shape))
 
     @override
     def __getstate__(self) -> dict[str, Any]:
@@ -185,9 +188,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     @override
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        state = self._state_or_nothing()
-        if state is None:
+        asked_ns = self._clock.monotonic_ns()
+        try:
+            end = self._latest(start, limit)
+        except LogUnavailableError:
+            since_ns = self._unreachable_since_ns = self._unreachable_since_ns or asked_ns
+            late = asked_ns - since_ns > self._options.retry_timeout_s * 1e9
+            if late or self._target is not None:  # nothing new would be the end of the query
+                raise
             return start
+        self._unreachable_since_ns = None
+        return end
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        state = self._state_of_trigger()
         known = offsets_from_json(start)
         self._check_streams(known, state)
         first = self._still_there(known, state)
@@ -204,10 +218,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         if isinstance(limit, ReadMaxRows) and limit.max_rows > 0:
             last = admit(first, last, limit.max_rows)
         if not isinstance(limit, ReadAllAvailable):
-            last = self._sizes.cut(self._log, first, last)
+            patiently = self._target is not None
+            last = self._sizes.cut(self._log, first, last, patiently=patiently)
         end = with_streams_not_read(Offsets(last, state.incarnations, state.epochs), known)
         if (end.next, end.incarnations) == (known.next, known.incarnations):
             return start  # though leaders may have changed
+        self._admission.begun(self._clock.monotonic_ns())
         return end.to_json()
 
     @override
@@ -238,9 +254,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         first = Offsets(self._first(known, state), known.incarnations, known.epochs)
         if not self._options.fail_on_data_loss:
             first = forgiven(first, last)
-        planned = _plan(spans_between(first, last), state.readable, self._options)
-        spans = self._sizes.divide(self._log, [it.span for it in planned])
-        return [LogPartition(span) for span in spans]
+        spans = spans_between(first, last)
+        return _plan(spans, state.readable, self._options, self._sizes, self._log)
 
     @override
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
@@ -289,23 +304,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def _state(self) -> LogState:
         return self._log.state(self._options.subscription, may_be_gone=self._may_be_gone)
 
-    def _state_or_nothing(self) -> LogState | None:
-        now_ns = self._clock.monotonic_ns()
-        try:
-            if self._target is None:
-                subscription, may_be_gone = self._options.subscription, self._may_be_gone
-                state = self._log.state_now(subscription, may_be_gone=may_be_gone)
-            else:  # nothing new would be the end of the query
-                state = self._state()
-        except LogUnavailableError:
-            since_ns = self._unreachable_since_ns = self._unreachable_since_ns or now_ns
-            late = now_ns - since_ns > self._options.retry_timeout_s * 1e9
-            if late or self._target is not None:
-                raise
-            return None
-        self._unreachable_since_ns = None
-        self._seen = state
-        return state
+    def _state_of_trigger(self) -> LogState:
+        ask = self._log.state_now if self._target is None else self._log.state
+        self._seen = ask(self._options.subscription, may_be_gone=self._may_be_gone)
+        return self._seen
 
 
 def row_type(*, include_headers: bool) -> StructType:
@@ -348,7 +350,11 @@ def _check_order(first: Mapping[StreamPartition, int], last: Mapping[StreamParti
 
 
 def _plan(
-    spans: list[Span], readable: Mapping[StreamPartition, Readable], options: SourceOptions
+    spans: list[Span],
+    readable: Mapping[StreamPartition, Readable],
+    options: SourceOptions,
+    sizes: BatchSizes,
+    log: LogReading,
 ) -> list[LogPartition]:
     if options.fail_on_data_loss:
         check_readable(spans, readable)
@@ -357,7 +363,12 @@ def _plan(
         if kept != spans:
             warn(f"going on without lost records: {spans} -> {kept}")
         spans = kept
-    return [LogPartition(span) for span in split(spans, options.partitions_min)]
+    pieces = split(sizes.divide(log, spans), options.partitions_min)
+    return [LogPartition(span) for span in pieces]
+
+
+def _subject(options: SourceOptions, shape: Shape) -> str | None:
+    return options.subject or subject_of(shape.only)
 
 
 def _read(
@@ -366,7 +377,7 @@ def _read(
     if partition.value is None:  # Spark's stand-in where there is nothing to read
         return
     shaper = Shaper(shape)
-    subject = options.subject or subject_of(shape.only)
+    subject = _subject(options, shape)
     with options.reading(SystemClock()) as log:
         for rows in log.rows(
             partition.span, subject=subject, fail_on_data_loss=options.fail_on_data_loss

@@ -27,6 +27,8 @@ class FakeLog:
         self.partitions = 1
         self.epoch = 1
         self.sizes: dict[str, int] = {}
+        self.looked_at: list[tuple[str, int, int]] = []
+        self.answers: int | None = None
 
     def state_now(
         self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
@@ -45,10 +47,17 @@ class FakeLog:
             dict.fromkeys(parts, self.written or self.readable.end),
         )
 
-    def bytes_of_offset(self, span: Span, *, subject: str | None) -> int:
-        """Each stream's own."""
+    def bytes_of_offset(
+        self, span: Span, offset: int, *, subject: str | None, patiently: bool
+    ) -> tuple[int, int]:
+        """Each stream's own; after so many `answers` none for somebody who does not wait."""
         assert self.sizes, "nobody need ask"
-        return self.sizes[span.stream]
+        self.looked_at.append((span.stream, span.partition, offset))
+        if self.answers is not None:
+            if not patiently and not self.answers:
+                raise LogUnavailableError("QUOTA_EXCEEDED")
+            self.answers -= 1
+        return self.sizes[span.stream], offset + 1
 
     state = state_now
 

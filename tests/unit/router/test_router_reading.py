@@ -22,7 +22,7 @@ from penstock.router.errors import (
     LogRefusedError,
     LogUnavailableError,
 )
-from penstock.router.reading import RECORD_BYTES, LogReading, LogState
+from penstock.router.reading import LogReading, LogState
 
 Frame = tuple[FrameHeader, memoryview]
 
@@ -304,33 +304,68 @@ def frame_of(base: int, count: int, size: int) -> Frame:
     return replace(header, body_length=len(body), body_crc=crc32c(body)), memoryview(body)
 
 
-def test_how_large_records_are_is_told_by_those_at_both_ends_in_memory() -> None:
-    small, large = frame_of(0, 50, 10), frame_of(50, 50, 5000)
-    assert 10 <= reading(ScriptedClient([small])).bytes_of_offset(Span("s", 0, 0, 50)) < 200
-    for frames in ([small, large], [large, small]):
-        log = reading(OnlyFirst(frames))
-        assert 5000 <= log.bytes_of_offset(Span("s", 0, 0, 100)) < 6000
-
-
 class OnlyFirst(ScriptedClient):
-    """Answers with the frame that holds the offset."""
+    """Answers with the frame that holds the offset; of subject `t` alone where it is narrow."""
+
+    is_narrow = False
 
     @override
     def ask(self, call: Call[Fetched]) -> Fetched:
         found = super().ask(call)
+        if self.is_narrow and call.request.get("subject") != "t":
+            raise RefusedError("PERMISSION_DENIED", "no")
         return replace(found, frames=found.frames[:1], next_offset=found.frames[0][0].next_offset)
 
 
-def test_records_that_a_subject_leaves_out_take_nothing() -> None:
-    client = ScriptedClient([frame_of(0, 10, 1000), compacted(10, 90, [])])
-    size = reading(client).bytes_of_offset(Span("s", 0, 0, 5), subject="t")
-    assert 100 <= size < 200
-    assert client.asked[0]["subject"] == "t"
+def size_at(
+    log: LogReading, offset: int, *, subject: str | None = None, patiently: bool = False
+) -> tuple[int, int]:
+    """0 for None."""
+    span = Span("s", 0, 0, 100)
+    size, looked = log.bytes_of_offset(span, offset, subject=subject, patiently=patiently)
+    return size or 0, looked
 
 
-def test_what_cannot_be_read_now_is_taken_to_be_large() -> None:
+def test_how_large_records_are_is_told_in_memory_and_as_far_as_was_looked() -> None:
+    log = reading(OnlyFirst([frame_of(0, 50, 10), frame_of(50, 50, 5000)]))
+    (small, to_small), (large, to_large) = size_at(log, 20), size_at(log, 99)
+    assert (to_small, to_large) == (50, 100)
+    assert 10 <= small < 200
+    assert 5000 <= large < 6000
+
+
+def test_where_no_subject_matches_the_others_tell_how_large_records_are() -> None:
+    """What matches may lie further on."""
+    client = OnlyFirst([frame_of(0, 10, 1000)])
+    assert size_at(reading(client), 0, subject="none.here")[0] >= 1000
+    assert [asked.get("subject") for asked in client.asked] == [None]
+
+
+def test_who_may_read_a_subject_alone_asks_for_others_once() -> None:
+    client = OnlyFirst([frame_of(0, 10, 1000)])
+    client.is_narrow = True
+    log = reading(client)
+    for _ in range(2):
+        assert size_at(log, 0, subject="t")[0] >= 1000
+    assert [asked.get("subject") for asked in client.asked] == [None, "t", "t"]
+    with pytest.raises(LogUnavailableError, match="no"):
+        size_at(reading(client), 0)
+
+
+@pytest.mark.parametrize("code", ["OUT_OF_RANGE", "CORRUPT", "INTERNAL"])
+def test_of_what_cannot_be_read_no_size_is_told(code: str) -> None:
     client = ScriptedClient([frame_of(0, 10, 1000)])
-    client.refusals = [RefusedError("OUT_OF_RANGE", "gone"), RefusedError("UNAVAILABLE", "no")]
-    assert reading(client).bytes_of_offset(Span("s", 0, 0, 5)) == RECORD_BYTES
-    client.refusals = [RefusedError("OUT_OF_RANGE", "gone")]
-    assert reading(client).bytes_of_offset(Span("s", 0, 0, 5)) < 1200
+    client.refusals = [RefusedError(code, "no")]
+    assert size_at(reading(client), 4) == (0, 5)
+
+
+@pytest.mark.parametrize("code", ["QUOTA_EXCEEDED", "TOO_MANY_REQUESTS", "UNAVAILABLE"])
+def test_who_is_put_off_takes_no_size_for_granted(code: str) -> None:
+    client = ScriptedClient([frame_of(0, 10, 1000)])
+    client.refusals = [RefusedError(code, "no")]
+    with pytest.raises(LogUnavailableError):
+        size_at(reading(client), 0)
+    log = LogReading("h:1", retry_timeout_s=5.0, clock=SystemClock())
+    log._client = client  # type: ignore[assignment]
+    client.refusals = [RefusedError(code, "no")] * 2
+    assert 1000 <= size_at(log, 0, patiently=True)[0] < 1200

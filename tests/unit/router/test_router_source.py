@@ -136,7 +136,7 @@ def test_a_batch_ends_at_its_bytes_and_a_record_that_is_larger_passes() -> None:
     assert reader.latestOffset(both(995, 990), limit) == both(998, 996)
     assert reader.latestOffset(both(0, 990), ReadMaxRows(20)) == both(9, 991)
     log.sizes = {"logs": 3 * MIB, "traces": 1}
-    assert reader.latestOffset(both(0, 1000), limit) == both(1, 1000)
+    assert reader.latestOffset(both(1, 1000), limit) == both(2, 1000)
     assert reader.latestOffset(both(0, 0), ReadAllAvailable()) == both(1000, 1000)  # Trigger.Once
 
 
@@ -161,8 +161,8 @@ def test_what_is_known_of_sizes_is_of_the_batch_that_is_planned() -> None:
     assert reader.latestOffset(at(0), ReadMaxRows(1000)) == at(1000)
     log.sizes = {"logs": MIB}
     assert len(reader.partitions(at(0), at(1000))) == 1
-    assert reader.latestOffset(at(0), ReadMaxRows(1000)) == at(64)
-    assert len(reader.partitions(at(0), at(64))) == 8
+    assert reader.latestOffset(at(1), ReadMaxRows(1000)) == at(65)
+    assert len(reader.partitions(at(1), at(65))) == 8
 
 
 def test_nobody_asks_how_large_records_are_where_any_would_fit() -> None:

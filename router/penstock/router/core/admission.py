@@ -17,7 +17,7 @@ class Admission:
     _last_ns: int | None = None
 
     def admits(self, waiting: int, now_ns: int) -> bool:
-        """Whether a batch of what waits may begin; if so, that is noted.
+        """Whether a batch of what waits may begin.
 
         Args:
             waiting: Records that the log has and the query has not.
@@ -26,8 +26,8 @@ class Admission:
         if self.rows_min is None:
             return True
         late = self._last_ns is None or now_ns - self._last_ns >= self.delay_ns
-        if waiting < self.rows_min and not late:
-            return False
-        if waiting:
-            self._last_ns = now_ns
-        return True
+        return late or waiting >= self.rows_min
+
+    def begun(self, now_ns: int) -> None:
+        """A batch began."""
+        self._last_ns = now_ns

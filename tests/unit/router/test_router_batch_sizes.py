@@ -1,0 +1,132 @@
+"""Batches of bounded bytes while logd answers late, in part or not at all."""
+
+from contextlib import nullcontext
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from typing_extensions import override
+
+from penstock.router.batch_sizes import BatchSizes
+from penstock.router.core.offsets import Readable, Span
+from penstock.router.errors import LogUnavailableError
+from penstock.router.options import SourceOptions, parse_options
+from penstock.router.record_sizes import RECORD_BYTES
+from penstock.router.shaping import Shape
+from penstock.router.source import LogBatchReader, LogPartition
+from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, stream_reader
+
+MIB = 1024 * 1024
+ROWS = ReadMaxRows(50_000)
+
+
+def put_off(answers: int, partitions: int = 1) -> FakeLog:
+    """Records of 100 bytes; it tells no more than some sizes now."""
+    log = FakeLog(Readable(0, 1000))
+    log.sizes, log.answers, log.partitions = {"logs": 100}, answers, partitions
+    return log
+
+
+def test_under_a_quota_nothing_is_new_until_it_is_known_how_large_records_are() -> None:
+    log = put_off(0)
+    reader = stream_reader(log, maxBytesPerTrigger=str(32 * MIB), retryTimeoutSeconds="60")
+    assert reader.latestOffset(at(0), ROWS) == at(0)
+    log.answers = None
+    assert reader.latestOffset(at(0), ROWS) == at(1000)
+    log.answers = 0
+    reader._clock.sleep(100)
+    log.readable = Readable(0, 2000)
+    assert reader.latestOffset(at(1000), ROWS) == at(1000)
+    reader._clock.sleep(61)
+    with pytest.raises(LogUnavailableError, match="QUOTA_EXCEEDED"):
+        reader.latestOffset(at(1000), ROWS)
+
+
+def test_the_first_partition_that_is_silent_ends_the_question() -> None:
+    log = put_off(3, partitions=16)
+    reader = stream_reader(log, maxBytesPerTrigger=str(32 * MIB))
+    assert reader.latestOffset(at(0), ROWS) == at(0)
+    assert log.looked_at == [("logs", 0, 0), ("logs", 0, 999), ("logs", 1, 0), ("logs", 1, 999)]
+
+
+def test_what_logd_told_of_a_batch_is_not_asked_again() -> None:
+    """Else a quota that has room for one answer at a time would never let a batch through."""
+    log = put_off(1, partitions=2)
+    reader = stream_reader(log, maxBytesPerTrigger=str(32 * MIB))
+    for _ in range(3):
+        log.answers = 1
+        assert reader.latestOffset(at(0), ROWS) == at(0)
+    log.answers = 1
+    assert reader.latestOffset(at(0), ROWS) != at(0)
+    first, *others = [("logs", 0, 0), ("logs", 0, 999), ("logs", 1, 0), ("logs", 1, 999)]
+    assert log.looked_at == [first, *(one for one in others for _ in range(2))], "once in vain"
+
+
+def test_available_now_waits_for_how_large_records_are() -> None:
+    log = put_off(0)
+    reader = stream_reader(log, maxBytesPerTrigger=str(32 * MIB))
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(at(0), ROWS) == at(1000)
+    assert reader.latestOffset(at(0), ReadAllAvailable()) == at(1000)
+
+
+def test_a_batch_of_an_earlier_process_waits_likewise_and_is_not_read_in_crumbs() -> None:
+    log = put_off(0)
+    reader = stream_reader(log, maxBytesPerTrigger=str(32 * MIB))
+    assert len(reader.partitions(at(0), at(1000))) == 1
+
+
+def test_a_batch_that_was_put_off_does_not_wait_for_more_records() -> None:
+    log = put_off(0)
+    options = {"maxBytesPerTrigger": str(MIB), "minOffsetsPerTrigger": "2000"}
+    reader = stream_reader(log, maxTriggerDelay="5m", **options)
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset(at(0), limit) == at(0)
+    log.answers = None
+    assert reader.latestOffset(at(0), limit) == at(1000)
+
+
+@pytest.mark.parametrize(("end", "asked"), [(5, 1), (6, 1), (7, 2)])
+def test_nobody_is_asked_for_what_was_looked_at(end: int, asked: int) -> None:
+    class Six(FakeLog):
+        @override
+        def bytes_of_offset(
+            self, span: Span, offset: int, *, subject: str | None, patiently: bool
+        ) -> tuple[int, int]:
+            self.looked_at.append((span.stream, span.partition, offset))
+            return MIB, offset + 6
+
+    log = Six(None)
+    sizes = BatchSizes(MIB, None, None)
+    first, last = {LOGS: 0}, {LOGS: end}
+    assert sizes.cut(log, first, last, patiently=False) == {LOGS: 1}  # type: ignore[arg-type]
+    assert len(log.looked_at) == asked
+
+
+def test_what_cannot_be_read_is_taken_to_be_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FakeLog(None)
+    answers = {0: (None, 1), 99: (100, 100)}
+    monkeypatch.setattr(log, "bytes_of_offset", lambda _, offset, **__: answers[offset])
+    first, last = {LOGS: 0}, {LOGS: 100}
+    sizes = BatchSizes(4 * RECORD_BYTES, None, None)
+    assert sizes.cut(log, first, last, patiently=False) == last  # type: ignore[arg-type]
+    answers[99] = (None, 100)
+    sizes = BatchSizes(4 * RECORD_BYTES, None, None)
+    assert sizes.cut(log, first, last, patiently=False) == {LOGS: 4}  # type: ignore[arg-type]
+
+
+def read_once(log: FakeLog, monkeypatch: pytest.MonkeyPatch, **options: str) -> list[LogPartition]:
+    monkeypatch.setattr(SourceOptions, "reading", lambda *_: nullcontext(log))
+    chosen = parse_options(NEEDED | options, streaming=False)
+    return list(LogBatchReader(chosen, Shape(chosen.view, chosen.view.columns)).partitions())
+
+
+def test_what_is_read_once_is_divided_into_tasks_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a replay does, also of a batch that a job has made."""
+    log = FakeLog(Readable(0, 32))
+    log.sizes = {"logs": MIB}
+    found = [it.span for it in read_once(log, monkeypatch, maxBytesPerTask=str(8 * MIB))]
+    assert [(it.start, it.end) for it in found] == [(0, 8), (8, 16), (16, 24), (24, 32)]
+    log.sizes = {}
+    assert len(read_once(log, monkeypatch)) == 1
