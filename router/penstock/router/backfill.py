@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from penstock.router.batch_sizes import BatchSizes
 from penstock.router.batches import JOURNAL, BatchJournal
 from penstock.router.bounded import BoundedRun, ReplayStoppedError, Report
 from penstock.router.checkpoint import StartingOffsets, committed_offsets
 from penstock.router.core.backfill import (
     Chunk,
+    EndOf,
     Position,
     are_all_since,
     chunks,
@@ -16,15 +18,15 @@ from penstock.router.core.backfill import (
     of_batches_not_known,
     of_this_life,
 )
-from penstock.router.core.offsets import Offsets, Readable, StreamPartition
-from penstock.router.errors import StoppedError
+from penstock.router.core.offsets import Offsets, Readable, StreamPartition, admit
+from penstock.router.errors import LogUnavailableError, StoppedError
 from penstock.router.feed import Feed
-from penstock.router.reading import LogState
+from penstock.router.reading import LogReading, LogState
 from penstock.router.replay_progress import ReplayNote, Unfinished
 from penstock.router.sinks import open_sink
 from penstock.router.sinks.table import sink_kind
 from penstock.router.transforms import Again
-from penstock.service import ConfigError
+from penstock.service import ConfigError, UnavailableError
 
 
 def backfill(
@@ -48,6 +50,7 @@ def backfill(
 
     Raises:
         ConfigError: The log does not hold the range, or there is nothing in it.
+        UnavailableError: logd stayed away before the first batch.
         RunFailedError: Spark or the sink failed; the batches told of are delivered.
         ReplayStoppedError: `run.stop` was set; likewise.
     """
@@ -151,12 +154,33 @@ def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], A
     knows_batches_only = getattr(kind, "knows_batches_only", False)
     if knows_batches_only:
         _check_known(sink, of_batches_not_known(begin, it.last.next, known, begun), known, home)
-    rows_max = run.config.trigger.records_max
-    whole = list(chunks(it.first.next, it.last.next, known, rows_max))
-    # What is delivered from the job's beginning on, `dedupe` judges as it did then.
-    must_be_noted = knows_batches_only and bool(known) and not are_all_since(begun, whole)
-    parts = list(chunks(begin, it.last.next, known, rows_max))
+    with run.reading() as log:
+        end_of = _ends(run, log)
+        parts = list(chunks(begin, it.last.next, known, end_of))
+        must_be_noted = False
+        if knows_batches_only and known:
+            # What is delivered from the job's beginning on, `dedupe` judges as it did then.
+            whole = list(chunks(it.first.next, it.last.next, known, end_of))
+            must_be_noted = not are_all_since(begun, whole)
     return parts, Again(home, must_be_noted=must_be_noted)
+
+
+def _ends(run: BoundedRun, log: LogReading) -> EndOf:
+    """Where batches end that are not known: as the job would make them now."""
+    trigger, readable = run.config.trigger, run.state.readable
+    sizes = BatchSizes(trigger.bytes_max, None, run.config.source.subject)
+
+    def end_of(first: Position, last: Position) -> Position:
+        end = admit(first, last, trigger.records_max)
+        for at, upto in end.items():
+            if first[at] < upto and not readable[at].start <= first[at] < upto <= readable[at].end:
+                return end  # what the log does not hold is refused
+        try:
+            return sizes.cut(log, first, end, patiently=True)
+        except LogUnavailableError as error:
+            raise UnavailableError(f"logd: {error}", fix="start the replay again later") from None
+
+    return end_of
 
 
 def _give_up(note: ReplayNote, sink: str, tell: Report) -> None:

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from penstock.router.batch_sizes import TASK_BYTES
 from penstock.router.checkpoint import JobLock
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
@@ -115,7 +116,11 @@ class BoundedRun:
 
     def _options(self, chunk: Chunk) -> dict[str, str]:
         at = (Offsets(it, self.state.incarnations) for it in (chunk.start, chunk.end))
-        return logd_options(self.config, *at)
+        return logd_options(self.config, *at) | {"maxBytesPerTask": str(TASK_BYTES)}
+
+    def reading(self) -> LogReading:
+        """Of the log, for whoever looks at it beside Spark."""
+        return _reading(self.config, self._clock)
 
     def context(
         self, sink: str, state_dir: Path, *, anew: bool = True, of_letters: bool = False
@@ -322,14 +327,17 @@ def collect(frame: DataFrame) -> pa.Table:
         ) from None
 
 
-def _state(config: JobConfig, clock: Clock) -> LogState:
-    reading = LogReading(
+def _reading(config: JobConfig, clock: Clock) -> LogReading:
+    return LogReading(
         config.logd,
         retry_timeout_s=config.connect_timeout_s,
         clock=clock,
         access=config.source.access(),
     )
-    with reading:
+
+
+def _state(config: JobConfig, clock: Clock) -> LogState:
+    with _reading(config, clock) as reading:
         try:
             return reading.state(tuple(config.streams))
         except LogUnavailableError as error:

@@ -10,13 +10,14 @@ from penstock.router import batches
 from penstock.router.batches import BatchJournal
 from penstock.router.core.backfill import (
     Chunk,
+    EndOf,
     Position,
     chunks,
     known_ends,
     of_batches_not_known,
     of_this_life,
 )
-from penstock.router.core.offsets import Offsets, Readable, StreamPartition
+from penstock.router.core.offsets import Offsets, Readable, StreamPartition, admit
 
 ONE = StreamPartition("logs", 0)
 TWO = StreamPartition("logs", 1)
@@ -26,9 +27,13 @@ def spans(parts: list[Chunk], where: StreamPartition = ONE) -> list[tuple[int, i
     return [(part.start[where], part.end[where]) for part in parts]
 
 
+def end_of(rows_max: int) -> EndOf:
+    return lambda first, last: admit(first, last, rows_max)
+
+
 def cut(first: int, last: int, *ends: int, rows_max: int = 100) -> list[tuple[int, int]]:
     known = known_ends([{ONE: end} for end in ends], {}, [ONE])
-    return spans(list(chunks({ONE: first}, {ONE: last}, known, rows_max)))
+    return spans(list(chunks({ONE: first}, {ONE: last}, known, end_of(rows_max))))
 
 
 def test_without_known_batches_the_range_is_cut() -> None:
@@ -52,7 +57,7 @@ def test_only_the_last_run_from_the_beginning_counts() -> None:
 def test_partitions_are_cut_together() -> None:
     ends = [{ONE: 10, TWO: 5}, {ONE: 10, TWO: 9}, {ONE: 20, TWO: 9}]
     known = known_ends(ends, {}, [ONE, TWO])
-    parts = list(chunks({ONE: 12, TWO: 0}, {ONE: 15, TWO: 0}, known, 100))
+    parts = list(chunks({ONE: 12, TWO: 0}, {ONE: 15, TWO: 0}, known, end_of(100)))
     assert parts == [Chunk({ONE: 10, TWO: 9}, {ONE: 20, TWO: 9})]
 
 
@@ -141,7 +146,7 @@ def test_the_first_batch_comes_whole_where_its_beginning_is_known(tmp_path: Path
 def test_a_stream_that_joined_later_was_begun_where_the_job_began_it() -> None:
     ends: list[Position] = [{ONE: 0}, {ONE: 10}, {ONE: 20, TWO: 530}]
     known = known_ends(ends, {ONE: 0, TWO: 500}, [ONE, TWO])
-    parts = list(chunks({ONE: 20, TWO: 510}, {ONE: 20, TWO: 520}, known, 100))
+    parts = list(chunks({ONE: 20, TWO: 510}, {ONE: 20, TWO: 520}, known, end_of(100)))
     assert parts == [Chunk({ONE: 10, TWO: 500}, {ONE: 20, TWO: 530})]
 
 

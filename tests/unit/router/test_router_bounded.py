@@ -15,7 +15,9 @@ from typing_extensions import override
 from penstock.router import bounded
 from penstock.router.bounded import BoundedRun, bounded_run
 from penstock.router.clock import SystemClock
+from penstock.router.core.backfill import Chunk
 from penstock.router.errors import StoppedError
+from penstock.router.options import parse_options
 from penstock.router.owners import require_its_user
 from penstock.router.reading import LogState
 from penstock.router.session import Session, SparkEndedError
@@ -108,6 +110,11 @@ def run_with(directory: Path, ended: Exception | None) -> BoundedRun:
 
     session: Any = SimpleNamespace(alive=alive)
     return BoundedRun(load(directory), session, LogState({}, {}), None, SystemClock())
+
+
+def test_what_a_run_reads_is_divided_into_tasks(tmp_path: Path) -> None:
+    options = run_with(tmp_path, None)._options(Chunk({}, {}))
+    assert parse_options(options, streaming=False).task_bytes == 8 * 1024 * 1024
 
 
 FAILURES = [EOFError(), ConnectionRefusedError("refused"), Py4JNetworkError("reset")]

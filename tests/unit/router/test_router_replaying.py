@@ -1,5 +1,6 @@
 """What a replay tells a sink, without Spark and a log."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from penstock.router.batches import BatchJournal
 from penstock.router.bounded import ReplayStoppedError
 from penstock.router.checkpoint import StartingOffsets
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition
-from penstock.router.errors import StoppedError
+from penstock.router.errors import LogUnavailableError, StoppedError
 from penstock.router.reading import LogState
 from penstock.router.replay_progress import Progress, ReplayNote
 from penstock.router.sinks import Sink, SinkContext
-from penstock.service import ConfigError
+from penstock.service import ConfigError, UnavailableError
 from tests.unit.router.sink_rows import context
+from tests.unit.router.source_log import FakeLog
 from tests.unit.router.test_router_config import load
 from tests.unit.router.test_router_feed import Notebook
 
@@ -51,7 +53,11 @@ class Run:
         self.stops_before: int | None = None
         self.progress = Progress("batches")
         self.anew: list[bool] = []
+        self.log = FakeLog(Readable(0, 10))
         self._directory = directory
+
+    def reading(self) -> Any:
+        return nullcontext(self.log)
 
     def context(self, sink: str, state_dir: Path, *, anew: bool) -> SinkContext:
         self.anew.append(anew)
@@ -296,3 +302,34 @@ def test_a_batch_of_which_the_log_has_a_part_only_is_told_of(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="the log holds 4 to 9") as told:
         backfill.backfill(run, "lake", {PLACE: 4}, {PLACE: 10}, print)
     assert "begin with --from 6 or later" in told.value.fix
+
+
+@pytest.mark.usefixtures("quiet_sink")
+def test_batches_that_are_not_known_are_bounded_by_their_bytes(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path)
+    run.state = LogState({PLACE: Readable(0, 80)}, {"logs": "5f2c"})
+    run.log.sizes = {"logs": 1024 * 1024}
+    backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 80}, print)
+    assert run.chunks == [(0, 32), (32, 64), (64, 80)]
+    assert run.log.looked_at == [("logs", 0, at) for at in (0, 79, 32, 79)]
+
+
+def test_what_the_log_does_not_hold_is_refused_and_not_looked_at(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path)
+    run.state = LogState({PLACE: Readable(5000, 6000)}, {"logs": "5f2c"})
+    with pytest.raises(ConfigError, match="the log holds 5000 to 5999"):
+        backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 6000}, print)
+
+
+def test_a_replay_does_not_begin_without_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> int:
+        raise LogUnavailableError("no node answers")
+
+    run: Any = Run(tmp_path)
+    run.state = LogState({PLACE: Readable(0, 80)}, {"logs": "5f2c"})
+    monkeypatch.setattr(run.log, "bytes_of_offset", away)
+    with pytest.raises(UnavailableError, match="logd: no node answers"):
+        backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 80}, print)
+    assert ReplayNote(tmp_path / "checkpoint" / "lake").load() is None

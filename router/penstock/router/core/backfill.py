@@ -1,12 +1,15 @@
 """Cutting a range of the log into the batches that a sink got, so that it knows them again."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from penstock.router.core.offsets import Offsets, Readable, StreamPartition, admit
+from penstock.router.core.offsets import Offsets, Readable, StreamPartition
 
 Position = Mapping[StreamPartition, int]
+
+EndOf = Callable[[Position, Position], Position]
+"""Where a batch ends that begins at the one and ends at the other at most, which lies behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,30 +21,29 @@ class Chunk:
 
 
 def chunks(
-    first: Position, last: Position, known: Sequence[Position], rows_max: int
+    first: Position, last: Position, known: Sequence[Position], end_of: EndOf
 ) -> Iterator[Chunk]:
     """Cut `first` to `last`.
 
     Where the sink's batches are known, those that touch the range come whole, even where they reach
-    beyond it: a part of a batch would be another batch to the destination. The rest is cut to about
-    `rows_max` records.
+    beyond it: a part of a batch would be another batch to the destination. The rest is cut anew.
 
     Args:
         first: Where the range begins, of every partition.
         last: Where it ends.
         known: As `known_ends` has them.
-        rows_max: Records of a chunk whose batch is not known.
+        end_of: Where chunks end whose batches are not known.
     """
     if not known:
-        yield from _cut(first, last, rows_max)
+        yield from _cut(first, last, end_of)
         return
-    yield from _cut(first, _lower(last, known[0]), rows_max)
+    yield from _cut(first, _lower(last, known[0]), end_of)
     before = known[0]
     for end in known[1:]:
         if _touches(first, last, before, end):
             yield Chunk(before, end)
         before = end
-    yield from _cut(_higher(first, before), last, rows_max)
+    yield from _cut(_higher(first, before), last, end_of)
 
 
 def are_all_since(begun: Position, parts: Sequence[Chunk]) -> bool:
@@ -103,11 +105,11 @@ def known_ends(
     return found
 
 
-def _cut(first: Position, last: Position, rows_max: int) -> Iterator[Chunk]:
-    at = dict(first)
+def _cut(first: Position, last: Position, end_of: EndOf) -> Iterator[Chunk]:
+    at = first
     goal = _higher(first, last)
     while at != goal:
-        end = admit(at, goal, rows_max)
+        end = end_of(at, goal)
         yield Chunk(at, end)
         at = end
 
