@@ -3,12 +3,8 @@
 import os
 from collections import deque
 from pathlib import Path
-from typing import Final
 
 from penstock.router.durable import write_whole
-
-BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of a file, about; lines beyond make room as those beyond its number of lines do."""
 
 
 class KeptLines:
@@ -17,10 +13,10 @@ class KeptLines:
     Args:
         path: Its name.
         lines_max: Lines that are kept; the older ones make room, half of them at a time.
-        bytes_max: Likewise.
+        bytes_max: Likewise, about; None: they may be of any size.
     """
 
-    def __init__(self, path: Path, *, lines_max: int, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(self, path: Path, *, lines_max: int, bytes_max: int | None = None) -> None:
         self._path = path
         self._lines_max = lines_max
         self._bytes_max = bytes_max
@@ -31,7 +27,7 @@ class KeptLines:
 
     def add(self, line: str) -> None:
         """Add one that has no line break in it."""
-        if self.count >= self._lines_max or (self.count and self._size() >= self._bytes_max):
+        if self.count >= self._lines_max or (self.count and self._is_large()):
             kept = self.load()[self.count // 2 :]
             write_whole(self._path, "".join(f"{it}\n" for it in kept).encode())
             self.count = len(kept)
@@ -50,8 +46,8 @@ class KeptLines:
         with self._path.open(errors="replace") as file:
             return [line.rstrip("\n") for line in deque(file, maxlen=self._lines_max)]
 
-    def _size(self) -> int:
-        return self._path.stat().st_size
+    def _is_large(self) -> bool:
+        return self._bytes_max is not None and self._path.stat().st_size >= self._bytes_max
 
     def _ends_whole(self) -> bool:
         with self._path.open("rb") as file:

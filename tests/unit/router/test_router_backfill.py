@@ -1,5 +1,6 @@
 """Which batches a replay makes, and the journal it knows them from."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from penstock.router.core.backfill import (
     of_this_life,
 )
 from penstock.router.core.offsets import Offsets, Readable, StreamPartition, admit
+from penstock.router.kept_lines import KeptLines
 
 ONE = StreamPartition("logs", 0)
 TWO = StreamPartition("logs", 1)
@@ -128,6 +130,16 @@ def test_the_journal_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     kept = [end.next[ONE] for end in journal.ends()]
     assert kept == list(range(kept[0], 25))
     assert 5 <= len(kept) <= 10
+
+
+def test_the_journal_keeps_its_batches_of_whatever_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = BatchJournal(tmp_path)
+    journal.note(Offsets({ONE: 1}))
+    os.truncate(tmp_path / "batches.ndjson", 200 * 1024 * 1024)
+    monkeypatch.setattr(KeptLines, "load", lambda _: pytest.fail("the older half is cut off"))
+    journal.note(Offsets({ONE: 2}))
 
 
 def test_the_first_batch_comes_whole_where_its_beginning_is_known(tmp_path: Path) -> None:
