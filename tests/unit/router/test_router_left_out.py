@@ -1,5 +1,6 @@
 """A replay leaves out what `dedupe` left out at the first time, though it begins in the middle."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from penstock.router.checkpoint import StartingOffsets
 from penstock.router.core.offsets import Offsets, StreamPartition
 from penstock.router.feed import ROUTE_COLUMN, Feed
 from penstock.router.kept_lines import KeptLines
-from penstock.router.transforms import Again, Chain
+from penstock.router.transforms import Again, Chain, left_out
 from penstock.router.transforms.left_out import LeftOut, _Judged
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context
@@ -111,6 +112,16 @@ def test_the_lines_that_are_kept_are_bounded_by_their_size_as_well(tmp_path: Pat
     kept = lines.load()
     assert kept == [f"{number:09d}" for number in range(40 - len(kept), 40)]
     assert 5 <= len(kept) <= 11
+
+
+def test_the_notes_are_bounded_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left_out, "BYTES_MAX", 200)
+    notes = LeftOut(tmp_path, LIFE)
+    for offset in range(30):
+        notes.note(rows(offset, "a"), [False])
+    kept = (tmp_path / "left_out.ndjson").read_text().splitlines()
+    assert 2 <= len(kept) <= 7
+    assert json.loads(kept[-1])[0][3:] == [29, 29, [29, 29]]
 
 
 def test_a_feed_notes_what_it_leaves_out_and_one_that_delivers_again_knows_it(
