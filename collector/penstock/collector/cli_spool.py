@@ -190,7 +190,8 @@ def _frames(
 ) -> Iterator[tuple[FrameHeader, bytes]]:
     _name_others(directory)
     with opened(directory) as log:
-        for header, body in undamaged(log.frames, max(start or 0, log.start_offset)):
+        begin = max(start or 0, log.start_offset)
+        for header, body in undamaged(log.frames, begin, salvage=True):
             if end is not None and header.base_offset >= end:
                 return
             yield header, body

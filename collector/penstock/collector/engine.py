@@ -222,7 +222,7 @@ class Engine:
         """Put into the spool what a replay had marked when the process was killed."""
         try:
             await self.replayer.finish()
-        except (SpoolFullError, SpoolFailedError) as error:
+        except (SpoolFullError, SpoolFailedError, OSError) as error:
             self._log.warning("a replay is not finished; the next one goes on", error=str(error))
 
     async def _quarantine_batch(self, effect: Quarantine) -> None:

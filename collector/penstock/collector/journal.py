@@ -285,11 +285,21 @@ class Read(Protocol[_T_co]):
         ...
 
 
-def undamaged(read: Read[_T], offset: int) -> Iterator[_T]:
-    """What can be read from an offset on, so that damage costs only the entries it lies in."""
+def undamaged(read: Read[_T], offset: int, *, salvage: bool = False) -> Iterator[_T]:
+    """What can be read from an offset on, so that damage costs only the entries it lies in.
+
+    Args:
+        read: Of the log.
+        offset: The first one wanted.
+        salvage: What the disk does not give now is passed over, too; for who only looks, or asks
+            again later. Who acts on what is missing must not.
+
+    Raises:
+        OSError: The disk does not give something.
+    """
     while True:
         try:
-            yield from read(offset, salvage=True)
+            yield from read(offset, salvage=salvage)
         except CorruptFrameError as error:
             if error.next_offset <= offset:
                 raise

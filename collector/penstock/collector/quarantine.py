@@ -81,7 +81,7 @@ class Quarantine:
         firsts = {self._producer(*names): sequence for names, sequence in begins.items()}
         self._known = {
             (header.producer_id, header.producer_sequence)
-            for header in undamaged(log.headers, log.start_offset)
+            for header in undamaged(log.headers, log.start_offset, salvage=True)
             if header.producer_sequence >= firsts.get(header.producer_id, 0)
         }
 
@@ -188,13 +188,23 @@ class Mark:
     replays: int
 
 
-def read_quarantine(log: CommitLog, offset: int | None = None) -> Iterator[Kept | Mark]:
+def read_quarantine(
+    log: CommitLog, offset: int | None = None, *, salvage: bool = False
+) -> Iterator[Kept | Mark]:
     """Everything in a quarantine from an offset on, oldest first; what is damaged is left out.
 
     What is whole and no entry of a quarantine is kept as it is, with that as the reason.
+
+    Args:
+        log: The quarantine's.
+        offset: Where to begin; without it, at its start.
+        salvage: What the disk does not give now is left out, too.
+
+    Raises:
+        OSError: The disk does not give something.
     """
     start = log.start_offset if offset is None else offset
-    for header, body in undamaged(log.frames, start):
+    for header, body in undamaged(log.frames, start, salvage=salvage):
         try:
             entry = read_entry(header, body)
         except UndecodableError as error:
@@ -204,9 +214,10 @@ def read_quarantine(log: CommitLog, offset: int | None = None) -> Iterator[Kept 
 
 
 def kept_in(log: CommitLog) -> Iterator[tuple[Kept, bool]]:
-    """Every refusal in a quarantine, oldest first, and whether it was put back."""
-    marked = {entry.replays for entry in read_quarantine(log) if isinstance(entry, Mark)}
-    for entry in read_quarantine(log):
+    """Every refusal in a quarantine that can be read, oldest first, and whether it was put back."""
+    found = read_quarantine(log, salvage=True)
+    marked = {entry.replays for entry in found if isinstance(entry, Mark)}
+    for entry in read_quarantine(log, salvage=True):
         if isinstance(entry, Kept):
             yield entry, entry.offset in marked
 

@@ -255,7 +255,8 @@ class Reader:
     def _frames(self, begin: int, position: int) -> Iterator[tuple[FrameHeader, bytes]]:
         """From `begin` on; damage before `position` was named when that was read."""
         frames = self._spool.journal.frames
-        read = takewhile(lambda frame: frame[0].base_offset < position, undamaged(frames, begin))
+        found = undamaged(frames, begin, salvage=True)
+        read = takewhile(lambda frame: frame[0].base_offset < position, found)
         return chain(read, frames(max(begin, position), salvage=True))
 
     def _must_keep(self, offset: int, kind: Kind) -> bool:

@@ -3,6 +3,9 @@
 A mark is made durable in the quarantine first. Its offset is then the sequence under which the
 record goes into the spool, from a sender of its own. After a crash between the two, what was marked
 and is not known to the spool is put in from there: nothing is lost, and nothing comes twice.
+
+What the disk does not give now ends a replay, as it may give it later: only what is known to be
+damaged is passed over.
 """
 
 import asyncio
@@ -61,7 +64,7 @@ class Outcome:
         replayed: Records put back into the spool.
         before: Records that were put back before, and were left.
         unknown: Records that an earlier version kept without saying how they can be read.
-        stopped: Why not all were put back; empty when all were.
+        stopped: Why not all were put back, or not all could be looked at; else empty.
     """
 
     replayed: int = 0
@@ -104,10 +107,9 @@ class Replayer:
                 for first in range(0, len(found), REPLAY_RECORDS_MAX):
                     marks = await self._mark(found[first : first + REPLAY_RECORDS_MAX])
                     await self._put(marks, outcome)
-            except (SpoolFullError, SpoolFailedError) as error:
-                outcome.stopped = str(error)
-            else:
                 await self._give_back()
+            except (SpoolFullError, SpoolFailedError, OSError) as error:
+                outcome.stopped = str(error)
             return outcome
 
     async def kept(self) -> AsyncIterator[tuple[Kept, bool]]:
@@ -123,6 +125,7 @@ class Replayer:
         Raises:
             SpoolFullError: Not all could be; the next replay goes on.
             SpoolFailedError: Likewise.
+            OSError: Likewise; the disk does not give something.
         """
         async with self._running:
             self._learn()
@@ -187,7 +190,7 @@ class Replayer:
                 if isinstance(kept, Kept):
                     future = await self._spool.put(_unit_of(kept, mark.offset + 1), era=era)
                     put.append((mark, kept.count, future))
-        except (SpoolFullError, SpoolFailedError):
+        except (SpoolFullError, SpoolFailedError, OSError):
             await self._settle(put, outcome)
             raise
         await self._settle(put, outcome)
@@ -220,7 +223,11 @@ class Replayer:
 
 
 def entry_at(log: CommitLog, offset: int) -> Kept | Mark | None:
-    """What lies at an offset of a quarantine; None when it is damaged or gone."""
+    """What lies at an offset of a quarantine; None when it is damaged or gone.
+
+    Raises:
+        OSError: The disk does not give it.
+    """
     if not log.start_offset <= offset < log.end_offset:
         return None
     entry = next(read_quarantine(log, offset), None)

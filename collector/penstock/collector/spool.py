@@ -183,12 +183,12 @@ class Spool:
         """Know again which batches were taken, and what waits from the cursor on."""
         self.senders.restore(snapshot)
         log = self.journal.log
-        for header in undamaged(log.headers, log.start_offset):
+        for header in undamaged(log.headers, log.start_offset, salvage=True):
             if header.producer_id != NO_PRODUCER:
                 self.senders.record(header.producer_id, header.producer_sequence)
                 self.senders.kept(header.producer_id, header.producer_sequence)
         reached = cursor
-        for header, body in undamaged(self.journal.frames, cursor):
+        for header, body in undamaged(self.journal.frames, cursor, salvage=True):
             if header.base_offset > reached:
                 self._passed_over.append(range(reached, header.base_offset))
             reached = header.next_offset

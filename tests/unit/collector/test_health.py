@@ -91,3 +91,16 @@ async def test_a_checkpoint_that_cannot_be_saved_is_told_until_it_can(
     assert await agent._saver.save()
     assert agent._describe().reasons == (NATS,)
     await agent._engine.close()
+
+
+async def test_a_quarantine_that_cannot_be_read_now_does_not_end_the_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = agent_of(tmp_path)
+
+    async def fail() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(agent._engine.replayer, "finish", fail)
+    await agent._engine._finish_replay()
+    await agent._engine.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from penstock.collector.quarantine import (
 from penstock.collector.replay import Outcome, Replayer, Wanted
 from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.logd.batch import Record
+from penstock.logd.store import REAL_DISK, Disk
 from penstock.service.clock import SystemClock
+from tests.support.failing_disk import FailingDisk
 from tests.support.waiting import wait_until_async
 
 
@@ -49,10 +51,15 @@ class Place:
 
 @contextlib.asynccontextmanager
 async def place(
-    directory: Path, *, done: int = 0, spool_bytes: int = 1 << 20, quarantine_bytes: int = 1 << 20
+    directory: Path,
+    *,
+    done: int = 0,
+    spool_bytes: int = 1 << 20,
+    quarantine_bytes: int = 1 << 20,
+    disk: Disk = REAL_DISK,
 ) -> AsyncIterator[Place]:
     journals = [
-        Journal(directory / "quarantine", bytes_max=quarantine_bytes),
+        Journal(directory / "quarantine", bytes_max=quarantine_bytes, disk=disk),
         Journal(directory / "spool", bytes_max=spool_bytes),
     ]
     for journal in journals:
@@ -257,4 +264,32 @@ async def test_nothing_is_put_after_what_could_not_be_made_durable(
         assert (await here.replayer.replay(Wanted())).stopped
         assert here.spooled() == []
         await here.replayer.replay(Wanted())
+        assert here.spooled() == [b'{"number":1}', b'{"number":2}']
+
+
+@pytest.mark.parametrize("reads_before", [0, 1, 2, 3])
+async def test_what_the_disk_does_not_give_now_is_put_back_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads_before: int
+) -> None:
+    """It fails when all is looked at, when each is put back, or when room is given back."""
+    disk = FailingDisk()
+    async with place(tmp_path, disk=disk) as here:
+        await here.refuse(1, 2)
+        log = here.quarantine.journal.log
+        frames, looks = log.frames, 0
+
+        def failing_later(*where: int, **how: Any) -> Iterator[Any]:
+            nonlocal looks
+            looks += 1
+            if looks > reads_before:
+                disk.bad[f"{0:020d}.log"] = range(100, 101)  # of the first record
+            return frames(*where, **how)
+
+        monkeypatch.setattr(log, "frames", failing_later)
+        outcome = await here.replayer.replay(Wanted())
+        assert "Input/output error" in outcome.stopped
+        assert log.start_offset == 0
+        disk.bad, looks = {}, -99
+        again = await here.replayer.replay(Wanted())
+        assert (outcome.replayed + again.replayed, again.stopped) == (2, "")
         assert here.spooled() == [b'{"number":1}', b'{"number":2}']
