@@ -1,9 +1,9 @@
 """Reading one spool into the pipeline, in order, and letting go of what is oldest when told to.
 
 A read that fails is tried again, and whatever can be read before it goes on. What the disk does not
-give (`EIO`) for `UNREADABLE_S` is given up like damage, where the disk takes new writes meanwhile:
-then it is these bytes, and not a disk that is away and may come back. All other errors, such as of
-descriptors, are waited for without an end.
+give (`EIO`) for `UNREADABLE_S` is given up like damage, where the disk takes new writes all the
+while: then it is these bytes, and not a disk that is away and may come back. All other errors, such
+as of descriptors, are waited for without an end, and the time begins anew with each.
 """
 
 import asyncio
@@ -127,7 +127,8 @@ class Reader:
     async def _read_around(self, error: OSError) -> None:
         """Take what can be read before what cannot; wait for that, and give it up in the end."""
         damage: CorruptFrameError | None = None
-        may_lose = await self._may_lose()
+        takes_writes = self._spool.journal.takes_writes
+        is_there = await takes_writes()
         try:
             frames = self._spool.journal.frames(self.position, salvage=True)
             while frame := await asyncio.to_thread(next, frames, None):
@@ -142,22 +143,17 @@ class Reader:
             error = again
         else:
             return  # it can be read again
-        if damage and may_lose and await self._may_lose():
+        # Asked before and after the read: a disk that comes or goes meanwhile costs nothing.
+        by_itself = damage is not None and is_there and await takes_writes()
+        now_ns = self._clock.monotonic_ns()
+        if damage and by_itself and self._patience.is_over(self.position, now_ns):
             self._lose(damage)
             return
         if not self.trouble:
             self._log.error("the spool cannot be read; trying again", error=str(error))
         self.trouble = f"{self._spool.origin}: cannot be read: {error}"
-        wait_ns = self._patience.failed(self.position, self._clock.monotonic_ns())
+        wait_ns = self._patience.failed(self.position, now_ns, by_itself=by_itself)
         await asyncio.sleep(wait_ns / 1e9)
-
-    async def _may_lose(self) -> bool:
-        """Whether what cannot be read next was waited for, and the disk is there.
-
-        It is asked before and after a read: a disk that comes or goes meanwhile costs nothing.
-        """
-        over = self._patience.is_over(self.position, self._clock.monotonic_ns())
-        return over and await self._spool.journal.takes_writes()
 
     def _lose(self, error: CorruptFrameError) -> None:
         """Units are damaged, or cannot be had: go on behind them."""

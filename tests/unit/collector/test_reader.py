@@ -95,6 +95,19 @@ class Scene:
         return self.ledger["spool"].notes["units_lost_to_damage"]
 
 
+def count_probes(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What a journal's disk is found to be, from now on."""
+    found: list[bool] = []
+    takes_writes = journal.takes_writes
+
+    async def counted() -> bool:
+        found.append(await takes_writes())
+        return found[-1]
+
+    monkeypatch.setattr(journal, "takes_writes", counted)
+    return found
+
+
 @pytest.fixture
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     monkeypatch.setattr(
@@ -137,23 +150,39 @@ async def test_a_disk_that_is_away_costs_nothing_however_long(
 ) -> None:
     await scene.put(4)
     scene.disk.away = True
-    asked = 0
-    takes_writes = scene.journal.takes_writes
-
-    async def counted() -> bool:
-        nonlocal asked
-        asked += 1
-        return await takes_writes()
-
-    monkeypatch.setattr(scene.journal, "takes_writes", counted)
+    asked = count_probes(scene.journal, monkeypatch)
     async with scene.reading():
         await wait_until_async(lambda: bool(scene.reader.trouble))
         scene.clock.ahead_ns = LATER_NS
-        await wait_until_async(lambda: asked > 2)
+        before = len(asked)
+        await wait_until_async(lambda: len(asked) > before + 2)
         assert scene.lost == 0
         scene.disk.away = False
         await wait_until_async(lambda: scene.pipeline.taken == [0, 1, 2, 3])
         assert scene.reader.trouble == ""
+
+
+@pytest.mark.parametrize("cause", ["away", "descriptors"])
+async def test_the_time_of_another_trouble_is_not_that_of_a_unit(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    await scene.put(4)
+    scene.journal.log.roll()
+    scene.journal.log._list.forget_files()
+    scene.disk.away = cause == "away"
+    scene.disk.open_errno = errno.EMFILE if cause == "descriptors" else 0
+    asked = count_probes(scene.journal, monkeypatch)
+    async with scene.reading():
+        await wait_until_async(lambda: bool(scene.reader.trouble))
+        scene.clock.ahead_ns = LATER_NS
+        scene.disk.bad[FIRST] = range(5_000, 5_001)
+        scene.disk.away, scene.disk.open_errno = False, 0
+        before = len(asked)
+        await wait_until_async(lambda: len(asked) > before + 6)
+        assert scene.lost == 0
+        scene.clock.ahead_ns += LATER_NS
+        await wait_until_async(lambda: scene.pipeline.taken == [1, 2, 3])
+        assert (scene.reader.trouble, scene.lost) == ("", 1)
 
 
 async def test_no_descriptor_left_is_waited_for(scene: Scene) -> None:

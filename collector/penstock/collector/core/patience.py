@@ -8,24 +8,35 @@ class Patience:
     """One thing after another; times in nanoseconds.
 
     Attributes:
-        limit_ns: One that has failed for so long may be given up.
+        limit_ns: One that has failed by itself for so long may be given up.
     """
 
     limit_ns: int
     first_ns: int = 100_000_000
     longest_ns: int = 10_000_000_000
     _what: int = -1
-    _since_ns: int = 0
+    _since_ns: int | None = None
     _wait_ns: int = 0
 
-    def failed(self, what: int, now_ns: int) -> int:
-        """It failed; returns how long to wait before it is tried again."""
+    def failed(self, what: int, now_ns: int, *, by_itself: bool) -> int:
+        """It failed; returns how long to wait before it is tried again.
+
+        Args:
+            what: The thing.
+            now_ns: Of a monotonic clock.
+            by_itself: False where something else may be the cause: the limit begins anew then.
+        """
         if what != self._what:
-            self._what, self._since_ns, self._wait_ns = what, now_ns, self.first_ns
+            self._what, self._since_ns, self._wait_ns = what, None, self.first_ns
         else:
             self._wait_ns = min(self._wait_ns * 2, self.longest_ns)
+        if not by_itself:
+            self._since_ns = None
+        elif self._since_ns is None:
+            self._since_ns = now_ns
         return self._wait_ns
 
     def is_over(self, what: int, now_ns: int) -> bool:
-        """Whether it has failed for as long as is waited."""
-        return what == self._what and now_ns - self._since_ns >= self.limit_ns
+        """Whether it has failed by itself for as long as is waited."""
+        since_ns = self._since_ns if what == self._what else None
+        return since_ns is not None and now_ns - since_ns >= self.limit_ns
