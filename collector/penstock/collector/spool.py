@@ -30,7 +30,6 @@ from penstock.collector.core.ledger import Ledger
 from penstock.collector.core.senders import SenderTable
 from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
 from penstock.collector.journal import Entry, Journal, entry_size, read_record, undamaged
-from penstock.collector.limits import UNIT_RECORDS_MAX
 from penstock.collector.state import SPOOL_ORIGIN
 from penstock.collector.verdicts import Known, Verdicts
 from penstock.logd.batch import Record
@@ -244,8 +243,9 @@ def decode_unit(header: FrameHeader, body: bytes, verdicts: Known = ()) -> Unit:
 
 
 def _count(text: bytes) -> int:
+    """As its source counted; what decodes the unit says where that is too much."""
     count = int(text)
-    if not 0 <= count <= UNIT_RECORDS_MAX:
+    if count < 0:
         msg = f"{count} records"
         raise ValueError(msg)
     return count

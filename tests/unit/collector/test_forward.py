@@ -94,6 +94,15 @@ def test_all_members_of_a_gzip_body_are_read() -> None:
     assert len(decode_message(message.raw)) == 2
 
 
+@pytest.mark.parametrize("entries", [[None] * 4, b"\xc0" * 4])
+def test_a_message_of_too_many_records_breaks_the_protocol(
+    monkeypatch: pytest.MonkeyPatch, entries: Any
+) -> None:
+    monkeypatch.setattr(forward, "UNIT_RECORDS_MAX", 3)
+    with pytest.raises(RemoteProtocolError, match="more than 3 records"):
+        one(packed(["t", entries]))
+
+
 def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward, "UNIT_DECOMPRESSED_BYTES_MAX", 1000)
     raw = packed(["t", gzip.compress(bytes(100_000)), {"compressed": "gzip"}])

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.collector.core.ledger import Ledger
+from penstock.collector.decode.units import decode_records
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.journal import Entry, Journal
+from penstock.collector.limits import UNIT_RECORDS_MAX
 from penstock.collector.spool import Spool, Unit, decode_unit
 from penstock.logd.store import CommitLog, LogFailedError
 
@@ -44,6 +46,19 @@ async def test_units_offered_together_share_one_commit_and_come_back_whole(spool
     ] * 3
     await asyncio.sleep(0)
     assert spool._ledger["app"].received == 9
+
+
+async def test_more_records_than_a_unit_may_have_are_named_when_it_is_decoded(spool: Spool) -> None:
+    count = UNIT_RECORDS_MAX + 1
+    spool.journal.resize(8 << 20)
+    lines = Unit("app", "ndjson", b"1\n" * count, count, 99)
+    await spool.put(lines)
+    await spool.journal.commit()
+    ((header, body),) = spool.journal.frames(0)
+    found = decode_unit(header, body)
+    assert (found.source, found.count) == ("app", count)
+    (part,) = decode_records(found, {}).undecodable
+    assert (part.count, part.reason) == (count, f"more than {UNIT_RECORDS_MAX} records in a unit")
 
 
 async def test_a_repeat_waits_for_the_unit_it_repeats(spool: Spool) -> None:

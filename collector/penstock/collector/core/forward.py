@@ -301,7 +301,7 @@ def _option(message: list[Any]) -> dict[Any, Any]:
 
 def _count(message: list[Any], entries: Any) -> int:
     if isinstance(entries, list):
-        return len(entries)
+        return _bounded(len(entries))
     if not isinstance(entries, (bytes, str)):
         return 1
     try:
@@ -313,11 +313,15 @@ def _count(message: list[Any], entries: Any) -> int:
                 unpacker.skip()
             except msgpack.OutOfData:
                 return count
-            count += 1
-            if count > UNIT_RECORDS_MAX:
-                raise RemoteProtocolError(f"more than {UNIT_RECORDS_MAX} records in a message")
+            count = _bounded(count + 1)
     except (*_MSGPACK_ERRORS, UndecodableError):
         return 1
+
+
+def _bounded(count: int) -> int:
+    if count > UNIT_RECORDS_MAX:
+        raise RemoteProtocolError(f"more than {UNIT_RECORDS_MAX} records in a message")
+    return count
 
 
 def _packed(message: list[Any], entries: bytes | str) -> bytes:
