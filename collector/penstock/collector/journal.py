@@ -25,6 +25,9 @@ _ENTRY_OVERHEAD_BYTES = HEADER_SIZE + 1024
 _SEGMENTS_PER_JOURNAL = 8
 _PROBE: Final = "probe.tmp"
 """A name that opening the log removes."""
+_PROBE_BYTES_MAX: Final = 1 << 20
+_LOOK_S: Final = 10.0
+"""How often a disk that failed is looked at while nothing is written."""
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -49,7 +52,15 @@ def entry_size(value_bytes: int) -> int:
 
 
 class Journal:
-    """A bounded commit log with group commit. Open it before anything else is called."""
+    """A bounded commit log with group commit. Open it before anything else is called.
+
+    Attributes:
+        failure: Why the disk did not do something; empty once it does.
+        failures: How often it did not.
+        wants_room: Something failed since the last commit: what could not be given back is tried
+            again, and any room counts.
+        commits: Groups that were made durable.
+    """
 
     def __init__(self, directory: Path, *, bytes_max: int, disk: Disk = REAL_DISK) -> None:
         self.directory = directory
@@ -68,6 +79,8 @@ class Journal:
         self._synced = 0  # the thread's own: what it wrote may be promised when the loop runs again
         self.failure = ""
         self.failures = 0
+        self.wants_room = False
+        self._refused_bytes = 0  # of the last group, if it could not be written
         self.commits = 0
 
     def open(self) -> None:
@@ -134,10 +147,15 @@ class Journal:
         return future
 
     async def run(self) -> None:
-        """Commit what is offered, until cancelled."""
+        """Commit what is offered, and look at a disk that failed, until cancelled."""
         while True:
-            await self._wake.wait()
-            await self.commit()
+            try:
+                async with asyncio.timeout(_LOOK_S if self.failure else None):
+                    await self._wake.wait()
+            except TimeoutError:
+                await self.takes_writes()
+            else:
+                await self.commit()
 
     async def commit(self) -> None:
         """Write and sync everything offered so far; on return nothing of it is on its way."""
@@ -157,7 +175,7 @@ class Journal:
             return
         finally:
             self._waiting_bytes -= sum(entry.size for entry, _ in group)
-        self.failure = ""
+        self.failure, self.wants_room, self._refused_bytes = "", False, 0
         self.commits += 1
         self._promised = first + len(group)
         for offset, (_, future) in enumerate(group, first):
@@ -168,8 +186,8 @@ class Journal:
 
     def _fail(self, group: list[tuple[Entry, asyncio.Future[int]]], error: Exception) -> None:
         """Refuse the group and all that came after it, so that nothing overtakes what failed."""
-        self.failure = str(error)
-        self.failures += 1
+        self._failed(error)
+        self._refused_bytes = sum(entry.size for entry, _ in group)
         later, self._waiting = self._waiting, []
         self._waiting_bytes -= sum(entry.size for entry, _ in later)
         for _, future in (*group, *later):
@@ -188,11 +206,20 @@ class Journal:
         return self.log.frames(offset, upto=self._promised, salvage=salvage)
 
     async def takes_writes(self) -> bool:
-        """Whether the disk keeps something new, beside the log, or says that it is full."""
-        if self.failure:
-            return False
+        """Whether the disk keeps something new, beside the log, or says that it is full.
+
+        Where it keeps as much as it refused last, there is no `failure` any more.
+        """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._keep_probe)
+        try:
+            async with self._committing:  # who holds it has the disk's room to itself
+                await loop.run_in_executor(self._thread, self._keep_probe)
+        except OSError as error:
+            return error.errno in NO_SPACE
+        except LogdError:  # the log cannot be opened again
+            return False
+        self.failure, self._refused_bytes = "", 0
+        return True
 
     async def first_segment_end(self) -> int | None:
         """Where the oldest segment ends, once it is not the one that is written; None: it is empty.
@@ -214,11 +241,18 @@ class Journal:
         """Do something that may wait, in the journal's thread; None if the disk failed."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._thread, work)
+            done = await loop.run_in_executor(self._thread, work)
         except (LogdError, OSError) as error:
-            self.failure = str(error)
-            self.failures += 1
+            self._failed(error)
             return None
+        if not (self.log.failure or self._refused_bytes):
+            self.failure = ""
+        return done
+
+    def _failed(self, error: Exception) -> None:
+        self.failure, self.wants_room = str(error), True
+        self.failures += 1
+        self._wake.set()  # `run` looks at the disk from now on
 
     def held(self) -> asyncio.Lock:
         """As long as it is, nothing that is offered is written."""
@@ -249,17 +283,17 @@ class Journal:
             self.log.truncate_to(self._synced)
         return self.log
 
-    def _keep_probe(self) -> bool:
+    def _keep_probe(self) -> None:
+        self._sound_log()
         path = self.directory / _PROBE
+        size = min(self._refused_bytes, _PROBE_BYTES_MAX)
+        file = self._disk.create(path)
         try:
-            file = self._disk.create(path)
-            file.write(0, [_PROBE.encode()])
+            file.write(0, [_PROBE.encode() + bytes(size)])
             file.sync()
+        finally:
             file.close()
             self._disk.unlink(path)
-        except OSError as error:
-            return error.errno in NO_SPACE
-        return True
 
     def _first_segment_end(self) -> int | None:
         log = self.log
@@ -271,7 +305,7 @@ class Journal:
         log = self._sound_log()
         failpoints.passed(f"{self.directory.name}_before_delete")
         due = log.size_bytes > self.bytes_max // _SEGMENTS_PER_JOURNAL
-        if offset == log.end_offset and (due or self.failure):  # on a full disk any room counts
+        if offset == log.end_offset and (due or self.wants_room):  # on a full disk any room counts
             log.roll()
         log.delete_before(offset)
         failpoints.passed(f"{self.directory.name}_after_delete")

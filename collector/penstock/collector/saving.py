@@ -88,7 +88,7 @@ class Saver:
             state = self._now()
             document = state.as_document()
             if document == self._saved:
-                if any(spool.journal.failure for spool in self._spools.both):
+                if any(spool.journal.wants_room for spool in self._spools.both):
                     await self._give_back()  # what could not be, when it was saved
                 self.trouble = ""
                 return True

@@ -2,14 +2,19 @@
 
 import asyncio
 import errno
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from penstock.collector.errors import SpoolFailedError
 from penstock.collector.journal import Entry, Journal
 from penstock.logd.batch import Record
 from penstock.logd.store import CommitLog
+from penstock.logd.store.disk import File, RealDisk, RealFile
+from tests.support.waiting import wait_until_async
 
 
 async def test_a_disk_that_gives_nothing_back_ends_nothing(
@@ -35,6 +40,72 @@ async def test_a_disk_that_gives_nothing_back_ends_nothing(
     await journal.commit()
     assert (await again, journal.failure) == (1, "")
     await journal.delete_before(2)
+    await journal.close()
+
+
+async def test_a_disk_that_is_well_again_is_told_though_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.collector.journal._LOOK_S", 0.01)
+    journal = Journal(tmp_path / "spool", bytes_max=1 << 20)
+    journal.open()
+    commits = asyncio.ensure_future(journal.run())
+    await journal.offer(Entry(Record(subject="s", value=b"x" * 2000, timestamp_ns=1)))
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "append", fails)
+        patch.setattr(Journal, "_keep_probe", fails)
+        refused = journal.offer(Entry(Record(subject="s", value=b"y", timestamp_ns=2)))
+        with pytest.raises(SpoolFailedError):
+            await refused
+        await journal.delete_before(1)
+        assert journal.failure, "that it gives room back does not say that it takes any"
+    await wait_until_async(lambda: not journal.failure)
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "delete_before", fails)
+        await journal.delete_before(1)
+        assert journal.failure
+    await journal.delete_before(1)
+    assert not journal.failure
+    assert not list(journal.directory.glob("*.tmp"))
+    commits.cancel()
+    await asyncio.gather(commits, return_exceptions=True)
+    await journal.close()
+
+
+async def test_a_disk_is_full_until_it_takes_as_much_as_it_refused(tmp_path: Path) -> None:
+    room = 50_000
+
+    class SmallFile(RealFile):
+        @override
+        def write(self, position: int, buffers: Sequence[bytes]) -> None:
+            if position + sum(len(part) for part in buffers) > room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().write(position, buffers)
+
+    class SmallDisk(RealDisk):
+        @override
+        def open(self, path: Path) -> File:
+            return SmallFile(path, os.O_RDWR)
+
+        @override
+        def create(self, path: Path) -> File:
+            return SmallFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+
+    journal = Journal(tmp_path / "spool", bytes_max=1 << 20, disk=SmallDisk())
+    journal.open()
+    refused = journal.offer(Entry(Record(subject="s", value=os.urandom(60_000), timestamp_ns=1)))
+    await journal.commit()
+    with pytest.raises(SpoolFailedError):
+        await refused
+    assert await journal.takes_writes()
+    assert "No space" in journal.failure
+    room = 100_000
+    assert await journal.takes_writes()
+    assert not journal.failure
     await journal.close()
 
 
