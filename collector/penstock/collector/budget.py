@@ -100,7 +100,7 @@ class Share:
 
     def take(self, size: int) -> bool:
         """Hold so much more; false, and nothing is held, when there is no room or others wait."""
-        if size and not self._is_free(size):
+        if size and not self.is_free(size):
             self.refused += 1
             return False
         self._hold(size)
@@ -108,7 +108,7 @@ class Share:
 
     async def wait(self, size: int, timeout_s: float | None = None) -> bool:
         """Hold so much more once there is room, in the order of asking; false after the time."""
-        if not size or self._is_free(size):
+        if not size or self.is_free(size):
             self._hold(size)
             return True
         granted = asyncio.get_running_loop().create_future()
@@ -179,7 +179,7 @@ class Share:
         elif waiter.granted.done() and not waiter.granted.cancelled():
             self.give(waiter.size)
 
-    def _is_free(self, size: int) -> bool:
+    def is_free(self, size: int) -> bool:
         """Whether there is room, and nobody who asked before is overtaken."""
         within = not self._waiters and self.used + size <= self.bytes_max
         return within and self._budget.has_room(size) and not self._budget.is_awaited()

@@ -252,6 +252,29 @@ async def test_a_line_that_is_never_whole_is_kept_in_pieces(
         sender.close()
 
 
+async def test_a_line_that_has_begun_gives_way_where_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender waits as any other, however long, and nothing is dropped."""
+    monkeypatch.setattr(forward, "PIECES_WAIT_S", 3600.0)
+    monkeypatch.setattr(forward, "UNFINISHED_WAIT_S", 0.0)
+    async with listening(tmp_path) as (source, intake):
+        sender = await Sender.to(source)
+        first, last = pieces_of(LONG)
+        first[2]["log"] = "a"
+        sender.send(first)
+        await wait_until_async(lambda: intake.share.used == len(packed(first)))
+        taken = intake.share.bytes_max - intake.share.used
+        assert intake.share.take(taken)
+        sender.send(last)
+        await wait_until_async(lambda: len(intake.lines()) == 1 and bool(intake.share._waiters))
+        intake.share.give(taken)
+        await wait_until_async(lambda: len(intake.lines()) == 2)
+        assert (intake.account.dropped, intake.share.refused) == ({}, 0)
+        sender.close()
+        await wait_until_async(lambda: intake.share.used == 0)
+
+
 async def test_pieces_that_are_acknowledged_hold_up_no_sender(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,8 +118,9 @@ class ForwardSource(Source):
     ) -> None:
         """Take what one connection brings until it ends.
 
-        Who has to wait for room holds back its sender; but who holds room itself, with the
-        beginning of a message or of a line, must not wait for others who do: its connection ends.
+        Who has to wait for room holds back its sender. What is gathered of a line that has begun
+        gives way first; but who holds the beginning of a message must not wait for others who do:
+        its connection ends.
         """
         gathering = Gathering[Message](PIECES_BYTES_MAX, PIECES_WAIT_S)
         try:
@@ -139,13 +140,16 @@ class ForwardSource(Source):
     ) -> bool:
         """Take what one read brings; false when nothing more is to be read."""
         messages.check()
-        begun = messages.waiting_bytes + gathering.size > 0
+        begun_bytes = messages.waiting_bytes
         data = await self._read(messages, gathering, reader)
         if data is None:
             return False
         complete = messages.feed(data) if data else []
         try:
-            room = await charge.wait(len(data), UNFINISHED_WAIT_S if begun else None)
+            # Who waits for room must not hold any.
+            if gathering.size and not charge.share.is_free(len(data)):
+                await finish(self._take_all(gathering.flush(), writer, charge, begun_bytes))
+            room = await charge.wait(len(data), UNFINISHED_WAIT_S if begun_bytes else None)
         except asyncio.CancelledError:
             self._give_up(complete, "stopped")
             raise
