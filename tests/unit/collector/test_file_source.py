@@ -121,10 +121,12 @@ def reading(path: Path, text: str) -> Tail:
         (LONG + "\0" * 2000, LONG + "\0" * 1990 + "ten bytes\n", Verdict.SAME),
         (LONG + "one\n" + "\0" * 99, LONG + "two\n" + "\0" * 99, Verdict.REPLACED),
         (LONG + "one\n", LONG + "\0" * 99 + "two\n", Verdict.SAME),
+        (LONG + "\0" * 9 + "ok\n", LONG + "filled 2\nok\n", Verdict.SAME),
+        (LONG + "\0" * 9 + "ok\n", LONG + "filled 2\nno\n", Verdict.REPLACED),
     ],
     ids=[
         "other", "other, longer", "written on", "truncated", "short", "room filled",
-        "much room filled", "other with room", "hole",
+        "much room filled", "other with room", "hole", "gap filled", "other with a gap",
     ],
 )  # fmt: skip
 def test_content_of_an_equal_head_is_known_by_what_was_read_last(
@@ -135,6 +137,19 @@ def test_content_of_an_equal_head_is_known_by_what_was_read_last(
     os.utime(path, ns=(1, 1))
     assert tail.verdict() is verdict
     tail.close()
+
+
+async def test_a_gap_that_is_filled_while_the_collector_is_stopped_makes_no_other_file(
+    path: Path,
+) -> None:
+    write(path, LONG + "\0" * 9 + "ok\n")
+    state = read_to(path, len(LONG) + 12)
+    write(path, LONG + "filled 2\nok\nand more\n")
+    source = source_of(path, [state])
+    await source._discover()
+    assert [tail.lines.position for tail in source._tails.values()] == [len(LONG) + 12]
+    for tail in source._tails.values():
+        tail.close()
 
 
 def test_lines_that_come_one_by_one_are_all_known(path: Path) -> None:

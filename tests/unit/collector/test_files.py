@@ -72,9 +72,10 @@ def test_what_is_marked_is_looked_at_where_the_head_does_not_have_it() -> None:
     assert generations.marked("s", FILE) == (0, 0)
 
 
-def test_zeros_at_the_end_are_not_marked() -> None:
-    assert written(b"a\0b\n\0\0") == b"a\0b\n"
-    assert written(bytes(9)) == b""
+def test_zeros_and_what_is_before_them_are_not_marked() -> None:
+    assert written(70, b"a\n\0\0") == (70, b"a\n")
+    assert written(70, b"a\0b\n\0\0") == (72, b"b\n")
+    assert written(70, bytes(9))[1] == b""
 
 
 def test_equal_heads_in_two_files_are_two_files() -> None:

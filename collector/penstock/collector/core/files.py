@@ -6,9 +6,9 @@ never given twice, durable before anything of the file is published, and part of
 identity; so content that replaced other content in the same file can never be taken for a repeat.
 
 Files with one long header have equal heads. So what is before a position that was read is known,
-too: up to as many bytes, the marked ones. A zero among them tells nothing, for it is written
-without its file being another: a block that was put aside is filled later, and who goes on at its
-old place in a file that was truncated leaves a hole before it.
+too: up to as many bytes, the marked ones. Those before a zero are not marked, and a zero found
+among them tells nothing, for it is written without its file being another: a block that was put
+aside is filled later, and who goes on at its old place in a file that was truncated leaves a hole.
 
 What was found against what is known (the first row that fits):
 
@@ -253,9 +253,16 @@ class Generations:
         return (verdict, None) if found.size else (Verdict.NOT_YET, None)
 
 
-def written(data: bytes) -> bytes:
-    """What of some bytes may be marked: zeros at their end may still be written over."""
-    return data.rstrip(b"\0")
+def written(begin: int, data: bytes) -> tuple[int, bytes]:
+    """What of some bytes may be marked, and where that begins: zeros may still be written over.
+
+    Args:
+        begin: The position of the first of them.
+        data: They.
+    """
+    data = data.rstrip(b"\0")
+    known = data.rpartition(b"\0")[2]
+    return begin + len(data) - len(known), known
 
 
 def head_hash(head: bytes) -> str:

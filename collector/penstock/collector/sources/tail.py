@@ -75,7 +75,7 @@ class Tail:
         now = (status.st_size, status.st_mtime_ns)
         if now == self.changed:
             return Verdict.SAME
-        before, begin = written(self.before), self.lines.position - len(self.before)
+        begin, before = written(self.lines.position - len(self.before), self.before)
         span = self.state.beyond_head((begin, begin + len(before)))
         found = look(self.descriptor, span)
         verdict = self.state.judge(found, read=self.lines.position, marked=head_hash(before))
@@ -100,7 +100,8 @@ class Tail:
         begin = max(0, end - HEAD_BYTES)
         data = read_span(self.descriptor, (begin, end))
         if len(data) == end - begin and self.verdict() is Verdict.SAME:
-            data, self.marked = written(data), now
+            begin, data = written(begin, data)
+            self.marked = now
             self.state.mark = Mark(*now[:2], begin + len(data), len(data), head_hash(data))
 
     @property
