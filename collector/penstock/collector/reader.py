@@ -117,12 +117,16 @@ class Reader:
             self._ledger.recovered(unit.source, unit.count)
             self._log.error("spooled unit is unreadable", error=str(error))
         else:
-            if self._spool.was_passed_over(header.base_offset):
-                self._ledger.recovered(unit.source, unit.count)
+            self._count_late(header.base_offset, unit.source, unit.count)
         self._taking = unit.source
         await self._pipeline.take_unit(self._spool.origin, header.base_offset, unit)
         self._moved(self._next)
         return True
+
+    def _count_late(self, offset: int, source: str, count: int) -> None:
+        """Count a unit as recovered that could not be read when the others were."""
+        if self._spool.was_passed_over(offset):
+            self._ledger.recovered(source, count)
 
     async def _read_around(self, error: OSError) -> None:
         """Take what can be read before what cannot; wait for that, and give it up in the end."""
@@ -209,6 +213,7 @@ class Reader:
         if first < end:
             for offset, source, count in counts:
                 if offset >= first:  # some may have been read meanwhile
+                    self._count_late(offset, source, count)
                     self._ledger.shed(source, DROPPED, count)
             self._next = end
             if self.position == first:  # else a unit is being taken, which then moves to the end

@@ -219,6 +219,20 @@ async def test_a_start_passes_over_what_cannot_be_read_and_the_account_is_right(
     assert (account.recovered, account.spooled, account.difference) == (3 * len(taken), 0, 0)
 
 
+async def test_what_a_start_passed_over_is_counted_when_it_is_dropped_unread(scene: Scene) -> None:
+    await scene.put(4)
+    await asyncio.sleep(0)  # the last one is counted
+    scene.ledger.accounts.clear()
+    scene.disk.bad[FIRST] = BAD
+    scene.spool.recover({}, 0)
+    scene.disk.bad.clear()
+    scene.reader.begin(0)
+    assert await scene.reader._drop_segment()
+    account = scene.ledger["app"]
+    assert (account.recovered, account.dropped.total()) == (12, 12)
+    assert (account.spooled, account.difference) == (0, 0)
+
+
 async def test_segments_that_are_dropped_while_a_unit_is_taken_end_nothing(scene: Scene) -> None:
     await scene.put(8, size=100_000)
     first = await scene.journal.first_segment_end()
