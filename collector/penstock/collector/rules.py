@@ -30,9 +30,10 @@ _OF_READING: Final = (
 
 def rules_of(config: CollectorConfig, graph: Graph) -> Rules:
     """What decides the lane of a record, of the configuration and of the graph made of it."""
-    reads = places_read(config)
+    copies = _makes_copies(config, graph)
+    reads = places_read(config, copies=copies)
     docker = _adds_containers(config) and names_any(reads, DOCKER_FACTS)
-    if docker or _copies_what_is_forgotten(config, graph):
+    if docker or (copies and any(map(_forgets, config.transforms.values()))):
         return Rules()
     decides = _decides(config, graph, reads)
     files = sorted(map(_lines_of, (s for s in config.sources if isinstance(s, FileSource))))
@@ -93,12 +94,9 @@ def _adds_containers(config: CollectorConfig) -> bool:
     )
 
 
-def _copies_what_is_forgotten(config: CollectorConfig, graph: Graph) -> bool:
-    """Whether the copies of a record are numbered by what a transform remembers: it ends some."""
+def _makes_copies(config: CollectorConfig, graph: Graph) -> bool:
+    """Whether a record may go several ways: its copies are numbered by those that are not ended."""
     transforms = config.transforms
-    remembers = (sections.ThrottleSection, sections.DedupeSection)
-    if not any(isinstance(section, remembers) for section in transforms.values()):
-        return False
     return any(
         sum(
             taker == OUTPUT or not isinstance(transforms[taker], sections.CountSection)
@@ -107,6 +105,15 @@ def _copies_what_is_forgotten(config: CollectorConfig, graph: Graph) -> bool:
         > 1
         for takers in graph.wiring.takers.values()
     )
+
+
+def _forgets(section: sections.TransformConfig) -> bool:
+    """Whether it ends records by what it remembers, which the next run does not."""
+    match section:
+        case sections.ThrottleSection(when_exceeded=when_exceeded):
+            return when_exceeded == "drop"
+        case _:
+            return isinstance(section, sections.DedupeSection)
 
 
 def _lines_of(source: FileSource) -> str:

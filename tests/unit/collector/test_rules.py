@@ -145,3 +145,32 @@ def test_copies_that_are_numbered_by_what_is_remembered_vary(tmp_path: Path) -> 
     assert rules(tmp_path, transforms={"d": dedupe, "f": direct}) == Rules()
     assert rules(tmp_path, transforms={"d": dedupe, "c": counted}).spools
     assert rules(tmp_path, transforms={"f": direct, "g": direct}).spools
+    throttle = {"type": "throttle", "inputs": ["app"], "rate": 1}
+    assert rules(tmp_path, transforms={"t": throttle, "f": direct}) == Rules()
+    throttle["when_exceeded"] = "block"
+    assert rules(tmp_path, transforms={"t": throttle, "f": direct}).spools
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        {"type": "filter", "where": 'attributes["log.file.name"] == "a"'},
+        {"type": "sample", "ratio": 0.5, "keep": 'attributes["log.file.name"] == "a"'},
+    ],
+    ids=["filter", "sample"],
+)
+def test_what_only_ends_records_decides_where_there_are_copies(
+    tmp_path: Path, ending: dict[str, Any]
+) -> None:
+    one = ending | {"inputs": ["files"]}
+    other = {"type": "filter", "inputs": ["files"], "where": "true"}
+    assert rules(tmp_path, transforms={"e": one}).files
+    assert rules(tmp_path, transforms={"e": one, "other": other}).files == ""
+
+
+def test_what_a_sample_keeps_decides_where_somebody_reads_the_weight(tmp_path: Path) -> None:
+    keep = 'attributes["log.file.name"] == "a"'
+    sample = {"type": "sample", "inputs": ["files"], "ratio": 0.5, "keep": keep}
+    route = routed("sample_weight > 1", "s")
+    assert rules(tmp_path, transforms={"s": sample, "r": routed("true", "s")}).files
+    assert rules(tmp_path, transforms={"s": sample, "r": route}).files == ""

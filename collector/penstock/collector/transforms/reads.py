@@ -14,16 +14,26 @@ Place = tuple[str, ...]
 
 SERVICE: Final = ("resource", "service.name")
 KIND: Final = ("kind",)
+WEIGHT: Final = ("sample_weight",)
 
 
-def places_read(config: CollectorConfig) -> frozenset[Place]:
-    """Every place that a record's subject, or its way to it, may depend on; rather too many."""
-    found = {SERVICE, KIND}
+def places_read(config: CollectorConfig, *, copies: bool) -> frozenset[Place]:
+    """Every place that a record's subject, or its way to it, may depend on; rather too many.
+
+    Args:
+        config: The whole.
+        copies: Whether records may be copied. Else what only ends records decides nothing; of
+            copies it decides the numbers, and what samples decides the weight of what is left.
+    """
+    ending = sections.FilterSection | sections.SampleSection
+    found = {SERVICE, KIND}.union(*(template.reads for template in templates(config)))
     for section in config.transforms.values():
-        found |= {place for text in _expressions(section) for place in fields_of(parse(text))}
-        found |= {parse_path(text) for text in _paths(section)}
-    for template in templates(config):
-        found |= template.reads
+        if not isinstance(section, ending):
+            found |= _read_by(section)
+    for section in config.transforms.values():
+        weighs = isinstance(section, sections.SampleSection) and names_any(found, [WEIGHT])
+        if isinstance(section, ending) and (copies or weighs):
+            found |= _read_by(section)
     return frozenset(found)
 
 
@@ -42,6 +52,11 @@ def names_any(reads: Iterable[Place], places: Iterable[Place]) -> bool:
     """Whether one of the places is read, by itself or with all of its field."""
     known = set(reads)
     return any(place in known or place[:1] in known for place in places)
+
+
+def _read_by(section: sections.TransformConfig) -> set[Place]:
+    found = {place for text in _expressions(section) for place in fields_of(parse(text))}
+    return found | {parse_path(text) for text in _paths(section)}
 
 
 def _expressions(section: sections.TransformConfig) -> Iterator[str]:
