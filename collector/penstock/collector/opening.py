@@ -6,6 +6,7 @@ from typing import Final
 
 import structlog
 
+from penstock.collector.core.files import FileState
 from penstock.collector.core.sorting import Rules
 from penstock.collector.journal import Journal
 from penstock.collector.state import (
@@ -62,6 +63,8 @@ class DataDirectory:
         """Adapt the state to the rules that sort records now, and say what may come twice."""
         logs = {SPOOL_ORIGIN: self.spool.log, URGENT_ORIGIN: self.urgent.log}
         ends = {origin: log.end_offset for origin, log in logs.items()}
+        sizes = {file.origin: _size_of(file) for file in self.state.files}
+        ends |= {origin: size for origin, size in sizes.items() if size is not None}
         if doubted := self.state.fit_to_rules(rules, ends):
             structlog.get_logger().info(
                 "what waits may be sorted otherwise than before: of it, records that were delivered"
@@ -69,6 +72,16 @@ class DataDirectory:
                 origins=doubted[:_NAMED_MAX],
                 count=len(doubted),
             )
+
+
+def _size_of(file: FileState) -> int | None:
+    """Bytes that a file has; None where it has not its name any more."""
+    try:
+        status = Path(file.path).stat()
+    except (OSError, ValueError):
+        return None
+    same = (status.st_dev, status.st_ino) == (file.device, file.inode)
+    return status.st_size if same else None
 
 
 def open_data_directory(path: Path, sizes: Sizes, *, where: str) -> DataDirectory:

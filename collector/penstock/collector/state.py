@@ -102,14 +102,15 @@ class State:
 
         Args:
             rules: Of the configuration that runs.
-            ends: Where the spools end; one that is done to there is not read again.
+            ends: Where the spools and known files end; what is done to there is not read again.
+                Of a file that is not named more may be there.
 
         Returns:
             The origins of which that is so.
         """
         begins = {origin: self.cursor_of(origin) for origin in SPOOL_ORIGINS}
-        waiting = {origin: begin for origin, begin in begins.items() if begin < ends[origin]}
-        waiting |= {file.origin: file.position for file in self.files}
+        begins |= {file.origin: file.position for file in self.files}
+        waiting = {o: begin for o, begin in begins.items() if o not in ends or begin < ends[o]}
         doubted = [o for o, begin in waiting.items() if not self.sorting.holds(o, begin, rules)]
         if doubted:
             self._begin_anew(doubted)

@@ -1,12 +1,14 @@
 """The checkpoint, and what a start makes of it."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from penstock.collector.core.batch import LaneKey
 from penstock.collector.core.files import FileState, Mark
 from penstock.collector.core.sorting import Rules, Sorting
+from penstock.collector.opening import Sizes, open_data_directory
 from penstock.collector.state import NewerStateError, State, read_state
 
 SPOOLED = LaneKey("spool", "app", "telemetry.logs.x")
@@ -159,6 +161,34 @@ def test_a_spool_that_is_done_is_not_read_again_and_goes_on_under_any_rules() ->
     before = found.incarnation
     assert found.fit_to_rules(Rules("others", "others"), ENDS) == []
     assert (found.incarnation, SPOOLED in found.lanes) == (before, True)
+
+
+@pytest.mark.parametrize(("more", "doubted"), [("", []), ("more\n", ["file/1"])])
+def test_a_file_that_was_read_to_its_end_goes_on_under_any_rules(
+    tmp_path: Path, more: str, doubted: list[str]
+) -> None:
+    path = tmp_path / "x.log"
+    path.write_text("done\n" + more)
+    status = path.stat()
+    file = FileState("files", 1, status.st_dev, status.st_ino, "00", 4, str(path), 5)
+    found = open_data_directory(tmp_path / "data", Sizes(1 << 20, 1 << 20, 1 << 20), where="test")
+    found.state = State(files=[file], lanes={FILED: 5})
+    before = found.state.incarnation
+    found.fit_to_rules(Rules())
+    assert (found.state.incarnation != before) is bool(doubted)
+    assert (FILED in found.state.lanes) is not bool(doubted)
+    found.lock.release()
+
+
+def test_a_file_that_has_not_its_name_any_more_is_doubted(tmp_path: Path) -> None:
+    found = open_data_directory(tmp_path / "data", Sizes(1 << 20, 1 << 20, 1 << 20), where="test")
+    path = tmp_path / "x.log"
+    path.write_text("other")
+    for name in (str(path), "/no/such", "/a\0b"):
+        found.state = State(files=[FileState("files", 1, 2, 3, "00", 4, name, 5)], lanes={FILED: 5})
+        found.fit_to_rules(Rules())
+        assert not found.state.lanes
+    found.lock.release()
 
 
 def test_a_checkpoint_of_an_earlier_version_knows_no_rules() -> None:
