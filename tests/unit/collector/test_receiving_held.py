@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from penstock.collector.budget import Budget
 from penstock.collector.limits import MIB
-from penstock.collector.sources import otlp as source_otlp
+from penstock.collector.sources import otlp_http
 from penstock.collector.sources import syslog as source_syslog
 from penstock.collector.sources.http_server import Request, Response, serve_http
 from penstock.collector.sources.listener import Listener
@@ -100,7 +100,7 @@ async def test_lines_that_take_many_times_what_was_read_hold_back_other_requests
     for _ in range(100):
         element.scope_logs.add().log_records.add(time_unix_nano=5).body.string_value = "hi"
     body = made.SerializeToString()
-    monkeypatch.setattr(source_otlp, "ROOM_WAIT_S", 0.05)
+    monkeypatch.setattr(otlp_http, "ROOM_WAIT_S", 0.05)
     options = {"share_bytes": MIB, "spool_bytes": 64 * MIB}
     async with listening(tmp_path, otlp(), **options) as (source, intake):
         head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"

@@ -31,7 +31,7 @@ from penstock.collector.limits import (
 )
 from penstock.collector.source_sections import OtlpSource as Section
 from penstock.collector.sources.listener import Listener
-from penstock.collector.sources.otlp_answer import ROOM_WAIT_S, Answer, Code, come_again
+from penstock.collector.sources.otlp_answer import Answer, Code, come_again
 from penstock.collector.sources.otlp_grpc import OtlpGrpc
 from penstock.collector.sources.otlp_http import OtlpHttp
 from penstock.collector.sources.source import Source
@@ -141,10 +141,20 @@ class OtlpSource(Source):
         finally:
             await self._http.close()
 
-    async def take(self, signal: Signal, body: bytes, encoding: Encoding, charge: Charge) -> Answer:
-        """Answer one request, once it is durable or refused; `charge` is what it holds."""
+    async def take(
+        self, signal: Signal, body: bytes, encoding: Encoding, charge: Charge, until_s: float
+    ) -> Answer:
+        """Answer one request, once it is durable or refused.
+
+        Args:
+            signal: What it is of.
+            body: Its bytes.
+            encoding: Theirs.
+            charge: What it holds.
+            until_s: How long it waits for its turn, by the event loop's clock.
+        """
         try:
-            taken = await self._taken(self._lines(signal, body, encoding), charge)
+            taken = await self._taken(self._lines(signal, body, encoding), charge, until_s)
         except (RemoteProtocolError, RefusedRecordError) as error:
             self._intake.note("requests_malformed")
             return _refuse(encoding, Code.INVALID_ARGUMENT, str(error))
@@ -178,21 +188,34 @@ class OtlpSource(Source):
             return self._come_again(encoding, "the spool cannot write")
         return None
 
-    async def _taken(self, lines: Iterator[Made], charge: Charge) -> _Taken | None:
+    async def _taken(self, lines: Iterator[Made], charge: Charge, until_s: float) -> _Taken | None:
         """A request's records, which `charge` then holds; None when there was no room in time.
 
         A resource that many small records share stands in each of their lines, so these may take
         many times what was read. What they take is held, if need be beyond the bounds, and then no
         further request is taken apart until enough of it is durable.
         """
-        while await charge.share.settled(ROOM_WAIT_S):
-            async with self._mapping:
-                if not charge.share.is_within:
-                    continue
-                taken = await self._map(lines)
-                charge.grow(taken.size)
-                return taken
+        now_s = asyncio.get_running_loop().time
+        while await charge.share.settled(max(0.0, until_s - now_s())):
+            if not await self._gets_turn(until_s):
+                return None
+            try:
+                if charge.share.is_within:
+                    taken = await self._map(lines)
+                    charge.grow(taken.size)
+                    return taken
+            finally:
+                self._mapping.release()
         return None
+
+    async def _gets_turn(self, until_s: float) -> bool:
+        """Take one of the few turns; false after the time."""
+        try:
+            async with asyncio.timeout_at(until_s):
+                await self._mapping.acquire()
+        except TimeoutError:
+            return False
+        return True
 
     def _lines(self, signal: Signal, body: bytes, encoding: Encoding) -> Iterator[Made]:
         now_ns = self._intake.clock.unix_ns()

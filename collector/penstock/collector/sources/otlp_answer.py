@@ -1,14 +1,16 @@
 """What an OTLP request is answered, whichever way it came."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from penstock.collector.decode.otlp_messages import Encoding, encode_status
+from penstock.collector.budget import Charge
+from penstock.collector.decode.otlp_messages import Encoding, Signal, encode_status
 from penstock.collector.limits import OTLP_RETRY_AFTER_S
 
 ROOM_WAIT_S: Final = 5.0
-"""How long a request waits to be read or taken apart; SDKs wait 10 s for an answer."""
+"""How long a request waits in all to be read and taken apart; SDKs wait 10 s for an answer."""
 
 
 class Code(IntEnum):
@@ -35,6 +37,11 @@ class Answer:
     body: bytes
     message: str = ""
     retry_after_s: int | None = None
+
+
+Take = Callable[[Signal, bytes, Encoding, Charge, float], Awaitable[Answer]]
+"""Answers a request: what it is of, its bytes and what they hold; until when it may wait, by the
+event loop's clock."""
 
 
 def come_again(encoding: Encoding, code: Code, message: str) -> Answer:

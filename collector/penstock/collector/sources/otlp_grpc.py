@@ -20,10 +20,9 @@ from penstock.collector.intake import Intake
 from penstock.collector.limits import OTLP_CALLS_MAX, READ_BYTES, REQUEST_TIMEOUT_S
 from penstock.collector.source_sections import OtlpSource as Section
 from penstock.collector.sources.listener import Listener
-from penstock.collector.sources.otlp_answer import ROOM_WAIT_S, Answer, Code, come_again
+from penstock.collector.sources.otlp_answer import ROOM_WAIT_S, Answer, Code, Take, come_again
 from penstock.service import UnavailableError
 
-Take = Callable[[Signal, bytes, Encoding, Charge], Awaitable[Answer]]
 Context = grpc.aio.ServicerContext[Any, bytes]
 Export = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
 _STREAMS_MAX: Final = 64
@@ -123,13 +122,14 @@ class OtlpGrpc:
         if self._calls >= OTLP_CALLS_MAX:
             return self._come_again("too many requests at once")
         self._calls += 1
+        until_s = asyncio.get_running_loop().time() + ROOM_WAIT_S
         try:
             if not await charge.wait(self._message_bytes_max, ROOM_WAIT_S):
                 return self._come_again("too much is being received at once")
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 body = await anext(requests, b"")
             charge.split(max(0, charge.size - len(body))).close()
-            return await self._take(signal, body, Encoding.PROTOBUF, charge)
+            return await self._take(signal, body, Encoding.PROTOBUF, charge, until_s)
         except TimeoutError:
             return self._come_again(f"the request did not arrive within {REQUEST_TIMEOUT_S:g} s")
         finally:

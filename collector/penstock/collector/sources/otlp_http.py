@@ -9,18 +9,16 @@ After the last two it is to be sent again, `Retry-After` so many seconds.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
-from penstock.collector.budget import Charge
 from penstock.collector.core.inflate import ExpandsTooFarError, gunzip, unzstd
-from penstock.collector.decode.otlp_messages import SIGNALS, Encoding, Signal, encode_status
+from penstock.collector.decode.otlp_messages import SIGNALS, Encoding, encode_status
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.intake import Intake
 from penstock.collector.sources.http_server import Request, Response, Unread, serve_http
-from penstock.collector.sources.otlp_answer import Answer, Code, come_again
+from penstock.collector.sources.otlp_answer import ROOM_WAIT_S, Answer, Code, Take, come_again
 
-Take = Callable[[Signal, bytes, Encoding, Charge], Awaitable[Answer]]
 _PATHS: Final = {f"/v1/{signal.name}": signal for signal in SIGNALS}
 _INFLATE: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "identity": lambda body, _: body,
@@ -77,7 +75,9 @@ class OtlpHttp:
         body = self._inflate(request, encoding)
         if isinstance(body, Response):
             return body
-        return _respond(await self._take(signal, body, encoding, request.charge), encoding)
+        until_s = asyncio.get_running_loop().time() + ROOM_WAIT_S
+        answer = await self._take(signal, body, encoding, request.charge, until_s)
+        return _respond(answer, encoding)
 
     def _inflate(self, request: Request, encoding: Encoding) -> bytes | Response:
         """The body, decompressed, or what to answer instead."""
