@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import math
 from typing import Any, cast
 
 import pytest
@@ -69,7 +70,7 @@ def received(body: bytes, encoding: Encoding = Encoding.PROTOBUF) -> Unit | None
     share = Budget(bytes_max=1 << 30, share_bytes_max=1 << 30).share("app")
     intake = Intake("app", spool=spool, ledger=Ledger(), clock=SystemClock(), share=share)
     source = OtlpSource(Section(type="otlp", grpc="127.0.0.1:0"), HOST, intake=intake)
-    asyncio.run(source.take(LOGS, body, encoding, Charge(share)))
+    asyncio.run(source.take(LOGS, body, encoding, Charge(share), math.inf))
     return spool.unit
 
 
