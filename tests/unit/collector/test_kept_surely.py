@@ -115,7 +115,8 @@ async def test_lines_of_a_pipe_and_the_one_that_has_begun_are_counted(
         running = asyncio.ensure_future(source.run())
         await until_waiting(intake)
         if program:  # it has ended, and been waited for
-            await wait_until_async(lambda: not Path("/proc", pid.read_text()).exists())
+            number = await wait_until_async(lambda: pid.read_text() if pid.exists() else "")
+            await wait_until_async(lambda: not Path("/proc", number).exists())
             await asyncio.sleep(0)
         await cancelled(running)
         os.close(inside)

@@ -229,7 +229,7 @@ async def test_a_forward_message_ends_whose_sender_reads_no_acks(
             await loop.sock_connect(peer, (host, int(port)))
             message = msgpack.packb(["app", 5, {}, {"chunk": "c" * MIB}])
             sending = asyncio.ensure_future(loop.sock_sendall(peer, message * 12))
-            await wait_until_async(lambda: intake.account.notes["messages_unfinished"] == 1)
+            await wait_until_async(lambda: intake.account.notes["answers_unread"] == 1)
             await wait_until_async(lambda: intake.share.used == 0)
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)

@@ -161,11 +161,10 @@ class ForwardSource(Source):
         kept_bytes = messages.waiting_bytes + gathering.size
         await finish(self._take_all(ready, writer, charge, kept_bytes))
         try:
-            begun = messages.waiting_bytes > 0
-            async with asyncio.timeout(UNFINISHED_TIMEOUT_S if begun else None):
-                await writer.drain()  # who reads no acks must not hold room for ever either
+            async with asyncio.timeout(UNFINISHED_TIMEOUT_S):
+                await writer.drain()  # who reads no acks must not hold room or a place for ever
         except TimeoutError:
-            self._intake.note("messages_unfinished")
+            self._intake.note("answers_unread")
             return False
         return True
 
