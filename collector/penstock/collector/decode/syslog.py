@@ -205,7 +205,7 @@ def _record(
         ("appname", parsed.app), ("procid", parsed.process), ("msgid", parsed.message_id)
     ):  # fmt: skip
         if value:
-            named[f"log.syslog.{key}"] = value
+            named[f"log.syslog.{key}"] = value.decode("utf-8", "replace")
     if peer := unit.meta.get("peer"):
         named["network.peer.address"] = peer
     if cut:
