@@ -148,8 +148,9 @@ def test_a_replay_to_a_dead_destination_is_seen_stopped_and_drained(
             return found
 
         def is_stuck() -> bool:
-            progress = replays()["progress"]
-            return bool(progress and progress["problem"])
+            progress, reasons = replays()["progress"], job.daemon.status()["reasons"]
+            is_told = any(it.startswith("replay to hook: ") for it in reasons)
+            return bool(progress and progress["problem"]) and is_told
 
         try:
             publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(3)])
@@ -159,7 +160,6 @@ def test_a_replay_to_a_dead_destination_is_seen_stopped_and_drained(
             assert ask(job, TOKEN, do="replay", sink="hook")[0] == 202
             wait_until(is_stuck, within_s=60)
             assert replays()["under_way"] == "hook"
-            assert any(it.startswith("replay to hook: ") for it in job.daemon.status()["reasons"])
             assert "replay to hook: 0 of " in said(command(job, tmp_path, "status"))
             done = said(command(job, tmp_path, "stop-replay"))
             assert done == "the replay to hook is to stop\n"
