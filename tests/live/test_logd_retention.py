@@ -131,6 +131,8 @@ async def test_bytes_are_bounded_while_publishing_and_a_slow_reader_gets_what_it
             start, end = await asyncio.to_thread(read_all, log)
             assert end == 1000
             assert (end - start) * SIZE >= 2 * MIB, "what the limit keeps is kept"
+            await wait_until_async(lambda: _is_settled(logd, log))
+            start = start_of(log)
             with pytest.raises(RefusedError) as raised:
                 log.fetch("logs", start - 1)
             assert raised.value.detail == {"earliest": start, "latest": 1000, "end_offset": 1000}
