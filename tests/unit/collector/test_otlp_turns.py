@@ -30,6 +30,7 @@ async def test_a_request_waits_for_its_turn_no_longer_than_for_room(
         writer.write(head.encode() + b"content-type: application/x-protobuf\r\n\r\n" + body)
         assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
         writer.close()
+        await writer.wait_closed()
         source._mapping.release()
         assert await export(source.endpoints["grpc"], body) == b""
         await wait_until_async(lambda: intake.share.used == 0)

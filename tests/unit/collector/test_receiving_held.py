@@ -125,3 +125,6 @@ async def test_lines_that_take_many_times_what_was_read_hold_back_other_requests
         again[1].write(head.encode() + body)
         assert (await again[0].readline()).startswith(b"HTTP/1.1 200 ")
         again[1].close()
+        for _, writer in (*connections, again):
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
