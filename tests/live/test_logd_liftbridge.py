@@ -272,8 +272,7 @@ def test_a_subscriber_that_takes_nothing_holds_nobody_up(
     quick = calls.subscribe("logs", {3: EARLIEST, 8: STOP_LATEST})
     assert len(quick.rest()) == 200
     sent = logd.daemon.status()["info"]["grpc"]["messages_sent"]
-    # Of the slow one's 200, what the windows of a busy machine hold may have been sent.
-    assert sent < 380, "what the slow one has not taken was sent all the same"
+    assert sent < 300, "what the slow one has not taken was sent all the same"
     assert [value[200_000:] for value in values(slow.take(200))] == [b"%d" % n for n in range(200)]
     slow.cancel()
 

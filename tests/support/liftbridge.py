@@ -35,7 +35,8 @@ class LiftbridgeCalls(AbstractContextManager["LiftbridgeCalls"]):
     """
 
     def __init__(self, address: str, metadata: Sequence[tuple[str, str]] = ()) -> None:
-        self.channel = grpc.insecure_channel(address)
+        # Windows stay small: what a slow subscriber has not taken is not read for it, either.
+        self.channel = grpc.insecure_channel(address, options=(("grpc.http2.bdp_probe", 0),))
         self._metadata = tuple(metadata)
 
     @override
