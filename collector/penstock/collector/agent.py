@@ -30,7 +30,7 @@ from penstock.collector.settings import graph_of, own_subjects, resource_of, siz
 from penstock.collector.source_sections import Source as Section
 from penstock.collector.source_set import Difference, SourceSet, difference
 from penstock.collector.sources.source import Source
-from penstock.collector.telemetry import VERSION, Metrics, describe
+from penstock.collector.telemetry import Metrics, describe
 from penstock.collector.transforms.graph import Graph
 from penstock.service import (
     ExitCode,
@@ -41,6 +41,7 @@ from penstock.service import (
     admin_server,
     notify,
     notify_reloading,
+    release,
 )
 from penstock.service.clock import SystemClock
 
@@ -107,7 +108,7 @@ class Agent:
         self._admin_address = ""
         self._endpoints_path = config.data_dir / ENDPOINTS_FILE
         self._health = Health.STARTING
-        first = Status("collector", config.name, VERSION, self._health)
+        first = Status("collector", config.name, release(), self._health)
         self._reporter = Reporter(self._describe, first)
 
     async def run(self, stop: asyncio.Event, *, within_s: float | None = None) -> None:

@@ -14,13 +14,12 @@ from penstock.collector.core.delivery import Delivery
 from penstock.collector.core.ledger import Account, Ledger
 from penstock.collector.journal import Journal
 from penstock.collector.reloading import Reloads
-from penstock.service import Health, Stage, Status, span_metrics
+from penstock.service import Health, Stage, Status, release, span_metrics
 from penstock.specs.subjects import KINDS, kind_of
 
 if TYPE_CHECKING:
     from penstock.collector.core.lane import Lane
 
-VERSION = "0.1.0"
 _FULL_SHARE = 0.9
 _REASONS_MAX = 5
 OUTCOMES = (
@@ -71,7 +70,7 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
     return Status(
         component="collector",
         name=name,
-        version=VERSION,
+        version=release(),
         health=health,
         reasons=tuple(reasons),
         stages=tuple(stages),

@@ -11,6 +11,7 @@ from penstock.service.errors import ConfigError, ExitCode, ServiceError, Unavail
 from penstock.service.logs import configure_logs
 from penstock.service.notify import notify, notify_reloading
 from penstock.service.paths import FilePath, NoNul, SocketPath, absolute
+from penstock.service.release import release
 from penstock.service.run import exit_on_error, run_until_stopped
 from penstock.service.span_sender import Tracing
 from penstock.service.tracing import Span, Tracer, TracingSection, span_metrics
@@ -46,6 +47,7 @@ __all__ = [
     "load_config",
     "notify",
     "notify_reloading",
+    "release",
     "run_until_stopped",
     "show_config",
     "span_metrics",

@@ -18,13 +18,13 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version as release_of
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from penstock.service.errors import ExitCode, ServiceError
+from penstock.service.release import release
 
 FILE_NAME: Final = "format"
 FIRST: Final = 1
@@ -127,7 +127,7 @@ class DataFormat:
         if stamp.version > self.version:
             raise DataFormatError(
                 f"{directory} has data format {stamp.version}, written by Penstock"
-                f" {stamp.release}; this is Penstock {release_of('penstock')}, which reads up to"
+                f" {stamp.release}; this is Penstock {release()}, which reads up to"
                 f" {self.version}",
                 fix=f"start Penstock {stamp.release} or later on it, or restore a backup from"
                 " before the upgrade into another directory; nothing was changed",
@@ -136,7 +136,7 @@ class DataFormat:
     def _write(self, directory: Path, version: int) -> None:
         """Durable on return; a crash leaves the old stamp or the new one."""
         path, fresh = directory / FILE_NAME, directory / f".{FILE_NAME}.new"
-        line = f"penstock {self.kind} {version} {release_of('penstock')}\n"
+        line = f"penstock {self.kind} {version} {release()}\n"
         with fresh.open("w", encoding="ascii") as file:
             file.write(line)
             file.flush()

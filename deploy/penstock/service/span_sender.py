@@ -10,12 +10,12 @@ import json
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any, Final
 
 import structlog
 
 from penstock.service.errors import ConfigError
+from penstock.service.release import release
 from penstock.service.tracing import (
     SERVICES,
     Span,
@@ -58,7 +58,7 @@ class SpanSender:
                 "service.name": SERVICES[part],
                 "service.namespace": "penstock",
                 "service.instance.id": name,
-                "service.version": version("penstock"),
+                "service.version": release(),
             }
         )
         self._tls = _context(section)

@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -35,7 +34,7 @@ from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition import Partition
 from penstock.logd.security.keeper import Keeper
 from penstock.logd.unopened import Unopened
-from penstock.service import Health, Stage, Status, span_metrics
+from penstock.service import Health, Stage, Status, release, span_metrics
 
 
 @dataclass(slots=True)
@@ -66,7 +65,7 @@ class Telemetry:
         return Status(
             component="logd",
             name=self.node,
-            version=version("penstock"),
+            version=release(),
             health=health,
             reasons=reasons,
             stages=(

@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from penstock.service import (
     Tracing,
     UnavailableError,
     admin_server,
+    release,
 )
 
 _DRAIN_POLL_S = 0.05
@@ -311,7 +311,7 @@ class Job:
         return Status(
             component="router",
             name=self._config.job,
-            version=version("penstock"),
+            version=release(),
             health=self._health,
             reasons=self._problems(),
             stages=tuple(self._stage(query, committed[query.name]) for query in self._queries),

@@ -19,7 +19,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from types import FrameType
 from typing import Any, Final
 
@@ -41,6 +40,7 @@ from penstock.service import (
     UnavailableError,
     Visitor,
     admin_server,
+    release,
 )
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -132,7 +132,7 @@ class _Door:
         return Status(
             component="router",
             name=config.job,
-            version=version("penstock"),
+            version=release(),
             health=Health.DEGRADED if problem else Health.READY,
             reasons=tuple(reasons),
             stages=(stage,) if progress.sink else (),

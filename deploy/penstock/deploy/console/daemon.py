@@ -5,7 +5,6 @@ import ssl
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import version
 from typing import Final, Protocol
 
 import structlog
@@ -34,6 +33,7 @@ from penstock.service import (
     UnavailableError,
     admin_server,
     notify,
+    release,
     span_metrics,
 )
 from penstock.service.clock import SystemClock
@@ -155,7 +155,7 @@ class Console:
     def status(self) -> Status:
         """Its account of itself; what is wrong with the parts is theirs."""
         info = {"tracing": self._tracing.counts()}
-        return Status("console", "console", version("penstock"), self._health, info=info)
+        return Status("console", "console", release(), self._health, info=info)
 
     def metrics(self) -> Iterable[Metric]:
         """For Prometheus."""

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -30,7 +29,7 @@ from penstock.logd.client import LogClient, StreamInfo, calls
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.frame import HEADER_SIZE, decode_header, encode_header, parse_frames
 from penstock.logd.replication_settings import ReplicationSettings
-from penstock.service import ExitCode, ServiceError
+from penstock.service import ExitCode, ServiceError, release
 from penstock.service.clock import SystemClock
 
 _SEND_BYTES: Final = 4 * 1024 * 1024
@@ -151,7 +150,7 @@ def _begin(log: LogClient, stream: str, directory: Path) -> Manifest:
 def _manifest(log: LogClient, found: StreamInfo) -> Manifest:
     ranges = [log.offsets(found.name, part.partition) for part in found.partitions]
     return Manifest(
-        release=version("penstock"),
+        release=release(),
         taken=datetime.fromtimestamp(SystemClock().unix_ns() / 1e9, UTC).isoformat(),
         stream=found.name,
         subject=found.subject,
