@@ -15,14 +15,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.router.json_maps import NULL_TEXT, compact, maps
+from penstock.router.json_maps import compact, maps
+from penstock.router.row_types import NULL, NULL_TEXT, RowTypes
 from penstock.router.spec_versions import SpecVersions
 
 _NOT_JSON: Final = "not a JSON object"
 _NO_VALUE: Final = "no value"
 _REASON_LENGTH_MAX: Final = 200
+_NOT_AS_WANTED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError)
 
-_NULL: Final = msgspec.Raw(NULL_TEXT)
 _MAP: Final = "map<string,string>"
 _Text = str | None
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -120,18 +121,14 @@ class Decoder:
         self._types = {key: types[slot] for key, slot in self._slots.items()}
         raw = {key for key, kind in self._types.items() if kind is msgspec.Raw}
         self._maps = sorted(self._objects & raw) if strict else []
-        self._row = msgspec.defstruct(
-            "Row",
-            [(slot, kind, _NULL if kind is msgspec.Raw else None) for slot, kind in types.items()],
-            namespace={"problem": None},
-            rename={slot: key for key, slot in self._slots.items()},
+        self._row_types = RowTypes(self._slots, self._types)
+        self._odd_row = msgspec.defstruct(
+            "OddRow",
+            [("problem", _Text, None)],
+            bases=(self._row_types.whole,),
             gc=False,
             eq=False,
         )
-        self._odd_row = msgspec.defstruct(
-            "OddRow", [("problem", _Text, None)], bases=(self._row,), gc=False, eq=False
-        )
-        self._decode = msgspec.json.Decoder(self._row).decode
 
     def decode(self, values: pa.Array) -> "Rows":
         """Decode the records of a column of bytes."""
@@ -141,12 +138,13 @@ class Decoder:
         while len(rows) < len(texts):
             try:
                 # One loop in C. What it got before a record that cannot be decoded is kept.
-                rows.extend(map(self._decode, left))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
-                rows.append(self._odd(texts[len(rows)]))
+                rows.extend(map(self._row_types.decode, left))
+            except _NOT_AS_WANTED:
+                rows.append(self._unmet(texts[len(rows)]))
         for at in _not_utf8(values):
             rows[at] = self._odd_row(problem=_NOT_JSON)
-        return self._checked(Rows(rows, self._fields, self._slots, self._nested), texts)
+        present = self._row_types.present
+        return self._checked(Rows(rows, self._fields, self._slots, self._nested, present), texts)
 
     def _checked(self, rows: "Rows", texts: list[bytes | None]) -> "Rows":
         """Mark what is no record, and bring records of older major versions to the newest."""
@@ -187,6 +185,13 @@ class Decoder:
                 problem = str(error)
         return self._of_document(document, problem)
 
+    def _unmet(self, text: bytes | None) -> Any:
+        """A row of what is not like the records before it."""
+        try:
+            return self._row_types.decode_unmet(text)
+        except _NOT_AS_WANTED:
+            return self._odd(text)
+
     def _odd(self, text: bytes | None) -> Any:
         """A row of what cannot be decoded as it should be."""
         if text is None:
@@ -199,6 +204,7 @@ class Decoder:
     def _of_document(self, document: dict[str, Any], problem: str | None) -> Any:
         """A row of a record, each field by itself; `problem` when there is one already."""
         found: dict[str, Any] = {}
+        self._row_types.note(document)
         for key, slot in self._slots.items():
             kind, value = self._types[key], document.get(key)
             if key in self._objects and not isinstance(value, dict | None):
@@ -215,7 +221,7 @@ class Decoder:
                     found[slot] = msgspec.convert(texts, kind)
                     continue
                 problem = problem or f"{key}: {error}"
-        return self._row(**found) if problem is None else self._marked(found, problem)
+        return self._row_types.whole(**found) if problem is None else self._marked(found, problem)
 
     def _with_problem(self, row: Any, problem: str) -> Any:
         return self._marked({slot: getattr(row, slot) for slot in self._slots.values()}, problem)
@@ -232,6 +238,7 @@ class Rows:
 
     Attributes:
         rows: One object each; changed by `put` alone.
+        present: Keys that some row may have; grows while rows are `put`.
     """
 
     def __init__(
@@ -240,24 +247,27 @@ class Rows:
         fields: Mapping[str, JsonField],
         slots: Mapping[str, str],
         nested: Mapping[str, Any],
+        present: Collection[str],
     ) -> None:
         self.rows = rows
+        self.present = present
         self._fields = fields
         self._slots = slots
         self._nested = nested
         self._known: dict[str, list[Any]] = {}
+        self._texts: dict[str, pa.Array] = {}
         self._maps: dict[str, tuple[pa.Array, pa.Array]] = {}
 
     def put(self, at: int, row: Any) -> None:
         """Have another row in a place."""
         self.rows[at] = row
-        self._known.clear()
-        self._maps.clear()
+        for made in (self._known, self._texts, self._maps):
+            made.clear()
 
     def filter(self, mask: pa.Array) -> "Rows":
         """The rows for which a mask is true."""
         kept = list(compress(self.rows, mask.to_pylist()))
-        return Rows(kept, self._fields, self._slots, self._nested)
+        return Rows(kept, self._fields, self._slots, self._nested, self.present)
 
     def problems(self) -> pa.Array:
         """Why a row is malformed; null where it is not."""
@@ -265,7 +275,9 @@ class Rows:
 
     def texts(self, key: str) -> pa.Array:
         """The JSON of a key whose value is kept as such."""
-        return pa.array(list(map(bytes, self._values(key))), pa.binary())
+        if key not in self._texts:
+            self._texts[key] = pa.array(list(map(bytes, self._values(key))), pa.binary())
+        return self._texts[key]
 
     def column(self, name: str) -> pa.Array:
         """A column of the decoder's fields."""
@@ -299,8 +311,10 @@ class Rows:
 
     def _is_absent(self, key: str) -> bool:
         """Whether no row has a value there; never said of what is there as JSON's null."""
+        if key not in self.present:
+            return True
         values = self._values(key)
-        if not values or (values[0] is not None and values[0] is not _NULL):
+        if not values or (values[0] is not None and values[0] is not NULL):
             return False
         return values.count(values[0]) == len(values)
 

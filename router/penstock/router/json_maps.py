@@ -8,7 +8,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-NULL_TEXT: Final = b"null"
+from penstock.router.row_types import NULL_TEXT
+
 _BLANK: Final = r"[ \t\r\n]"
 
 _decode_map: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
@@ -24,9 +25,9 @@ def _map_or_none(text: bytes) -> dict[str, msgspec.Raw]:
 def maps(texts: pa.Array) -> pa.Array:
     """JSON objects as maps of text; a nested value is its JSON."""
     found = list(map(_map_or_none, texts.to_pylist()))
-    absent = pc.invert(pc.starts_with(texts, b"{")).to_pylist()
-    starts = list(accumulate(map(len, found), initial=0))
-    offsets = [None if none else at for at, none in zip(starts, [*absent, False], strict=True)]
+    offsets: list[int | None] = list(accumulate(map(len, found), initial=0))
+    for absent in pc.indices_nonzero(pc.invert(pc.starts_with(texts, b"{"))).to_pylist():
+        offsets[absent] = None
     items = list(map(bytes, chain.from_iterable(map(dict.values, found))))
     return pa.MapArray.from_arrays(
         pa.array(offsets, pa.int32()),
