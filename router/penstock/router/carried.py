@@ -3,7 +3,8 @@
 Spark decides which route takes a record, and for that needs the columns that conditions look at,
 often none. Making its own rows of all the columns that a sink wants, and Arrow of these again, is
 most of what a batch costs otherwise. So the source puts what the sink wants of an Arrow batch into
-one value, in Arrow's IPC format, and hands it over with the batch's first row:
+one value, in Arrow's IPC format, without the columns that are NULL throughout, and hands it over
+with the batch's first row:
 
     severity_number  _carried               severity_number  _carried    _carried
     9                16,384 rows of Arrow   17               NULL        16,384 rows of Arrow
@@ -34,13 +35,16 @@ def pack(judged: pa.RecordBatch, carried: pa.RecordBatch) -> pa.RecordBatch:
         carried: Those that it does not, of the same rows.
     """
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, carried.schema, options=_WRITTEN) as writer:
-        writer.write_batch(carried)
+    first, *others = carried.schema.names  # the first one says how many rows there are
+    holding = [name for name in others if carried.column(name).null_count < carried.num_rows]
+    held = carried.select([first, *holding])
+    with pa.ipc.new_stream(sink, held.schema, options=_WRITTEN) as writer:
+        writer.write_batch(held)
     value = pa.array([sink.getvalue().to_pybytes()], pa.binary())
     if not judged.num_columns:
         return pa.RecordBatch.from_arrays([value], schema=pa.schema([_FIELD]))
-    others = pa.nulls(carried.num_rows - 1, pa.binary())
-    return judged.append_column(_FIELD, pa.concat_arrays([value, others]))
+    no_values = pa.nulls(carried.num_rows - 1, pa.binary())
+    return judged.append_column(_FIELD, pa.concat_arrays([value, no_values]))
 
 
 def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
@@ -60,7 +64,7 @@ def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
         mine = said.slice(start, end - start)
         if mine.null_count == len(mine):
             continue
-        part = _read(values[start])
+        part = _read(values[start], schema)
         if len(mine) == 1:
             mine = pa.repeat(mine[0], part.num_rows)
         part = part.append_column(rows.schema.field(verdict), mine)
@@ -68,6 +72,12 @@ def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def _read(value: pa.Scalar) -> pa.Table:
+def _read(value: pa.Scalar, schema: pa.Schema) -> pa.Table:
     with pa.ipc.open_stream(value.as_buffer()) as reader:
-        return reader.read_all()
+        held = reader.read_all()
+    names, count = frozenset(held.column_names), held.num_rows
+    columns = [
+        held.column(field.name) if field.name in names else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -64,3 +64,20 @@ def test_what_does_not_fit_together_is_an_error() -> None:
     rows = batch(0, 3)
     with pytest.raises(pa.ArrowInvalid):
         unpack(judged([pack(rows.select(["offset"]), rows).slice(0, 2)], [1, 1]), VERDICT, SCHEMA)
+
+
+@pytest.mark.parametrize("offsets", [[7, 8], [None, None], [None, 8]])
+@pytest.mark.parametrize("tags", [[None, None], [None, [("n", "1")]]])
+def test_columns_without_any_value_come_back(offsets: list[Any], tags: list[Any]) -> None:
+    rows = pa.RecordBatch.from_pydict({"offset": offsets, "tags": tags}, schema=SCHEMA)
+    got = unpack(judged([pack(rows.select([]), rows)], [1]), VERDICT, SCHEMA)
+    assert got.schema.remove(2) == SCHEMA
+    assert got.select(SCHEMA.names).to_pylist() == rows.to_pylist()
+
+
+def test_what_has_no_value_takes_no_room() -> None:
+    many = pa.schema([("offset", pa.int64()), *((f"c{at}", pa.string()) for at in range(80))])
+    nulls = {f"c{at}": [None] * 100 for at in range(80)}
+    rows = pa.RecordBatch.from_pydict({"offset": range(100), **nulls}, schema=many)
+    alone = pack(rows.select([]), rows.select(["offset"])).nbytes
+    assert pack(rows.select([]), rows).nbytes == alone
