@@ -202,6 +202,12 @@ def test_a_server_that_is_there_and_refuses_ends_the_start(tmp_path: Path) -> No
         code, said = start_of(collector)
         assert code == 69
         assert f"the NATS server at {server.url} cannot be used: nats: 'Authorization" in said
+        forward = [{"type": "forward", "listen": f"127.0.0.1:{free_port()}"}]
+        collector = Collector(tmp_path / "workers", server.url, forward, nats=login)
+        collector.daemon.program = WORKERS
+        code, said = start_of(collector)
+        assert code == 69
+        assert f"the NATS server at {server.url} cannot be used: nats: 'Authorization" in said
         collector = Collector(tmp_path / "other", server.url, sources, nats={"url": "nats://a:b"})
         code, said = start_of(collector)
         assert (code, "nats.url: " in said) == (78, True)
