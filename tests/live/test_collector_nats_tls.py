@@ -9,6 +9,7 @@ import pytest
 from penstock.collector.config import NatsSection
 from penstock.collector.publisher import Publisher
 from penstock.service import ConfigError, UnavailableError
+from penstock.service.clock import SystemClock
 from tests.support.certificates import Authority
 from tests.support.nats_server import nats_server
 from tests.support.processes import free_port
@@ -51,7 +52,7 @@ async def test_the_certificate_is_shown_and_renewed_when_the_connection_is(
 ) -> None:
     port = free_port()
     files = {"cert_file": world.client.cert, "key_file": world.client.key}
-    publisher = Publisher(world.section(port, **files), uuid4(), lambda: None)
+    publisher = Publisher(world.section(port, **files), uuid4(), lambda: None, SystemClock())
     try:
         with nats_server(tmp_path / "a", port=port, config=world.config(world.clients)):
             await publisher.connect("test", 60)
@@ -71,7 +72,7 @@ async def test_the_certificate_is_shown_and_renewed_when_the_connection_is(
 async def test_without_it_nothing_is_let_in(tmp_path: Path, world: World) -> None:
     port = free_port()
     with nats_server(tmp_path / "a", port=port, config=world.config(world.clients)):
-        publisher = Publisher(world.section(port), uuid4(), lambda: None)
+        publisher = Publisher(world.section(port), uuid4(), lambda: None, SystemClock())
         with pytest.raises(UnavailableError):
             await publisher.connect("test", 3)
         await publisher.close()
@@ -81,4 +82,4 @@ async def test_files_that_are_no_certificate_are_named(tmp_path: Path, world: Wo
     section = world.section(1, cert_file=tmp_path / "none.pem")
     assert section.encrypted
     with pytest.raises(ConfigError, match=r"nats\.cert_file: .*none\.pem"):
-        await Publisher(section, uuid4(), lambda: None).connect("test", 1)
+        await Publisher(section, uuid4(), lambda: None, SystemClock()).connect("test", 1)

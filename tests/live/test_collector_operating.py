@@ -19,7 +19,7 @@ from penstock.collector.cli import cli
 from penstock.collector.limits import MIB
 from tests.support.collector import Collector, UnixSender, bodies, encode_batch, log_line
 from tests.support.logd import Logd
-from tests.support.nats_server import nats_server, running_nats_server
+from tests.support.nats_server import nats_server
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
@@ -268,42 +268,50 @@ def test_a_stopped_collectors_spool_is_looked_at_mended_and_delivered(
             assert not summary["damaged"]
 
 
-def test_batches_fit_a_servers_payload_also_when_the_next_server_takes_less(
-    tmp_path: Path,
-) -> None:
-    port, path = free_port(), tmp_path / "a.sock"
-    url = f"nats://127.0.0.1:{port}"
-    sources = [{"type": "unix", "path": str(path)}]
-    small = tmp_path / "small.conf"
-    small.write_text("max_payload: 4096\n")
-    dice = random.Random(7)  # what it makes cannot be compressed below 60 bytes a record
+def noise(count: int) -> list[str]:
+    """Bodies that cannot be compressed below 60 bytes each, for a server's `max_payload`."""
+    dice = random.Random(7)
     letters = "abcdefghijklmnop"  # no digits: some would be a card's number, and redacted
-    noise = {
-        number: f"number {number} {''.join(dice.choices(letters, k=120))}" for number in range(200)
-    }
+    return [f"number {number} {''.join(dice.choices(letters, k=120))}" for number in range(count)]
 
-    def noisy(first: int) -> list[bytes]:
-        lines = [json.loads(log_line(number)) for number in range(first, first + 100)]
-        return [
-            json.dumps(line | {"body": noise[number]}).encode()
-            for number, line in enumerate(lines, first)
-        ]
 
+def noisy(texts: list[str]) -> list[bytes]:
+    record = json.loads(log_line(0))
+    return [json.dumps(record | {"body": body}).encode() for body in texts]
+
+
+@pytest.mark.parametrize("how", ["the next server", "a reload"])
+def test_batches_fit_a_servers_payload_also_when_it_takes_less_than_before(
+    tmp_path: Path, how: str
+) -> None:
+    """The second: a server ends the connection of who sends too much, for good to nats-py."""
+    port, path = free_port(), tmp_path / "a.sock"
+    url, limit = f"nats://127.0.0.1:{port}", tmp_path / "nats.conf"
+    sources, sent = [{"type": "unix", "path": str(path)}], noise(200)
     logd = Logd(tmp_path / "logd", url, STREAMS)
     collector = Collector(tmp_path / "collector", url, sources)
+
+    def send_more() -> None:
+        send(path, encode_batch("one", 2, noisy(sent[100:])))
+        assert stored(logd, 200) == sent
+        assert collector.account("unix")["quarantined"] == 0
+        wait_until(lambda: collector.daemon.status()["health"] == "ready", what="ready")
+
     try:
-        with running_nats_server(tmp_path / "nats", port=port):
+        limit.write_text("max_payload: 1048576\n")
+        with nats_server(tmp_path / "nats", port=port, config=limit) as server:
             logd.daemon.start()
             collector.daemon.start()
-            send(path, encode_batch("one", 1, noisy(0)))
+            send(path, encode_batch("one", 1, noisy(sent[:100])))
             stored(logd, 100)
-        with nats_server(tmp_path / "nats", port=port, config=small):
-            wait_until(lambda: collector.daemon.status()["health"] == "ready", what="connected")
-            send(path, encode_batch("one", 2, noisy(100)))
-            assert stored(logd, 200) == [noise[number] for number in range(200)]
-            assert collector.account("unix")["quarantined"] == 0
-            assert collector.daemon.stop() == 0
-            assert logd.daemon.stop() == 0
+            limit.write_text("max_payload: 4096\n")
+            if how == "a reload":
+                server.signal("reload")
+                send_more()
+        if how == "the next server":
+            with nats_server(tmp_path / "nats", port=port, config=limit):
+                wait_until(lambda: collector.daemon.status()["health"] == "ready")
+                send_more()
     finally:
         for daemon in (collector.daemon, logd.daemon):
             daemon.close()

@@ -121,24 +121,24 @@ class Agent:
         Raises:
             ServiceError: Something the collector needs is not there.
         """
-        engine, registry = self._engine, CollectorRegistry()
+        engine, registry, config = self._engine, CollectorRegistry(), self._config
         loop = asyncio.get_running_loop()
         Metrics(lambda: self._reporter.ask(loop), registry)
-        admin = admin_server(lambda: self._reporter.ask(loop), registry, self._config.admin_access)
+        admin = admin_server(lambda: self._reporter.ask(loop), registry, config.admin_access)
         control = ControlServer(
-            self._config.admin_socket or self._config.data_dir / SOCKET_NAME,
+            config.admin_socket or config.data_dir / SOCKET_NAME,
             Operating(
                 self.reload, engine.replayer, engine.pipeline.taps, self._reporter.now
             ).actions,
         )
-        address = admin.start(self._config.admin)
+        address = admin.start(config.admin)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         try:
             await control.start()
-            await self._publisher.connect(self._config.name, self._config.connect_timeout_s)
+            await self._publisher.connect(config.name, config.connect_timeout_s, needed=False)
             self._recover()
             if self._receives:
-                await self._sources.start(self._own(self._config))
+                await self._sources.start(self._own(config))
             self._write_endpoints(address)
             held = await self._serve(stop, within_s)
         finally:
@@ -246,7 +246,7 @@ class Agent:
 
     def _make_publisher(self, config: CollectorConfig) -> Publisher:
         incarnation, tracer = self._directory.state.incarnation, self._tracing.tracer
-        return Publisher(config.nats, incarnation, self._on_nats_change, tracer)
+        return Publisher(config.nats, incarnation, self._on_nats_change, self._clock, tracer)
 
     def _write_endpoints(self, admin: str) -> None:
         self._admin_address = admin
@@ -370,7 +370,7 @@ class Agent:
         reasons = [
             f"source {runner.name}: {runner.trouble}" for runner in runners if runner.trouble
         ]
-        reasons += self._engine.troubles(connected=self._publisher.is_connected)
+        reasons += self._engine.troubles(nats=self._publisher.trouble)
         reasons += [self._saver.trouble] if self._saver.trouble else []
         health = self._health
         if health is Health.READY and reasons:

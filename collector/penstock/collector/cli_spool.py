@@ -29,7 +29,7 @@ from penstock.logd.store.repair import apply, plan
 from penstock.service import configure_logs, run_until_stopped
 from penstock.service.command import PenstockGroup
 
-_DIRECTORY = journal_argument("spool", "spool-urgent")
+_DIRECTORY = journal_argument("spool", "spool-urgent", "quarantine")
 _SPOOL = "/var/lib/penstock/collector"
 
 
@@ -37,8 +37,8 @@ _SPOOL = "/var/lib/penstock/collector"
 def spool() -> None:
     """Look into a spool, mend it, deliver it; the collector that owns it must not run.
 
-    DIR is the collector's data directory, or `spool-urgent` in it. Each of several workers has its
-    own, in DIR/workers/N.
+    DIR is the collector's data directory, or `spool-urgent` or `quarantine` in it. Each of several
+    workers has its own, in DIR/workers/N.
     """
 
 

@@ -4,6 +4,7 @@ import re
 import socket
 from collections.abc import Iterable
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -35,6 +36,19 @@ class NatsSection(Section):
     cert_file: FilePath | None = None
     key_file: FilePath | None = None
     ack_timeout_s: float = Field(default=5.0, gt=0, le=300)
+
+    @field_validator("url")
+    @classmethod
+    def _names_a_server(cls, value: str) -> str:
+        try:
+            parts = urlsplit(value)
+            known = parts.hostname is not None and parts.port != 0
+        except ValueError:
+            known = False
+        if not known:
+            msg = "must name a server, as in nats://HOST:PORT"
+            raise ValueError(msg)
+        return value
 
     @property
     def encrypted(self) -> bool:

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 import click
 
 from penstock.collector.control import SOCKET_NAME
-from penstock.collector.opening import DATA_FORMAT
+from penstock.collector.opening import DATA_FORMAT, UnreadableError
 from penstock.collector.worker_plan import directory_of, left_behind
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.store import CommitLog, DirectoryLock, LogConfig
+from penstock.logd.store.salvage import UNREADABLE
 from penstock.service import ExitCode, ServiceError, UnavailableError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -51,6 +52,7 @@ def locked(directory: Path) -> Iterator[None]:
 
     Raises:
         UnavailableError: It runs.
+        UnreadableError: The disk does not give something of it.
         DataFormatError: A later version wrote its data directory.
     """
     DATA_FORMAT.check(directory.resolve().parent)
@@ -60,6 +62,10 @@ def locked(directory: Path) -> Iterator[None]:
         raise UnavailableError(str(error), fix="stop the collector first") from None
     try:
         yield
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+        raise UnreadableError(directory, error) from None
     finally:
         lock.release()
 

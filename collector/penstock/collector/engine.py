@@ -177,15 +177,15 @@ class Engine:
         )
         return sum(log.end_offset - max(log.start_offset, cursor) for log, cursor in logs)
 
-    def troubles(self, *, connected: bool) -> list[str]:
-        """Why it does not carry as it should; empty when it does."""
+    def troubles(self, *, nats: str) -> list[str]:
+        """Why it does not carry as it should, with what NATS has; empty when it does."""
         journals = {
             "spool": self.directory.spool,
             "spool-urgent": self.directory.urgent,
             "quarantine": self.directory.quarantine,
         }
         reading = [reader.trouble for reader in self._readers if reader.trouble]
-        return [*reading, *troubles(self.delivery, journals, connected=connected)]
+        return [*reading, *troubles(self.delivery, journals, nats=nats)]
 
     async def settle(self) -> None:
         """At the end, make durable what can be, and count as dropped what nobody has any more."""

@@ -18,7 +18,8 @@ from penstock.collector.state import (
 )
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
 from penstock.logd.store import Checkpoint, DirectoryLock
-from penstock.service import ConfigError, UnavailableError
+from penstock.logd.store.salvage import UNREADABLE
+from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.data_format import DataFormat
 
 SPOOL: Final = "spool"
@@ -95,6 +96,7 @@ def open_data_directory(path: Path, sizes: Sizes, *, where: str) -> DataDirector
     Raises:
         ConfigError: It cannot be written, or what it holds cannot be read.
         UnavailableError: A collector uses it.
+        UnreadableError: The disk does not give what is in a journal.
         DataFormatError: A later version wrote it, or another part of Penstock.
     """
     DATA_FORMAT.check(path)
@@ -164,6 +166,28 @@ def _load_state(checkpoint: Checkpoint) -> State:
         ) from None
 
 
+class UnreadableError(ServiceError):
+    """The disk does not give what a journal needs.
+
+    Args:
+        directory: The journal's.
+        error: Of the read.
+    """
+
+    exit_code = ExitCode.IO
+
+    def __init__(self, directory: Path, error: OSError) -> None:
+        copied = f"dd if={error.filename or 'FILE'} of=COPY bs=4096 conv=noerror,sync"
+        command = "penstock collector spool"
+        super().__init__(
+            f"{directory}: cannot be read: {error}",
+            fix="look at what the kernel says of its disk, and start again. What it never gives"
+            f" again is lost, the rest is not: put a copy of the file in its place (`{copied}`),"
+            f" look at it with `{command} check {directory}`,"
+            f" and mend it with `{command} repair {directory}`",
+        )
+
+
 def _open(directory: Path, bytes_max: int) -> Journal:
     journal = Journal(directory, bytes_max=bytes_max)
     try:
@@ -171,6 +195,8 @@ def _open(directory: Path, bytes_max: int) -> Journal:
     except RefusedError as error:
         raise ConfigError(f"{directory}: cannot be opened: {error}", fix=NEWER_FIX) from None
     except (CorruptError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in UNREADABLE:
+            raise UnreadableError(directory, error) from None
         raise ConfigError(
             f"{directory}: cannot be opened: {error}",
             fix=f"look at it with `penstock collector spool check {directory}`, "

@@ -1,13 +1,11 @@
 """The way to logd: one NATS connection, batches out as requests, acks back as events."""
 
 import asyncio
-import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 from uuid import UUID, uuid5
 
 import pyarrow as pa
-import structlog
 from nats.errors import Error, MaxPayloadError, NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
@@ -16,21 +14,19 @@ from penstock.collector.config import NatsSection
 from penstock.collector.core.batch import Batch, LaneKey
 from penstock.collector.core.delivery import Behind, Failed, Publish, Refused, Stored
 from penstock.collector.limits import NATS_OVERHEAD_BYTES
+from penstock.collector.nats_link import NatsLink
 from penstock.logd.acks import Nack, PubAck, decode_batch_ack
 from penstock.logd.batch import SCHEMA, SCHEMA_VERSION, encode_body
 from penstock.logd.envelope import BatchPayload, encode_batch
 from penstock.logd.errors import CorruptError
-from penstock.logd.publisher import connect_within, nats_client
-from penstock.logd.security.tls import CertificateFiles, TlsFileError
-from penstock.service import ConfigError, Span, Tracer, UnavailableError
+from penstock.service import Span, Tracer
+from penstock.service.clock import Clock
 from penstock.service.tracing import span_of, trace_of
 
 Answer = Stored | Behind | Refused | Failed
 
 _RESYNC: Final = (Nack.SEQUENCE_GAP, Nack.UNKNOWN_PRODUCER)
 _LEAVE_POLL_S: Final = 0.05
-_RECONNECT_WAIT_S: Final = 0.5
-_PENDING_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class Publisher:
@@ -49,60 +45,28 @@ class Publisher:
         config: NatsSection,
         incarnation: UUID,
         on_change: Callable[[], None],
+        clock: Clock,
         tracer: Tracer | None = None,
     ) -> None:
         self._tracer = tracer
-        self._config = config
+        self._timeout_s = config.ack_timeout_s
         self.incarnation = incarnation
-        self._on_change = on_change
-        self._client: Any = nats_client(encrypted=config.encrypted)
-        self._log = structlog.get_logger()
-        self._context: ssl.SSLContext | None = None
-        self._last_error = ""
+        self._link = NatsLink(config, clock, on_change)
         self._unanswered = 0
 
     @property
     def is_connected(self) -> bool:
         """Whether a server can be reached now."""
-        return bool(self._client.is_connected)
+        return self._link.is_connected
 
     @property
-    def _address(self) -> str:
-        """The URL for people, without credentials: the collector reads its own log."""
-        scheme, separator, rest = self._config.url.partition("://")
-        return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    def trouble(self) -> str:
+        """Why nothing can be published now; empty when it can."""
+        return self._link.trouble
 
-    async def connect(self, name: str, timeout_s: float) -> None:
-        """Connect; from then on the connection is kept up for ever.
-
-        Raises:
-            UnavailableError: No server within the time.
-        """
-        config = self._config
-        self._context = _context(config)
-        tls = {} if self._context is None else {"tls": self._context}
-        options: dict[str, Any] = {
-            "servers": [config.url],
-            "name": f"penstock-collector {name}",
-            "user": config.user,
-            "password": config.password.get_secret_value() if config.password else None,
-            "token": config.token.get_secret_value() if config.token else None,
-            "max_reconnect_attempts": -1,
-            "reconnect_time_wait": _RECONNECT_WAIT_S,
-            "pending_size": _PENDING_BYTES_MAX,
-            "error_cb": self._on_error,
-            "disconnected_cb": self._on_disconnected,
-            "reconnected_cb": self._on_reconnected,
-            **tls,
-        }
-        try:
-            await connect_within(self._client, timeout_s, **options)
-        except (TimeoutError, OSError, Error) as error:
-            reason = self._last_error or str(error) or type(error).__name__
-            raise UnavailableError(
-                f"nats.url: no NATS server at {self._address} within {timeout_s:g} s: {reason}",
-                fix="start the server, or correct the key `nats.url`",
-            ) from None
+    async def connect(self, name: str, timeout_s: float, *, needed: bool = True) -> None:
+        """Connect; from then on the connection is kept up for ever: see `NatsLink.open`."""
+        await self._link.open(name, timeout_s, needed=needed)
 
     async def publish(self, effect: Publish) -> Answer:
         """Send one batch and wait for what logd says to it; never raises for what can happen."""
@@ -137,7 +101,7 @@ class Publisher:
                 body=batch.body,
             )
         )
-        if len(data) > self._client.max_payload - NATS_OVERHEAD_BYTES:
+        if len(data) > self._link.client.max_payload - NATS_OVERHEAD_BYTES:
             return Refused(effect.request, "nats_max_payload")
         return await self._request(effect.request, effect.lane.subject, data)
 
@@ -145,7 +109,7 @@ class Publisher:
         failpoints.passed("publish_before_request")
         self._unanswered += 1
         try:
-            reply = await self._client.request(subject, data, timeout=self._config.ack_timeout_s)
+            reply = await self._link.client.request(subject, data, timeout=self._timeout_s)
         except NoRespondersError:
             return Failed(request, "no_responders")
         except (NatsTimeoutError, TimeoutError):
@@ -167,34 +131,7 @@ class Publisher:
 
     async def close(self) -> None:
         """Close the connection; what is unanswered stays unanswered."""
-        if not self._client.is_closed:
-            await self._client.close()
-
-    async def _on_error(self, error: Exception) -> None:
-        if str(error) != self._last_error:
-            self._last_error = str(error)
-            self._log.warning("nats error", error=str(error) or type(error).__name__)
-
-    async def _on_disconnected(self) -> None:
-        self._log.warning("nats disconnected", url=self._address)
-        self._show_anew()
-        self._on_change()
-
-    def _show_anew(self) -> None:
-        """Show the certificate as its files are now when the server is connected to again."""
-        config = self._config
-        if self._context is None or config.cert_file is None:
-            return
-        try:
-            _context(config)  # the one in use is not touched by files that are unusable
-            self._context.load_cert_chain(config.cert_file, config.key_file)
-        except (ConfigError, OSError) as error:
-            self._log.warning("the certificate cannot be read again", error=str(error))
-
-    async def _on_reconnected(self) -> None:
-        self._last_error = ""
-        self._log.info("nats reconnected", url=self._address)
-        self._on_change()
+        await self._link.close()
 
 
 def _end_span(span: Span, effect: Publish, answer: Answer) -> None:
@@ -211,21 +148,6 @@ def _end_span(span: Span, effect: Publish, answer: Answer) -> None:
         messaging__message__body__size=len(batch.body or b""),
         penstock__source=effect.lane.source,
     )
-
-
-def _context(config: NatsSection) -> ssl.SSLContext | None:
-    """TLS by the configuration's files; None without any.
-
-    Raises:
-        ConfigError: One is not what it should be.
-    """
-    files = CertificateFiles(
-        ca_file=config.ca_file, cert_file=config.cert_file, key_file=config.key_file
-    )
-    try:
-        return files.client() if files.paths() else None
-    except TlsFileError as error:
-        raise ConfigError(f"nats.{error.key}: {error}", fix=error.fix) from None
 
 
 def producer_id(incarnation: UUID, lane: LaneKey) -> bytes:

@@ -27,7 +27,7 @@ import structlog
 
 from penstock.collector.core.delivery import Quarantine as QuarantineEffect
 from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
-from penstock.collector.journal import Entry, Journal, read_record, undamaged
+from penstock.collector.journal import Entry, Journal, Read, read_record, undamaged
 from penstock.logd.batch import Record
 from penstock.logd.frame import FrameHeader
 from penstock.logd.store import CommitLog
@@ -189,7 +189,11 @@ class Mark:
 
 
 def read_quarantine(
-    log: CommitLog, offset: int | None = None, *, salvage: bool = False
+    log: CommitLog,
+    offset: int | None = None,
+    *,
+    salvage: bool = False,
+    read: Read[tuple[FrameHeader, bytes]] | None = None,
 ) -> Iterator[Kept | Mark]:
     """Everything in a quarantine from an offset on, oldest first; what is damaged is left out.
 
@@ -199,12 +203,13 @@ def read_quarantine(
         log: The quarantine's.
         offset: Where to begin; without it, at its start.
         salvage: What the disk does not give now is left out, too.
+        read: What reads it; without it, the log.
 
     Raises:
         OSError: The disk does not give something.
     """
     start = log.start_offset if offset is None else offset
-    for header, body in undamaged(log.frames, start, salvage=salvage):
+    for header, body in undamaged(read or log.frames, start, salvage=salvage):
         try:
             entry = read_entry(header, body)
         except UndecodableError as error:

@@ -4,12 +4,14 @@ A mark is made durable in the quarantine first. Its offset is then the sequence 
 record goes into the spool, from a sender of its own. After a crash between the two, what was marked
 and is not known to the spool is put in from there: nothing is lost, and nothing comes twice.
 
-What the disk does not give now ends a replay, as it may give it later: only what is known to be
-damaged is passed over.
+What the disk does not give now is left where it is and named, as it may give it later, and what
+lies behind it is put back. A mark may be among it, of a record before it: of those that such a mark
+may be of, none is put back meanwhile, so that none comes twice. A mark that was not put into the
+spool is of no consequence there: its record gets another one.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -20,8 +22,8 @@ from penstock.collector.limits import REPLAY_RECORDS_MAX
 from penstock.collector.quarantine import Again, Kept, Mark, kept_in, mark_of, read_quarantine
 from penstock.collector.spool import Spool, Unit, sender_id
 from penstock.collector.spools import take_apart
-from penstock.logd.frame import NO_PRODUCER
-from penstock.logd.store import CommitLog
+from penstock.logd.frame import NO_PRODUCER, FrameHeader
+from penstock.logd.store import CommitLog, CorruptFrameError
 from penstock.service.clock import Clock
 
 SENDER: Final = "penstock-quarantine"
@@ -109,7 +111,7 @@ class Replayer:
                     await self._put(marks, outcome)
                 await self._give_back()
             except (SpoolFullError, SpoolFailedError, OSError) as error:
-                outcome.stopped = str(error)
+                outcome.add(Outcome(stopped=str(error)))
             return outcome
 
     async def kept(self) -> AsyncIterator[tuple[Kept, bool]]:
@@ -143,29 +145,34 @@ class Replayer:
         log = self._quarantine.log
         marks = [
             header.base_offset
-            for header in undamaged(log.headers, log.start_offset)
+            for header in undamaged(log.headers, log.start_offset, salvage=True)
             if header.producer_id == NO_PRODUCER and header.base_offset >= self.done
         ]
-        found = [entry_at(log, offset) for offset in marks]
+        found = [entry_at(log, offset, salvage=True) for offset in marks]
         return [entry for entry in found if isinstance(entry, Mark)]
 
     def _look(self, wanted: Wanted, outcome: Outcome) -> list[int]:
         """Offsets of what is to be put back; reads the whole quarantine, in a thread of its own."""
         wanted_ones: dict[int, tuple[int, bool]] = {}
         marked: set[int] = set()
-        for entry in read_quarantine(self._quarantine.log):
+        missing = Missing(self._quarantine.log)
+        for entry in missing.entries():
             if isinstance(entry, Mark):
                 marked.add(entry.replays)
             elif wanted.takes(entry):
                 wanted_ones[entry.offset] = (entry.count, _again(entry) is not None)
         found: list[int] = []
+        doubtful = 0
         for offset, (count, known) in wanted_ones.items():
             if offset in marked:
                 outcome.before += count
+            elif offset < missing.marks_below(self.done):
+                doubtful += count
             elif known:
                 found.append(offset)
             else:
                 outcome.unknown += count
+        outcome.stopped = missing.text(doubtful)
         return found
 
     async def _mark(self, offsets: Iterable[int]) -> list[Mark]:
@@ -210,27 +217,84 @@ class Replayer:
 
     def _first_left(self) -> int:
         """The offset of the oldest record that was not put back, or what is not known to be."""
-        log = self._quarantine.log
         kept: list[int] = []
         marked: set[int] = set()
-        for entry in read_quarantine(log):
+        missing = Missing(self._quarantine.log)
+        for entry in missing.entries():
             if isinstance(entry, Mark):
                 marked.add(entry.replays)
             else:
                 kept.append(entry.offset)
         left = [offset for offset in kept if offset not in marked]
-        return min([self.done, *left[:1]])
+        return min([self.done, *left[:1], *(one.offset for one in missing.ranges)])
 
 
-def entry_at(log: CommitLog, offset: int) -> Kept | Mark | None:
+class Missing:
+    """What the disk does not give of a quarantine, as it is found when all is read.
+
+    Attributes:
+        ranges: In the order of offsets.
+    """
+
+    def __init__(self, log: CommitLog) -> None:
+        self.ranges: list[CorruptFrameError] = []
+        self._log = log
+
+    def entries(self) -> Iterator[Kept | Mark]:
+        """Everything that can be read."""
+        return read_quarantine(self._log, read=self._read)
+
+    def marks_below(self, done: int) -> int:
+        """Records before this offset may have been put back by a mark that is missing.
+
+        Args:
+            done: Every mark before it was put into the spool; later ones were not.
+        """
+        ends = (min(one.next_offset, done) for one in self.ranges if one.offset < done)
+        return max(ends, default=0)
+
+    def text(self, doubtful: int) -> str:
+        """What is told of it; empty when nothing is missing."""
+        if not self.ranges:
+            return ""
+        count = sum(one.next_offset - one.offset for one in self.ranges)
+        first = self.ranges[0]
+        text = f"the disk does not give {count} entries, from {first.where} on; they are left"
+        if doubtful:
+            text += f", and {doubtful} records of which it is not known whether they were put back"
+        return text
+
+    def _read(self, offset: int, /, *, salvage: bool) -> Iterator[tuple[FrameHeader, bytes]]:
+        del salvage
+        try:
+            yield from self._log.frames(offset, salvage=True)
+        except CorruptFrameError as error:
+            if self._is_missing(error):
+                self.ranges.append(error)
+            raise
+
+    def _is_missing(self, error: CorruptFrameError) -> bool:
+        """Whether the disk, and not what is on it, is why something cannot be read."""
+        try:
+            frame = next(undamaged(self._log.frames, error.offset), None)
+        except OSError:
+            return True
+        return frame is not None and frame[0].base_offset < error.next_offset
+
+
+def entry_at(log: CommitLog, offset: int, *, salvage: bool = False) -> Kept | Mark | None:
     """What lies at an offset of a quarantine; None when it is damaged or gone.
+
+    With `salvage`, also when the disk does not give it.
 
     Raises:
         OSError: The disk does not give it.
     """
     if not log.start_offset <= offset < log.end_offset:
         return None
-    entry = next(read_quarantine(log, offset), None)
+    entry = next(read_quarantine(log, offset, salvage=True), None)
+    if not salvage and (entry is None or entry.offset != offset):
+        entry = next(read_quarantine(log, offset), None)
     return entry if entry is not None and entry.offset == offset else None
 
 

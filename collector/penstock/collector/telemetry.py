@@ -123,11 +123,9 @@ def _receiving(budget: Budget) -> dict[str, dict[str, int]]:
     }
 
 
-def troubles(delivery: Delivery, journals: Mapping[str, Journal], *, connected: bool) -> list[str]:
-    """Why the collector is degraded; empty when it is not."""
-    found: list[str] = []
-    if not connected:
-        found.append("nats is not connected")
+def troubles(delivery: Delivery, journals: Mapping[str, Journal], *, nats: str) -> list[str]:
+    """Why the collector is degraded, `nats` first; empty when it is not."""
+    found = [nats] if nats else []
     for name, journal in journals.items():
         if journal.failure:
             found.append(f"{name}: {journal.failure}")

@@ -208,6 +208,7 @@ class Workers(PrometheusCollector):
         tasks = {asyncio.create_task(worker.run()): worker for worker in self._workers}
         ready = asyncio.create_task(self._tell_when_ready())
         stopped = asyncio.create_task(stop.wait())
+        ended: list[asyncio.Task[int]] = []
         try:
             running = set(tasks)
             while running and not stopped.done():
@@ -215,7 +216,8 @@ class Workers(PrometheusCollector):
                     {*running, stopped}, return_when=asyncio.FIRST_COMPLETED
                 )
                 running -= done
-                if any(task in tasks and tasks[task].share.receives for task in done):
+                ended += [task for task in tasks if task in done]
+                if any(tasks[task].share.receives for task in ended):
                     break
         finally:
             notify(STOPPING=1)
@@ -226,9 +228,9 @@ class Workers(PrometheusCollector):
             loop.remove_signal_handler(signal.SIGHUP)
             await control.close()
             await asyncio.to_thread(admin.close)
-        for task, worker in tasks.items():
+        for task in (*ended, *tasks):  # who ended by itself says why, and not who was then stopped
             if task.result() != 0:
-                raise WorkerEndedError(worker.share.index, task.result())
+                raise WorkerEndedError(tasks[task].share.index, task.result())
 
     def _expect_nobody(self) -> None:
         """The admin socket of a collector that runs must not be taken from it."""

@@ -173,7 +173,7 @@ class _Connected(Publisher):
     """Connects to nobody, and fails to leave."""
 
     @override
-    async def connect(self, name: str, timeout_s: float) -> None: ...
+    async def connect(self, name: str, timeout_s: float, *, needed: bool = True) -> None: ...
 
     @override
     async def leave(self) -> None:

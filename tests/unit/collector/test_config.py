@@ -46,6 +46,10 @@ def test_every_key_is_in_the_readme() -> None:
         ({"spool": {"when_full": "drop_middle"}}, "spool.when_full"),
         ({"spool": {"when_full": {"log": "block"}}}, "spool.when_full"),
         ({"nats": {"url": "http://x"}}, "nats.url"),
+        (
+            {"nats": {"url": "nats://user:pass/word@host"}},
+            "nats.url: must name a server",
+        ),
         ({"nats": {"key_file": "x.key"}}, "`key_file` is of no use without `cert_file`"),
         ({"batch": {"age": 1}}, "batch.age"),
     ],

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from penstock.collector.source_sections import ForwardSource as Section
@@ -117,6 +118,21 @@ async def test_what_came_before_what_is_no_message_is_kept(tmp_path: Path) -> No
             await wait_until_async(lambda: len(intake.lines()) == 2)
             assert intake.account.notes["protocol_errors"] == 1
             sender.close()
+
+
+async def test_the_json_form_is_refused_and_named(tmp_path: Path) -> None:
+    """It has no answers: that the connection ends is all that its sender can be told."""
+    async with listening(tmp_path) as (source, intake):
+        with capture_logs() as logs:
+            sender = await Sender.to(source)
+            sender._writer.write(b'["app",1700000000,{"message":"hi"}]\n')
+            assert await sender.receive() is None
+            sender.close()
+        assert intake.account.notes["protocol_errors"] == 1
+        assert [one["error"] for one in logs] == [
+            "the JSON form of the forward protocol is not supported"
+        ]
+        assert intake.lines() == []
 
 
 async def test_a_connection_that_ends_within_a_message_is_counted(tmp_path: Path) -> None:

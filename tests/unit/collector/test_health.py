@@ -10,13 +10,16 @@ from prometheus_client import CollectorRegistry
 
 from penstock.collector.agent import Agent
 from penstock.collector.config import CollectorConfig
+from penstock.collector.core.outage import Outage
 from penstock.collector.journal import Entry
 from penstock.collector.quarantine import Refusal
 from penstock.collector.telemetry import Metrics
 from penstock.logd.errors import LogdError
 from penstock.logd.store import Checkpoint
 
-NATS = "nats is not connected"
+NATS = (
+    "NATS at nats://127.0.0.1:4222 cannot be reached since 2026-01-31T03:00:00Z; held in the spool"
+)
 
 
 def agent_of(directory: Path) -> Agent:
@@ -26,6 +29,7 @@ def agent_of(directory: Path) -> Agent:
         {"data_dir": directory, "sources": [source], "quarantine": quarantine}
     )
     agent = Agent(config, Path("collector.yaml"))
+    agent._publisher._link._outage = Outage(1_769_828_400_000_000_000)
     agent._recover()
     return agent
 

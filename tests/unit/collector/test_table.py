@@ -12,7 +12,7 @@ def status(received: int, **more: Any) -> dict[str, Any]:
     return {
         "name": "host-1",
         "health": "degraded",
-        "reasons": ["nats is not connected"],
+        "reasons": ["NATS at nats://127.0.0.1:4222 cannot be reached"],
         "stages": [
             {**stage, "errors": 1, "detail": {"dropped_spool_full": 1, "quarantined": 0}},
             {**stage, "name": "publish/" + "x" * 60, "errors": 0, "detail": {}},
@@ -42,7 +42,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, lines)) <= max(width, 56)
     text = "\n".join(lines)
     assert "degraded" in text
-    assert "nats is not connected" in text
+    assert "NATS at nats" in text
     assert "512.0 MiB of 1.0 GiB (50.0 %)" in text or width < 60
     assert "balances" in text
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from penstock.logd.publisher.connecting import is_refusal
 from penstock.router.core.verdict import Busy, Paused
-from penstock.router.sinks.nats_connection import is_refusal
 from penstock.router.sinks.postgres import refusal_of
 
 _AT = 'connection failed: connection to server at "10.0.0.7", port 5432 failed: '

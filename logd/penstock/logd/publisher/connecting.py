@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nats.aio.client import Client
 from nats.errors import Error
@@ -17,6 +17,11 @@ from penstock.logd.nats.login import Credentials, credentials
 from penstock.logd.publisher.asynchronous import Publisher, PublishOptions
 
 _ASK_AGAIN_S = 0.05
+_REFUSED: Final = ("authoriz", "authentic", "permission", "user ", "account")
+"""In what a server says to whom it does not let in."""
+_FULL: Final = ("maximum", "exceeded")
+"""In what it says where there is no room: for connections of the account, of anybody."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -60,6 +65,12 @@ async def connected(
             yield publisher
     finally:
         await client.close()
+
+
+def is_refusal(said: str) -> bool:
+    """Whether a server that lets us not in will do so until somebody corrects something."""
+    said = said.lower()
+    return any(it in said for it in _REFUSED) and not all(it in said for it in _FULL)
 
 
 def nats_client(*, encrypted: bool) -> Client:
@@ -124,6 +135,13 @@ def _wants_tls(url: str, login: dict[str, Any]) -> bool:
     return "tls://" in url or any(login.get(name) for name in ("tls", "tls_handshake_first"))
 
 
+class UnencryptedError(Error):  # type: ignore[misc] # nats-py has no types
+    """A server that was to be spoken to with TLS alone."""
+
+    def __init__(self) -> None:
+        super().__init__("the server does not ask for TLS, and nothing is sent without it")
+
+
 class _EncryptedClient(Client):  # type: ignore[misc] # nats-py has no types
     """nats-py's client, which sends nothing without TLS.
 
@@ -143,6 +161,6 @@ class _EncryptedClient(Client):  # type: ignore[misc] # nats-py has no types
         if writer is None or writer.get_extra_info("ssl_object") is None:
             if self._transport is not None:
                 self._transport.close()
-            raise Error("the server does not ask for TLS, and nothing is sent without it")
+            raise UnencryptedError
         command: bytes = super()._connect_command()
         return command

@@ -16,6 +16,7 @@ a reader may go on with a file that has been unlinked meanwhile.
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -123,7 +124,19 @@ class RealFile:
             position = _write_all(self.fileno(), position, buffers[first : first + IOV_MAX])
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer only at the end of the file."""
+        """Up to `length` bytes from `position`; fewer only at the end of the file.
+
+        Raises:
+            OSError: The disk does not give them; it names the file.
+        """
+        try:
+            return self._read(position, length)
+        except OSError as error:
+            with suppress(OSError):
+                error.filename = str(Path(f"/proc/self/fd/{self._descriptor}").readlink())
+            raise
+
+    def _read(self, position: int, length: int) -> bytes:
         data = os.pread(self.fileno(), length, position)
         if len(data) == length or not data:
             return data

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from nats.aio.msg import Msg
 from nats.errors import Error
 
-from penstock.logd.publisher.connecting import connect_within, nats_client
+from penstock.logd.publisher.connecting import connect_within, is_refusal, nats_client
 from penstock.router.core.verdict import Fault
 from penstock.router.sinks.nats import NO_ANSWER, Fate, Message, NatsSink, Outcome, read_answer
 from penstock.router.sinks.request_settings import Tls
@@ -19,11 +19,6 @@ _LOOK_S: Final = 0.1
 _END_S: Final = 2.0
 
 Result = TypeVar("Result")
-
-_REFUSED: Final = ("authoriz", "authentic", "permission", "user ", "account")
-"""In what a server says to whom it does not let in."""
-_FULL: Final = ("maximum", "exceeded")
-"""In what it says where there is no room: for connections of the account, of anybody."""
 
 _NOBODY: Final = "503"
 """The status that NATS answers with where nobody listens on the subject."""
@@ -182,12 +177,6 @@ class Connection:
                 target=_turn, args=(self._loop,), name="penstock-nats-sink", daemon=True
             ).start()
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-def is_refusal(said: str) -> bool:
-    """Whether a server that lets us not in will do so until somebody corrects something."""
-    said = said.lower()
-    return any(it in said for it in _REFUSED) and not all(it in said for it in _FULL)
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
