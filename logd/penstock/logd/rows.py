@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.logd.batch import Record
+from penstock.logd.errors import CorruptError
 from penstock.logd.frame import HEADER_SIZE, FrameHeader, check_body, decode_header
 
 Frame = tuple[FrameHeader, memoryview]
@@ -24,6 +25,22 @@ def split_frames(payload: memoryview, *, where: str = "") -> Iterator[Frame]:
         check_body(header, body, where=f"{where} offset {header.base_offset}")
         yield header, body
         position += header.frame_length
+
+
+def sound_frames(payload: memoryview, *, where: str = "") -> tuple[list[Frame], bool]:
+    """The frames of a payload up to its damage, and whether there is none.
+
+    Raises:
+        CorruptError: The first frame is damaged.
+    """
+    frames: list[Frame] = []
+    try:
+        frames.extend(split_frames(payload, where=where))
+    except CorruptError:
+        if not frames:
+            raise
+        return frames, False
+    return frames, True
 
 
 def slice_rows(
