@@ -4,6 +4,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -14,12 +15,9 @@ from penstock.logd.batch import SCHEMA, decode_body
 from penstock.logd.client import (
     ANYBODY,
     Access,
-    Fetched,
     LogClient,
     PartitionInfo,
     StreamInfo,
-    calls,
-    passes,
     slice_rows,
 )
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
@@ -32,17 +30,15 @@ from penstock.router.errors import (
     LogRefusedError,
     LogUnavailableError,
 )
+from penstock.router.fetching import fetch
 from penstock.router.record_sizes import SAMPLE_BYTES, size_in
-from penstock.router.refusals import NOT_LET_IN, NotPermittedError, loss_or_refusal, not_now
+from penstock.router.refusals import NOT_LET_IN, NotPermittedError
 
 ROWS_TARGET: Final = 16_384
 """Rows gathered before a batch goes to Spark; small Arrow batches cost it more than large ones."""
 
 BYTES_TARGET: Final = 8 * 1024 * 1024
 """Bytes likewise, a bound on what a worker holds."""
-
-FETCH_BYTES: Final = 4 * 1024 * 1024
-"""Bytes asked for in one fetch."""
 
 _TIMEOUT_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.1
@@ -222,14 +218,15 @@ class LogReading:
             return None, offset + 1
 
     def _sample(self, span: Span, offset: int, subject: str | None) -> tuple[int, int]:
+        look = partial(fetch, self._client, span, offset, bytes_max=SAMPLE_BYTES)
         only = subject if self._is_narrowed else None
         try:
-            fetched = self._fetch(span, offset, None, only, bytes_max=SAMPLE_BYTES)
+            fetched = look(subject=only)
         except NotPermittedError:
             if only == subject:
                 raise
             self._is_narrowed = True  # asked again it would be one more refusal that logd notes
-            fetched = self._fetch(span, offset, None, subject, bytes_max=SAMPLE_BYTES)
+            fetched = look(subject=subject)
         return size_in(fetched, offset)
 
     def _slices(
@@ -243,14 +240,16 @@ class LogReading:
         """
         position, epoch = span.start, span.epoch
         while position < span.end:
-            at = position, epoch, subject
+            ask = partial(fetch, self._client, span, position, epoch=epoch, subject=subject)
             try:
-                fetched = self._patiently(lambda at=at: self._fetch(span, *at))  # type: ignore[misc]
+                fetched = self._patiently(ask)
             except DataLossError as error:
                 if fail_on_data_loss:
                     raise
-                warn(f"going on behind lost records: {error}")
-                position = span.end if error.next_offset is None else error.next_offset
+                behind = span.end if error.next_offset is None else error.next_offset
+                lost = min(behind, span.end) - position
+                warn(f"going on at {behind} without {lost} offsets that are lost: {error}")
+                position = behind
                 epoch = None  # what an election has put in the place of lost records is read
                 continue
             for header, body in fetched.frames:
@@ -270,41 +269,6 @@ class LogReading:
                     yield _with_offsets(rows, header.base_offset)
                 position = header.next_offset
             position, epoch = max(position, fetched.next_offset), fetched.log_epoch
-
-    def _fetch(
-        self,
-        span: Span,
-        offset: int,
-        epoch: int | None,
-        subject: str | None,
-        *,
-        bytes_max: int = FETCH_BYTES,
-    ) -> Fetched:
-        call = calls.fetch(
-            span.stream,
-            offset,
-            partition=span.partition,
-            bytes_max=bytes_max,
-            # With a filter a server waits for what matches, though all that is wanted be there.
-            wait_ms=1000 if subject is None else 0,
-            subject=subject,
-            log_epoch=epoch,
-            where=self._client.server,
-        )
-        try:
-            fetched = self._client.ask(call)
-        except RefusedError as error:
-            if passes(error) or error.code in NOT_LET_IN:
-                raise not_now(error) from None
-            raise loss_or_refusal(span, offset, error) from None
-        if span.incarnation and fetched.incarnation != span.incarnation:
-            raise DataLossError(f"stream {span.stream!r} was deleted and made again")
-        if not fetched.frames and fetched.next_offset <= offset:
-            raise UnavailableError(
-                f"{span.stream}/{span.partition}: nothing to read at offset {offset} below"
-                f" {span.end}"
-            )
-        return fetched
 
     def _at_time(self, where: StreamPartition, time_ms: int) -> int:
         return self._client.offset_for_timestamp(where.stream, time_ms * 10**6, where.partition)

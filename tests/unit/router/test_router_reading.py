@@ -1,18 +1,15 @@
 """Reading a span: losses are told by frames' ranges, never by gaps between rows."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from typing_extensions import override
 
 from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.client import Fetched, OffsetRange, PartitionInfo, StreamInfo
+from penstock.logd.client import Fetched, PartitionInfo, StreamInfo
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.frame import FrameHeader, crc32c
+from penstock.logd.frame import crc32c
 from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
@@ -23,62 +20,7 @@ from penstock.router.errors import (
     LogUnavailableError,
 )
 from penstock.router.reading import LogReading, LogState
-
-Frame = tuple[FrameHeader, memoryview]
-
-
-def compacted(base: int, span: int, kept: list[int]) -> Frame:
-    """A frame of `span` offsets of which some have a record left."""
-    whole = build_batch([Record("t", b"%d" % (base + n), 1) for n in range(span)])
-    body = encode_body(whole.take(kept) if kept else whole.slice(0, 0))
-    header = FrameHeader(
-        base_offset=base,
-        leader_epoch=1,
-        record_count=len(kept),
-        last_offset_delta=span - 1,
-        body_length=len(body),
-        body_crc=crc32c(body),
-        first_timestamp_ns=1,
-        max_timestamp_ns=1,
-        schema_version=1,
-        compacted=len(kept) < span,
-    )
-    return header, memoryview(body)
-
-
-class ScriptedClient:
-    """Answers each fetch with the frames that hold the offset asked for and those after it."""
-
-    def __init__(self, frames: list[Frame]) -> None:
-        self.frames = frames
-        self.refusals: list[RefusedError] = []
-        self.damaged: tuple[int, int] | None = None
-        self.asked: list[dict[str, Any]] = []
-
-    server = "h:1"
-
-    def ask(self, call: Call[Fetched]) -> Fetched:
-        self.asked.append(call.request)
-        if self.refusals:
-            raise self.refusals.pop()
-        offset = int(call.request["offset"])
-        if self.damaged and self.damaged[0] <= offset < self.damaged[1]:
-            first, behind = self.damaged
-            raise RefusedError("CORRUPT", "damaged", offset=first, next_offset=behind)
-        found = [frame for frame in self.frames if frame[0].next_offset > offset]
-        end = self.frames[-1][0].next_offset
-        if self.damaged and offset < self.damaged[0]:
-            end = self.damaged[0]
-            found = [frame for frame in found if frame[0].base_offset < end]
-        return Fetched(
-            frames=found,
-            range=OffsetRange(0, end),
-            high_watermark=end - 1,
-            next_offset=end,
-            epoch=1,
-            incarnation="",
-            log_epoch=7,
-        )
+from tests.unit.router.scripted_log import Frame, ScriptedClient, compacted, offsets, reading
 
 
 def read(frames: list[Frame], start: int, end: int, *refusals: str) -> list[int]:
@@ -121,16 +63,6 @@ def test_a_reader_that_is_not_let_in_waits_and_loses_nothing(code: str) -> None:
     assert read([compacted(0, 4, [1, 3])], 0, 4, code, code) == [1, 3]
 
 
-def reading(client: ScriptedClient) -> LogReading:
-    log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
-    log._client = client  # type: ignore[assignment]
-    return log
-
-
-def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
-    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
-
-
 def test_records_that_an_election_has_cost_are_a_loss_that_names_them() -> None:
     client = ScriptedClient([compacted(0, 4, [0, 1, 2, 3])])
     client.refusals = [RefusedError("RECORDS_LOST", "read from 1 on is lost", offset=1)]
@@ -150,12 +82,6 @@ def test_a_reader_that_accepts_losses_goes_on_with_the_records_in_their_place() 
 
 def careless(client: ScriptedClient, end: int) -> list[int]:
     return offsets(reading(client).rows(Span("s", 0, 0, end), fail_on_data_loss=False))
-
-
-def test_a_reader_that_accepts_losses_goes_on_right_behind_a_damaged_frame() -> None:
-    client = ScriptedClient([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
-    client.damaged = (4, 8)
-    assert careless(client, 12) == [0, 1, 2, 3, 8, 9, 10, 11]
 
 
 def test_a_reader_that_accepts_losses_goes_on_where_retention_has_left_something() -> None:
