@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.logd.batch import Record
+from penstock.logd.core.body_claims import read_claims
 from penstock.logd.errors import CorruptError
 from penstock.logd.frame import HEADER_SIZE, FrameHeader, check_body, decode_header
 
@@ -41,6 +42,15 @@ def sound_frames(payload: memoryview, *, where: str = "") -> tuple[list[Frame], 
             raise
         return frames, False
     return frames, True
+
+
+def decoded_size(body: bytes | memoryview) -> int:
+    """The bytes of memory that a frame's body decodes to, as it says itself; it is not decoded.
+
+    Raises:
+        CorruptError: It is no batch.
+    """
+    return read_claims(body).decoded_bytes
 
 
 def slice_rows(

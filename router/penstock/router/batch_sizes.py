@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.router.core.offsets import Span, StreamPartition, split, within_bytes
 from penstock.router.reading import LogReading
-from penstock.router.record_sizes import RECORD_BYTES
+from penstock.router.record_sizes import RECORD_BYTES, Look
 
 TASK_BYTES: Final = 8 * 1024 * 1024
 """Of records that one task reads, about: the JVM copies what a task gives several times."""
@@ -18,12 +18,34 @@ TASK_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(slots=True)
 class _Known:
-    """What logd has told of a partition's part in the batch that begins at `start`."""
+    """What logd has told of a partition's part in the batch that begins at `start`.
+
+    Attributes:
+        start: There.
+        seen: The offset behind those that were looked at.
+        sizes: Bytes of an offset, at each place that could be read.
+    """
 
     start: int
     seen: int
     sizes: list[int] = field(default_factory=list)
-    is_whole: bool = False
+
+    def next_look(self, span: Span) -> Look | None:
+        """Where the span begins, and then where it ends; None: both are known."""
+        if self.seen == self.start:
+            return Look(span, self.start)
+        return Look(span, span.end - 1) if self.seen < span.end else None
+
+    def take(self, size: int | None, seen: int) -> None:
+        """Note what was found."""
+        self.seen = seen
+        if size is not None:
+            self.sizes.append(size)
+
+    @property
+    def size(self) -> int:
+        """That of the records where the batch begins or of those where it ends."""
+        return max(self.sizes, default=RECORD_BYTES)
 
 
 @dataclass(slots=True)
@@ -52,7 +74,7 @@ class BatchSizes:
         """Where a batch ends that begins at `first` and ends at `last` at most.
 
         Raises:
-            LogUnavailableError: As `LogReading.bytes_of_offset`; what logd has told of this batch
+            LogUnavailableError: As `LogReading.sample`; what logd has told of this batch
                 until then is known when it is asked for again.
         """
         spans = [Span(*at, first[at], end) for at, end in last.items() if end > first[at]]
@@ -77,23 +99,19 @@ class BatchSizes:
     def _sizes(
         self, log: LogReading, spans: Sequence[Span], *, patiently: bool
     ) -> dict[StreamPartition, int]:
-        return {span.where: self._size(log, span, patiently=patiently) for span in spans}
+        """Bytes of an offset; all partitions are asked at a time, first where they begin."""
+        for span in spans:
+            known = self._known.get(span.where)
+            if known is None or known.start != span.start:
+                self._known[span.where] = _Known(span.start, seen=span.start)
+        known_of = {span: self._known[span.where] for span in spans}
 
-    def _size(self, log: LogReading, span: Span, *, patiently: bool) -> int:
-        """Of an offset; that of the records where the span begins or of those where it ends."""
-        known = self._known.get(span.where)
-        if known is None or known.start != span.start:
-            known = self._known[span.where] = _Known(span.start, seen=span.start)
-        for offset in (span.start, span.end - 1):
-            if known.is_whole or offset < known.seen:
-                continue
-            size, known.seen = log.bytes_of_offset(
-                span, offset, subject=self.subject, patiently=patiently
-            )
-            if size is not None:
-                known.sizes.append(size)
-        known.is_whole = True
-        return max(known.sizes, default=RECORD_BYTES)
+        def found(look: Look, size: int | None, seen: int) -> None:
+            known_of[look.span].take(size, seen)
+
+        while looks := [it for span, known in known_of.items() if (it := known.next_look(span))]:
+            log.sample(looks, subject=self.subject, patiently=patiently, found=found)
+        return {span.where: known.size for span, known in known_of.items()}
 
 
 def _fits(spans: Sequence[Span], most: int) -> bool:

@@ -1,8 +1,10 @@
-"""One fetch of a span: what a refusal of it means, and a second look at what came damaged."""
+"""A fetch of a span: what a refusal of it means, and a second look at what came damaged."""
 
+import sys
 from typing import Final
 
-from penstock.logd.client import Fetched, LogClient, calls, passes
+from penstock.logd.client import AsyncLogClient, Fetched, LogClient, calls, passes
+from penstock.logd.client.calls import Call
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.router.core.offsets import Span
 from penstock.router.errors import DataLossError
@@ -42,17 +44,7 @@ def fetch(
         LogRefusedError: logd refuses, and does not say that.
         UnavailableError: logd is away, or has no time for this reader.
     """
-    call = calls.fetch(
-        span.stream,
-        offset,
-        partition=span.partition,
-        bytes_max=bytes_max,
-        # With a filter a server waits for what matches, though all that is wanted be there.
-        wait_ms=1000 if subject is None else 0,
-        subject=subject,
-        log_epoch=epoch,
-        where=client.server,
-    )
+    call = _call(client.server, span, offset, epoch=epoch, subject=subject, bytes_max=bytes_max)
     try:
         fetched = client.ask(call)
     except CorruptError as error:
@@ -61,9 +53,50 @@ def fetch(
         # One frame: of several, those that compaction has emptied would be left out like a gap.
         return fetch(client, span, offset, epoch=epoch, subject=_ANY_SUBJECT, bytes_max=1)
     except RefusedError as error:
-        if passes(error) or error.code in NOT_LET_IN:
-            raise not_now(error) from None
-        raise loss_or_refusal(span, offset, error) from None
+        raise _failure(span, offset, error) from None
+    return _checked(span, offset, fetched)
+
+
+async def look_at(
+    client: AsyncLogClient, span: Span, offset: int, *, subject: str | None, bytes_max: int
+) -> Fetched:
+    """`fetch` among others at a time, for whoever needs no frame that is damaged.
+
+    Raises:
+        CorruptError: The first frame came damaged.
+        DataLossError: As of `fetch`; so the others.
+    """
+    call = _call(client.server, span, offset, epoch=None, subject=subject, bytes_max=bytes_max)
+    try:
+        fetched = await client.ask(call)
+    except RefusedError as error:
+        raise _failure(span, offset, error) from None
+    return _checked(span, offset, fetched)
+
+
+def _call(
+    server: str, span: Span, offset: int, *, epoch: int | None, subject: str | None, bytes_max: int
+) -> Call[Fetched]:
+    return calls.fetch(
+        span.stream,
+        offset,
+        partition=span.partition,
+        bytes_max=bytes_max,
+        # With a filter a server waits for what matches, though all that is wanted be there.
+        wait_ms=1000 if subject is None else 0,
+        subject=subject,
+        log_epoch=epoch,
+        where=server,
+    )
+
+
+def _failure(span: Span, offset: int, error: RefusedError) -> Exception:
+    if passes(error) or error.code in NOT_LET_IN:
+        return not_now(error)
+    return loss_or_refusal(span, offset, error)
+
+
+def _checked(span: Span, offset: int, fetched: Fetched) -> Fetched:
     if span.incarnation and fetched.incarnation != span.incarnation:
         raise DataLossError(f"stream {span.stream!r} was deleted and made again")
     if not fetched.frames and fetched.next_offset <= offset:
@@ -71,3 +104,8 @@ def fetch(
             f"{span.stream}/{span.partition}: nothing to read at offset {offset} below {span.end}"
         )
     return fetched
+
+
+def warn(text: str) -> None:
+    """Into the standard error of Spark's worker, which the executor's log has."""
+    print(f"logd source: {text}", file=sys.stderr)  # noqa: T201

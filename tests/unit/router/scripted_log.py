@@ -12,6 +12,7 @@ from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.frame import FrameHeader, crc32c
 from penstock.router.clock import SystemClock
 from penstock.router.reading import LogReading
+from penstock.router.record_sizes import RecordSizes
 
 Frame = tuple[FrameHeader, memoryview]
 
@@ -84,9 +85,25 @@ class ScriptedClient:
         )
 
 
-def reading(client: ScriptedClient) -> LogReading:
-    log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
+class AtOnce:
+    """That, as the asyncio client."""
+
+    server = "h:1"
+
+    def __init__(self, client: ScriptedClient) -> None:
+        self._client = client
+
+    async def ask(self, call: Call[Fetched]) -> Fetched:
+        return self._client.ask(call)
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+def reading(client: ScriptedClient, *, retry_timeout_s: float = 0.0) -> LogReading:
+    log = LogReading("h:1", retry_timeout_s=retry_timeout_s, clock=SystemClock())
     log._client = client  # type: ignore[assignment]
+    log._sizes = RecordSizes(lambda: AtOnce(client))  # type: ignore[arg-type,return-value]
     return log
 
 

@@ -1,15 +1,9 @@
 """Reading a span: losses are told by frames' ranges, never by gaps between rows."""
 
-from dataclasses import replace
-
 import pytest
-from typing_extensions import override
 
-from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.client import Fetched, PartitionInfo, StreamInfo
-from penstock.logd.client.calls import Call
+from penstock.logd.client import PartitionInfo, StreamInfo
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.frame import crc32c
 from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
@@ -221,77 +215,3 @@ def test_a_time_is_looked_up_and_one_that_is_too_late_refused() -> None:
         log.at_times(Times(every=200), readable)
     late = log.at_times(Times(every=200, strategy="latest"), readable)
     assert late == {("a", 0): 100, ("a", 1): 100}
-
-
-def frame_of(base: int, count: int, size: int) -> Frame:
-    """Records of `size` bytes, for which zstd has a better use."""
-    body = encode_body(build_batch([Record("t", b"x" * size, 1)] * count), compression="zstd")
-    header, _ = compacted(base, count, list(range(count)))
-    return replace(header, body_length=len(body), body_crc=crc32c(body)), memoryview(body)
-
-
-class OnlyFirst(ScriptedClient):
-    """Answers with the frame that holds the offset; of subject `t` alone where it is narrow."""
-
-    is_narrow = False
-
-    @override
-    def ask(self, call: Call[Fetched]) -> Fetched:
-        found = super().ask(call)
-        if self.is_narrow and call.request.get("subject") != "t":
-            raise RefusedError("PERMISSION_DENIED", "no")
-        return replace(found, frames=found.frames[:1], next_offset=found.frames[0][0].next_offset)
-
-
-def size_at(
-    log: LogReading, offset: int, *, subject: str | None = None, patiently: bool = False
-) -> tuple[int, int]:
-    """0 for None."""
-    span = Span("s", 0, 0, 100)
-    size, looked = log.bytes_of_offset(span, offset, subject=subject, patiently=patiently)
-    return size or 0, looked
-
-
-def test_how_large_records_are_is_told_in_memory_and_as_far_as_was_looked() -> None:
-    log = reading(OnlyFirst([frame_of(0, 50, 10), frame_of(50, 50, 5000)]))
-    (small, to_small), (large, to_large) = size_at(log, 20), size_at(log, 99)
-    assert (to_small, to_large) == (50, 100)
-    assert 10 <= small < 200
-    assert 5000 <= large < 6000
-
-
-def test_where_no_subject_matches_the_others_tell_how_large_records_are() -> None:
-    """What matches may lie further on."""
-    client = OnlyFirst([frame_of(0, 10, 1000)])
-    assert size_at(reading(client), 0, subject="none.here")[0] >= 1000
-    assert [asked.get("subject") for asked in client.asked] == [None]
-
-
-def test_who_may_read_a_subject_alone_asks_for_others_once() -> None:
-    client = OnlyFirst([frame_of(0, 10, 1000)])
-    client.is_narrow = True
-    log = reading(client)
-    for _ in range(2):
-        assert size_at(log, 0, subject="t")[0] >= 1000
-    assert [asked.get("subject") for asked in client.asked] == [None, "t", "t"]
-    with pytest.raises(LogUnavailableError, match="no"):
-        size_at(reading(client), 0)
-
-
-@pytest.mark.parametrize("code", ["OUT_OF_RANGE", "CORRUPT", "INTERNAL"])
-def test_of_what_cannot_be_read_no_size_is_told(code: str) -> None:
-    client = ScriptedClient([frame_of(0, 10, 1000)])
-    client.refusals = [RefusedError(code, "no")]
-    assert size_at(reading(client), 4) == (0, 5)
-
-
-@pytest.mark.parametrize("code", ["QUOTA_EXCEEDED", "TOO_MANY_REQUESTS", "UNAVAILABLE"])
-def test_who_is_put_off_takes_no_size_for_granted(code: str) -> None:
-    client = ScriptedClient([frame_of(0, 10, 1000)])
-    client.refusals = [RefusedError(code, "no")]
-    with pytest.raises(LogUnavailableError):
-        size_at(reading(client), 0)
-    log = LogReading("h:1", retry_timeout_s=5.0, clock=SystemClock())
-    log._client = client  # type: ignore[assignment]
-    client.refusals = [RefusedError(code, "no")] * 2
-    assert 1000 <= size_at(log, 0, patiently=True)[0] < 1200

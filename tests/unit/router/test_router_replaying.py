@@ -329,7 +329,7 @@ def test_a_replay_does_not_begin_without_the_log(
 
     run: Any = Run(tmp_path)
     run.state = LogState({PLACE: Readable(0, 80)}, {"logs": "5f2c"})
-    monkeypatch.setattr(run.log, "bytes_of_offset", away)
+    monkeypatch.setattr(run.log, "sample", away)
     with pytest.raises(UnavailableError, match="logd: no node answers"):
         backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 80}, print)
     assert ReplayNote(tmp_path / "checkpoint" / "lake").load() is None
