@@ -30,7 +30,7 @@ from penstock.router.errors import (
     LogUnavailableError,
 )
 from penstock.router.fetching import fetch, warn
-from penstock.router.record_sizes import Found, Look, RecordSizes
+from penstock.router.record_sizes import Found, Look, RecordSizes, Sample
 from penstock.router.refusals import NOT_LET_IN
 
 ROWS_TARGET: Final = 16_384
@@ -207,9 +207,9 @@ class LogReading:
         """
         left = dict.fromkeys(looks)
 
-        def take(look: Look, size: int | None, seen: int) -> None:
+        def take(look: Look, sample: Sample) -> None:
             del left[look]
-            found(look, size, seen)
+            found(look, sample)
 
         while left:
             waiting = len(left)

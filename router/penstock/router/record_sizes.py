@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.logd.client import AsyncLogClient, Fetched, decoded_size
 from penstock.logd.errors import CorruptError, UnavailableError
@@ -32,9 +32,23 @@ class Look:
     bytes_max: int = SAMPLE_BYTES
 
 
-Found = Callable[[Look, int | None, int], None]
-"""Takes the bytes of memory that an offset takes there, on the average and rounded up, and the
-offset behind those that were looked at. None: what is there cannot be read; 0: nothing matches."""
+class Sample(NamedTuple):
+    """What is found at a place.
+
+    Attributes:
+        size: Bytes of memory that an offset takes from `first` on, on the average and rounded up;
+            None: what is there cannot be read; 0: nothing matches.
+        first: Of the frames that are there; the offset that was asked for, if there is none.
+        seen: The offset behind those that were looked at.
+    """
+
+    size: int | None
+    first: int
+    seen: int
+
+
+Found = Callable[[Look, Sample], None]
+"""Takes what was found."""
 
 
 class RecordSizes:
@@ -81,28 +95,26 @@ class RecordSizes:
             while left:
                 look = left.popleft()
                 try:
-                    found(look, *await self._look(client, look, subject))
+                    found(look, await self._look(client, look, subject))
                 except UnavailableError:
                     left.clear()
                     raise
 
         if left:  # alone at first: who is put off, or may read its subject alone, is refused once
             first = left.popleft()
-            found(first, *await self._look(client, first, subject))
+            found(first, await self._look(client, first, subject))
         workers = [work() for _ in range(min(AT_A_TIME, len(left)))]
         for failed in await asyncio.gather(*workers, return_exceptions=True):
             if failed is not None:
                 raise failed
 
-    async def _look(
-        self, client: AsyncLogClient, look: Look, subject: str | None
-    ) -> tuple[int | None, int]:
+    async def _look(self, client: AsyncLogClient, look: Look, subject: str | None) -> Sample:
         try:
-            return size_in(await self._fetch(client, look, subject), look.offset)
+            return sample_of(await self._fetch(client, look, subject), look.offset)
         except (DataLossError, LogRefusedError, CorruptError) as error:
             where = f"{look.span.stream}/{look.span.partition} {look.offset}"
             warn(f"how large records are at {where}: {error}")
-            return None, look.offset + 1
+            return Sample(None, look.offset, look.offset + 1)
 
     async def _fetch(self, client: AsyncLogClient, look: Look, subject: str | None) -> Fetched:
         only = subject if self._is_narrowed else None
@@ -117,8 +129,8 @@ class RecordSizes:
         return await self._fetch(client, look, subject)
 
 
-def size_in(fetched: Fetched, offset: int) -> tuple[int, int]:
-    """The bytes of memory that an offset takes, rounded up, and the offset behind those looked at.
+def sample_of(fetched: Fetched, offset: int) -> Sample:
+    """What was found.
 
     Args:
         fetched: Frames, or a range that has none.
@@ -129,6 +141,6 @@ def size_in(fetched: Fetched, offset: int) -> tuple[int, int]:
     """
     size = sum(decoded_size(body) for _, body in fetched.frames)
     headers = [header for header, _ in fetched.frames]
-    begin = min([offset, *(header.base_offset for header in headers)])
-    end = max([fetched.next_offset, *(header.next_offset for header in headers)])
-    return -(-size // (end - begin)), end
+    first = headers[0].base_offset if headers else offset
+    seen = max([fetched.next_offset, *(header.next_offset for header in headers)])
+    return Sample(-(-size // (seen - first)), first, seen)

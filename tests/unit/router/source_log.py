@@ -8,7 +8,7 @@ from penstock.router.core.starting import Subscription
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.options import parse_options
 from penstock.router.reading import LogState
-from penstock.router.record_sizes import Found, Look
+from penstock.router.record_sizes import Found, Look, Sample
 from penstock.router.shaping import Shape
 from penstock.router.source import LogStreamReader
 from tests.unit.router.sink_rows import TestClock
@@ -59,12 +59,12 @@ class FakeLog:
                 if not patiently and not self.answers:
                     raise LogUnavailableError("QUOTA_EXCEEDED")
                 self.answers -= 1
-            found(look, *self.size_at(look))
+            found(look, self.size_at(look))
 
-    def size_at(self, look: Look) -> tuple[int | None, int]:
+    def size_at(self, look: Look) -> Sample:
         """What is found there."""
         assert self.sizes, "nobody need ask"
-        return self.sizes[look.span.stream], look.offset + 1
+        return Sample(self.sizes[look.span.stream], look.offset, look.offset + 1)
 
     state = state_now
 

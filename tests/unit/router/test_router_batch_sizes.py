@@ -1,16 +1,17 @@
 """Batches of bounded bytes while logd answers late, in part or not at all."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from typing_extensions import override
 
-from penstock.router.batch_sizes import BatchSizes
-from penstock.router.core.offsets import Readable
+from penstock.router.batch_sizes import FURTHER_BYTES, FURTHER_LOOKS, BatchSizes
+from penstock.router.core.offsets import Readable, Span
 from penstock.router.errors import LogUnavailableError
 from penstock.router.options import SourceOptions, parse_options
-from penstock.router.record_sizes import RECORD_BYTES, Look
+from penstock.router.record_sizes import RECORD_BYTES, SAMPLE_BYTES, Look, Sample
 from penstock.router.shaping import Shape
 from penstock.router.source import LogBatchReader, LogPartition
 from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, stream_reader
@@ -91,8 +92,8 @@ def test_a_batch_that_was_put_off_does_not_wait_for_more_records() -> None:
 def test_nobody_is_asked_for_what_was_looked_at(end: int, asked: int) -> None:
     class Six(FakeLog):
         @override
-        def size_at(self, look: Look) -> tuple[int, int]:
-            return MIB, look.offset + 6
+        def size_at(self, look: Look) -> Sample:
+            return Sample(MIB, look.offset, look.offset + 6)
 
     log = Six(None)
     sizes = BatchSizes(MIB, None, None)
@@ -103,14 +104,63 @@ def test_nobody_is_asked_for_what_was_looked_at(end: int, asked: int) -> None:
 
 def test_what_cannot_be_read_is_taken_to_be_large(monkeypatch: pytest.MonkeyPatch) -> None:
     log = FakeLog(None)
-    answers: dict[int, tuple[int | None, int]] = {0: (None, 1), 99: (100, 100)}
+    answers = {0: Sample(None, 0, 1), 99: Sample(100, 99, 100)}
     monkeypatch.setattr(log, "size_at", lambda look: answers[look.offset])
     first, last = {LOGS: 0}, {LOGS: 100}
     sizes = BatchSizes(4 * RECORD_BYTES, None, None)
     assert sizes.cut(log, first, last, patiently=False) == last  # type: ignore[arg-type]
-    answers[99] = (None, 100)
+    answers[99] = Sample(None, 99, 100)
     sizes = BatchSizes(4 * RECORD_BYTES, None, None)
     assert sizes.cut(log, first, last, patiently=False) == {LOGS: 4}  # type: ignore[arg-type]
+
+
+class Sparse(FakeLog):
+    """Who reads it may read records of `size` bytes alone, which lie at some offsets.
+
+    Others have 1 KiB each, of which a look passes as many as it asks bytes for.
+    """
+
+    def __init__(self, matching: range, size: int) -> None:
+        super().__init__(None)
+        self.matching, self.size = matching, size
+        self.sizes = {"logs": size}
+
+    @override
+    def size_at(self, look: Look) -> Sample:
+        seen = min(look.offset + look.bytes_max // 1024, look.span.end)
+        found = [at for at in range(look.offset, seen) if at in self.matching]
+        if not found:
+            return Sample(0, look.offset, seen)
+        return Sample(self.size, found[0], found[0] + 1)
+
+
+def ends_of(log: FakeLog, end: int, bytes_max: int = 8 * MIB) -> list[int]:
+    """Where batches end, one after the other."""
+    sizes, found = BatchSizes(bytes_max, None, "t.a"), [0]
+    while found[-1] < end:
+        first, last = {LOGS: found[-1]}, {LOGS: end}
+        found.append(sizes.cut(log, first, last, patiently=False)[LOGS])  # type: ignore[arg-type]
+    return found[1:]
+
+
+def test_a_batch_whose_beginning_has_nothing_for_its_reader_ends_where_there_is_something() -> None:
+    log = Sparse(range(6000, 6016), MIB)
+    assert ends_of(log, 9000)[:3] == [6000, 6008, 6016]
+    assert [look for _, _, look in log.looked_at][:3] == [0, 8, 8 + FURTHER_BYTES // 1024]
+
+
+def test_where_nothing_is_for_its_reader_a_batch_ends_where_nobody_has_looked() -> None:
+    far = SAMPLE_BYTES // 1024 + FURTHER_LOOKS * FURTHER_BYTES // 1024
+    log = Sparse(range(0), MIB)
+    assert ends_of(log, far) == [far]
+    assert ends_of(log, far + 7) == [far, far + 7]
+
+
+def test_a_batch_without_anything_for_its_reader_is_one_task() -> None:
+    sizes, span = BatchSizes(None, 8 * MIB, "t.a"), Span("logs", 0, 0, 5000)
+    assert sizes.divide(Sparse(range(0), MIB), [span]) == [span]  # type: ignore[arg-type]
+    later = sizes.divide(Sparse(range(4500, 4516), MIB), [replace(span, start=4000)])  # type: ignore[arg-type]
+    assert len(later) > 1
 
 
 def read_once(log: FakeLog, monkeypatch: pytest.MonkeyPatch, **options: str) -> list[LogPartition]:

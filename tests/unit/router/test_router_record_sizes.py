@@ -8,14 +8,14 @@ import pytest
 from typing_extensions import override
 
 from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.client import Fetched
+from penstock.logd.client import Fetched, calls
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import RefusedError
 from penstock.logd.frame import crc32c
 from penstock.router.core.offsets import Span
 from penstock.router.errors import LogUnavailableError
 from penstock.router.reading import LogReading
-from penstock.router.record_sizes import AT_A_TIME, Look, RecordSizes
+from penstock.router.record_sizes import AT_A_TIME, Look, RecordSizes, Sample, sample_of
 from tests.unit.router.scripted_log import AtOnce, Frame, ScriptedClient, compacted, reading
 
 
@@ -24,6 +24,10 @@ def frame_of(base: int, count: int, size: int) -> Frame:
     body = encode_body(build_batch([Record("t", b"x" * size, 1)] * count), compression="zstd")
     header, _ = compacted(base, count, list(range(count)))
     return replace(header, body_length=len(body), body_crc=crc32c(body)), memoryview(body)
+
+
+def a_fetch(offset: int) -> Call[Fetched]:
+    return calls.fetch("s", offset, partition=0, bytes_max=1, where="")
 
 
 class OnlyFirst(ScriptedClient):
@@ -45,9 +49,9 @@ def size_at(
     """0 for None."""
     look, told = Look(Span("s", 0, 0, 100), offset), list[tuple[int, int]]()
 
-    def found(of: Look, size: int | None, seen: int) -> None:
+    def found(of: Look, sample: Sample) -> None:
         assert of is look
-        told.append((size or 0, seen))
+        told.append((sample.size or 0, sample.seen))
 
     with closing(log._sizes):
         log.sample([look], subject=subject, patiently=patiently, found=found)
@@ -78,6 +82,15 @@ def test_who_may_read_a_subject_alone_asks_for_others_once() -> None:
     assert [asked.get("subject") for asked in client.asked] == [None, "t", "t"]
     with pytest.raises(LogUnavailableError, match="no"):
         size_at(reading(client), 0)
+
+
+def test_what_lies_before_the_first_that_matches_does_not_make_it_smaller() -> None:
+    answer = OnlyFirst([frame_of(90, 10, 1000)]).ask(a_fetch(0))
+    size, first, seen = sample_of(answer, 0)
+    assert (first, seen) == (90, 100)
+    assert size is not None
+    assert 1000 <= size < 1200
+    assert sample_of(replace(answer, frames=[], next_offset=50), 0) == Sample(0, 0, 50)
 
 
 @pytest.mark.parametrize("code", ["OUT_OF_RANGE", "CORRUPT", "INTERNAL"])
@@ -122,7 +135,7 @@ def test_partitions_are_looked_at_together_and_only_so_many_at_a_time() -> None:
     client, told = Together(), set[Look]()
     looks = [Look(Span("s", number, 0, 10), 0) for number in range(1 + 3 * AT_A_TIME)]
     with closing(RecordSizes(lambda: client)) as sizes:  # type: ignore[arg-type,return-value]
-        sizes.ask(looks, None, lambda look, *_: told.add(look))
+        sizes.ask(looks, None, lambda look, _: told.add(look))
     assert told == set(looks)
     assert client.most == AT_A_TIME
 
@@ -154,6 +167,6 @@ def test_who_is_put_off_keeps_what_was_told_and_is_patient_while_something_is(
         nullcontext() if patiently else pytest.raises(LogUnavailableError),
     ):
         log.sample(
-            looks, subject=None, patiently=patiently, found=lambda look, *_: told.append(look)
+            looks, subject=None, patiently=patiently, found=lambda look, _: told.append(look)
         )
     assert told == looks[:count]
