@@ -304,6 +304,13 @@ def test_a_batch_of_which_the_log_has_a_part_only_is_told_of(tmp_path: Path) -> 
     assert "begin with --from 6 or later" in told.value.fix
 
 
+def test_a_range_that_ends_before_it_begins_is_told_with_its_offsets(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path)
+    run.state = LogState({PLACE: Readable(0, 80)}, {"logs": "5f2c"})
+    with pytest.raises(ConfigError, match=r"nothing between --from and --to: logs/0 50 to 10\n"):
+        backfill.backfill(run, "lake", {PLACE: 50}, {PLACE: 10}, print)
+
+
 @pytest.mark.usefixtures("quiet_sink")
 def test_batches_that_are_not_known_are_bounded_by_their_bytes(tmp_path: Path) -> None:
     run: Any = Run(tmp_path)
