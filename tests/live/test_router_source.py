@@ -26,6 +26,7 @@ LOGS = [log_line(number, severity=17 if number % 5 == 0 else 9) for number in ra
 ODD = [b"not json", b"\xff\xfe\x00", b'{"kind": "log", "severity_number": "high"}', b""]
 SPANS = [span_line(number) for number in range(1200)]
 NOISE = [random.Random(number).randbytes(100) for number in range(3000)]
+ROTTEN = {"name": "rotten", "subject": "telemetry.rotten.>"}
 HEADED = {"name": "headed", "subject": "telemetry.headed.>"}
 HEADERS = {"Traceparent": "00-1-2-01", "Empty": "", "Nats-Msg-Id": "☃"}
 SHORT = {"name": "short", "subject": "telemetry.short.>", "segment_bytes_max": 65536}
@@ -42,11 +43,12 @@ def logd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logd]:
     directory = tmp_path_factory.mktemp("log")
     with (
         running_nats_server(directory / "nats") as url,
-        Logd(directory / "logd", url, [*STREAMS, SHORT, HEADED]) as running,
+        Logd(directory / "logd", url, [*STREAMS, SHORT, HEADED, ROTTEN]) as running,
     ):
         publish(url, "telemetry.logs.checkout", LOGS + ODD)
         publish(url, "telemetry.traces.checkout", SPANS)
         publish(url, "telemetry.short.x", NOISE)
+        publish(url, "telemetry.rotten.x", NOISE, records=100)
         with BlockingPublisher(url) as publisher:
             message_id = HEADERS["Nats-Msg-Id"]
             headers = {name: HEADERS[name] for name in ("Traceparent", "Empty")}
@@ -297,6 +299,25 @@ def test_records_that_are_gone_are_an_error_and_not_a_gap(spark: SparkSession, l
         read(spark, logd, **whole).count()
     left = in_order(read(spark, logd, failOnDataLoss="false", **whole))
     assert left["value"].to_pylist() == NOISE[first:]
+
+
+def test_a_frame_that_rots_under_a_running_logd_is_an_error_or_passed_over(
+    spark: SparkSession, logd: Logd
+) -> None:
+    """Of a stream that is not encrypted, read whole: logd has not looked at it since it began."""
+    whole = {"subscribe": "rotten", "startingOffsets": "earliest"}
+    assert in_order(read(spark, logd, **whole))["value"].to_pylist() == NOISE
+    (file,) = (logd.data_dir / "streams").glob("rotten*/0/*.log")
+    with file.open("r+b") as segment:
+        at = segment.read().index(NOISE[1500])
+        segment.seek(at)
+        segment.write(bytes([NOISE[1500][0] ^ 1]))
+    with pytest.raises(PySparkException, match=r"(?s)rotten/0: offsets 1500 to 1599 are damaged"):
+        read(spark, logd, **whole).count()
+    left = in_order(read(spark, logd, failOnDataLoss="false", **whole))
+    assert left["value"].to_pylist() == NOISE[:1500] + NOISE[1600:]
+    with logd.client() as log:
+        assert "rotten" in str(log.gaps()["damaged"])
 
 
 def lose_the_beginning(logd: Logd) -> int:

@@ -6,7 +6,14 @@ does not use it, so that applications install pydantic alone (docs/decisions/000
 
 from penstock.service.admin import Action, AdminServer, Admission, Health, Stage, Status, Visitor
 from penstock.service.admin_access import AdminAccess, admin_server, ask_admin
-from penstock.service.config import HostPort, HostPorts, check_only, load_config, show_config
+from penstock.service.config import (
+    HostPort,
+    HostPorts,
+    check_only,
+    load_config,
+    naming_known_keys,
+    show_config,
+)
 from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.logs import configure_logs
 from penstock.service.notify import notify, notify_reloading
@@ -45,6 +52,7 @@ __all__ = [
     "configure_logs",
     "exit_on_error",
     "load_config",
+    "naming_known_keys",
     "notify",
     "notify_reloading",
     "release",

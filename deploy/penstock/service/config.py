@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import override
 
 from penstock.service.errors import ConfigError
@@ -107,6 +108,27 @@ def check_document(model: type[Model], document: dict[str, Any], path: Path) -> 
         return model.model_validate(document)
     except ValidationError as error:
         raise _explain(error, model, path) from None
+
+
+def naming_known_keys(error: ValidationError, model: type[BaseModel]) -> ValidationError:
+    """A model's mistakes with the keys that it knows.
+
+    For a model that is chosen by what a file says, so that the schema of what it is a part of does
+    not show it.
+    """
+    details = [
+        InitErrorDetails(
+            type=PydanticCustomError(
+                mistake["type"],
+                mistake["msg"],
+                {"known": _known_keys(model, mistake["loc"][:-1])},
+            ),
+            loc=mistake["loc"],
+            input=mistake["input"],
+        )
+        for mistake in error.errors(include_url=False, include_context=False)
+    ]
+    return ValidationError.from_exception_data(error.title, details)
 
 
 def show_config(config: BaseModel) -> str:
@@ -242,14 +264,15 @@ def _override(document: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def _explain(error: ValidationError, model: type[BaseModel], path: Path) -> ConfigError:
-    mistakes = error.errors(include_input=False, include_url=False, include_context=False)
+    mistakes = error.errors(include_input=False, include_url=False)
     lines: list[str] = []
     fixes: list[str] = []
     for mistake in mistakes:
         key = ".".join(str(part) for part in mistake["loc"]) or "(top level)"
         lines.append(f"{path}: {key}: {mistake['msg'].removeprefix('Value error, ')}")
         fix = _FIXES.get(mistake["type"], "correct the value")
-        known = ", ".join(_known_keys(model, mistake["loc"][:-1])) or "none"
+        keys = mistake.get("ctx", {}).get("known") or _known_keys(model, mistake["loc"][:-1])
+        known = ", ".join(keys) or "none"
         fixes.append(f"{key}: {fix.format(known=known)}")
     return ConfigError("\n".join(lines), fix="; ".join(dict.fromkeys(fixes)))
 
@@ -264,7 +287,10 @@ def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list
         if child is None:  # a discriminated union puts its tag into the location
             child = next((v for v in _variants(node, schema) if _tagged(v, part)), node)
         node = child
-    return sorted(_resolve(node, schema).get("properties", {}))
+    node = _resolve(node, schema)
+    return sorted(
+        {key for it in (node, *_variants(node, schema)) for key in it.get("properties", ())}
+    )
 
 
 def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.logd.batch import Record
+from penstock.logd.core.body_claims import read_claims
+from penstock.logd.errors import CorruptError
 from penstock.logd.frame import HEADER_SIZE, FrameHeader, check_body, decode_header
 
 Frame = tuple[FrameHeader, memoryview]
@@ -24,6 +26,31 @@ def split_frames(payload: memoryview, *, where: str = "") -> Iterator[Frame]:
         check_body(header, body, where=f"{where} offset {header.base_offset}")
         yield header, body
         position += header.frame_length
+
+
+def sound_frames(payload: memoryview, *, where: str = "") -> tuple[list[Frame], bool]:
+    """The frames of a payload up to its damage, and whether there is none.
+
+    Raises:
+        CorruptError: The first frame is damaged.
+    """
+    frames: list[Frame] = []
+    try:
+        frames.extend(split_frames(payload, where=where))
+    except CorruptError:
+        if not frames:
+            raise
+        return frames, False
+    return frames, True
+
+
+def decoded_size(body: bytes | memoryview) -> int:
+    """The bytes of memory that a frame's body decodes to, as it says itself; it is not decoded.
+
+    Raises:
+        CorruptError: It is no batch.
+    """
+    return read_claims(body).decoded_bytes
 
 
 def slice_rows(

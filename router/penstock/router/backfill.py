@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 from penstock.router.batch_sizes import BatchSizes
@@ -57,10 +58,14 @@ def backfill(
     config = run.config
     home = config.checkpoint_dir.resolve() / sink
     done = committed_offsets(home / "spark") or StartingOffsets(config.checkpoint_dir).load()
-    last = {
-        at: max(begin, done.next.get(at, 0) if upto[at] is None else upto[at] or 0)
-        for at, begin in first.items()
-    }
+    ends = {at: done.next.get(at, 0) if end is None else end for at, end in upto.items()}
+    last = {at: max(begin, ends[at]) for at, begin in first.items()}
+    if last == dict(first):
+        ranges = (f"{it.stream}/{it.partition} {at} to {ends[it]}" for it, at in first.items())
+        raise ConfigError(
+            f"there is nothing between --from and --to: {', '.join(islice(ranges, 5))}",
+            fix="widen the range; --from comes first, and the record at --to is left out",
+        )
     lives = run.state.incarnations
     begin = Offsets(first, lives)
     it = Unfinished(begin, begin, Offsets(last, lives))
@@ -108,8 +113,6 @@ def _deliver_range(
         note.remove()
         tell(f"the replay to {sink} had come to its end: {it.batches} batches were delivered")
         return 0
-    if not parts:
-        raise ConfigError("there is nothing between --from and --to", fix="widen the range")
     _check_readable(run.state, parts)
     if not resumed:
         _give_up(note, sink, tell)

@@ -20,7 +20,8 @@ from penstock.router.core.offsets import (
 from penstock.router.core.starting import Times
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.reading import LogReading, LogState
-from penstock.service import ConfigError, UnavailableError
+from penstock.router.unreadable import logd_is_away
+from penstock.service import ConfigError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -29,11 +30,11 @@ def first_state(config: JobConfig, log: LogReading) -> LogState:
     """What can be read of a job's streams.
 
     Raises:
-        ConfigError: A stream does not exist.
+        ConfigError: A stream does not exist, or a file of `source` cannot be read.
         UnavailableError: logd stayed away.
     """
     try:
-        with _reached():
+        with _reached(config):
             return log.state(tuple(config.streams))
     except DataLossError as error:
         raise ConfigError(
@@ -46,7 +47,7 @@ def starting_offsets(config: JobConfig, state: LogState, log: LogReading, clock:
     """Where a job began what it has read before, and begins what is new; the latter is kept.
 
     Raises:
-        ConfigError: It would begin something at a time that is yet to come.
+        ConfigError: It would begin something where there is nothing, or at a time to come.
         UnavailableError: logd stayed away.
     """
     wanted = config.starting_offsets
@@ -54,16 +55,35 @@ def starting_offsets(config: JobConfig, state: LogState, log: LogReading, clock:
     known = decided.load().next
     new = {at: span for at, span in state.readable.items() if at not in known}
     if isinstance(wanted, datetime):
-        choice: Offsets | int = _at(wanted, new, log, clock)
+        choice: Offsets | int = _at(config, wanted, new, log, clock)
     elif isinstance(wanted, str):
         choice = {"earliest": EARLIEST, "latest": LATEST}[wanted]
     else:
         choice = offsets_from_json(wanted)
+        _check_there(choice, new, state)
     resolved = resolve(choice, new, missing=EARLIEST)
     return decided.extend(Offsets(resolved, state.incarnations))
 
 
+def _check_there(wanted: Offsets, new: Mapping[StreamPartition, Readable], state: LogState) -> None:
+    """A mistake is told before it is kept: later it would look as if the log had lost records."""
+    streams = {at.stream for at in new}
+    for at, offset in sorted(wanted.next.items()):
+        if at.stream in streams and at not in state.readable:
+            raise ConfigError(
+                f"starting_offsets: {at.stream} has no partition {at.partition}",
+                fix="`penstock logd streams` lists what there is",
+            )
+        if at in new and offset > (end := state.written.get(at, new[at].end)):
+            raise ConfigError(
+                f"starting_offsets: {at.stream}/{at.partition}: {offset} lies behind the end of"
+                f" the log, {end}",
+                fix=f"name an offset up to {end}, or -1 for the end",
+            )
+
+
 def _at(
+    config: JobConfig,
     moment: datetime,
     readable: Mapping[StreamPartition, Readable],
     log: LogReading,
@@ -76,16 +96,14 @@ def _at(
             f"starting_offsets: {moment.isoformat()} is yet to come",
             fix="name a time of before, or `latest`",
         )
-    with _reached():
+    with _reached(config):
         return Offsets(log.at_times(Times(every=max(time_ms, 0), strategy="latest"), readable))
 
 
 @contextmanager
-def _reached() -> Iterator[None]:
+def _reached(config: JobConfig) -> Iterator[None]:
     """Within it, a logd that stays away is the operator's matter."""
     try:
         yield
     except LogUnavailableError as error:
-        raise UnavailableError(
-            f"logd: {error}", fix="start logd, or correct the key `logd`"
-        ) from None
+        raise logd_is_away(config, error) from None

@@ -15,12 +15,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from penstock.router.batch_sizes import TASK_BYTES
+from penstock.router.beginning import first_state
 from penstock.router.checkpoint import JobLock
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.backfill import Chunk
 from penstock.router.core.offsets import Offsets
-from penstock.router.errors import DataLossError, LogUnavailableError, StoppedError
+from penstock.router.errors import StoppedError
 from penstock.router.feed import Feed
 from penstock.router.frames import Steps, read
 from penstock.router.letter_stream import NatsLetterStream
@@ -35,7 +36,7 @@ from penstock.router.session import Session, SparkEndedError
 from penstock.router.sinks import SinkContext, open_sink
 from penstock.router.telemetry import Meter
 from penstock.router.views import view
-from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
+from penstock.service import ConfigError, ExitCode, ServiceError
 
 Report = Callable[[str], None]
 RowsTo = Callable[[str, Sequence[str]], pa.Table]
@@ -338,9 +339,4 @@ def _reading(config: JobConfig, clock: Clock) -> LogReading:
 
 def _state(config: JobConfig, clock: Clock) -> LogState:
     with _reading(config, clock) as reading:
-        try:
-            return reading.state(tuple(config.streams))
-        except LogUnavailableError as error:
-            raise UnavailableError(f"logd: {error}", fix="start logd, or correct `logd`") from None
-        except DataLossError as error:
-            raise ConfigError(f"streams: {error}", fix="correct the key `streams`") from None
+        return first_state(config, reading)

@@ -7,6 +7,7 @@ import click
 from penstock.router.cli_again import dlq, replay, stop_replay
 from penstock.router.cli_job import check_expressions, job_argument, load_job, run_job
 from penstock.router.cli_looking import plan, preview, sinks, status
+from penstock.router.unreadable import unreadable
 from penstock.service import check_only
 from penstock.service.command import PenstockGroup, check_option, config_option
 
@@ -62,6 +63,8 @@ def validate(path: Path) -> None:
     config = load_job(path)
     check_expressions(config)
     click.echo(f"{path} is valid: {len(config.routes)} routes, {len(config.sinks)} sinks")
+    for told in unreadable(config):
+        click.echo(f"but {told}; until this user may read it, it is waited for", err=True)
 
 
 for command in (plan, preview, replay, stop_replay, status, sinks, dlq):

@@ -17,7 +17,7 @@ from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import StreamPartition
 from penstock.router.letter_fields import shown
-from penstock.router.letters import find_letters
+from penstock.router.letters import LetterFile, find_letters
 from penstock.router.replay_notes import typed
 from penstock.service import ConfigError, ServiceError, UnavailableError, ask_admin
 from penstock.service.command import PenstockGroup
@@ -118,7 +118,7 @@ _SINK = click.option("--sink", help="Only this sink's.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def dlq_ls(path: Path, *, sink: str | None, done: bool, as_json: bool) -> None:
     """List a job's files of dead letters, with their reasons."""
-    for file in find_letters(load_job(path).dead_letters, sink=sink, done=done):
+    for file in _letters(load_job(path), sink, done=done):
         it = file.summary()
         if as_json:
             click.echo(json.dumps(it))
@@ -159,7 +159,7 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
     job = load_job(path)
     if target is not None:
         _require_sink(job, target)
-    if not find_letters(job.dead_letters, sink=sink, names=names):
+    if not _letters(job, sink, names):
         click.echo("there are no dead letters")
         return
     with bounded_run(job, needs_lock=True, needs_log=False) as run:
@@ -187,7 +187,7 @@ def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
     job = load_job(path)
     if job.dead_letter_stream is None:
         raise ConfigError("the job has no dead_letter_stream", fix="set it, with its subject")
-    files = find_letters(job.dead_letters, sink=sink, names=names, done=bool(names))
+    files = _letters(job, sink, names, done=bool(names))
     missed = 0
     odd: list[ServiceError] = []
     with closing(NatsLetterStream(job.dead_letter_stream, SystemClock())) as stream:
@@ -272,6 +272,14 @@ def _done(posted: bytes, address: str) -> str:
 
 def _require_sink(job: JobConfig, name: str) -> None:
     if name not in job.sinks:
-        raise ConfigError(
-            f"the job has no sink {name!r}", fix=f"name one of {', '.join(job.sinks)}"
-        )
+        raise click.UsageError(f"the job has no sink {name!r}, only {', '.join(job.sinks)}")
+
+
+def _letters(
+    job: JobConfig, sink: str | None, names: tuple[str, ...] = (), *, done: bool = False
+) -> list[LetterFile]:
+    """As `find_letters`; a sink that is no more may have some."""
+    files = find_letters(job.dead_letters, sink=sink, names=names, done=done)
+    if sink is not None and not find_letters(job.dead_letters, sink=sink, done=True):
+        _require_sink(job, sink)
+    return files

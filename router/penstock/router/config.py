@@ -5,7 +5,16 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_serializer,
+    model_validator,
+)
 
 from penstock.logd.client import Access
 from penstock.router.core.offsets import offsets_from_json
@@ -51,6 +60,22 @@ def _moment(value: Any) -> datetime:
 LocalDirectory = Annotated[Path, BeforeValidator(_local)]
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]
+
+
+def _beginning(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """Of several forms, each would say in what it differs."""
+    try:
+        return handler(value)
+    except ValidationError:
+        raise ValueError(
+            "must be earliest, latest, a time such as 2026-01-31T03:00:00Z, or offsets by stream"
+            f' and partition such as {{logs: {{"0": 123}}}}, not {str(value)[:100]!r}'
+        ) from None
+
+
+Beginning = Annotated[
+    Literal["earliest", "latest"] | Moment | dict[str, dict[str, int]], WrapValidator(_beginning)
+]
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """Of a job, route or sink; it becomes part of file names."""
@@ -208,9 +233,7 @@ class JobConfig(Settings):
     job: Name
     logd: HostPorts
     streams: Annotated[list[str], Field(min_length=1)]
-    starting_offsets: Literal["earliest", "latest"] | Moment | dict[str, dict[str, int]] = (
-        "earliest"
-    )
+    starting_offsets: Beginning = "earliest"
     checkpoint_dir: LocalDirectory
     work_dir: LocalDirectory | None = None
     dead_letter_dir: LocalDirectory | None = None

@@ -1,11 +1,11 @@
 """Reading a span of the log as Arrow batches, patiently: logd may be restarting."""
 
 import random
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,12 +14,10 @@ from penstock.logd.batch import SCHEMA, decode_body
 from penstock.logd.client import (
     ANYBODY,
     Access,
-    Fetched,
+    AsyncLogClient,
     LogClient,
     PartitionInfo,
     StreamInfo,
-    calls,
-    passes,
     slice_rows,
 )
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
@@ -29,20 +27,17 @@ from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import (
     BadOptionError,
     DataLossError,
-    LogRefusedError,
     LogUnavailableError,
 )
-from penstock.router.record_sizes import SAMPLE_BYTES, size_in
-from penstock.router.refusals import NOT_LET_IN, NotPermittedError, loss_or_refusal, not_now
+from penstock.router.fetching import fetch, warn
+from penstock.router.record_sizes import Found, Look, RecordSizes, Sample
+from penstock.router.refusals import NOT_LET_IN
 
 ROWS_TARGET: Final = 16_384
 """Rows gathered before a batch goes to Spark; small Arrow batches cost it more than large ones."""
 
 BYTES_TARGET: Final = 8 * 1024 * 1024
 """Bytes likewise, a bound on what a worker holds."""
-
-FETCH_BYTES: Final = 4 * 1024 * 1024
-"""Bytes asked for in one fetch."""
 
 _TIMEOUT_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.1
@@ -93,17 +88,17 @@ class LogReading:
         access: Access = ANYBODY,
         rack: str | None = None,
     ) -> None:
-        self._client = LogClient(
-            server,
-            timeout_s=_TIMEOUT_S,
-            prefer="leader" if rack is None else "replica",
-            rack=rack or "",
-            access=access,
-        )
+        how: Any = {
+            "timeout_s": _TIMEOUT_S,
+            "prefer": "leader" if rack is None else "replica",
+            "rack": rack or "",
+            "access": access,
+        }
+        self._client = LogClient(server, **how)
         self._retry_timeout_s = retry_timeout_s
         self._clock = clock
         self._random = random.Random()  # noqa: S311 - jitter
-        self._is_narrowed = False  # to records of its subject
+        self._sizes = RecordSizes(lambda: AsyncLogClient(server, **how))
 
     def __enter__(self) -> Self:
         """Nothing is connected yet."""
@@ -119,8 +114,9 @@ class LogReading:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self._client.close()
+        self._sizes.close()
 
     def state(
         self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
@@ -195,42 +191,35 @@ class LogReading:
         if held:
             yield _together(held)
 
-    def bytes_of_offset(
-        self, span: Span, offset: int, *, subject: str | None, patiently: bool
-    ) -> tuple[int | None, int]:
-        """How many bytes of memory an offset takes there, on the average and rounded up.
-
-        It is None where nothing can be read, about which whoever reads the span says more.
+    def sample(
+        self, looks: Iterable[Look], *, subject: str | None, patiently: bool, found: Found
+    ) -> None:
+        """See how large records are, as `RecordSizes.ask` says.
 
         Args:
-            span: That it is of.
-            offset: Where to look.
-            subject: Of the records that are read. Others count as well, if they may be read: where
-                none matches here, many may further on.
-            patiently: Whether logd is waited for if need be.
-
-        Returns:
-            That, and the offset behind those that were looked at.
+            looks: Where.
+            subject: Of the records that are read.
+            patiently: Whether logd is waited for if need be, as long as it tells of one at a time.
+            found: Told what was found.
 
         Raises:
             LogUnavailableError: logd is away, or has no time for this reader; or it stayed so.
         """
-        try:
-            return self._asked(lambda: self._sample(span, offset, subject), patiently=patiently)
-        except (DataLossError, LogRefusedError, CorruptError) as error:
-            warn(f"how large records are at {span.stream}/{span.partition} {offset}: {error}")
-            return None, offset + 1
+        left = dict.fromkeys(looks)
 
-    def _sample(self, span: Span, offset: int, subject: str | None) -> tuple[int, int]:
-        only = subject if self._is_narrowed else None
-        try:
-            fetched = self._fetch(span, offset, None, only, bytes_max=SAMPLE_BYTES)
-        except NotPermittedError:
-            if only == subject:
-                raise
-            self._is_narrowed = True  # asked again it would be one more refusal that logd notes
-            fetched = self._fetch(span, offset, None, subject, bytes_max=SAMPLE_BYTES)
-        return size_in(fetched, offset)
+        def take(look: Look, sample: Sample) -> None:
+            del left[look]
+            found(look, sample)
+
+        while left:
+            waiting = len(left)
+            try:
+                self._asked(
+                    lambda: self._sizes.ask(tuple(left), subject, take), patiently=patiently
+                )
+            except LogUnavailableError:
+                if not patiently or len(left) == waiting:
+                    raise
 
     def _slices(
         self, span: Span, *, fail_on_data_loss: bool, subject: str | None
@@ -243,14 +232,16 @@ class LogReading:
         """
         position, epoch = span.start, span.epoch
         while position < span.end:
-            at = position, epoch, subject
+            ask = partial(fetch, self._client, span, position, epoch=epoch, subject=subject)
             try:
-                fetched = self._patiently(lambda at=at: self._fetch(span, *at))  # type: ignore[misc]
+                fetched = self._patiently(ask)
             except DataLossError as error:
                 if fail_on_data_loss:
                     raise
-                warn(f"going on behind lost records: {error}")
-                position = span.end if error.next_offset is None else error.next_offset
+                behind = span.end if error.next_offset is None else error.next_offset
+                lost = min(behind, span.end) - position
+                warn(f"going on at {behind} without {lost} offsets that are lost: {error}")
+                position = behind
                 epoch = None  # what an election has put in the place of lost records is read
                 continue
             for header, body in fetched.frames:
@@ -270,41 +261,6 @@ class LogReading:
                     yield _with_offsets(rows, header.base_offset)
                 position = header.next_offset
             position, epoch = max(position, fetched.next_offset), fetched.log_epoch
-
-    def _fetch(
-        self,
-        span: Span,
-        offset: int,
-        epoch: int | None,
-        subject: str | None,
-        *,
-        bytes_max: int = FETCH_BYTES,
-    ) -> Fetched:
-        call = calls.fetch(
-            span.stream,
-            offset,
-            partition=span.partition,
-            bytes_max=bytes_max,
-            # With a filter a server waits for what matches, though all that is wanted be there.
-            wait_ms=1000 if subject is None else 0,
-            subject=subject,
-            log_epoch=epoch,
-            where=self._client.server,
-        )
-        try:
-            fetched = self._client.ask(call)
-        except RefusedError as error:
-            if passes(error) or error.code in NOT_LET_IN:
-                raise not_now(error) from None
-            raise loss_or_refusal(span, offset, error) from None
-        if span.incarnation and fetched.incarnation != span.incarnation:
-            raise DataLossError(f"stream {span.stream!r} was deleted and made again")
-        if not fetched.frames and fetched.next_offset <= offset:
-            raise UnavailableError(
-                f"{span.stream}/{span.partition}: nothing to read at offset {offset} below"
-                f" {span.end}"
-            )
-        return fetched
 
     def _at_time(self, where: StreamPartition, time_ms: int) -> int:
         return self._client.offset_for_timestamp(where.stream, time_ms * 10**6, where.partition)
@@ -388,8 +344,3 @@ def _with_offsets(rows: pa.RecordBatch, base_offset: int) -> pa.RecordBatch:
 
 def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-
-
-def warn(text: str) -> None:
-    """Into the standard error of Spark's worker, which the executor's log has."""
-    print(f"logd source: {text}", file=sys.stderr)  # noqa: T201

@@ -43,8 +43,13 @@ def loss_or_refusal(
         case "OUT_OF_RANGE":
             earliest = int(detail.get("earliest", offset))
             return DataLossError(message, next_offset=earliest if earliest > offset else None)
-        case "CORRUPT" if int(detail.get("next_offset", offset)) > offset:
-            return DataLossError(message, next_offset=int(detail["next_offset"]))
+        case "CORRUPT" if (behind := int(detail.get("next_offset", offset))) > offset:
+            return DataLossError(
+                f"{span.stream}/{span.partition}: offsets {offset} to {behind - 1} are damaged in"
+                f" the log: {error}; restore them from a backup, or go on without them:"
+                " failOnDataLoss=false, in a job `source: {fail_on_data_loss: false}`",
+                next_offset=behind,
+            )
         case "RECORDS_LOST":
             return DataLossError(message, next_offset=offset)
         case "STREAM_RECREATED" | "UNKNOWN_STREAM" | "UNKNOWN_PARTITION":

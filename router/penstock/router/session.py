@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from penstock.router.config import SECRET_SETTING, Spark
@@ -74,6 +75,11 @@ _SETTINGS: Final = {
 }
 
 
+_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's, which write an error with Java's whole stack where it is raised; whoever catches it
+tells it."""
+
+
 class SparkEndedError(ServiceError):
     """The JVM died under a running job."""
 
@@ -106,6 +112,8 @@ class Session:
             ConfigError: The file of the cluster's secret cannot be used.
             UnavailableError: No Java can be found, or Spark does not start.
         """
+        for logger in _LOGGERS:
+            PySparkLogger.getLogger(logger).disabled = True
         work_dir = work_dir.resolve()
         temporary = work_dir / "spark"
         shutil.rmtree(temporary, ignore_errors=True)

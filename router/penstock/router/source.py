@@ -64,9 +64,10 @@ from penstock.router.core.offsets import (
 )
 from penstock.router.core.starting import Times, Wish
 from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
+from penstock.router.fetching import warn
 from penstock.router.options import SourceOptions, parse_options
 from penstock.router.pushdown import pushed
-from penstock.router.reading import LogReading, LogState, warn
+from penstock.router.reading import LogReading, LogState
 from penstock.router.shaping import Shape, Shaper
 from penstock.router.spec_versions import SpecVersions, known_versions
 from penstock.router.views import view

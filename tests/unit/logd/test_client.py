@@ -20,14 +20,17 @@ from penstock.logd.client import (
     LogClient,
     OffsetRange,
     OutOfRange,
+    calls,
 )
 from penstock.logd.client.committing import Committing
 from penstock.logd.client.decoder import ResponseDecoder
 from penstock.logd.client.following import PAUSE_MAX_S, Following, Patience
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.fetch.wire import encode_response
+from penstock.logd.frame import encode_header
 from penstock.logd.rows import Frame
 
+LIFE = {"incarnation": "i", "log_epoch": 1}
 OUT_OF_RANGE = RefusedError("OUT_OF_RANGE", "gone", earliest=40, latest=90)
 
 
@@ -82,6 +85,20 @@ def test_out_of_range_goes_on_only_where_it_was_allowed(
         reading.refused(RefusedError("STREAM_RECREATED", "other"))
     with pytest.raises(UnavailableError):
         reading.refused(RefusedError("TOO_MANY_REQUESTS", "later"))
+
+
+def test_an_answer_ends_before_a_frame_that_rotted_and_says_so_where_it_is_the_first() -> None:
+    frames = [frame(0, 2), frame(2, 4)]
+    payload = bytearray(b"".join(encode_header(it) + bytes(body) for it, body in frames))
+    payload[-1] ^= 1
+    call = calls.fetch("logs", 0, partition=0, bytes_max=1, where="x:1")
+    header = {"start_offset": 0, "high_watermark": 5, "next_offset": 6, "epoch": 1} | LIFE
+    answer = call.read(header, memoryview(payload))
+    assert [it.base_offset for it, _ in answer.frames] == [0]
+    assert answer.next_offset == 2, "asked for from there, the damage is told"
+    rotted = memoryview(payload)[answer.frames[0][0].frame_length :]
+    with pytest.raises(CorruptError, match="x:1 logs/0 offset 2"):
+        call.read(header, rotted)
 
 
 class Answers(LogClient):

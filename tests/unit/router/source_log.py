@@ -1,12 +1,14 @@
 """A log of our own making for the data source, and a stream's reader of it."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from penstock.router.core.offsets import Offsets, Readable, Span, StreamPartition
+from penstock.router.core.offsets import Offsets, Readable, StreamPartition
 from penstock.router.core.starting import Subscription
 from penstock.router.errors import DataLossError, LogUnavailableError
 from penstock.router.options import parse_options
 from penstock.router.reading import LogState
+from penstock.router.record_sizes import Found, Look, Sample
 from penstock.router.shaping import Shape
 from penstock.router.source import LogStreamReader
 from tests.unit.router.sink_rows import TestClock
@@ -47,17 +49,22 @@ class FakeLog:
             dict.fromkeys(parts, self.written or self.readable.end),
         )
 
-    def bytes_of_offset(
-        self, span: Span, offset: int, *, subject: str | None, patiently: bool
-    ) -> tuple[int, int]:
+    def sample(
+        self, looks: Iterable[Look], *, subject: str | None, patiently: bool, found: Found
+    ) -> None:
         """Each stream's own; after so many `answers` none for somebody who does not wait."""
+        for look in looks:
+            self.looked_at.append((*look.span.where, look.offset))
+            if self.answers is not None:
+                if not patiently and not self.answers:
+                    raise LogUnavailableError("QUOTA_EXCEEDED")
+                self.answers -= 1
+            found(look, self.size_at(look))
+
+    def size_at(self, look: Look) -> Sample:
+        """What is found there."""
         assert self.sizes, "nobody need ask"
-        self.looked_at.append((span.stream, span.partition, offset))
-        if self.answers is not None:
-            if not patiently and not self.answers:
-                raise LogUnavailableError("QUOTA_EXCEEDED")
-            self.answers -= 1
-        return self.sizes[span.stream], offset + 1
+        return Sample(self.sizes[look.span.stream], look.offset, look.offset + 1)
 
     state = state_now
 

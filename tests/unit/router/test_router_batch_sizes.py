@@ -1,16 +1,17 @@
 """Batches of bounded bytes while logd answers late, in part or not at all."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from typing_extensions import override
 
-from penstock.router.batch_sizes import BatchSizes
+from penstock.router.batch_sizes import FURTHER_BYTES, FURTHER_LOOKS, BatchSizes
 from penstock.router.core.offsets import Readable, Span
 from penstock.router.errors import LogUnavailableError
 from penstock.router.options import SourceOptions, parse_options
-from penstock.router.record_sizes import RECORD_BYTES
+from penstock.router.record_sizes import RECORD_BYTES, SAMPLE_BYTES, Look, Sample
 from penstock.router.shaping import Shape
 from penstock.router.source import LogBatchReader, LogPartition
 from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, stream_reader
@@ -45,7 +46,7 @@ def test_the_first_partition_that_is_silent_ends_the_question() -> None:
     log = put_off(3, partitions=16)
     reader = stream_reader(log, maxBytesPerTrigger=str(32 * MIB))
     assert reader.latestOffset(at(0), ROWS) == at(0)
-    assert log.looked_at == [("logs", 0, 0), ("logs", 0, 999), ("logs", 1, 0), ("logs", 1, 999)]
+    assert log.looked_at == [("logs", number, 0) for number in range(4)]
 
 
 def test_what_logd_told_of_a_batch_is_not_asked_again() -> None:
@@ -57,8 +58,10 @@ def test_what_logd_told_of_a_batch_is_not_asked_again() -> None:
         assert reader.latestOffset(at(0), ROWS) == at(0)
     log.answers = 1
     assert reader.latestOffset(at(0), ROWS) != at(0)
-    first, *others = [("logs", 0, 0), ("logs", 0, 999), ("logs", 1, 0), ("logs", 1, 999)]
-    assert log.looked_at == [first, *(one for one in others for _ in range(2))], "once in vain"
+    asked = [(number, offset) for _, number, offset in log.looked_at]
+    in_vain = [(1, 0), (1, 0), (1, 999)]
+    assert asked == [(0, 0), (1, 0), (0, 999), (1, 0), (1, 0), (1, 999), (1, 999)]
+    assert sorted(asked) == sorted([(0, 0), (0, 999), (1, 0), (1, 999), *in_vain])
 
 
 def test_available_now_waits_for_how_large_records_are() -> None:
@@ -89,11 +92,8 @@ def test_a_batch_that_was_put_off_does_not_wait_for_more_records() -> None:
 def test_nobody_is_asked_for_what_was_looked_at(end: int, asked: int) -> None:
     class Six(FakeLog):
         @override
-        def bytes_of_offset(
-            self, span: Span, offset: int, *, subject: str | None, patiently: bool
-        ) -> tuple[int, int]:
-            self.looked_at.append((span.stream, span.partition, offset))
-            return MIB, offset + 6
+        def size_at(self, look: Look) -> Sample:
+            return Sample(MIB, look.offset, look.offset + 6)
 
     log = Six(None)
     sizes = BatchSizes(MIB, None, None)
@@ -104,14 +104,63 @@ def test_nobody_is_asked_for_what_was_looked_at(end: int, asked: int) -> None:
 
 def test_what_cannot_be_read_is_taken_to_be_large(monkeypatch: pytest.MonkeyPatch) -> None:
     log = FakeLog(None)
-    answers = {0: (None, 1), 99: (100, 100)}
-    monkeypatch.setattr(log, "bytes_of_offset", lambda _, offset, **__: answers[offset])
+    answers = {0: Sample(None, 0, 1), 99: Sample(100, 99, 100)}
+    monkeypatch.setattr(log, "size_at", lambda look: answers[look.offset])
     first, last = {LOGS: 0}, {LOGS: 100}
     sizes = BatchSizes(4 * RECORD_BYTES, None, None)
     assert sizes.cut(log, first, last, patiently=False) == last  # type: ignore[arg-type]
-    answers[99] = (None, 100)
+    answers[99] = Sample(None, 99, 100)
     sizes = BatchSizes(4 * RECORD_BYTES, None, None)
     assert sizes.cut(log, first, last, patiently=False) == {LOGS: 4}  # type: ignore[arg-type]
+
+
+class Sparse(FakeLog):
+    """Who reads it may read records of `size` bytes alone, which lie at some offsets.
+
+    Others have 1 KiB each, of which a look passes as many as it asks bytes for.
+    """
+
+    def __init__(self, matching: range, size: int) -> None:
+        super().__init__(None)
+        self.matching, self.size = matching, size
+        self.sizes = {"logs": size}
+
+    @override
+    def size_at(self, look: Look) -> Sample:
+        seen = min(look.offset + look.bytes_max // 1024, look.span.end)
+        found = [at for at in range(look.offset, seen) if at in self.matching]
+        if not found:
+            return Sample(0, look.offset, seen)
+        return Sample(self.size, found[0], found[0] + 1)
+
+
+def ends_of(log: FakeLog, end: int, bytes_max: int = 8 * MIB) -> list[int]:
+    """Where batches end, one after the other."""
+    sizes, found = BatchSizes(bytes_max, None, "t.a"), [0]
+    while found[-1] < end:
+        first, last = {LOGS: found[-1]}, {LOGS: end}
+        found.append(sizes.cut(log, first, last, patiently=False)[LOGS])  # type: ignore[arg-type]
+    return found[1:]
+
+
+def test_a_batch_whose_beginning_has_nothing_for_its_reader_ends_where_there_is_something() -> None:
+    log = Sparse(range(6000, 6016), MIB)
+    assert ends_of(log, 9000)[:3] == [6000, 6008, 6016]
+    assert [look for _, _, look in log.looked_at][:3] == [0, 8, 8 + FURTHER_BYTES // 1024]
+
+
+def test_where_nothing_is_for_its_reader_a_batch_ends_where_nobody_has_looked() -> None:
+    far = SAMPLE_BYTES // 1024 + FURTHER_LOOKS * FURTHER_BYTES // 1024
+    log = Sparse(range(0), MIB)
+    assert ends_of(log, far) == [far]
+    assert ends_of(log, far + 7) == [far, far + 7]
+
+
+def test_a_batch_without_anything_for_its_reader_is_one_task() -> None:
+    sizes, span = BatchSizes(None, 8 * MIB, "t.a"), Span("logs", 0, 0, 5000)
+    assert sizes.divide(Sparse(range(0), MIB), [span]) == [span]  # type: ignore[arg-type]
+    later = sizes.divide(Sparse(range(4500, 4516), MIB), [replace(span, start=4000)])  # type: ignore[arg-type]
+    assert len(later) > 1
 
 
 def read_once(log: FakeLog, monkeypatch: pytest.MonkeyPatch, **options: str) -> list[LogPartition]:

@@ -1,6 +1,7 @@
 """Where a job begins; and what it says of its source and trigger is what the source takes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,40 @@ def test_an_end_or_offsets_are_decided_once(
     assert (dict(first.next), first.incarnations) == (offsets, STATE.incarnations)
     assert begin(tmp_path, "earliest" if wanted == "latest" else "latest") == first
     assert StartingOffsets(tmp_path / "checkpoint").load() == first
+
+
+@pytest.mark.parametrize(
+    ("offsets", "why"),
+    [
+        ({"logs": {"0": 91}}, "logs/0: 91 lies behind the end of the log, 90"),
+        ({"traces": {"0": 8}}, "traces/0: 8 lies behind the end of the log, 7"),
+        ({"logs": {"1": 5}}, "logs has no partition 1"),
+    ],
+)
+def test_offsets_that_the_log_does_not_have_are_refused_and_not_kept(
+    tmp_path: Path, offsets: dict[str, dict[str, int]], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"starting_offsets: {why}"):
+        begin(tmp_path, offsets)
+    assert not StartingOffsets(tmp_path / "checkpoint").load().next
+    first = begin(tmp_path, {"logs": {"0": 90}})
+    assert begin(tmp_path, offsets) == first, "decided before"
+
+
+def test_a_new_leader_that_may_not_show_all_yet_makes_no_offset_wrong(tmp_path: Path) -> None:
+    state = replace(STATE, written={LOGS: 95})
+    assert begin(tmp_path, {"logs": {"0": 95}}, state=state).next[LOGS] == 95
+
+
+@pytest.mark.parametrize("key", ["token_file", "tls_ca_file"])
+def test_a_file_of_the_source_that_cannot_be_read_is_named(tmp_path: Path, key: str) -> None:
+    missing = tmp_path / "missing"
+    source = {key: str(missing)}
+    with pytest.raises(ConfigError, match=f"source.{key}: {missing}: cannot be read: No such"):
+        first_state(load(tmp_path, source=source), Log(None))  # type: ignore[arg-type]
+    missing.write_text("x")
+    with pytest.raises(UnavailableError, match="logd: nobody answers"):
+        first_state(load(tmp_path, source=source), Log(None))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

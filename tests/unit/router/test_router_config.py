@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from penstock.router.cli import cli
 from penstock.router.config import JobConfig, Spark
 from penstock.router.plan import picture
 from penstock.router.session import at_launch, session_settings
 from penstock.router.sinks.http import HttpSink
 from penstock.router.sinks.parquet import ParquetSink
 from penstock.router.sinks.table import known_types
+from penstock.router.unreadable import unreadable
 from penstock.service import ConfigError, load_config, show_config
 
 SAMPLE = Path("router/job.yaml")
@@ -93,7 +96,8 @@ def test_settings_of_spark_that_are_secrets_are_not_shown(tmp_path: Path) -> Non
         ({"starting_offsets": {"lgos": {"0": 1}}}, "starting_offsets: 'lgos' is not among"),
         ({"starting_offsets": 1_795_000_000}, "starting_offsets"),
         ({"starting_offsets": "1795000000"}, "starting_offsets"),
-        ({"starting_offsets": "2026-02-30"}, "starting_offsets"),
+        ({"starting_offsets": "2026-02-30"}, "starting_offsets: must be earliest, latest, a time"),
+        ({"starting_offsets": {"logs": {"0": "x"}}}, ": starting_offsets: must be earliest"),
         ({"source": {"rack": "a"}}, "source: rack: which replica is read from needs"),
         ({"source": {"rack": " ", "read_from": "replica"}}, "source.rack"),
         ({"source": {"read_from": "follower"}}, "source.read_from"),
@@ -260,3 +264,31 @@ def test_there_is_an_example_of_each_lake_bus_and_vendor() -> None:
         "google_cloud_logging",
         "bigquery",
     }
+
+
+@pytest.mark.parametrize(
+    ("sink", "known"),
+    [
+        ({"type": "parquet", "path": "/x", "zip": 1}, "compression, path, rate_limit, type"),
+        ({"type": "splunk_hec", "url": "http://x", "token": {"fil": "/x"}}, "file, value"),
+    ],
+)
+def test_a_key_that_a_sink_does_not_have_names_those_it_has(
+    tmp_path: Path, sink: dict[str, Any], known: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, sinks={"lake": sink})
+    assert caught.value.fix.endswith(f"known keys here: {known}")
+
+
+def test_secrets_that_cannot_be_read_are_named_with_their_places(tmp_path: Path) -> None:
+    hook = {"type": "splunk_hec", "url": "http://x", "token": {"file": str(tmp_path / "token")}}
+    job = load(tmp_path, sinks={"lake": hook})
+    assert list(unreadable(job)) == [
+        f"sinks.lake.token: {tmp_path}/token: cannot be read: No such file or directory"
+    ]
+    said = CliRunner().invoke(cli, ["validate", str(tmp_path / "job.yaml")])
+    assert said.exit_code == 0, "it is waited for"
+    assert f"but sinks.lake.token: {tmp_path}/token: cannot be read" in said.output
+    (tmp_path / "token").write_text("hush")
+    assert not list(unreadable(job))

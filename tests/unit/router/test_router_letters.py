@@ -62,7 +62,19 @@ def test_letters_are_listed_and_shown(tmp_path: Path) -> None:
         ("lake", 3, '{"kind":"log","number":7}'),
         ("lake", 3, '{"kind":"log","number":8}'),
     }
-    assert command(tmp_path, "ls", "--sink", "other") == ""
+    assert command(tmp_path, "ls", "--sink", "lake") != ""
+
+
+def test_a_sink_that_the_job_does_not_have_is_refused_unless_it_has_letters(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(JOB | {"dead_letter_dir": str(tmp_path / "dead")}))
+    for verb in ("ls", "replay"):
+        done = CliRunner().invoke(cli, ["dlq", verb, str(path), "--sink", "lakes"])
+        assert done.exit_code == 64, done.output
+        assert "the job has no sink 'lakes', only lake" in done.output
+    refuse(tmp_path, 7)
+    (tmp_path / "dead" / "lake").rename(tmp_path / "dead" / "lakes")
+    assert "lakes/logs" in command(tmp_path, "ls", "--sink", "lakes")
 
 
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -1,18 +1,9 @@
 """Reading a span: losses are told by frames' ranges, never by gaps between rows."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
-
-import pyarrow as pa
 import pytest
-from typing_extensions import override
 
-from penstock.logd.batch import Record, build_batch, encode_body
-from penstock.logd.client import Fetched, OffsetRange, PartitionInfo, StreamInfo
-from penstock.logd.client.calls import Call
+from penstock.logd.client import PartitionInfo, StreamInfo
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.frame import FrameHeader, crc32c
 from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
@@ -23,62 +14,7 @@ from penstock.router.errors import (
     LogUnavailableError,
 )
 from penstock.router.reading import LogReading, LogState
-
-Frame = tuple[FrameHeader, memoryview]
-
-
-def compacted(base: int, span: int, kept: list[int]) -> Frame:
-    """A frame of `span` offsets of which some have a record left."""
-    whole = build_batch([Record("t", b"%d" % (base + n), 1) for n in range(span)])
-    body = encode_body(whole.take(kept) if kept else whole.slice(0, 0))
-    header = FrameHeader(
-        base_offset=base,
-        leader_epoch=1,
-        record_count=len(kept),
-        last_offset_delta=span - 1,
-        body_length=len(body),
-        body_crc=crc32c(body),
-        first_timestamp_ns=1,
-        max_timestamp_ns=1,
-        schema_version=1,
-        compacted=len(kept) < span,
-    )
-    return header, memoryview(body)
-
-
-class ScriptedClient:
-    """Answers each fetch with the frames that hold the offset asked for and those after it."""
-
-    def __init__(self, frames: list[Frame]) -> None:
-        self.frames = frames
-        self.refusals: list[RefusedError] = []
-        self.damaged: tuple[int, int] | None = None
-        self.asked: list[dict[str, Any]] = []
-
-    server = "h:1"
-
-    def ask(self, call: Call[Fetched]) -> Fetched:
-        self.asked.append(call.request)
-        if self.refusals:
-            raise self.refusals.pop()
-        offset = int(call.request["offset"])
-        if self.damaged and self.damaged[0] <= offset < self.damaged[1]:
-            first, behind = self.damaged
-            raise RefusedError("CORRUPT", "damaged", offset=first, next_offset=behind)
-        found = [frame for frame in self.frames if frame[0].next_offset > offset]
-        end = self.frames[-1][0].next_offset
-        if self.damaged and offset < self.damaged[0]:
-            end = self.damaged[0]
-            found = [frame for frame in found if frame[0].base_offset < end]
-        return Fetched(
-            frames=found,
-            range=OffsetRange(0, end),
-            high_watermark=end - 1,
-            next_offset=end,
-            epoch=1,
-            incarnation="",
-            log_epoch=7,
-        )
+from tests.unit.router.scripted_log import Frame, ScriptedClient, compacted, offsets, reading
 
 
 def read(frames: list[Frame], start: int, end: int, *refusals: str) -> list[int]:
@@ -121,16 +57,6 @@ def test_a_reader_that_is_not_let_in_waits_and_loses_nothing(code: str) -> None:
     assert read([compacted(0, 4, [1, 3])], 0, 4, code, code) == [1, 3]
 
 
-def reading(client: ScriptedClient) -> LogReading:
-    log = LogReading("h:1", retry_timeout_s=0.0, clock=SystemClock())
-    log._client = client  # type: ignore[assignment]
-    return log
-
-
-def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
-    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
-
-
 def test_records_that_an_election_has_cost_are_a_loss_that_names_them() -> None:
     client = ScriptedClient([compacted(0, 4, [0, 1, 2, 3])])
     client.refusals = [RefusedError("RECORDS_LOST", "read from 1 on is lost", offset=1)]
@@ -150,12 +76,6 @@ def test_a_reader_that_accepts_losses_goes_on_with_the_records_in_their_place() 
 
 def careless(client: ScriptedClient, end: int) -> list[int]:
     return offsets(reading(client).rows(Span("s", 0, 0, end), fail_on_data_loss=False))
-
-
-def test_a_reader_that_accepts_losses_goes_on_right_behind_a_damaged_frame() -> None:
-    client = ScriptedClient([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
-    client.damaged = (4, 8)
-    assert careless(client, 12) == [0, 1, 2, 3, 8, 9, 10, 11]
 
 
 def test_a_reader_that_accepts_losses_goes_on_where_retention_has_left_something() -> None:
@@ -295,77 +215,3 @@ def test_a_time_is_looked_up_and_one_that_is_too_late_refused() -> None:
         log.at_times(Times(every=200), readable)
     late = log.at_times(Times(every=200, strategy="latest"), readable)
     assert late == {("a", 0): 100, ("a", 1): 100}
-
-
-def frame_of(base: int, count: int, size: int) -> Frame:
-    """Records of `size` bytes, for which zstd has a better use."""
-    body = encode_body(build_batch([Record("t", b"x" * size, 1)] * count), compression="zstd")
-    header, _ = compacted(base, count, list(range(count)))
-    return replace(header, body_length=len(body), body_crc=crc32c(body)), memoryview(body)
-
-
-class OnlyFirst(ScriptedClient):
-    """Answers with the frame that holds the offset; of subject `t` alone where it is narrow."""
-
-    is_narrow = False
-
-    @override
-    def ask(self, call: Call[Fetched]) -> Fetched:
-        found = super().ask(call)
-        if self.is_narrow and call.request.get("subject") != "t":
-            raise RefusedError("PERMISSION_DENIED", "no")
-        return replace(found, frames=found.frames[:1], next_offset=found.frames[0][0].next_offset)
-
-
-def size_at(
-    log: LogReading, offset: int, *, subject: str | None = None, patiently: bool = False
-) -> tuple[int, int]:
-    """0 for None."""
-    span = Span("s", 0, 0, 100)
-    size, looked = log.bytes_of_offset(span, offset, subject=subject, patiently=patiently)
-    return size or 0, looked
-
-
-def test_how_large_records_are_is_told_in_memory_and_as_far_as_was_looked() -> None:
-    log = reading(OnlyFirst([frame_of(0, 50, 10), frame_of(50, 50, 5000)]))
-    (small, to_small), (large, to_large) = size_at(log, 20), size_at(log, 99)
-    assert (to_small, to_large) == (50, 100)
-    assert 10 <= small < 200
-    assert 5000 <= large < 6000
-
-
-def test_where_no_subject_matches_the_others_tell_how_large_records_are() -> None:
-    """What matches may lie further on."""
-    client = OnlyFirst([frame_of(0, 10, 1000)])
-    assert size_at(reading(client), 0, subject="none.here")[0] >= 1000
-    assert [asked.get("subject") for asked in client.asked] == [None]
-
-
-def test_who_may_read_a_subject_alone_asks_for_others_once() -> None:
-    client = OnlyFirst([frame_of(0, 10, 1000)])
-    client.is_narrow = True
-    log = reading(client)
-    for _ in range(2):
-        assert size_at(log, 0, subject="t")[0] >= 1000
-    assert [asked.get("subject") for asked in client.asked] == [None, "t", "t"]
-    with pytest.raises(LogUnavailableError, match="no"):
-        size_at(reading(client), 0)
-
-
-@pytest.mark.parametrize("code", ["OUT_OF_RANGE", "CORRUPT", "INTERNAL"])
-def test_of_what_cannot_be_read_no_size_is_told(code: str) -> None:
-    client = ScriptedClient([frame_of(0, 10, 1000)])
-    client.refusals = [RefusedError(code, "no")]
-    assert size_at(reading(client), 4) == (0, 5)
-
-
-@pytest.mark.parametrize("code", ["QUOTA_EXCEEDED", "TOO_MANY_REQUESTS", "UNAVAILABLE"])
-def test_who_is_put_off_takes_no_size_for_granted(code: str) -> None:
-    client = ScriptedClient([frame_of(0, 10, 1000)])
-    client.refusals = [RefusedError(code, "no")]
-    with pytest.raises(LogUnavailableError):
-        size_at(reading(client), 0)
-    log = LogReading("h:1", retry_timeout_s=5.0, clock=SystemClock())
-    log._client = client  # type: ignore[assignment]
-    client.refusals = [RefusedError(code, "no")] * 2
-    assert 1000 <= size_at(log, 0, patiently=True)[0] < 1200

@@ -304,6 +304,13 @@ def test_a_batch_of_which_the_log_has_a_part_only_is_told_of(tmp_path: Path) -> 
     assert "begin with --from 6 or later" in told.value.fix
 
 
+def test_a_range_that_ends_before_it_begins_is_told_with_its_offsets(tmp_path: Path) -> None:
+    run: Any = Run(tmp_path)
+    run.state = LogState({PLACE: Readable(0, 80)}, {"logs": "5f2c"})
+    with pytest.raises(ConfigError, match=r"nothing between --from and --to: logs/0 50 to 10\n"):
+        backfill.backfill(run, "lake", {PLACE: 50}, {PLACE: 10}, print)
+
+
 @pytest.mark.usefixtures("quiet_sink")
 def test_batches_that_are_not_known_are_bounded_by_their_bytes(tmp_path: Path) -> None:
     run: Any = Run(tmp_path)
@@ -329,7 +336,7 @@ def test_a_replay_does_not_begin_without_the_log(
 
     run: Any = Run(tmp_path)
     run.state = LogState({PLACE: Readable(0, 80)}, {"logs": "5f2c"})
-    monkeypatch.setattr(run.log, "bytes_of_offset", away)
+    monkeypatch.setattr(run.log, "sample", away)
     with pytest.raises(UnavailableError, match="logd: no node answers"):
         backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 80}, print)
     assert ReplayNote(tmp_path / "checkpoint" / "lake").load() is None

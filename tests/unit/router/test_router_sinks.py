@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -14,7 +15,16 @@ from pydantic import BaseModel
 from typing_extensions import override
 
 from penstock.router.cli import cli
-from penstock.router.sinks import Guarantee, Replay, Sink, SinkConfig, SinkContext, make_sink
+from penstock.router.sinks import (
+    Guarantee,
+    Replay,
+    Sink,
+    SinkConfig,
+    SinkContext,
+    extras,
+    make_sink,
+    open_sink,
+)
 from penstock.router.sinks import table as registry
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import context, row, table
@@ -173,3 +183,17 @@ def test_every_option_of_a_sink_is_documented(kind: registry.SinkKind) -> None:
     text = README.read_text()
     assert [key for key in _keys(kind.config) if not re.search(rf"\b{key}\b", text)] == []
     assert kind.config.__doc__
+
+
+def test_a_sink_whose_library_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(extras, "importlib", SimpleNamespace(import_module=missing))
+    delta = load(tmp_path, sinks={"lake": {"type": "delta", "table": "/x"}}).sinks["lake"]
+    for make in (make_sink, open_sink):
+        with pytest.raises(ConfigError, match=r"sinks\.lake: this sink needs") as told:
+            make(delta, context(tmp_path))
+        assert told.value.fix == "pip install 'penstock[delta]'"

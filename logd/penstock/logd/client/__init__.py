@@ -77,7 +77,7 @@ from penstock.logd.client.group_consumer import (
 from penstock.logd.client.grouping import GroupOptions, GroupRecord, GroupRows
 from penstock.logd.client.routing import Prefer
 from penstock.logd.core.cluster.records import GroupPartition
-from penstock.logd.rows import Frame, batch_records, slice_rows, split_frames
+from penstock.logd.rows import Frame, batch_records, decoded_size, slice_rows, split_frames
 
 __all__ = [
     "ANYBODY",
@@ -111,6 +111,7 @@ __all__ = [
     "Prefer",
     "StreamInfo",
     "batch_records",
+    "decoded_size",
     "passes",
     "slice_rows",
     "split_frames",

@@ -129,7 +129,7 @@ class LogClient(Managing):
         Raises:
             RefusedError: `OUT_OF_RANGE` with `earliest` and `latest` (exclusive), `UNKNOWN_STREAM`,
                 `STREAM_RECREATED` with the `incarnation` there is.
-            CorruptError: A frame's CRC does not match.
+            CorruptError: The first frame's CRC does not match; another one ends what is given.
             UnavailableError: The server cannot be reached or does not answer in time.
         """
         call = calls.fetch(

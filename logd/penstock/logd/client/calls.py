@@ -21,7 +21,7 @@ from penstock.logd.client.answers import (
 )
 from penstock.logd.errors import UnavailableError
 from penstock.logd.fetch.wire import Document
-from penstock.logd.rows import split_frames
+from penstock.logd.rows import sound_frames
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 
@@ -228,7 +228,10 @@ def fetch(  # noqa: PLR0913 - a request of many optional parts
     log_epoch: int | None = None,
     where: str,
 ) -> Call[Fetched]:
-    """Read whole frames; parts that are None are left out. `where` is the server, for errors."""
+    """Read whole frames; parts that are None are left out. `where` is the server, for errors.
+
+    Damage ends the frames, and is an error where it is the first of them.
+    """
     where = f"{where} {stream}/{partition}"
     request: Document = {
         "api": "fetch",
@@ -244,11 +247,12 @@ def fetch(  # noqa: PLR0913 - a request of many optional parts
     }
 
     def read(header: Document, payload: memoryview) -> Fetched:
+        frames, are_all = sound_frames(payload, where=where)
         return Fetched(
-            frames=list(split_frames(payload, where=where)),
+            frames=frames,
             range=_range(header),
             high_watermark=header["high_watermark"],
-            next_offset=header["next_offset"],
+            next_offset=header["next_offset"] if are_all else frames[-1][0].next_offset,
             epoch=header["epoch"],
             incarnation=header["incarnation"],
             log_epoch=header.get("log_epoch"),

@@ -21,6 +21,8 @@ from typing import Final, NamedTuple
 
 from penstock.logd.errors import CorruptError
 
+Body = bytes | memoryview
+
 _PREFIX: Final = struct.Struct("<Ii")
 _U8: Final = struct.Struct("<B")
 _U16: Final = struct.Struct("<H")
@@ -50,7 +52,7 @@ class Claims(NamedTuple):
     decoded_bytes: int
 
 
-def read_claims(body: bytes) -> Claims:
+def read_claims(body: Body) -> Claims:
     """Read a body's claims.
 
     Raises:
@@ -62,7 +64,7 @@ def read_claims(body: bytes) -> Claims:
         raise CorruptError("the batch's Arrow message points outside of itself") from None
 
 
-def _read_claims(body: bytes) -> Claims:
+def _read_claims(body: Body) -> Claims:
     continuation, metadata_length = _PREFIX.unpack_from(body, 0)
     message = _follow(body, _PREFIX.size)
     if continuation != _CONTINUATION or _value(_U8, body, message, 1) != _RECORD_BATCH:
@@ -88,7 +90,7 @@ def _read_claims(body: bytes) -> Claims:
     return Claims(rows, sum(sizes))
 
 
-def _buffer_size(body: bytes, begin: int, offset: int, length: int) -> int:
+def _buffer_size(body: Body, begin: int, offset: int, length: int) -> int:
     """Bytes that a compressed buffer claims to decode to."""
     if length == 0:
         return 0
@@ -100,13 +102,13 @@ def _buffer_size(body: bytes, begin: int, offset: int, length: int) -> int:
     return length if claimed == _NOT_COMPRESSED else claimed
 
 
-def _value(layout: struct.Struct, body: bytes, table: int, number: int) -> int:
+def _value(layout: struct.Struct, body: Body, table: int, number: int) -> int:
     """A table's field; 0, as flatbuffers have it, when the table does not have it."""
     position = _field(body, table, number)
     return _read(layout, body, position) if position else 0
 
 
-def _field(body: bytes, table: int, number: int) -> int:
+def _field(body: Body, table: int, number: int) -> int:
     """Where a table's field lies; 0 when the table does not have it."""
     vtable = table - _read(_I32, body, table)
     slot = 4 + 2 * number
@@ -116,11 +118,11 @@ def _field(body: bytes, table: int, number: int) -> int:
     return table + distance if distance else 0
 
 
-def _follow(body: bytes, position: int) -> int:
+def _follow(body: Body, position: int) -> int:
     return position + _read(_U32, body, position)
 
 
-def _read(layout: struct.Struct, body: bytes, position: int) -> int:
+def _read(layout: struct.Struct, body: Body, position: int) -> int:
     if position < 0:
         raise CorruptError("the batch's Arrow message points outside of itself")
     value: int = layout.unpack_from(body, position)[0]

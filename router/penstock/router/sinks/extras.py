@@ -6,16 +6,20 @@ from typing import Any
 from penstock.service import ConfigError
 
 
+class MissingLibraryError(ConfigError):
+    """A library is not installed; whoever knows which sink it is for tells that, too."""
+
+
 def needed(module: str, *, extra: str) -> Any:
     """A module of an extra's library, or one of ours that imports such.
 
     Raises:
-        ConfigError: It is not installed.
+        MissingLibraryError: It is not installed.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(
+        raise MissingLibraryError(
             f"this sink needs a library that is not installed: {error}",
             fix=f"pip install 'penstock[{extra}]'",
         ) from error

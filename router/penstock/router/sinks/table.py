@@ -12,14 +12,17 @@ be taken over.
 import importlib
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, SerializeAsAny
+from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
+from penstock.router.sinks.extras import MissingLibraryError
 from penstock.router.sinks.settings import SinkConfig
 from penstock.router.sinks.sink import Sink, SinkContext
+from penstock.service import ConfigError, naming_known_keys
 
 GROUP: Final = "penstock.router.sinks"
 
@@ -103,14 +106,33 @@ def open_sink(config: SinkConfig, context: SinkContext) -> Sink:
     Raises:
         ConfigError: The destination cannot be used.
     """
-    sink = make_sink(config, context)
-    sink.open()
+    with _named(context.sink):
+        sink = _made(config, context)
+        sink.open()
     return sink
 
 
 def make_sink(config: SinkConfig, context: SinkContext) -> Sink:
-    """Make a sink without opening it."""
+    """Make a sink without opening it.
+
+    Raises:
+        ConfigError: It cannot be used.
+    """
+    with _named(context.sink):
+        return _made(config, context)
+
+
+def _made(config: SinkConfig, context: SinkContext) -> Sink:
     return sink_kind(config.type).sink(config, context)
+
+
+@contextmanager
+def _named(sink: str) -> Iterator[None]:
+    """A library that is missing is missed by a sink."""
+    try:
+        yield
+    except MissingLibraryError as error:
+        raise ConfigError(f"sinks.{sink}: {error.reason}", fix=error.fix) from error
 
 
 def guarantees() -> list[str]:
@@ -126,7 +148,11 @@ def _parse(value: Any) -> Any:
     if not isinstance(name, str):
         known = ", ".join(known_types())
         raise ValueError(f"`type` must say which kind of sink it is: {known}")  # noqa: TRY004 - pydantic takes it
-    return sink_kind(name).config.model_validate(value)
+    model = sink_kind(name).config
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise naming_known_keys(error, model) from None
 
 
 AnySinkConfig = Annotated[SerializeAsAny[SinkConfig], BeforeValidator(_parse)]

@@ -1,0 +1,111 @@
+"""A fetch of a span: what a refusal of it means, and a second look at what came damaged."""
+
+import sys
+from typing import Final
+
+from penstock.logd.client import AsyncLogClient, Fetched, LogClient, calls, passes
+from penstock.logd.client.calls import Call
+from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.router.core.offsets import Span
+from penstock.router.errors import DataLossError
+from penstock.router.refusals import NOT_LET_IN, loss_or_refusal, not_now
+
+FETCH_BYTES: Final = 4 * 1024 * 1024
+"""Bytes asked for in one fetch."""
+
+_ANY_SUBJECT: Final = ">"
+
+
+def fetch(
+    client: LogClient,
+    span: Span,
+    offset: int,
+    *,
+    epoch: int | None = None,
+    subject: str | None = None,
+    bytes_max: int = FETCH_BYTES,
+) -> Fetched:
+    """Read whole frames of a span, from an offset on.
+
+    Without a subject logd sends what is on its disk as it is, and does not look at it. So where a
+    frame comes damaged it is asked for as one of any subject: for that logd looks at it, and says
+    what of it is damaged and what lies behind, or reads it from a disk that gives it now.
+
+    Args:
+        client: Of logd.
+        span: That is read.
+        offset: In it.
+        epoch: Under which the record before was read; None: not known.
+        subject: A filter; None: all.
+        bytes_max: About; one frame is given whatever its size.
+
+    Raises:
+        DataLossError: Records are gone.
+        LogRefusedError: logd refuses, and does not say that.
+        UnavailableError: logd is away, or has no time for this reader.
+    """
+    call = _call(client.server, span, offset, epoch=epoch, subject=subject, bytes_max=bytes_max)
+    try:
+        fetched = client.ask(call)
+    except CorruptError as error:
+        if subject is not None:  # logd has looked at it: it was damaged on the way
+            raise UnavailableError(str(error)) from None
+        # One frame: of several, those that compaction has emptied would be left out like a gap.
+        return fetch(client, span, offset, epoch=epoch, subject=_ANY_SUBJECT, bytes_max=1)
+    except RefusedError as error:
+        raise _failure(span, offset, error) from None
+    return _checked(span, offset, fetched)
+
+
+async def look_at(
+    client: AsyncLogClient, span: Span, offset: int, *, subject: str | None, bytes_max: int
+) -> Fetched:
+    """`fetch` among others at a time, for whoever needs no frame that is damaged.
+
+    Raises:
+        CorruptError: The first frame came damaged.
+        DataLossError: As of `fetch`; so the others.
+    """
+    call = _call(client.server, span, offset, epoch=None, subject=subject, bytes_max=bytes_max)
+    try:
+        fetched = await client.ask(call)
+    except RefusedError as error:
+        raise _failure(span, offset, error) from None
+    return _checked(span, offset, fetched)
+
+
+def _call(
+    server: str, span: Span, offset: int, *, epoch: int | None, subject: str | None, bytes_max: int
+) -> Call[Fetched]:
+    return calls.fetch(
+        span.stream,
+        offset,
+        partition=span.partition,
+        bytes_max=bytes_max,
+        # With a filter a server waits for what matches, though all that is wanted be there.
+        wait_ms=1000 if subject is None else 0,
+        subject=subject,
+        log_epoch=epoch,
+        where=server,
+    )
+
+
+def _failure(span: Span, offset: int, error: RefusedError) -> Exception:
+    if passes(error) or error.code in NOT_LET_IN:
+        return not_now(error)
+    return loss_or_refusal(span, offset, error)
+
+
+def _checked(span: Span, offset: int, fetched: Fetched) -> Fetched:
+    if span.incarnation and fetched.incarnation != span.incarnation:
+        raise DataLossError(f"stream {span.stream!r} was deleted and made again")
+    if not fetched.frames and fetched.next_offset <= offset:
+        raise UnavailableError(
+            f"{span.stream}/{span.partition}: nothing to read at offset {offset} below {span.end}"
+        )
+    return fetched
+
+
+def warn(text: str) -> None:
+    """Into the standard error of Spark's worker, which the executor's log has."""
+    print(f"logd source: {text}", file=sys.stderr)  # noqa: T201

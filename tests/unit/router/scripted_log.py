@@ -1,0 +1,111 @@
+"""A client of a logd that answers as a test says, for what reads spans through one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.logd.batch import Record, build_batch, encode_body
+from penstock.logd.client import Fetched, OffsetRange
+from penstock.logd.client.calls import Call
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.frame import FrameHeader, crc32c
+from penstock.router.clock import SystemClock
+from penstock.router.reading import LogReading
+from penstock.router.record_sizes import RecordSizes
+
+Frame = tuple[FrameHeader, memoryview]
+
+
+def compacted(base: int, span: int, kept: list[int]) -> Frame:
+    """A frame of `span` offsets of which some have a record left."""
+    whole = build_batch([Record("t", b"%d" % (base + n), 1) for n in range(span)])
+    body = encode_body(whole.take(kept) if kept else whole.slice(0, 0))
+    header = FrameHeader(
+        base_offset=base,
+        leader_epoch=1,
+        record_count=len(kept),
+        last_offset_delta=span - 1,
+        body_length=len(body),
+        body_crc=crc32c(body),
+        first_timestamp_ns=1,
+        max_timestamp_ns=1,
+        schema_version=1,
+        compacted=len(kept) < span,
+    )
+    return header, memoryview(body)
+
+
+class ScriptedClient:
+    """Answers each fetch with the frames that hold the offset asked for and those after it.
+
+    Attributes:
+        frames: All there are.
+        refusals: Answered before, the last one first.
+        damaged: Offsets of a frame that is known to be damaged.
+        rotted: Of one that is not, until it is asked for with a subject.
+        asked: Requests, in their order.
+    """
+
+    def __init__(self, frames: list[Frame]) -> None:
+        self.frames = frames
+        self.refusals: list[RefusedError] = []
+        self.damaged: tuple[int, int] | None = None
+        self.rotted: tuple[int, int] | None = None
+        self.asked: list[dict[str, Any]] = []
+
+    server = "h:1"
+
+    def ask(self, call: Call[Fetched]) -> Fetched:
+        self.asked.append(call.request)
+        if self.refusals:
+            raise self.refusals.pop()
+        offset = int(call.request["offset"])
+        if self.rotted and self.rotted[0] <= offset < self.rotted[1]:
+            if "subject" not in call.request:  # not looked at, but sent as it is
+                raise CorruptError("CRC of the body")
+            self.damaged = self.damaged or self.rotted
+        if self.damaged and self.damaged[0] <= offset < self.damaged[1]:
+            first, behind = self.damaged
+            raise RefusedError("CORRUPT", "damaged", offset=first, next_offset=behind)
+        found = [frame for frame in self.frames if frame[0].next_offset > offset]
+        end = self.frames[-1][0].next_offset
+        ends_at = self.damaged or self.rotted
+        if ends_at and offset < ends_at[0]:
+            end = ends_at[0]
+            found = [frame for frame in found if frame[0].base_offset < end]
+        return Fetched(
+            frames=found,
+            range=OffsetRange(0, end),
+            high_watermark=end - 1,
+            next_offset=end,
+            epoch=1,
+            incarnation="",
+            log_epoch=7,
+        )
+
+
+class AtOnce:
+    """That, as the asyncio client."""
+
+    server = "h:1"
+
+    def __init__(self, client: ScriptedClient) -> None:
+        self._client = client
+
+    async def ask(self, call: Call[Fetched]) -> Fetched:
+        return self._client.ask(call)
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+
+def reading(client: ScriptedClient, *, retry_timeout_s: float = 0.0) -> LogReading:
+    log = LogReading("h:1", retry_timeout_s=retry_timeout_s, clock=SystemClock())
+    log._client = client  # type: ignore[assignment]
+    log._sizes = RecordSizes(lambda: AtOnce(client))  # type: ignore[arg-type,return-value]
+    return log
+
+
+def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]

@@ -1,0 +1,78 @@
+"""Frames that are damaged where they lie, or come so: passed over if that is accepted, and told."""
+
+from dataclasses import replace
+
+import pytest
+from typing_extensions import override
+
+from penstock.logd.client import Fetched
+from penstock.logd.client.calls import Call
+from penstock.logd.errors import CorruptError
+from penstock.router.core.offsets import Span
+from penstock.router.errors import DataLossError, LogUnavailableError
+from tests.unit.router.scripted_log import ScriptedClient, compacted, offsets, reading
+
+
+def test_a_reader_that_accepts_losses_goes_on_right_behind_a_damaged_frame() -> None:
+    client = ScriptedClient([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
+    client.damaged = (4, 8)
+    assert offsets(reading(client).rows(Span("s", 0, 0, 12), fail_on_data_loss=False)) == [
+        0,
+        1,
+        2,
+        3,
+        8,
+        9,
+        10,
+        11,
+    ]
+
+
+@pytest.mark.parametrize("subject", [None, "a.*"])
+def test_a_frame_that_rotted_since_logd_looked_at_it_is_passed_over_and_told(
+    subject: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = ScriptedClient([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
+    client.rotted = (4, 8)
+    rows = reading(client).rows(Span("s", 0, 0, 12), fail_on_data_loss=False, subject=subject)
+    assert offsets(rows) == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert "going on at 8 without 4 offsets that are lost: s/0: offsets 4 to 7 are damaged" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_frame_that_rotted_is_an_error_that_says_what_to_do() -> None:
+    client = ScriptedClient([compacted(0, 4, [0, 1, 2, 3])])
+    client.rotted = (0, 4)
+    told = r"s/0: offsets 2 to 3 are damaged .*from a backup, or .*failOnDataLoss=false, in a job"
+    with pytest.raises(DataLossError, match=told):
+        list(reading(client).rows(Span("s", 0, 2, 4), fail_on_data_loss=True))
+
+
+def test_a_frame_that_came_damaged_and_is_sound_where_it_lies_is_read() -> None:
+    class Flaw(ScriptedClient):
+        @override
+        def ask(self, call: Call[Fetched]) -> Fetched:
+            if "subject" not in call.request and call.request["offset"] == 4:
+                self.asked.append(call.request)
+                raise CorruptError("CRC of the body")
+            found = super().ask(call)
+            sole = found.frames[:1]
+            return replace(found, frames=sole, next_offset=sole[0][0].next_offset)
+
+    client = Flaw([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
+    assert offsets(reading(client).rows(Span("s", 0, 0, 12), fail_on_data_loss=True)) == [
+        *range(12)
+    ]
+    assert [it.get("subject") for it in client.asked] == [None, None, ">", None]
+    assert client.asked[2]["bytes_max"] == 1
+
+
+def test_what_comes_damaged_though_logd_has_looked_at_it_is_asked_for_again() -> None:
+    class Worse(ScriptedClient):
+        @override
+        def ask(self, call: Call[Fetched]) -> Fetched:
+            raise CorruptError("answer is not JSON")
+
+    with pytest.raises(LogUnavailableError, match="answer is not JSON; gave up after 0 s"):
+        list(reading(Worse([])).rows(Span("s", 0, 0, 4), fail_on_data_loss=False))
