@@ -126,16 +126,22 @@ class Spool:
         if era is not None and era != self.era:
             raise SpoolFailedError(self.journal.failure or "the spool failed and was opened again")
         if not unit.sender:
-            future = self.journal.offer(entry)
+            future = self._offer(entry, unit.verdicts)
             future.add_done_callback(lambda done: self._count(unit, done))
             return future
         if self.senders.is_repeat(entry.producer_id, entry.sequence):
             return self._pending.get(entry.producer_id)
-        future = self.journal.offer(entry)
+        future = self._offer(entry, unit.verdicts)
         self.senders.record(entry.producer_id, entry.sequence)
         self._pending[entry.producer_id] = future
         future.add_done_callback(lambda done: self._settle(entry, done))
         future.add_done_callback(lambda done: self._count(unit, done))
+        return future
+
+    def _offer(self, entry: Entry, verdicts: Known) -> asyncio.Future[int]:
+        future = self.journal.offer(entry)
+        if verdicts:
+            self.verdicts.keep(future, verdicts)
         return future
 
     async def find_room(self, size: int, kind: Kind, *, wait: bool = True) -> None:
@@ -165,8 +171,6 @@ class Spool:
     def _count(self, unit: Unit, done: asyncio.Future[int]) -> None:
         if not done.cancelled() and done.exception() is None:
             self._ledger.spooled(unit.source, unit.count)
-            if unit.verdicts:
-                self.verdicts.keep(done.result(), unit.verdicts)
 
     def _settle(self, entry: Entry, done: asyncio.Future[int]) -> None:
         if self._pending.get(entry.producer_id) is done:

@@ -5,6 +5,8 @@ back is byte for byte what was judged, so its verdicts hold. They are an advanta
 what waits long, or over a restart, is judged again.
 """
 
+import asyncio
+import math
 from collections import deque
 from collections.abc import Sequence
 from sys import getsizeof
@@ -23,32 +25,45 @@ Known = Sequence[Accepted | None]
 
 
 class Verdicts:
-    """Verdicts by a unit's offset, in the order in which units become durable and are read."""
+    """Verdicts on units in the order in which they are offered, become durable and are read."""
 
     def __init__(self) -> None:
-        self._units: deque[tuple[int, int, Known]] = deque()
+        self._units: deque[tuple[asyncio.Future[int], int, Known]] = deque()
         self._records = self._bytes = 0
 
-    def keep(self, offset: int, verdicts: Known) -> None:
-        """Have a unit's verdicts at hand for its reader, if there is room."""
+    def keep(self, offer: asyncio.Future[int], verdicts: Known) -> None:
+        """Have a unit's verdicts at hand for its reader, if there is room.
+
+        Args:
+            offer: Of the unit; yields its offset. It may be read as soon as that is known, before
+                anybody who waits for it hears of that.
+            verdicts: On its lines.
+        """
         if self._records + len(verdicts) > RECORDS_MAX:
             return
         by_names = {id(one.names): one for one in verdicts if one is not None}  # records of a shape
         size = sum(map(_size, by_names.values()))
         if self._bytes + size <= BYTES_MAX:
-            self._units.append((offset, size, verdicts))
+            self._units.append((offer, size, verdicts))
             self._records += len(verdicts)
             self._bytes += size
 
     def take(self, offset: int) -> Known:
         """Those of the unit that is read now, or none; those before it are let go."""
-        while self._units and self._units[0][0] <= offset:
-            found, size, verdicts = self._units.popleft()
+        while self._units and (reached := _offset_of(self._units[0][0])) <= offset:
+            _, size, verdicts = self._units.popleft()
             self._records -= len(verdicts)
             self._bytes -= size
-            if found == offset:
+            if reached == offset:
                 return verdicts
         return ()
+
+
+def _offset_of(offer: asyncio.Future[int]) -> float:
+    """Where a unit is: behind all that can be read as long as it is not durable; -1: nowhere."""
+    if not offer.done():
+        return math.inf
+    return -1 if offer.cancelled() or offer.exception() is not None else offer.result()
 
 
 def _size(verdict: Accepted) -> int:

@@ -184,12 +184,11 @@ def _judge_all(decoder: "Decoder", kind: str, schema: str, *, exact: bool) -> Ju
         for position in flat:
             found = filter(None, map(itemgetter(position), tuples))
             values.extend(chain.from_iterable(map(astuple, found)))
-        colons = b"".join(lines).count(b":")
+        text = b"".join(lines)
+        colons = text.count(b":")
         if keys + len([*filter(None, values)]) != colons:
             keys += len(values) - values.count(None) - values.count(unset)
-            if keys != colons and (
-                keys != sum(map(key_ends, lines)) or any(map(_has_odd_blank, lines))
-            ):
+            if keys != colons and (keys != key_ends(text) or _has_odd_blank(text)):
                 return None
         services = [known[text][0] for text in resources]
         names = [tuple(each or ()) for each in map(attributes_of, records)]
@@ -294,7 +293,7 @@ def key_ends(line: bytes) -> int:
     as in a body that is JSON itself; only where backslashes are doubled that is not looked into.
     """
     ends = line.count(b'":')
-    escaped = line.count(b'\\":')
+    escaped = line.count(b'\\":') if b"\\" in line else 0  # one byte is looked for in no time
     return ends - escaped if escaped and b'\\\\":' not in line else ends
 
 

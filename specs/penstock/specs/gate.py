@@ -27,7 +27,9 @@ from penstock.specs.log_record import DEFAULT_SEVERITY, FAILED_SEVERITY
 from penstock.specs.upcasts import upcast_record
 from penstock.specs.versions import resolve
 
-_ATTACHED: Final = (b'"resource"', b'"observed_time_unix_nano"', b"\\u")
+_RESOURCE: Final = b'"resource"'
+_HIDING: Final = (b'"observed_time_unix_nano"', b"\\u")
+_ATTACHED: Final = (_RESOURCE, *_HIDING)
 """Without these a line has nothing that is attached to others, not even under an escaped name."""
 _SPACED_COLON: Final = re.compile(rb'"[ \t\r\n]+:')
 
@@ -103,18 +105,29 @@ def attach(line: bytes, resource_json: bytes, observed_ns: int | None = None) ->
     return head + comma + b",".join(added) + b"}"
 
 
-def attach_all(lines: Sequence[bytes], resource_json: bytes, observed_ns: int) -> Sequence[bytes]:
-    """`attach` for lines that came together; most have neither field, and are looked at at once."""
+def attach_and_check(
+    lines: Sequence[bytes], resource_json: bytes, observed_ns: int
+) -> tuple[Sequence[bytes], list[Accepted] | None]:
+    """`attach`, then `check_together`, for lines that came together.
+
+    Most have neither field, or all have a resource of their own: the gate accepts none that has it
+    in another place only, so where it accepts them, nothing else was to be attached.
+    """
     text = b"\n".join(lines)
-    alike = (
-        not any(mark in text for mark in _ATTACHED)
+    if (
+        not any(mark in text for mark in _HIDING)
         and all(map(methodcaller("startswith", b'{"'), lines))
         and all(map(methodcaller("endswith", b"}"), lines))
-    )
-    if not alike:
-        return [attach(line, resource_json, observed_ns) for line in lines]
-    added = b',"resource":%b,"observed_time_unix_nano":%d}' % (resource_json, observed_ns)
-    return [line[:-1] + added for line in lines]
+    ):
+        own = _RESOURCE in text
+        resource = b"" if own else b',"resource":%b' % resource_json
+        added = b'%b,"observed_time_unix_nano":%d}' % (resource, observed_ns)
+        whole = [line[:-1] + added for line in lines]
+        verdicts = check_together(whole)
+        if verdicts is not None or not own:
+            return whole, verdicts
+    attached = [attach(line, resource_json, observed_ns) for line in lines]
+    return attached, check_together(attached)
 
 
 def _parse(line: bytes, bytes_max: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Plain log records on the short way have the lines that the long way makes."""
 
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -8,13 +9,14 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from penstock.collector.decode import otlp_logs, shapes
-from penstock.collector.decode.otlp_logs import map_logs
+from penstock.collector.decode.otlp_logs import Made, map_logs
 from penstock.collector.decode.otlp_messages import LOGS, Encoding, decode_request
 from penstock.collector.decode.otlp_packed import unpack_records
-from penstock.collector.decode.otlp_records import map_element
+from penstock.collector.decode.otlp_records import Lost, map_element
 from penstock.specs.gate import Rejected, check_line
 
 DEFAULT = {"host.name": "h"}
@@ -58,8 +60,12 @@ def short_way(request: ExportLogsServiceRequest) -> tuple[list[Any], list[int]]:
         assert what == "resource_attributes"
         lost.append(count)
 
-    made = map_logs(request.SerializeToString(), DEFAULT, 99, note)
-    return [read(line) for line, _ in made], lost
+    return [read(line) for line, _ in mapped(request, note)], lost
+
+
+def mapped(request: ExportLogsServiceRequest, lost: Lost = lambda *_: None) -> list[Made]:
+    """What is made of a request, with verdicts."""
+    return [*chain.from_iterable(map_logs(request.SerializeToString(), DEFAULT, 99, lost))]
 
 
 def read(made: bytes | str) -> Any:
@@ -131,7 +137,7 @@ def test_both_ways_make_the_same_lines(request: ExportLogsServiceRequest) -> Non
 @settings(max_examples=150, deadline=None)
 @given(request=requests())
 def test_a_verdict_that_comes_with_a_line_is_the_gates(request: ExportLogsServiceRequest) -> None:
-    for line, verdict in map_logs(request.SerializeToString(), DEFAULT, 99):
+    for line, verdict in mapped(request):
         if verdict is not None:
             assert isinstance(line, bytes)
             assert verdict == check_line(line)
@@ -173,7 +179,7 @@ def test_behind_a_record_with_an_attribute_each_bound_is_kept(key: str, text: st
 
 def _check(request: ExportLogsServiceRequest) -> None:
     assert short_way(request) == long_way(request)
-    for line, verdict in map_logs(request.SerializeToString(), DEFAULT, 99):
+    for line, verdict in mapped(request):
         assert verdict in (None, check_line(line if isinstance(line, bytes) else line.encode()))
 
 
@@ -192,7 +198,7 @@ def test_of_records_of_one_shape_the_first_is_judged(monkeypatch: pytest.MonkeyP
         return check_line(line)
 
     monkeypatch.setattr(shapes, "check_line", judge)
-    found = list(map_logs(request.SerializeToString(), DEFAULT, 99))
+    found = mapped(request)
     assert len(judged) == 4
     lines = [line for line, _ in found if isinstance(line, bytes)]
     assert [verdict for _, verdict in found] == [check_line(line) for line in lines]
@@ -206,7 +212,7 @@ def test_what_the_gate_refuses_of_a_shape_is_known_of_no_other(
     for _ in range(3):
         records.add(time_unix_nano=5).body.string_value = "x"
     monkeypatch.setattr(shapes, "check_line", lambda _: Rejected("bad_schema"))
-    found = list(map_logs(request.SerializeToString(), DEFAULT, 99))
+    found = mapped(request)
     assert [verdict for _, verdict in found] == [None] * 3
 
 
@@ -218,7 +224,7 @@ def test_a_record_that_is_too_large_as_a_line_is_judged_by_itself() -> None:
         record.body.string_value = "x"
         for number in range(9):
             record.attributes.add(key=f"k{number}").value.string_value = "v" * size
-    small, large = map_logs(request.SerializeToString(), DEFAULT, 99)
+    small, large = mapped(request)
     assert small[1] is not None
     assert large[1] is None
     assert isinstance(large[0], bytes)
@@ -267,4 +273,30 @@ def test_more_attributes_than_a_record_may_have_go_the_long_way() -> None:
     record = request.resource_logs.add().scope_logs.add().log_records.add()
     for number in range(300):
         record.attributes.add(key=f"k{number}").value.int_value = number
+    assert short_way(request) == long_way(request)
+
+
+def test_of_attributes_a_bounded_number_of_short_ones_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(otlp_logs, "_MEMOS_MAX", 10)
+    known = otlp_logs._Members()
+    for number in range(25):
+        packed = KeyValue(key="k", value=AnyValue(int_value=number)).SerializeToString()
+        assert known[packed] == known[packed] == ("k", f'"k":{number}')
+        assert len(known) <= 10
+    long = KeyValue(key="k", value=AnyValue(string_value="v" * 600)).SerializeToString()
+    assert known[long] == ("k", f'"k":"{"v" * 600}"')
+    assert long not in known
+
+
+def test_among_many_records_each_that_is_not_plain_is_read_in_its_place() -> None:
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    for number in range(3 * otlp_logs._AT_ONCE):
+        body = records.add(time_unix_nano=5).body
+        if number % otlp_logs._AT_ONCE == 7:
+            body.kvlist_value.values.add(key="n").value.int_value = number
+        else:
+            body.string_value = f"number {number}"
     assert short_way(request) == long_way(request)

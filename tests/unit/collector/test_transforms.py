@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.collector.core.syslog_framing import pack_messages
-from penstock.collector.decode.syslog import decode_syslog
+from penstock.collector.decode.syslog_shapes import decode_syslog
 from penstock.collector.spool import Unit
 from penstock.collector.transforms.build import TableError
 from penstock.collector.transforms.enrich import container_facts
@@ -48,7 +48,7 @@ def test_parse_gives_a_syslog_message_the_severity_that_the_source_gives_it(code
     text = f"<{16 * 8 + code}>1 2026-01-01T00:00:00Z host app - - - hello"
     record = record_of({"type": "parse", "format": "syslog"}, log(text))
     unit = Unit("s", "syslog", pack_messages([text.encode()]), 1, 5, meta={"service": "s"})
-    (line,) = decode_syslog(unit, {})
+    ((line, _),) = decode_syslog(unit, {})
     expected = json.loads(line)
     for key in ("severity_number", "severity_text", "body", "time_unix_nano"):
         assert record[key] == expected[key]

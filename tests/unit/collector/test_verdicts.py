@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,12 +15,14 @@ from penstock.collector.budget import Budget, Charge
 from penstock.collector.core.delivery import Take
 from penstock.collector.core.ledger import Ledger
 from penstock.collector.decode.otlp_messages import LOGS, Encoding
+from penstock.collector.errors import SpoolFailedError
 from penstock.collector.intake import Intake
+from penstock.collector.journal import Journal
 from penstock.collector.pipeline import Pipeline
 from penstock.collector.quarantine import Refusal
 from penstock.collector.source_sections import OtlpSource as Section
 from penstock.collector.sources.otlp import OtlpSource
-from penstock.collector.spool import Unit
+from penstock.collector.spool import Spool, Unit
 from penstock.collector.transforms import graph
 from penstock.collector.verdicts import Verdicts
 from penstock.service.clock import SystemClock
@@ -118,39 +121,74 @@ def test_a_line_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
 ACCEPTED = [Accepted("log", "log/1.0", "app", 1, 9, 0, exact=True, names=("a", "b"))]
 
 
-def test_verdicts_are_taken_in_order_and_let_go_behind() -> None:
+async def test_verdicts_are_at_hand_as_soon_as_a_unit_can_be_read(tmp_path: Path) -> None:
+    """A reader at work meets a unit before those who wait for it hear that it is durable."""
+    journal = Journal(tmp_path, bytes_max=1 << 20)
+    journal.open()
+    spool = Spool(journal, Ledger(), when_full=lambda _: "block")
+    for sequence in range(1, 3):
+        await spool.put(Unit("app", "ndjson", b"{}", 1, 5, verdicts=ACCEPTED))
+        await spool.put(Unit("app", "unix", b"{}", 1, 5, {}, "app", sequence, verdicts=ACCEPTED))
+    await journal.commit()
+    assert journal.durable_offset == 4
+    assert [len(spool.verdicts.take(offset)) for offset in range(4)] == [1] * 4
+    await journal.close()
+
+
+def offer_at(offset: int) -> asyncio.Future[int]:
+    """Of a unit that is durable."""
+    offer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    offer.set_result(offset)
+    return offer
+
+
+async def test_verdicts_on_what_was_not_written_are_let_go() -> None:
+    known = Verdicts()
+    failed, given_up, waiting = (asyncio.get_running_loop().create_future() for _ in range(3))
+    failed.set_exception(SpoolFailedError("no disk"))
+    given_up.cancel()
+    for offer in (failed, given_up, offer_at(7), waiting):
+        known.keep(offer, ACCEPTED)
+    assert [len(known.take(offset)) for offset in (6, 7, 8)] == [0, 1, 0]
+    assert known._records == 1
+    waiting.set_result(8)
+    assert len(known.take(8)) == 1
+
+
+async def test_verdicts_are_taken_in_order_and_let_go_behind() -> None:
     known = Verdicts()
     for offset in (1, 2, 4):
-        known.keep(offset, ACCEPTED * offset)
+        known.keep(offer_at(offset), ACCEPTED * offset)
     assert [len(known.take(offset)) for offset in (0, 2, 3, 4, 1)] == [0, 2, 0, 4, 0]
     assert (known._records, known._bytes) == (0, 0)
 
 
-def test_beyond_the_bound_what_is_read_next_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_beyond_the_bound_what_is_read_next_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "RECORDS_MAX", 3)
     known = Verdicts()
     for offset in range(5):
-        known.keep(offset, ACCEPTED * 2)
+        known.keep(offer_at(offset), ACCEPTED * 2)
     assert [len(known.take(offset)) for offset in range(5)] == [2, 0, 0, 0, 0]
-    known.keep(9, ACCEPTED)
+    known.keep(offer_at(9), ACCEPTED)
     assert len(known.take(9)) == 1
 
 
-def test_names_that_are_the_same_object_count_once() -> None:
+async def test_names_that_are_the_same_object_count_once() -> None:
     """As those of a request's records of one shape are."""
     once, often = Verdicts(), Verdicts()
-    once.keep(0, ACCEPTED)
-    often.keep(0, [ACCEPTED[0]._replace(time_unix_nano=number) for number in range(100)])
+    once.keep(offer_at(0), ACCEPTED)
+    often.keep(offer_at(0), [ACCEPTED[0]._replace(time_unix_nano=number) for number in range(100)])
     assert once._bytes == often._bytes > 0
 
 
-def test_what_is_kept_while_nothing_is_read_has_a_bound_in_bytes() -> None:
+async def test_what_is_kept_while_nothing_is_read_has_a_bound_in_bytes() -> None:
     """As while NATS is away, with as many and as long names as a record may have."""
     known = Verdicts()
     for offset in range(100):
         names = tuple(f"{offset:03}.{number:03}".ljust(128, "x") for number in range(128))
         known.keep(
-            offset, [ACCEPTED[0]._replace(names=(*names[1:], "x" * 128)) for _ in range(100)]
+            offer_at(offset),
+            [ACCEPTED[0]._replace(names=(*names[1:], "x" * 128)) for _ in range(100)],
         )
     kept = sum(len(verdicts) for _, _, verdicts in known._units)
     assert 1_000 <= kept < 2_000

@@ -196,6 +196,14 @@ def test_colons_in_text_are_no_keys() -> None:
     assert accept(line.encode()) is not None
 
 
+def test_lines_with_colons_in_their_texts_are_judged_together() -> None:
+    bodies = ("at 10:45: see http://shop/x", 'say "hi": or not', '\\ and ":', "plain")
+    lines = [json.dumps(records.log(body=body), separators=(",", ":")).encode() for body in bodies]
+    assert check_together(lines[:2]) == [check_slowly(line) for line in lines[:2]]
+    assert check_together([lines[0], lines[3]]) == [check_slowly(lines[0]), check_slowly(lines[3])]
+    assert check_together(lines) in (None, [check_slowly(line) for line in lines])
+
+
 def test_a_body_that_is_json_takes_the_fast_path() -> None:
     body = json.dumps({"a": 1, "b": {"c": 'say "hi": or not'}})
     line = json.dumps(records.log(body=body.replace("\\", "")), separators=(",", ":")).encode()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.specs import Accepted, Event, Rejected, attach, check_line, encode
-from penstock.specs.gate import attach_all
+from penstock.specs.gate import attach_and_check, check_together
 from tests.unit.specs import records
 
 
@@ -206,7 +206,9 @@ BARE = line_of({key: value for key, value in records.log().items() if key != "re
                 BARE, GOOD, BARE + b" ", b" " + BARE, BARE[:-1] + b" }", b"{ }", b"{}", b"", b"[1]",
                 b"hello", b"{", BARE.replace(b"order", b'\\"resource\\"'),
                 GOOD.replace(b'"resource"', b'"\\u0072esource"'),
-                BARE[:-1] + b',"observed_time_unix_nano":5}',
+                BARE[:-1] + b',"observed_time_unix_nano":5}', GOOD,
+                BARE[:-1] + b',"attributes":{"resource":"x"}}',
+                BARE[:-1] + b',"resource":7}', BARE[:-1] + b',"context":{"resource":{}}}',
             ]
         ),
         max_size=4,
@@ -214,7 +216,8 @@ BARE = line_of({key: value for key, value in records.log().items() if key != "re
 )  # fmt: skip
 def test_attached_together_lines_say_what_each_says(lines: list[bytes]) -> None:
     resource = b'{"service.name":"cart"}'
-    found = attach_all(lines, resource, 17)
+    found, verdicts = attach_and_check(lines, resource, 17)
+    assert verdicts == check_together(found)
     for line, whole in zip(lines, found, strict=True):
         expected = attach(line, resource, 17)
         assert check_line(whole) == check_line(expected)

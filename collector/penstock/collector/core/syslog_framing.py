@@ -10,8 +10,7 @@ A unit of the spool holds messages octet-counted: ``LEN SP message`` back to bac
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.collector.errors import UndecodableError
 
@@ -21,8 +20,7 @@ _ENDS: Final = re.compile(rb"[\n\0]")
 _PADDING: Final = b"\r\n\0"
 
 
-@dataclass(frozen=True, slots=True)
-class SyslogMessage:
+class SyslogMessage(NamedTuple):
     """One message; `truncated` when `text` is only its beginning."""
 
     text: bytes
@@ -51,7 +49,7 @@ class SyslogCutter:
         """Add bytes; returns the messages that they complete."""
         self._buffer += data
         messages: list[SyslogMessage] = []
-        at = 0
+        at = self._take_counted(self._skip(0), messages)
         while True:
             at = self._skip(at)
             found = self._next(at)
@@ -72,6 +70,18 @@ class SyslogCutter:
             return SyslogMessage(text[counted.end() - 1 :], truncated=True)
         text = text.strip(_PADDING)
         return SyslogMessage(text) if text else None
+
+    def _take_counted(self, at: int, messages: list[SyslogMessage]) -> int:
+        """Where the whole octet-counted messages end that follow one another, as most do."""
+        data, most = bytes(self._buffer), self._bytes_max
+        while (counted := _COUNTED.match(data, at)) is not None:
+            begin = counted.end() - 1
+            end = begin + int(counted[1])
+            if end > len(data) or end - begin > most:
+                break
+            messages.append(SyslogMessage(data[begin:end].rstrip(_PADDING)))
+            at = end
+        return at
 
     def _skip(self, at: int) -> int:
         """Where the next message begins."""

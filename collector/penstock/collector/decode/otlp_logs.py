@@ -11,7 +11,7 @@ line of what both can read.
 
 import math
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 import orjson
@@ -49,6 +49,12 @@ _NO_TRACE: Final = bytes(16)
 _NO_SPAN: Final = bytes(8)
 _TEXTS: Final = {number: severity_text(number) for number in range(1, 25)}
 _SEVERITY_CHARACTERS_MAX: Final = 32
+_COMMON: Final = attrgetter(
+    "time_unix_nano", "observed_time_unix_nano", "severity_number", "severity_text"
+)
+_RARE: Final = attrgetter("trace_id", "span_id", "flags", "event_name", "dropped_attributes_count")
+_AT_ONCE: Final = 50
+"""Records that are made before they are handed on: each may have a resource of 8 KiB with it."""
 _MEMOS_MAX: Final = 4096
 _MEMO_BYTES_MAX: Final = 512
 """Of an attribute that is remembered: 8 MiB with all that belongs to it."""
@@ -59,8 +65,11 @@ def map_logs(
     default: Mapping[str, Any],
     now_ns: int,
     lost: Lost = lambda *_: None,
-) -> Iterator[Made]:
+) -> Iterator[list[Made]]:
     """The lines of an ``ExportLogsServiceRequest``; what `map_element` yields, with verdicts.
+
+    Yields:
+        Some of them at a time.
 
     Raises:
         RemoteProtocolError: It is no such request.
@@ -71,20 +80,24 @@ def map_logs(
         resource = _resource(element.resource, default)
         if resource is None:
             for made in map_element(as_json(element), default, now_ns, lost):
-                yield made, None
+                yield [(made, None)]
             continue
         for scope, records in zip(element.scope_logs, packed, strict=True):
-            lines = None
-            if not scope.schema_url.startswith(_OWN):
-                lines = _Lines(scope.scope.name, resource, now_ns)
-            for index, record in enumerate(records):
-                found = None if lines is None else lines.make(record)
-                if found is not None:
-                    yield found
+            plain = _Lines(scope.scope.name, resource, now_ns)
+            own = scope.schema_url.startswith(_OWN)
+            for first in range(0, len(records), _AT_ONCE):
+                part = records[first : first + _AT_ONCE]
+                found = [None] * len(part) if own else [*map(plain.make, part)]
+                known = [one for one in found if one is not None]
+                if len(known) == len(found):
+                    yield known
                     continue
-                alone = _alone(element, scope, scope.log_records[index])
-                for made in map_element(alone, default, now_ns):
-                    yield made, None
+                for index, one in enumerate(found, first):
+                    if one is not None:
+                        yield [one]
+                        continue
+                    alone = _alone(element, scope, scope.log_records[index])
+                    yield [(made, None) for made in map_element(alone, default, now_ns)]
 
 
 class _Lines:
@@ -98,24 +111,24 @@ class _Lines:
 
     def make(self, record: Any) -> Made | None:
         """A record's line and verdict; None when it is not plain."""
-        attributes, rare, body = _attributes(record.attributes), _rare(record), _body(record.body)
-        observed_ns = record.observed_time_unix_nano or self._now_ns
-        time_ns = record.time_unix_nano or observed_ns
-        if (
-            attributes is None
-            or rare is None
-            or body is None
-            or max(time_ns, observed_ns) > INT64_MAX
-        ):
+        pairs: list[Any] = [*map(_MEMBERS.__getitem__, record.attributes)]
+        rare, body = _rare(record), _body(record.body)
+        if None in pairs or len(pairs) > ATTRIBUTES_MAX or rare is None or body is None:
             return None
-        number, level = _severity(record)
+        time_ns, observed_ns, number, text = _COMMON(record)
+        observed_ns = observed_ns or self._now_ns
+        time_ns = time_ns or observed_ns
+        if time_ns > INT64_MAX or observed_ns > INT64_MAX:
+            return None
+        number, level = _severity(number, text)
+        which, members = rare
+        attributes = dict(pairs)
         line = (
             f'{{"schema":"log/1.0","kind":"log","time_unix_nano":{time_ns},'
             f'"observed_time_unix_nano":{observed_ns},{level},"body":{body},'
-            f'"attributes":{{{",".join(attributes.values())}}}{"".join(rare.values())}{self._end}'
+            f'"attributes":{{{",".join(attributes.values())}}}{members}{self._end}'
         ).encode()
-        shape = (tuple(attributes), *rare)
-        return line, self._gate.judge(line, shape, time_ns, number)
+        return line, self._gate.judge(line, (which, *attributes), time_ns, number)
 
 
 def _resource(message: Any, default: Mapping[str, Any]) -> str | None:
@@ -135,20 +148,8 @@ def _resource(message: Any, default: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _attributes(packed: Any) -> dict[str, str] | None:
-    """Attributes as members of a JSON object, by key; None when one has no place as it is."""
-    if len(packed) > ATTRIBUTES_MAX:
-        return None
-    found: dict[str, str] = {}
-    for pair in packed:
-        known = _known_attribute(pair) if len(pair) <= _MEMO_BYTES_MAX else _attribute(pair)
-        if known is None:
-            return None
-        found[known[0]] = known[1]
-    return found
-
-
 def _attribute(packed: bytes) -> tuple[str, str] | None:
+    """Its key, and it as a member of a JSON object; None when it has no place as it is."""
     pair = KeyValue.FromString(packed)
     key, scalar = pair.key, _scalar(pair)
     if scalar is None or key in _FIELDS:
@@ -156,7 +157,19 @@ def _attribute(packed: bytes) -> tuple[str, str] | None:
     return key, f"{_encoded(key)}:{_encoded(scalar)}"
 
 
-_known_attribute: Final = lru_cache(maxsize=_MEMOS_MAX)(_attribute)
+class _Members(dict[bytes, tuple[str, str] | None]):
+    """What `_attribute` says; of the last few thousand that are short it is remembered."""
+
+    def __missing__(self, packed: bytes) -> tuple[str, str] | None:
+        found = _attribute(packed)
+        if len(packed) <= _MEMO_BYTES_MAX:
+            if len(self) >= _MEMOS_MAX:
+                self.clear()
+            self[packed] = found
+        return found
+
+
+_MEMBERS: Final = _Members()
 
 
 def _scalar(pair: Any) -> Any:
@@ -185,31 +198,29 @@ def _body(value: Any) -> str | None:
     return _encoded(text) if len(text) <= STRING_CHARACTERS_MAX else None
 
 
-def _rare(record: Any) -> dict[str, str] | None:
-    """Members for what protobuf leaves out when it is zero; None when one breaks its rule."""
-    found: dict[str, str] = {}
-    trace_id = record.trace_id
+def _rare(record: Any) -> tuple[int, str] | None:
+    """What protobuf leaves out when it is zero: which, and as members; None: one breaks a rule."""
+    trace_id, span_id, flags, name, dropped = _RARE(record)
+    which, members = 0, ""
     if trace_id and trace_id != _NO_TRACE:
-        span_id = record.span_id
         if len(trace_id) != len(_NO_TRACE) or len(span_id) not in (0, len(_NO_SPAN)):
             return None
-        found["trace_id"] = f',"trace_id":"{trace_id.hex()}"'
+        which, members = 1, f',"trace_id":"{trace_id.hex()}"'
         if span_id and span_id != _NO_SPAN:
-            found["span_id"] = f',"span_id":"{span_id.hex()}"'
-    if flags := record.flags:
-        found["trace_flags"] = f',"trace_flags":{flags & 0xFF}'
-    if name := record.event_name:
+            which, members = 2, f'{members},"span_id":"{span_id.hex()}"'
+    if flags:
+        which, members = which | 4, f'{members},"trace_flags":{flags & 0xFF}'
+    if name:
         if len(name) > NAME_CHARACTERS_MAX:
             return None
-        found["event_name"] = f',"event_name":{_encoded(name)}'
-    if count := record.dropped_attributes_count:
-        found["dropped_attributes_count"] = f',"dropped_attributes_count":{count}'
-    return found
+        which, members = which | 8, f'{members},"event_name":{_encoded(name)}'
+    if dropped:
+        which, members = which | 16, f'{members},"dropped_attributes_count":{dropped}'
+    return which, members
 
 
-def _severity(record: Any) -> tuple[int, str]:
+def _severity(number: int, text: str) -> tuple[int, str]:
     """The number, and it and the text as members."""
-    number, text = record.severity_number, record.severity_text
     if not text and (known := _LEVELS.get(number)):
         return known
     if number not in _TEXTS:

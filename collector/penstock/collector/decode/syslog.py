@@ -9,12 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
-import orjson
-
-from penstock.collector.core.syslog_framing import messages_in
 from penstock.collector.core.times import iso_time_ns
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.lines import text_of
@@ -35,21 +32,27 @@ _MONTHS: Final = (
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 )  # fmt: skip
 _PRIORITY: Final = re.compile(rb"<([0-9]{1,3})>")
-_ISO_TIME: Final = re.compile(
-    rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})"
+ISO: Final = (
+    rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}"
+    rb"(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})"
 )
+"""A time of RFC 5424."""
 _HEADER_5424: Final = re.compile(
-    rb"1 (-|%b) ([!-~]{1,255}) ([!-~]{1,48}) ([!-~]{1,128}) ([!-~]{1,32}) " % _ISO_TIME.pattern
+    rb"1 (-|%b) ([!-~]{1,255}) ([!-~]{1,48}) ([!-~]{1,128}) ([!-~]{1,32}) " % ISO
 )
-_PARAMETER: Final = rb'([!#-<>-\\^-~]{1,32})="((?:[^"\\\]]|\\.)*)"'
-_ELEMENT: Final = re.compile(
-    rb'\[([!#-<>-\\^-~]{1,32})((?: [!#-<>-\\^-~]{1,32}="(?:[^"\\\]]|\\.)*")*)\]', re.DOTALL
-)
-_PARAMETERS: Final = re.compile(rb" " + _PARAMETER, re.DOTALL)
+_NAME: Final = rb"[!#-<>-\\^-~]{1,32}"
+_VALUE: Final = rb'(?:[^"\\\]]|\\.)*'
+_PARAMETER: Final = rb' %b="%b"' % (_NAME, _VALUE)
+ELEMENT: Final = rb"\[%b(?:%b)*\]" % (_NAME, _PARAMETER)
+"""Of structured data; its dots match all."""
+_ELEMENT: Final = re.compile(rb"\[(%b)((?:%b)*)\]" % (_NAME, _PARAMETER), re.DOTALL)
+_PARAMETERS: Final = re.compile(rb' (%b)="(%b)"' % (_NAME, _VALUE), re.DOTALL)
 _ESCAPED: Final = re.compile(rb'\\(["\\\]])')
-_TIME_3164: Final = re.compile(
-    rb"(%b) ([ 0-9][0-9]) ([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))? " % b"|".join(_MONTHS)
+STAMP: Final = b"(?:%b)" % b"|".join(_MONTHS) + (
+    rb" [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
 )
+"""A time of RFC 3164, and of those who add a fraction to it."""
+_TIME_3164: Final = re.compile(b"(%b|%b) " % (STAMP, ISO))
 _TAG: Final = re.compile(rb"([^\s:\[\]]{1,48})(?:\[([^\]\s]{0,128})\])?:(?: |\Z)")
 _HOST: Final = re.compile(rb"([^\s:\[\]]{1,255}|[0-9a-fA-F:.]{2,45}) ")
 _BOM: Final = b"\xef\xbb\xbf"
@@ -99,30 +102,11 @@ def parse_message(message: bytes, now_ns: int, zone: tzinfo = UTC) -> Parsed:
     return parsed
 
 
-def decode_syslog(unit: Unit, resource: Mapping[str, Any]) -> list[bytes]:
-    """The record lines of a unit.
-
-    Raises:
-        UndecodableError: It is not one of syslog messages.
-    """
-    cut = frozenset(unit.meta.get("truncated", ()))
-    zone = ZoneInfo(unit.meta.get("timezone", "UTC"))
-    return [
-        orjson.dumps(
-            _record(
-                parse_message(message, unit.received_ns, zone), unit, resource, cut=index in cut
-            )
-        )
-        for index, message in enumerate(messages_in(unit.payload))
-    ]
-
-
 def _read_5424(parsed: Parsed, header: re.Match[bytes], rest: bytes) -> None:
-    time, _, _, host, app, process, message_id = (
-        b"" if part == b"-" else part or b"" for part in header.groups()
-    )
+    time, *parts = header.groups()
+    host, app, process, message_id = (b"" if part == b"-" else part for part in parts)
     parsed.form = "rfc5424"
-    parsed.time_ns = iso_time_ns(time.decode()) if time else None
+    parsed.time_ns = iso_time_ns(time.decode())
     parsed.host, parsed.app, parsed.process, parsed.message_id = host, app, process, message_id
     at = 1 if rest.startswith(b"-") else 0
     while element := _ELEMENT.match(rest, at):
@@ -150,15 +134,9 @@ def _add(parameters: dict[str, str | list[str]], name: str, text: str) -> None:
 def _read_3164(parsed: Parsed, message: bytes, now_ns: int, zone: tzinfo) -> None:
     parsed.body = message
     time = _TIME_3164.match(message)
-    if time is not None:
-        parsed.time_ns = _nearest(time, now_ns, zone)
-        at = time.end()
-    else:
-        precise = _ISO_TIME.match(message)
-        if precise is None or message[precise.end() : precise.end() + 1] != b" ":
-            return
-        parsed.time_ns = iso_time_ns(precise[0].decode())
-        at = precise.end() + 1
+    if time is None:
+        return
+    parsed.time_ns, at = time_of(time[1], now_ns, zone), time.end()
     parsed.form = "rfc3164"
     host = _HOST.match(message, at)
     if host is not None and not _TAG.match(message, at):  # the host is often left out
@@ -169,9 +147,17 @@ def _read_3164(parsed: Parsed, message: bytes, now_ns: int, zone: tzinfo) -> Non
     parsed.body = message[at:]
 
 
-def _nearest(time: re.Match[bytes], now_ns: int, zone: tzinfo) -> int | None:
+def time_of(text: bytes, now_ns: int, zone: tzinfo) -> int | None:
+    """A time as RFC 5424 or RFC 3164 writes it; None when there is no such time."""
+    return _nearest(text, now_ns, zone) if text[:1].isalpha() else iso_time_ns(text.decode())
+
+
+@lru_cache(maxsize=1024)
+def _nearest(stamp: bytes, now_ns: int, zone: tzinfo) -> int | None:
     """The date with the year that is nearest to now; None when there is no such date."""
-    month, day, hour, minute, second, fraction = time.groups()
+    month, day, hour, minute, second, fraction = (
+        stamp[:3], stamp[4:6], stamp[7:9], stamp[10:12], stamp[13:15], stamp[16:]
+    )  # fmt: skip
     now = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
     found: list[datetime] = []
     for year in (now.year - 1, now.year, now.year + 1):
@@ -188,13 +174,14 @@ def _nearest(time: re.Match[bytes], now_ns: int, zone: tzinfo) -> int | None:
     best = min(found, key=lambda moment: abs(moment - now))
     if abs(best - now) > _YEAR:
         return None
-    nanoseconds = int((fraction or b"0").ljust(9, b"0"))
+    nanoseconds = int(fraction.ljust(9, b"0"))
     return max(0, int(best.timestamp())) * 1_000_000_000 + nanoseconds
 
 
-def _record(
+def record_of(
     parsed: Parsed, unit: Unit, resource: Mapping[str, Any], *, cut: bool
 ) -> dict[str, Any]:
+    """A message's record; `cut`: it was longer, and this is its beginning."""
     facility, level = divmod(parsed.priority, 8)
     named: dict[str, Any] = {
         "log.syslog.format": parsed.form,

@@ -14,7 +14,7 @@ from penstock.collector.core.unix_framing import decode_batch_header
 from penstock.collector.decode.journal import decode_entry
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, log_record
 from penstock.collector.decode.shapes import Made, ShapedEvents
-from penstock.collector.decode.syslog import decode_syslog
+from penstock.collector.decode.syslog_shapes import decode_syslog
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import (
     SERVICE_CHARACTERS_MAX,
@@ -198,8 +198,9 @@ def _decode_journal(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
 
 
 def _decode_syslog(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
-    lines = decode_syslog(unit, resource)
-    return Decoded({}, list(range(len(lines))), lines)
+    made = decode_syslog(unit, resource)
+    lines, verdicts = [line for line, _ in made], [verdict for _, verdict in made]
+    return Decoded({}, [*range(len(lines))], lines, verdicts=verdicts)
 
 
 def _plain_event(

@@ -38,7 +38,7 @@ from penstock.collector.sources.source import Source
 from penstock.collector.tls import ServerTls
 from penstock.specs.errors import RefusedRecordError
 from penstock.specs.fast_gate import Accepted
-from penstock.specs.gate import Rejected, check_line
+from penstock.specs.gate import check_line
 
 _MAPPED_AT_ONCE: Final = 2
 """Requests taken apart at once: one may wait for its turn while the other has it."""
@@ -57,25 +57,27 @@ class _Taken:
     rejected: int = 0
     reason: str = ""
 
-    def add(self, made: bytes | str, known: Accepted | None) -> None:
-        """Take a line, with the gate's verdict where it is known, or what is none."""
-        reason = ""
+    def add(self, found: list[Made]) -> None:
+        """Take lines, with the gate's verdicts where they are known, and what is none."""
+        for made, known in found:
+            line = made if isinstance(made, bytes) else made.encode()
+            self.size += len(line)
+            self.lines.append(line)
+            self.verdicts.append(known or self._judge(made))
+
+    def _judge(self, made: bytes | str) -> Accepted | None:
+        """The gate's verdict on the line that was taken last; None: it is refused, or is none."""
         if isinstance(made, str):
-            self.unread.append((len(self.lines), "not_otlp"))
-            line, reason = made.encode(), "not_otlp"
+            reason = "not_otlp"
+            self.unread.append((len(self.lines) - 1, reason))
         else:
-            line = made
-            verdict = known or check_line(line)
-            if isinstance(verdict, Rejected):
-                reason = f"{verdict.reason} {verdict.detail}"
-            else:
-                known = verdict
-        self.lines.append(line)
-        self.verdicts.append(known)
-        self.size += len(line)
-        if reason:
-            self.rejected += 1
-            self.reason = self.reason or reason.strip()
+            verdict = check_line(made)
+            if isinstance(verdict, Accepted):
+                return verdict
+            reason = f"{verdict.reason} {verdict.detail}"
+        self.rejected += 1
+        self.reason = self.reason or reason.strip()
+        return None
 
 
 class OtlpSource(Source):
@@ -188,7 +190,9 @@ class OtlpSource(Source):
             return self._come_again(encoding, "the spool cannot write")
         return None
 
-    async def _taken(self, lines: Iterator[Made], charge: Charge, until_s: float) -> _Taken | None:
+    async def _taken(
+        self, lines: Iterator[list[Made]], charge: Charge, until_s: float
+    ) -> _Taken | None:
         """A request's records, which `charge` then holds; None when there was no room in time.
 
         A resource that many small records share stands in each of their lines, so these may take
@@ -217,20 +221,21 @@ class OtlpSource(Source):
             return False
         return True
 
-    def _lines(self, signal: Signal, body: bytes, encoding: Encoding) -> Iterator[Made]:
+    def _lines(self, signal: Signal, body: bytes, encoding: Encoding) -> Iterator[list[Made]]:
         now_ns = self._intake.clock.unix_ns()
         if encoding is Encoding.PROTOBUF and signal is LOGS:
             yield from map_logs(body, self._resource, now_ns, self._lost)
             return
         for element in decode_request(signal, body, encoding):
             for made in map_element(element, self._resource, now_ns, self._lost):
-                yield made, None
+                yield [(made, None)]
 
-    async def _map(self, lines: Iterator[Made]) -> _Taken:
-        taken = _Taken()
-        for made, known in lines:
-            taken.add(made, known)
-            if len(taken.lines) % _TURN_RECORDS == 0:
+    async def _map(self, lines: Iterator[list[Made]]) -> _Taken:
+        taken, turn = _Taken(), _TURN_RECORDS
+        for found in lines:
+            taken.add(found)
+            if len(taken.lines) >= turn:
+                turn += _TURN_RECORDS
                 await asyncio.sleep(0)
             if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > OTLP_RECORDS_MAX:
                 return taken

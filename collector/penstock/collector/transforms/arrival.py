@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from penstock.collector.core.batch import Batch
 from penstock.collector.transforms.event import Ending
 from penstock.specs.fast_gate import Accepted
-from penstock.specs.gate import attach_all, check_together
+from penstock.specs.gate import attach, attach_and_check, check_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,13 @@ def judged_together(arrival: Arrival) -> tuple[Sequence[bytes], Sequence[Accepte
 def _completed(
     lines: Sequence[bytes], arrival: Arrival
 ) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
-    whole = lines
-    if arrival.resource:
-        whole = attach_all(lines, arrival.resource, arrival.observed_ns)
+    resource, observed_ns = arrival.resource, arrival.observed_ns
     try:
-        verdicts = check_together(whole)
+        if resource:
+            whole, verdicts = attach_and_check(lines, resource, observed_ns)
+        else:
+            whole, verdicts = lines, check_together(lines)
     except Exception:  # noqa: BLE001 - judged each by itself, the one that did it is found and named
+        whole = [attach(line, resource, observed_ns) for line in lines] if resource else lines
         verdicts = None
     return whole, verdicts or [None] * len(whole)
