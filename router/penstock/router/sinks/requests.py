@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,8 +50,7 @@ _NOT_ENCODABLE: Final = (
 """What a record may make of whoever writes it in another form; nesting deeply is one way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One record as the destination takes it.
 
     Attributes:
