@@ -207,6 +207,8 @@ class PrometheusWrite(HttpRequestSink):
                 raise ValueError(f"remote write 1.0 has no {other} here; send it by OTLP")
 
     def _name(self, record: Json) -> str:
+        if not isinstance(record["name"], str):
+            raise TypeError("its name is no text")
         name = fit_name(record["name"])
         if not self._config.suffixes:
             return name
