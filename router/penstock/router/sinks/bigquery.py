@@ -174,8 +174,7 @@ class BigQuery(RequestSink):
             None if text is not None else value,
         )
         content = encoded(fields)
-        shown = dict(zip((name for name, _ in COLUMNS), fields, strict=True))
-        return Item((self._place(row), row["offset"], content, shown), len(content) + 4)
+        return Item((self._place(row), row["offset"], content, fields), len(content) + 4)
 
     @override
     def exchange(self, request: Request, attempt: int) -> Verdict:
@@ -229,20 +228,22 @@ class BigQuery(RequestSink):
 
     @override
     def show(self, request: Request) -> Preview:
-        rows = [item.content[3] for item in request.items]
+        names = [name for name, _ in COLUMNS]
+        rows = [dict(zip(names, item.content[3], strict=True)) for item in request.items]
         lines = as_json_lines(pa.Table.from_pylist(rows))
         return Preview(f"append to {self._config.path}", len(rows), lines)
 
 
 def encoded(fields: Sequence[str | int | bytes | None]) -> bytes:
     """A row as a message of proto2: what is not there is left out."""
-    found = b""
+    found = []
     for number, value in enumerate(fields, 1):
         if isinstance(value, int):
-            found += field_varint(number, value)
+            found.append(field_varint(number, value))
         elif value is not None:
-            found += field_bytes(number, value.encode() if isinstance(value, str) else value)
-    return found
+            text = value.encode() if isinstance(value, str) else value
+            found.append(field_bytes(number, text))
+    return b"".join(found)
 
 
 def _utf8(value: bytes) -> str | None:
