@@ -219,17 +219,18 @@ def severity_of(document: Json) -> str:
 
 def payload_of(document: Json) -> Json:
     """The record as a Struct."""
-    rest = document
-    if "message" not in document:  # which a record may have, beside its body
-        rest = {name: value for name, value in document.items() if name != "body"}
     message = document.get("body", document.get("name", document.get("value")))
-    found: Json = _exact(rest)
-    return found if message is None else {"message": _exact(message), **found}
+    found: Json = {} if message is None else {"message": _exact(message)}
+    found |= _exact(document)
+    if "message" not in document:  # which a record may have, beside its body
+        found.pop("body", None)
+    return found
 
 
 def _exact(value: Any) -> Any:
-    if isinstance(value, dict):
+    kind = type(value)
+    if kind is dict:
         return {name: it if type(it) is str else _exact(it) for name, it in value.items()}
-    if isinstance(value, list):
+    if kind is list:
         return [_exact(it) for it in value]
-    return str(value) if type(value) is int and abs(value) > _EXACT_MAX else value
+    return str(value) if kind is int and abs(value) > _EXACT_MAX else value

@@ -49,7 +49,7 @@ def tags_of(resource: Json, own: Json) -> list[str]:
         "service": resource.get("service.name"),
         "version": resource.get("service.version"),
     }
-    named = sorted({**unified, **own}.items())
+    named = sorted({**unified, **own}.items()) if own else unified.items()
     return [f"{name}:{text_of(value)}" for name, value in named if value is not None]
 
 
@@ -77,8 +77,8 @@ def _status(number: Any) -> str | None:
 
 
 def _message(document: Json) -> str:
-    body = next((document[name] for name in _MESSAGES if name in document), None)
-    return text_of(document if body is None else body)
+    found = [document[name] for name in _MESSAGES if name in document]
+    return text_of(found[0] if found and found[0] is not None else document)
 
 
 def series_of(record: Json) -> list[Json]:

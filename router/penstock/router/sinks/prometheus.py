@@ -194,7 +194,7 @@ class PrometheusWrite(HttpRequestSink):
             ahead_s = (record["time_unix_nano"] - self.context.clock.unix_ns()) / 1e9
             if ahead_s > self._config.future_s:
                 return Fault("in_the_future", f"{ahead_s:.0f} s ahead of the router's clock")
-            content = b"".join(series.encoded() for series in self._series(record))
+            content = b"".join([series.encoded() for series in self._series(record)])
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             return Fault("not_encodable", str(error))
         return Item(content, len(content))
@@ -240,14 +240,16 @@ class PrometheusWrite(HttpRequestSink):
         pairs = {**named, **section(record, "attributes")}
         labels: dict[str, str] = {}
         for key, value in sorted(pairs.items()):
-            if value not in (None, ""):
+            if value is not None and value != "":
                 name, text = fit_name(key), text_of(value)
                 # Two attributes may have one name here; the document says to join their values.
                 labels[name] = f"{labels[name]};{text}" if name in labels else text
         service, namespace = resource.get("service.name"), resource.get("service.namespace")
-        job = "/".join(str(part) for part in (namespace, service) if part)
-        own = {"job": job, "instance": str(resource.get("service.instance.id", ""))}
-        return {**labels, **{k: v for k, v in own.items() if v}, **self._config.fixed_labels}
+        if job := "/".join([str(part) for part in (namespace, service) if part]):
+            labels["job"] = job
+        if instance := str(resource.get("service.instance.id", "")):
+            labels["instance"] = instance
+        return labels | self._config.fixed_labels
 
     @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:

@@ -8,6 +8,7 @@ import struct
 from typing import Final
 
 _SMALL: Final = tuple(bytes((number,)) for number in range(0x80))
+_ONGOING: Final = tuple(bytes((number | 0x80,)) for number in range(0x80))
 
 
 def varint(number: int) -> bytes:
@@ -15,12 +16,11 @@ def varint(number: int) -> bytes:
     if 0 <= number < 0x80:
         return _SMALL[number]
     number &= 0xFFFF_FFFF_FFFF_FFFF
-    found = bytearray()
+    found = b""
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        found += _ONGOING[number & 0x7F]
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    return found + _SMALL[number]
 
 
 def field_bytes(number: int, value: bytes) -> bytes:
