@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -19,8 +20,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from penstock.router.remembered import ANSWERS_MAX, LENGTH_MAX, remembered
 from penstock.router.sinks import make_sink
+from penstock.router.sinks.bigquery import encoded
+from penstock.router.sinks.cloud_logging import payload_of, severity_of
 from penstock.router.sinks.loki import fit_name
-from penstock.router.sinks.protobuf import field_bytes, field_size
+from penstock.router.sinks.nats import _size as header_bytes
+from penstock.router.sinks.protobuf import field_bytes, field_size, field_varint
+from penstock.router.sinks.requests import in_log_order
 from penstock.router.sinks.table import sink_kind
 from penstock.specs.ecs import time_text
 from penstock.specs.otlp import to_otlp
@@ -29,6 +34,7 @@ from tests.unit.router.test_router_odd_records import OTHERS
 from tests.unit.specs import records
 from tests.unit.specs.test_mappings import changed
 
+TEXT = st.text()
 URL = {"url": "http://127.0.0.1:1"}
 ALIKE = [1, 1.0, True, "1", 0, -0.0, False, "", "0", [1], [True], {"a": 1}, {"a": 1.0}]
 """Values that Python holds equal are others in JSON; so are texts."""
@@ -148,6 +154,58 @@ def test_a_time_is_written_as_the_calendar_has_it(moment_ns: int) -> None:
     seconds, rest = divmod(moment_ns, 10**9)
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
     assert time_text(moment_ns) == f"{moment:%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+
+
+@given(st.lists(st.none() | st.integers(0, 1 << 62) | TEXT | st.binary(), min_size=12, max_size=12))
+def test_a_row_of_bigquery_has_the_fields_that_are_there(fields: list[Any]) -> None:
+    expected = b""
+    for number, value in enumerate(fields, 1):
+        if isinstance(value, int):
+            expected += field_varint(number, value)
+        elif value is not None:
+            expected += field_bytes(number, value.encode() if isinstance(value, str) else value)
+    assert encoded(fields) == expected
+
+
+@given(st.dictionaries(st.sampled_from(["Nats-Msg-Id", "Penstock-Key"]), TEXT))
+def test_a_message_of_nats_is_as_large_as_its_headers_and_payload(headers: dict[str, str]) -> None:
+    lines = "".join(f"{name}: {text}\r\n" for name, text in headers.items())
+    assert header_bytes(headers) == len(f"NATS/1.0\r\n{lines}\r\n".encode())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "severity"),
+    [
+        ((-1, 0, True, None, "9"), "DEFAULT"), ((1, 8), "DEBUG"), ((9, 12), "INFO"),
+        ((13, 16), "WARNING"), ((17, 20), "ERROR"), ((21, 24, 99), "CRITICAL"),
+    ],
+)  # fmt: skip
+def test_a_severity_of_cloud_logging_begins_at_a_number(
+    numbers: tuple[Any, ...], severity: str
+) -> None:
+    assert {severity_of({"severity_number": number}) for number in numbers} == {severity}
+
+
+def test_the_body_of_a_log_is_the_message_of_cloud_logging_and_not_there_twice() -> None:
+    assert payload_of({"body": "b", "n": 2**60}) == {"message": "b", "n": str(2**60)}
+    assert payload_of({"body": "b", "message": "m"}) == {"body": "b", "message": "m"}
+    assert payload_of({"body": None, "name": "n"}) == {"name": "n"}
+
+
+def test_a_request_has_records_of_one_partition(tmp_path: Path) -> None:
+    made = sink("http", tmp_path, **URL)
+    parts = [("a", 0, 3), ("a", 1, 1), ("b", 0, 2), ("b", 2, 1)]
+    tables = [
+        batch([log_record(0)] * count, first=7, stream=stream, partition=partition)
+        for stream, partition, count in reversed(parts)
+    ]
+    rows = in_log_order(pa.concat_tables(tables))
+    requests, _ = made._requests(rows)
+    assert [request.rows for request in requests] == [(0, 1, 2), (3,), (4, 5), (6,)]
+    assert [request.key for request in requests] == [
+        "job/sink/a.0/0/7-9", "job/sink/a.0/1/7-7", "job/sink/b.0/0/7-8", "job/sink/b.0/2/7-7",
+    ]  # fmt: skip
+    assert made._requests(rows.slice(0, 0)) == ([], [])
 
 
 def test_few_answers_to_short_texts_are_kept() -> None:
