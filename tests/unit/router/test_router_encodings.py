@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import orjson
+import psutil
 import pyarrow as pa
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
@@ -18,6 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from penstock.router.json_objects import write_json, write_sorted
 from penstock.router.remembered import ANSWERS_MAX, LENGTH_MAX, remembered
 from penstock.router.sinks import make_sink
 from penstock.router.sinks.bigquery import encoded
@@ -154,6 +157,28 @@ def test_a_time_is_written_as_the_calendar_has_it(moment_ns: int) -> None:
     seconds, rest = divmod(moment_ns, 10**9)
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
     assert time_text(moment_ns) == f"{moment:%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+
+
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [("loki", log_record(0)), ("datadog", gauge_record(0)), ("http", b"text"), ("otlp", b"text")],
+)
+def test_what_is_made_of_a_record_takes_no_page_of_memory(
+    tmp_path: Path, name: str, record: Any
+) -> None:
+    keys = {"api_key": "k"} if name == "datadog" else URL
+    made, count = sink(name, tmp_path, **keys), 5000
+    (row,) = batch([record]).select(made.columns).to_pylist()
+    before = psutil.Process().memory_info().rss
+    kept = [made.encode(row) for _ in range(count)]
+    assert psutil.Process().memory_info().rss - before < count * 2048
+    assert len(kept) == count
+
+
+@given(st.dictionaries(TEXT, TEXT))
+def test_texts_are_written_as_they_were(texts: dict[str, str]) -> None:
+    assert write_json(texts) == orjson.dumps(texts)
+    assert write_sorted(texts) == orjson.dumps(texts, option=orjson.OPT_SORT_KEYS)
 
 
 @given(st.lists(st.none() | st.integers(0, 1 << 62) | TEXT | st.binary(), min_size=12, max_size=12))

@@ -146,7 +146,7 @@ class Datadog(HttpRequestSink):
         config = self._config
         if fault := self._untimely(record["time_unix_nano"], config.future_s, config.past_s):
             return fault
-        body = b",".join(orjson.dumps(series) for series in series_of(record))
+        body = orjson.dumps(series_of(record))[1:-1]
         return Item(body, len(body) + 1, "metrics")
 
     def _untimely(self, moment_ns: int, future_s: float, past_s: float) -> Fault | None:

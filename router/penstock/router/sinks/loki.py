@@ -22,12 +22,11 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
-import orjson
 from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.core.verdict import Fault
-from penstock.router.json_objects import text_of
+from penstock.router.json_objects import text_of, write_json, write_sorted
 from penstock.router.remembered import remembered
 from penstock.router.sinks.documents import (
     Json,
@@ -103,8 +102,7 @@ class Loki(HttpRequestSink):
             labels, time_text = self._labels(record), str(time_ns(row, record))
             line, metadata = self._line(row, record), _metadata(record)
         metadata |= {_ID: event_id(row, self.context)}
-        entry = orjson.dumps([time_text, line, metadata])
-        stream = orjson.dumps(labels, option=orjson.OPT_SORT_KEYS)
+        entry, stream = write_json([time_text, line, metadata]), write_sorted(labels)
         return Item((stream, entry), len(stream) + len(entry) + len(b'{"stream":,"values":[]},'))
 
     def _labels(self, record: Json) -> dict[str, str]:
