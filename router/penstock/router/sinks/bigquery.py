@@ -240,9 +240,9 @@ class BigQuery(RequestSink):
 
 
 def encoded(fields: Sequence[str | int | bytes | None]) -> bytes:
-    """A row as a message of proto2: what is not there is left out."""
+    """A row, or its first fields, as a message of proto2: what is not there is left out."""
     found: list[bytes] = []
-    for (of_number, of_text), value in zip(_TAGS, fields, strict=True):
+    for (of_number, of_text), value in zip(_TAGS, fields, strict=False):
         if isinstance(value, int):
             found += of_number, varint(value)
         elif value is not None:
