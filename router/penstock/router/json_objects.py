@@ -21,15 +21,26 @@ _BRACKETS: Final = b"[]{}"
 _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in _BRACKETS)
 _STEP: Final = {byte: 1 if byte in b"[{" else -1 for byte in _BRACKETS}
 
-_decode: Final = msgspec.json.Decoder().decode
-write_json: Final = msgspec.json.Encoder().encode
-"""A value as JSON, in one line."""
+read_json: Final = msgspec.json.Decoder().decode
+"""What `write_json` wrote."""
+_encoder: Final = msgspec.json.Encoder()
+write_json: Final = _encoder.encode
+"""A value as JSON, in one line.
+
+What `orjson.dumps` returns holds 4 KiB until it is let go; this is as large as it is long.
+"""
+
+write_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+"""The same with an object's names in order."""
+
+write_lines: Final = _encoder.encode_lines
+"""Values as JSON, a line each; a line break ends the last one as well."""
 
 
 def read_object(text: bytes | None) -> dict[str, Any] | None:
     """The JSON object that a text is; None where it is none, or one that cannot be held."""
     try:
-        found = _decode(text or b"")
+        found = read_json(text or b"")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

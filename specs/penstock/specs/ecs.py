@@ -9,6 +9,7 @@ service's ``user`` and another's ``user.id`` refuse each other.
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 Json = dict[str, Any]
@@ -21,8 +22,13 @@ _TIME: Final = re.compile(r"([0-9-]+)T([0-9:]+)\.([0-9]{9})Z")
 def time_text(time_ns: int) -> str:
     """RFC 3339 with nine digits, as ``date_nanos`` takes it."""
     seconds, rest = divmod(time_ns, _SECOND_NS)
-    moment = _EPOCH + timedelta(seconds=seconds)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+    return f"{_second_text(seconds)}.{rest:09}Z"
+
+
+@lru_cache(256)
+def _second_text(seconds: int) -> str:
+    """The records of a batch have few seconds, and to write one out takes longest of all."""
+    return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}"
 
 
 def time_ns(text: str) -> int:
@@ -119,8 +125,9 @@ def to_ecs(record: Json) -> Json:
         if value is None:
             continue
         if key in GROUPS:
+            names = GROUPS[key]
             for name, member in value.items():
-                document[GROUPS[key].get(name, f"{_OURS}{key}.{name}")] = member
+                document[names.get(name) or f"{_OURS}{key}.{name}"] = member
         elif key in FIELDS:
             document[FIELDS[key]] = _CODECS[key][0](value) if key in _CODECS else value
         else:

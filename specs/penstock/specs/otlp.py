@@ -30,31 +30,26 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A record's field, and where it lies in OTLP's object."""
+    """A record's field, and where it lies in OTLP's object: two names deep at most."""
 
     key: str
     path: tuple[str, ...]
     codec: Codec
 
 
+_PLAIN_VALUES: Final = {str: "stringValue", bool: "boolValue", float: "doubleValue"}
+
+
 def _any_to(value: Any) -> Json:
     """An AnyValue."""
-    match value:
-        case None:
-            found: Json = {}
-        case bool():
-            found = {"boolValue": value}
-        case int():
-            found = {"intValue": str(value)}
-        case float():
-            found = {"doubleValue": value}
-        case str():
-            found = {"stringValue": value}
-        case list():
-            found = {"arrayValue": {"values": [_any_to(item) for item in value]}}
-        case _:
-            found = {"kvlistValue": {"values": _pairs_to(value)}}
-    return found
+    name = _PLAIN_VALUES.get(type(value))
+    if name is not None:
+        return {name: value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [_any_to(item) for item in value]}}
+    return {} if value is None else {"kvlistValue": {"values": _pairs_to(value)}}
 
 
 def _any_back(value: Json) -> Any:
@@ -211,6 +206,12 @@ RENAMED: Final = {"record_id": "log.record.uid"}
 _FIELDS_OF: Final = {attribute: key for key, attribute in RENAMED.items()}
 _CONTEXT: Final = frozenset(str(field.alias) for field in Context.model_fields.values())
 _APART: Final = frozenset({"schema", "kind", "scope", "resource", "context", "attributes"})
+_OF_LOG: Final = _APART.union(row.key for row in LOG)
+_OF_SPAN: Final = _APART.union(row.key for row in SPAN)
+_OF_METRIC: Final = _APART.union(
+    {"metric_type"}, (row.key for row in (*METRIC, *METRIC_DATA, *POINT))
+)
+"""Fields that have a place of their own; all others are attributes."""
 
 
 def to_otlp(record: Json) -> Json:
@@ -224,13 +225,18 @@ def to_otlp(record: Json) -> Json:
     if "scope" in record:
         scope["scope"] = {"name": record["scope"]}
     if kind == "span":
-        outer, inner, member = "scopeSpans", "spans", _with_attributes(record, SPAN)
+        outer, inner, member = "scopeSpans", "spans", _with_attributes(record, SPAN, _OF_SPAN)
     elif kind == "metric":
         outer, inner, member = "scopeMetrics", "metrics", _metric_to(record)
     else:
-        outer, inner, member = "scopeLogs", "logRecords", _with_attributes(record, LOG)
+        outer, inner, member = "scopeLogs", "logRecords", _with_attributes(record, LOG, _OF_LOG)
     scope[inner] = [member]
-    return {"resource": {"attributes": _pairs_to(record.get("resource", {}))}, outer: [scope]}
+    return {"resource": resource_to_otlp(record.get("resource", {})), outer: [scope]}
+
+
+def resource_to_otlp(resource: Json) -> Json:
+    """OTLP's object of a record's resource."""
+    return {"attributes": _pairs_to(resource)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,17 +293,16 @@ def _framed(fields: Json, kind: str, scope: Json, resource: Json) -> Json:
     return {**record, "resource": resource}
 
 
-def _with_attributes(record: Json, *tables: tuple[Mapped, ...]) -> Json:
-    """The object of the last table, with everything that no table has as attributes."""
-    mapped = {row.key for table in tables for row in table}
+def _with_attributes(record: Json, table: tuple[Mapped, ...], placed: frozenset[str]) -> Json:
+    """The object of a table, with everything that is not `placed` as attributes."""
     attributes = dict(record.get("attributes", {}))
     for key, value in record.items():
-        if key not in mapped and key not in _APART:
+        if key not in placed:
             attributes[RENAMED.get(key, _PREFIX + key)] = value
     attributes |= record.get("context", {})
     if record["kind"] in ("event", "audit"):
         attributes[f"{_PREFIX}kind"] = record["kind"]
-    found = _write(record, tables[-1])
+    found = _write(record, table)
     return {**found, "attributes": _pairs_to(attributes)} if attributes else found
 
 
@@ -314,10 +319,7 @@ def _without_attributes(found: Json, table: tuple[Mapped, ...]) -> Json:
 
 
 def _metric_to(record: Json) -> Json:
-    point = _with_attributes(
-        {key: value for key, value in record.items() if key != "metric_type"},
-        METRIC, METRIC_DATA, POINT,
-    )  # fmt: skip
+    point = _with_attributes(record, POINT, _OF_METRIC)
     data = {**_write(record, METRIC_DATA), "dataPoints": [point]}
     return {**_write(record, METRIC), METRIC_TYPES[record["metric_type"]]: data}
 
@@ -372,13 +374,13 @@ def _write(fields: Json, table: tuple[Mapped, ...]) -> Json:
     for row in table:
         if row.key not in fields:
             continue
-        value, place = row.codec.to(fields[row.key]), found
-        if not row.path:
+        value, path = row.codec.to(fields[row.key]), row.path
+        if len(path) == 1:
+            found[path[0]] = value
+        elif path:
+            found.setdefault(path[0], {})[path[1]] = value
+        else:
             found |= value
-            continue
-        for name in row.path[:-1]:
-            place = place.setdefault(name, {})
-        place[row.path[-1]] = value
     return found
 
 

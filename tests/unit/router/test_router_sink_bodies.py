@@ -279,6 +279,7 @@ def test_a_point_without_a_value_ends_its_series(tmp_path: Path) -> None:
         (gauge_record(0, metric_type="exponential_histogram"), "not_encodable"),
         (gauge_record(0, time_ns=NOW_NS + 3600 * 10**9), "in_the_future"),
         (gauge_record(0, value=None), "not_encodable"),
+        (gauge_record(0, name=["of", "letters"]), "not_encodable"),
     ],
 )
 def test_what_remote_write_has_no_form_for_is_a_dead_letter(

@@ -45,7 +45,7 @@ from penstock.router.sinks.documents import record_of, section, time_ns
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.google_token import NoTokenError
 from penstock.router.sinks.guarantee import Guarantee, Replay
-from penstock.router.sinks.protobuf import field_bytes, field_varint
+from penstock.router.sinks.protobuf import varint
 from penstock.router.sinks.request_settings import RequestBatch, RequestSettings
 from penstock.router.sinks.requests import Item, Request, RequestSink, Row
 from penstock.router.sinks.sink import Preview, SinkContext, as_json_lines
@@ -65,6 +65,11 @@ COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("raw", "BYTES"),
 )
 """A row's fields are numbered in this order, from 1."""
+
+_TAGS: Final = tuple(
+    (varint(number << 3), varint(number << 3 | 2)) for number in range(1, len(COLUMNS) + 1)
+)
+"""Each field's, as a number and as text or bytes."""
 
 _REQUEST_BYTES_MAX: Final = 9_000_000
 _TIME_US_MAX: Final = 253_402_300_799_999_999
@@ -174,8 +179,7 @@ class BigQuery(RequestSink):
             None if text is not None else value,
         )
         content = encoded(fields)
-        shown = dict(zip((name for name, _ in COLUMNS), fields, strict=True))
-        return Item((self._place(row), row["offset"], content, shown), len(content) + 4)
+        return Item((self._place(row), row["offset"], content, fields), len(content) + 4)
 
     @override
     def exchange(self, request: Request, attempt: int) -> Verdict:
@@ -229,20 +233,22 @@ class BigQuery(RequestSink):
 
     @override
     def show(self, request: Request) -> Preview:
-        rows = [item.content[3] for item in request.items]
+        names = [name for name, _ in COLUMNS]
+        rows = [dict(zip(names, item.content[3], strict=True)) for item in request.items]
         lines = as_json_lines(pa.Table.from_pylist(rows))
         return Preview(f"append to {self._config.path}", len(rows), lines)
 
 
 def encoded(fields: Sequence[str | int | bytes | None]) -> bytes:
-    """A row as a message of proto2: what is not there is left out."""
-    found = b""
-    for number, value in enumerate(fields, 1):
+    """A row, or its first fields, as a message of proto2: what is not there is left out."""
+    found: list[bytes] = []
+    for (of_number, of_text), value in zip(_TAGS, fields, strict=False):
         if isinstance(value, int):
-            found += field_varint(number, value)
+            found += of_number, varint(value)
         elif value is not None:
-            found += field_bytes(number, value.encode() if isinstance(value, str) else value)
-    return found
+            text = value.encode() if isinstance(value, str) else value
+            found += of_text, varint(len(text)), text
+    return b"".join(found)
 
 
 def _utf8(value: bytes) -> str | None:

@@ -21,6 +21,7 @@ would be rounded is a text.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from penstock.router.core.http_codes import Answer, Meaning
 from penstock.router.core.http_codes import verdict_of as usual_verdict
 from penstock.router.core.verdict import Fault, Paused, Sorted, Taken, Verdict
 from penstock.router.json_objects import text_of, write_json
+from penstock.router.remembered import remembered
 from penstock.router.sinks.documents import Json, document_of, section, time_ns
 from penstock.router.sinks.google_token import GoogleToken, NoTokenError
 from penstock.router.sinks.guarantee import Guarantee, Replay
@@ -54,7 +56,8 @@ _EXACT_MAX: Final = 2**53
 _DAY_S: Final = 86_400.0
 _OF_THE_ENTRY: Final = frozenset({3, 11})
 """Of google.rpc.Code: INVALID_ARGUMENT, OUT_OF_RANGE. All others are not the entry's fault."""
-_SEVERITIES: Final = ((1, "DEBUG"), (9, "INFO"), (13, "WARNING"), (17, "ERROR"), (21, "CRITICAL"))
+_SEVERITIES: Final = ("DEFAULT", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_SEVERITIES_FROM: Final = (1, 9, 13, 17, 21)
 _EMPTY: Final = b'{"partialSuccess":true,"resource":,"entries":[]}'
 _TRACE: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -126,7 +129,7 @@ class CloudLogging(HttpRequestSink):
             "host": resource.get("host.name"),
         }
         found = {
-            "logName": f"projects/{project}/logs/{quote(log, safe='')}",
+            "logName": f"projects/{project}/logs/{_quoted(log)}",
             "insertId": f"{tag}-{row['partition']}-{row['offset']}",
             "timestamp": time_text(moment_ns),
             "severity": severity_of(document),
@@ -164,6 +167,11 @@ class CloudLogging(HttpRequestSink):
         if answer.status == 401:
             self._token.forget()
         return judge(answer, len(request.items), self.differing)
+
+
+@remembered
+def _quoted(log: str) -> str:
+    return quote(log, safe="")
 
 
 def judge(answer: Answer, count: int, differing: Mapping[int, Meaning]) -> Verdict:
@@ -205,23 +213,24 @@ def severity_of(document: Json) -> str:
     """As Cloud Logging calls it."""
     number = document.get("severity_number")
     if type(number) is int:
-        return next((it for least, it in reversed(_SEVERITIES) if number >= least), "DEFAULT")
+        return _SEVERITIES[bisect_right(_SEVERITIES_FROM, number)]
     return "ERROR" if document.get("status_code") == "ERROR" else "DEFAULT"
 
 
 def payload_of(document: Json) -> Json:
     """The record as a Struct."""
-    rest = document
-    if "message" not in document:  # which a record may have, beside its body
-        rest = {name: value for name, value in document.items() if name != "body"}
     message = document.get("body", document.get("name", document.get("value")))
-    found: Json = _exact(rest)
-    return found if message is None else {"message": _exact(message), **found}
+    found: Json = {} if message is None else {"message": _exact(message)}
+    found |= _exact(document)
+    if "message" not in document:  # which a record may have, beside its body
+        found.pop("body", None)
+    return found
 
 
 def _exact(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _exact(it) for name, it in value.items()}
-    if isinstance(value, list):
+    kind = type(value)
+    if kind is dict:
+        return {name: it if type(it) is str else _exact(it) for name, it in value.items()}
+    if kind is list:
         return [_exact(it) for it in value]
-    return str(value) if type(value) is int and abs(value) > _EXACT_MAX else value
+    return str(value) if kind is int and abs(value) > _EXACT_MAX else value

@@ -132,7 +132,7 @@ class Datadog(HttpRequestSink):
                 return Fault("no_agent", "Datadog takes spans by its Agent alone: set agent_url")
             span = msgspec.msgpack.encode(span_of(record, place))
             return Item((record["trace_id"], span), len(span), "traces")
-        document = document_of(row)
+        document = document_of(row) if record is None else record
         moment_ns = time_ns(row, document)
         config = self._config
         if fault := self._untimely(moment_ns, config.logs_future_s, config.logs_past_s):
@@ -146,7 +146,7 @@ class Datadog(HttpRequestSink):
         config = self._config
         if fault := self._untimely(record["time_unix_nano"], config.future_s, config.past_s):
             return fault
-        body = b",".join(orjson.dumps(series) for series in series_of(record))
+        body = orjson.dumps(series_of(record))[1:-1]
         return Item(body, len(body) + 1, "metrics")
 
     def _untimely(self, moment_ns: int, future_s: float, past_s: float) -> Fault | None:

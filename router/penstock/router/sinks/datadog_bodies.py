@@ -39,6 +39,8 @@ _MESSAGES: Final = ("body", "value", "value_base64")
 _NAMED_ANEW: Final = {*_MESSAGES, "kind", "time_unix_nano", "severity_number"}
 """Fields of a record that a log has under other names."""
 
+_STATUSES: Final = ("", *(severity_text(number).rstrip("234").lower() for number in range(1, 25)))
+
 
 def tags_of(resource: Json, own: Json) -> list[str]:
     """`name:value`, the environment and version under the names that Datadog gives them."""
@@ -47,10 +49,8 @@ def tags_of(resource: Json, own: Json) -> list[str]:
         "service": resource.get("service.name"),
         "version": resource.get("service.version"),
     }
-    named = {**unified, **own}
-    return [
-        f"{name}:{text_of(value)}" for name, value in sorted(named.items()) if value is not None
-    ]
+    named = sorted({**unified, **own}.items()) if own else unified.items()
+    return [f"{name}:{text_of(value)}" for name, value in named if value is not None]
 
 
 def log_of(document: Json, time_ns: int, place: str) -> Json:
@@ -69,17 +69,16 @@ def log_of(document: Json, time_ns: int, place: str) -> Json:
         "penstock_id": place,
         "penstock_kind": document.get("kind"),
     }
-    return {name: value for name, value in found.items() if value not in (None, {})}
+    return {name: it for name, it in found.items() if it is not None and it != {}}
 
 
 def _status(number: Any) -> str | None:
-    known = isinstance(number, int) and 1 <= number <= 24
-    return severity_text(number).rstrip("234").lower() if known else None
+    return _STATUSES[number] if isinstance(number, int) and 1 <= number <= 24 else None
 
 
 def _message(document: Json) -> str:
-    body = next((document[name] for name in _MESSAGES if name in document), None)
-    return text_of(document if body is None else body)
+    found = [document[name] for name in _MESSAGES if name in document]
+    return text_of(found[0] if found and found[0] is not None else document)
 
 
 def series_of(record: Json) -> list[Json]:

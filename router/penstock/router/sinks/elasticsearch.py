@@ -26,7 +26,8 @@ from typing_extensions import override
 from penstock.router.core.http_codes import Answer
 from penstock.router.core.verdict import Failed, Fault, Sorted, Taken, Verdict
 from penstock.router.dead_letter import as_text
-from penstock.router.json_objects import write_json
+from penstock.router.json_objects import write_lines
+from penstock.router.remembered import remembered
 from penstock.router.sinks.documents import Json, record_of, section, time_ns
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
@@ -96,7 +97,7 @@ class Elasticsearch(HttpRequestSink):
             "_index": self._index(row, record or {}),
             "_id": f"{self.context.stream_tag(row['stream'])}-{place}",
         }
-        content = write_json({"create": action}) + b"\n" + write_json(document) + b"\n"
+        content = write_lines([{"create": action}, document])
         return Item(content, len(content))
 
     def _document(self, row: Row, record: Json) -> Json:
@@ -106,11 +107,12 @@ class Elasticsearch(HttpRequestSink):
         return moment | (to_ecs(record) if self._config.documents == "ecs" else record)
 
     def _index(self, row: Row, record: Json) -> str:
-        service = str(section(record, "resource").get("service.name", "unknown"))
-        names = {"{kind}": str(row["kind"]), "{service}": service}
         index = self._config.index
-        for place, name in names.items():
-            index = index.replace(place, _FOREIGN_IN_INDEX.sub("_", name.lower()))
+        if "{" not in index:
+            return index
+        service = str(section(record, "resource").get("service.name", "unknown"))
+        for place, name in (("{kind}", str(row["kind"])), ("{service}", service)):
+            index = index.replace(place, _fit_index(name))
         return index
 
     @override
@@ -132,6 +134,11 @@ class Elasticsearch(HttpRequestSink):
         if answer.status != 200:
             return super().judge(answer, request)
         return judge_items(answer, len(request.items))
+
+
+@remembered
+def _fit_index(name: str) -> str:
+    return _FOREIGN_IN_INDEX.sub("_", name.lower())
 
 
 def _raw(row: Row) -> Json:

@@ -14,11 +14,11 @@ destination that honours them stores each record once.
 
 from typing import Final, Literal
 
-import orjson
 from typing_extensions import override
 
 from penstock.router.core.verdict import Fault
 from penstock.router.dead_letter import as_text
+from penstock.router.json_objects import write_json
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.http_requests import HttpRequestSink
 from penstock.router.sinks.request_settings import HttpSettings
@@ -79,4 +79,4 @@ def line_of(row: Row) -> bytes:
         value: bytes = row["value"]
         return value.translate(_NEWLINES)
     about = {name: row[name] for name in ("kind", "stream", "partition", "offset", "subject")}
-    return orjson.dumps(about | as_text(row["value"]))
+    return write_json(about | as_text(row["value"]))

@@ -24,7 +24,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 import orjson
 import pyarrow as pa
@@ -110,8 +110,7 @@ class KafkaSink(RequestSettings):
         return f"messages in {self.topic} at {self.servers}; in transactions"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One record on its way; `offset` and `place` are those in the log."""
 
     key: bytes | None
@@ -124,8 +123,10 @@ class Message:
     @property
     def size(self) -> int:
         """Bytes of it in a batch, at most."""
-        beside = sum(len(name) + len(text) + _BYTES_OF_LENGTHS for name, text in self.headers)
-        return len(self.key or b"") + len(self.value or b"") + beside + _BYTES_OF_RECORD
+        size = _BYTES_OF_RECORD + len(self.key or b"") + len(self.value or b"")
+        for name, text in self.headers:
+            size += len(name) + len(text) + _BYTES_OF_LENGTHS
+        return size
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,16 @@ Loki may store part of a request and refuse the rest with 400 without saying whi
 request is bisected; the entries that it had are recognised.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal
+import re
+from collections.abc import Iterable
+from typing import Final, Literal
 
-import orjson
 from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.core.verdict import Fault
-from penstock.router.json_objects import text_of
+from penstock.router.json_objects import text_of, write_json, write_sorted
+from penstock.router.remembered import remembered
 from penstock.router.sinks.documents import (
     Json,
     document_of,
@@ -54,6 +55,8 @@ _ID: Final = "penstock_id"
 _METADATA_BYTES_MAX: Final = 48 * 1024
 """Loki's own limit is 64 KB and 128 names for an entry; what is beyond is in `line: record`."""
 _METADATA_NAMES_MAX: Final = 100
+_UTF8_MAX: Final = 4
+_FOREIGN_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 class LokiSink(HttpSettings):
@@ -85,6 +88,7 @@ class Loki(HttpRequestSink):
     def __init__(self, config: LokiSink, context: SinkContext) -> None:
         super().__init__(config, context)
         self._config = config
+        self._paths = {label: _path_of(place) for label, place in config.labels.items()}
 
     @override
     def encode(self, row: Row) -> Item | Fault:
@@ -93,18 +97,20 @@ class Loki(HttpRequestSink):
             named = record["labels"].items()
             labels = {name: value for name, value in named if name and value not in (None, "")}
             line, time_text = record["line"], record["timestamp"]
-            metadata = _named(("metadata", *it) for it in record["metadata"].items())
+            metadata = _named([("metadata", record["metadata"])])
         else:
             labels, time_text = self._labels(record), str(time_ns(row, record))
             line, metadata = self._line(row, record), _metadata(record)
         metadata |= {_ID: event_id(row, self.context)}
-        entry = orjson.dumps([time_text, line, metadata])
-        stream = orjson.dumps(labels, option=orjson.OPT_SORT_KEYS)
+        entry, stream = write_json([time_text, line, metadata]), write_sorted(labels)
         return Item((stream, entry), len(stream) + len(entry) + len(b'{"stream":,"values":[]},'))
 
     def _labels(self, record: Json) -> dict[str, str]:
-        found = {label: _look_up(record, path) for label, path in self._config.labels.items()}
-        labels = {name: text_of(value) for name, value in found.items() if value not in (None, "")}
+        labels: dict[str, str] = {}
+        for label, (part, name) in self._paths.items():
+            value = (section(record, part) if part else record).get(name)
+            if value is not None and value != "":
+                labels[label] = text_of(value)
         return labels | self._config.fixed_labels or {"job": "penstock"}
 
     def _line(self, row: Row, record: Json) -> str:
@@ -138,19 +144,21 @@ class Loki(HttpRequestSink):
         )  # fmt: skip
 
 
-def _look_up(record: Json, path: str) -> Any:
-    first, _, rest = path.partition(".")
-    return section(record, first).get(rest) if first in _SECTIONS else record.get(path)
+def _path_of(place: str) -> tuple[str, str]:
+    """The part of a record, or "" for the record itself, and the name in there."""
+    first, _, rest = place.partition(".")
+    return (first, rest) if first in _SECTIONS else ("", place)
 
 
-def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
+def _metadata(record: Json) -> dict[str, str]:
     """The record's fields and attributes as flat text, within what Loki takes."""
-    entries = [("record", name, record.get(name)) for name in _METADATA_FIELDS]
-    for part in _SECTIONS:
-        entries += [(part, *entry) for entry in section(dict(record), part).items()]
+    own: Json = {name: record[name] for name in _METADATA_FIELDS if name in record}
+    named = _named([("record", own), *((part, section(record, part)) for part in _SECTIONS)])
+    if len(named) <= _METADATA_NAMES_MAX and _bytes_at_most(named) <= _METADATA_BYTES_MAX:
+        return named
     kept: dict[str, str] = {}
     held = 0
-    for key, text in _named(entries).items():
+    for key, text in named.items():
         size = len(key) + len(text.encode())
         if held + size <= _METADATA_BYTES_MAX and len(kept) < _METADATA_NAMES_MAX:
             kept[key] = text
@@ -158,23 +166,31 @@ def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
     return kept
 
 
-def _named(entries: Iterable[tuple[str, str, Any]]) -> dict[str, str]:
-    """Texts with their parts and names as Loki takes names; an empty name or value is none.
+def _bytes_at_most(named: dict[str, str]) -> int:
+    """More than names and texts have, unless these have no character beyond ASCII."""
+    return len("".join(named)) + _UTF8_MAX * len("".join(named.values()))
+
+
+def _named(parts: Iterable[tuple[str, Json]]) -> dict[str, str]:
+    """Texts by their names as Loki takes names; an empty name or value is none.
 
     A name that has another value already gets that of its part in front.
     """
     found: dict[str, str] = {}
-    for part, name, value in entries:
-        if not name or value in (None, ""):
-            continue
-        key, text = fit_name(name), text_of(value)
-        while found.get(key, text) != text or key == _ID:
-            key = f"{part}_{key}"
-        found[key] = text
+    for part, entries in parts:
+        for name, value in entries.items():
+            text = value if isinstance(value, str) else text_of(value)
+            if not name or not text or value is None:
+                continue
+            key = fit_name(name)
+            while key == _ID or (key in found and found[key] != text):
+                key = f"{part}_{key}"
+            found[key] = text
     return found
 
 
+@remembered
 def fit_name(name: str) -> str:
     """A name as Loki and Prometheus take it: letters, digits and `_`, no digit first."""
-    fitted = "".join(it if it.isascii() and it.isalnum() else "_" for it in name)
+    fitted = _FOREIGN_IN_NAME.sub("_", name)
     return f"_{fitted}" if fitted[:1].isdigit() else fitted

@@ -22,13 +22,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import compress
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import orjson
 from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.core.verdict import Busy, Failed, Fault, Paused, Sorted, Taken, Verdict
+from penstock.router.remembered import remembered
 from penstock.router.sinks.documents import event_id, record_of, section
 from penstock.router.sinks.extras import needed
 from penstock.router.sinks.guarantee import Guarantee, Replay
@@ -41,6 +42,7 @@ _SUBJECT: Final = rf"^{_PART}(?:\.{_PART})*$"
 _FOREIGN_IN_TOKEN: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _FOREIGN_IN_HEADER: Final = re.compile(r"[\x00-\x1f\x7f]")
 _HEADER_BYTES: Final = len("NATS/1.0\r\n\r\n")
+_HEADER_LINE_BYTES: Final = len(": \r\n")
 _NO_FAULT: Final = Fault("", "")
 NO_ANSWER: Final = "no_answer"
 _DENIED: Final = "permissions violation"
@@ -71,8 +73,7 @@ class NatsSink(RequestSettings):
         return f"messages on {self.subject} at {self.servers}; once within the stream's window"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One record on its way."""
 
     subject: str
@@ -223,7 +224,12 @@ def verdict_of(outcomes: Sequence[Outcome], problem: str) -> Verdict:
 
 def _token(value: Any) -> str:
     """A value as one token of a subject."""
-    return _FOREIGN_IN_TOKEN.sub("_", value)[:100] if isinstance(value, str) and value else "-"
+    return _fit_token(value) if isinstance(value, str) and value else "-"
+
+
+@remembered
+def _fit_token(text: str) -> str:
+    return _FOREIGN_IN_TOKEN.sub("_", text)[:100]
 
 
 def _header_text(key: bytes | None) -> str | None:
@@ -236,6 +242,7 @@ def _header_text(key: bytes | None) -> str | None:
 
 
 def _size(headers: Mapping[str, str]) -> int:
-    return _HEADER_BYTES + sum(
-        len(f"{name}: {text}\r\n".encode()) for name, text in headers.items()
-    )
+    size = _HEADER_BYTES
+    for name, text in headers.items():
+        size += len(name) + len(text if text.isascii() else text.encode()) + _HEADER_LINE_BYTES
+    return size

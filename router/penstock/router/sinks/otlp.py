@@ -82,8 +82,10 @@ class Otlp(HttpRequestSink):
     @override
     def encode(self, row: Row) -> Item | Fault:
         document = document_of(row)
+        resource = document.pop("resource", None)
         try:
-            signal, content, size = self._messages.encode_element(_element(document, row))
+            element = _element(document, row)
+            signal, content, size = self._messages.encode_element(element, resource)
         except _MAPPING_ERRORS as error:
             return Fault("not_encodable", f"{type(error).__name__}: {error}")
         return Item(content, size, signal)

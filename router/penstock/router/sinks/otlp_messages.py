@@ -7,12 +7,13 @@ scope's own and its members are 1, 1 and 2, 1 and 2; the scope's schema URL is 3
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
@@ -24,7 +25,10 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from penstock.router.core.verdict import Fault, Sorted, Taken, Verdict
-from penstock.router.sinks.protobuf import field_bytes
+from penstock.router.json_objects import read_json, write_json
+from penstock.router.remembered import remembered
+from penstock.router.sinks.protobuf import field_bytes, field_size
+from penstock.specs.otlp import resource_to_otlp
 
 Json = dict[str, Any]
 
@@ -64,10 +68,10 @@ SIGNALS: Final = {
                "rejected_data_points", f"{_SERVICE}.metrics.v1.MetricsService/Export"),
     )
 }  # fmt: skip
+_SIGNAL_OF: Final = {signal.scopes: signal for signal in SIGNALS.values()}
 
 
-@dataclass(frozen=True, slots=True)
-class Element:
+class Element(NamedTuple):
     """One record: the bytes of its resource (field 1 included), of its scope, of itself."""
 
     resource: bytes
@@ -75,23 +79,40 @@ class Element:
     member: bytes
 
 
-def encode_element(element: Json) -> tuple[str, Element, int]:
+def encode_element(element: Json, resource: Json | None = None) -> tuple[str, Element, int]:
     """An element of one member: its signal, its parts, and its size alone in a request.
 
+    Args:
+        element: Is taken apart; its own resource does not matter.
+        resource: Of the record.
+
     Raises:
-        KeyError, TypeError, ValueError: It is none.
+        KeyError, TypeError, ValueError, AttributeError: It is none.
     """
-    signal = next(each for each in SIGNALS.values() if each.scopes in element)
+    signal = next(filter(None, map(_SIGNAL_OF.get, element)))
     (scope,) = element[signal.scopes]
-    (member,) = scope[signal.members]
-    own = _bytes(InstrumentationScope, scope.get("scope", {}))
-    url = scope.get("schemaUrl", "")
+    (member,) = scope.pop(signal.members)
     made = Element(
-        field_bytes(1, _bytes(Resource, element["resource"])),
-        field_bytes(1, own) + (field_bytes(3, url.encode()) if url else b""),
+        _resource_bytes(b"{}" if resource is None else write_json(resource)),
+        _scope_bytes(write_json(scope)),
         field_bytes(2, _bytes(signal.member, member)),
     )
-    return signal.name, made, len(join_elements([made]))
+    of_scope = field_size(len(made.scope) + len(made.member))
+    return signal.name, made, field_size(len(made.resource) + of_scope)
+
+
+@remembered
+def _resource_bytes(resource: bytes) -> bytes:
+    """Of a record's resource in JSON: the records of one service have the same."""
+    return field_bytes(1, _bytes(Resource, resource_to_otlp(read_json(resource))))
+
+
+@remembered
+def _scope_bytes(about: bytes) -> bytes:
+    """Of what a scope says beside its members."""
+    scope = read_json(about)
+    own, url = _bytes(InstrumentationScope, scope.get("scope", {})), scope.get("schemaUrl", "")
+    return field_bytes(1, own) + (field_bytes(3, url.encode()) if url else b"")
 
 
 def join_elements(elements: Sequence[Element]) -> bytes:
@@ -129,49 +150,59 @@ def partial_success(signal: Signal, body: bytes, count: int) -> Verdict:
 
 
 def _bytes(kind: type[Message], fields: Json) -> bytes:
-    message = kind()
-    _fill(message, fields)
-    return bytes(message.SerializeToString(deterministic=True))
+    message = kind(**_reader(kind.DESCRIPTOR)(fields))
+    return message.SerializeToString(deterministic=True)
 
 
-def _fill(message: Any, fields: Json) -> None:
-    """OTLP's JSON into a message; ids are hex there, which protobuf's own JSON reader refuses."""
-    known = message.DESCRIPTOR.fields_by_camelcase_name
-    for key, value in fields.items():
-        field = known[key]
-        if field.is_repeated:
-            _extend(getattr(message, field.name), field, value)
-        elif field.type == FieldDescriptor.TYPE_MESSAGE:
-            inner = getattr(message, field.name)
-            inner.SetInParent()
-            _fill(inner, value)
-        else:
-            setattr(message, field.name, _scalar(field, value))
+@cache
+def _reader(kind: Descriptor) -> Callable[[Json], Json]:
+    """What makes a message's keywords of OTLP's JSON.
+
+    Ids are hex there, which protobuf's own JSON reader refuses. A message's fields are looked up
+    when the first one is read, for some hold messages of their own kind.
+    """
+    known: dict[str, tuple[str, Callable[[Any], Any]]] = {}
+
+    def read(fields: Json) -> Json:
+        if not known:
+            known.update({it.camelcase_name: (it.name, _converter(it)) for it in kind.fields})
+        found = {}
+        for key, value in fields.items():
+            if value is None:
+                raise TypeError(f"{key} is null")  # protobuf would leave it out
+            name, convert = known[key]
+            found[name] = convert(value)
+        return found
+
+    return read
 
 
-def _extend(target: Any, field: FieldDescriptor, values: Any) -> None:
+def _converter(field: FieldDescriptor) -> Callable[[Any], Any]:
+    convert = _READERS.get(field.type, _same)
     if field.type == FieldDescriptor.TYPE_MESSAGE:
-        for value in values:
-            _fill(target.add(), value)
-    else:
-        target.extend(_scalar(field, value) for value in values)
+        convert = _reader(field.message_type)
+    elif field.name == "bytes_value":
+        convert = base64.b64decode  # the only bytes that are no id
+    if field.is_repeated:
+        return lambda values: list(map(convert, values))  # a list display takes stack as well
+    return convert
 
 
-def _scalar(field: FieldDescriptor, value: Any) -> Any:
-    if field.type == FieldDescriptor.TYPE_BYTES:
-        return base64.b64decode(value) if field.name == "bytes_value" else bytes.fromhex(value)
-    if field.type in _WHOLE:
-        return int(value)
-    if field.type in (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT):
-        return float(value)
+def _same(value: Any) -> Any:
     return value
 
 
-_WHOLE: Final = frozenset(
-    {
-        FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT32,
-        FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64,
-        FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_FIXED64, FieldDescriptor.TYPE_SFIXED32,
-        FieldDescriptor.TYPE_SFIXED64, FieldDescriptor.TYPE_ENUM,
-    }
-)  # fmt: skip
+_READERS: Final[Mapping[int, Callable[[Any], Any]]] = {
+    FieldDescriptor.TYPE_BYTES: bytes.fromhex,
+    FieldDescriptor.TYPE_DOUBLE: float,
+    FieldDescriptor.TYPE_FLOAT: float,
+    **dict.fromkeys(
+        (
+            FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT32,
+            FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64,
+            FieldDescriptor.TYPE_FIXED32, FieldDescriptor.TYPE_FIXED64,
+            FieldDescriptor.TYPE_SFIXED32, FieldDescriptor.TYPE_SFIXED64, FieldDescriptor.TYPE_ENUM,
+        ),
+        int,
+    ),
+}  # fmt: skip

@@ -32,9 +32,9 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 from pydantic import Field
@@ -61,6 +61,8 @@ _LATE: Final = re.compile(rb"out[ -]of[ -]order|too[ -]old", re.IGNORECASE)
 """Of a sample behind its series' newest, as Prometheus and Mimir say it."""
 _KEEPS_THE_GOOD: Final = re.compile(rb"err-mimir-|\buser=\S*: ")
 """In what Mimir and Cortex say of a bad sample; they keep the others of its request."""
+_KNOWN_LENGTH_MAX: Final = 256
+"""Of the labels whose bytes are kept."""
 _SAMPLES_OF_ONE_REQUEST: Final = 2000
 """As Prometheus itself sends; more make a refused request dearer."""
 
@@ -94,8 +96,15 @@ class PrometheusSink(HttpSettings):
         return f"remote write to {self.shown_url}; metrics only, each sample once"
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+def _label(name: str, value: str) -> bytes:
+    """As field 1 of a series."""
+    return field_bytes(1, field_bytes(1, name.encode()) + field_bytes(2, value.encode()))
+
+
+_known_label: Final = lru_cache(2048)(_label)
+
+
+class Series(NamedTuple):
     """One sample of one series; `labels` are sorted by name and hold `__name__`."""
 
     labels: tuple[tuple[str, str], ...]
@@ -105,8 +114,12 @@ class Series:
     def encoded(self) -> bytes:
         """As field 1 of a WriteRequest."""
         labels = b"".join(
-            field_bytes(1, field_bytes(1, name.encode()) + field_bytes(2, value.encode()))
-            for name, value in self.labels
+            [
+                _known_label(name, value)
+                if len(name) + len(value) <= _KNOWN_LENGTH_MAX
+                else _label(name, value)
+                for name, value in self.labels
+            ]
         )
         sample = field_double(1, self.value) + field_varint(2, self.time_ms)
         return field_bytes(1, labels + field_bytes(2, sample))
@@ -181,7 +194,7 @@ class PrometheusWrite(HttpRequestSink):
             ahead_s = (record["time_unix_nano"] - self.context.clock.unix_ns()) / 1e9
             if ahead_s > self._config.future_s:
                 return Fault("in_the_future", f"{ahead_s:.0f} s ahead of the router's clock")
-            content = b"".join(series.encoded() for series in self._series(record))
+            content = b"".join([series.encoded() for series in self._series(record)])
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             return Fault("not_encodable", str(error))
         return Item(content, len(content))
@@ -207,6 +220,8 @@ class PrometheusWrite(HttpRequestSink):
                 raise ValueError(f"remote write 1.0 has no {other} here; send it by OTLP")
 
     def _name(self, record: Json) -> str:
+        if not isinstance(record["name"], str):
+            raise TypeError("its name is no text")
         name = fit_name(record["name"])
         if not self._config.suffixes:
             return name
@@ -225,14 +240,16 @@ class PrometheusWrite(HttpRequestSink):
         pairs = {**named, **section(record, "attributes")}
         labels: dict[str, str] = {}
         for key, value in sorted(pairs.items()):
-            if value not in (None, ""):
+            if value is not None and value != "":
                 name, text = fit_name(key), text_of(value)
                 # Two attributes may have one name here; the document says to join their values.
                 labels[name] = f"{labels[name]};{text}" if name in labels else text
         service, namespace = resource.get("service.name"), resource.get("service.namespace")
-        job = "/".join(str(part) for part in (namespace, service) if part)
-        own = {"job": job, "instance": str(resource.get("service.instance.id", ""))}
-        return {**labels, **{k: v for k, v in own.items() if v}, **self._config.fixed_labels}
+        if job := "/".join([str(part) for part in (namespace, service) if part]):
+            labels["job"] = job
+        if instance := str(resource.get("service.instance.id", "")):
+            labels["instance"] = instance
+        return labels | self._config.fixed_labels
 
     @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:

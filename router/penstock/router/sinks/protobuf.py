@@ -5,22 +5,32 @@ elements may stand anywhere, so messages are joined by joining their bytes.
 """
 
 import struct
+from typing import Final
+
+_SMALL: Final = tuple(bytes((number,)) for number in range(0x80))
+_ONGOING: Final = tuple(bytes((number | 0x80,)) for number in range(0x80))
 
 
 def varint(number: int) -> bytes:
     """Seven bits a byte, the lowest first; negative numbers as 64 bits."""
+    if 0 <= number < 0x80:
+        return _SMALL[number]
     number &= 0xFFFF_FFFF_FFFF_FFFF
-    found = bytearray()
+    found = b""
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        found += _ONGOING[number & 0x7F]
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    return found + _SMALL[number]
 
 
 def field_bytes(number: int, value: bytes) -> bytes:
     """A message, string or bytes."""
     return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def field_size(length: int) -> int:
+    """Bytes of a message, string or bytes of this length, in one of the first 15 fields."""
+    return 2 + max(length.bit_length() - 1, 0) // 7 + length
 
 
 def field_varint(number: int, value: int) -> bytes:

@@ -11,11 +11,11 @@ answer means. The rest is here, and the same for all:
 """
 
 import random
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,8 +50,7 @@ _NOT_ENCODABLE: Final = (
 """What a record may make of whoever writes it in another form; nesting deeply is one way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One record as the destination takes it.
 
     Attributes:
@@ -273,9 +272,9 @@ def cut(
 
 
 def _partitions(rows: list[Row]) -> Iterator[tuple[int, int]]:
-    """Where the rows of each partition of the log begin and end."""
-    begin = 0
-    for _, group in groupby(rows, key=itemgetter("stream", "partition")):
-        end = begin + sum(1 for _ in group)
+    """Where the rows of each partition of the log begin and end; they are in its order."""
+    place, begin = itemgetter("stream", "partition"), 0
+    while begin < len(rows):
+        end = bisect_right(rows, place(rows[begin]), begin, key=place)
         yield begin, end
         begin = end
