@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from typing_extensions import override
 
 from penstock import specs
-from penstock.specs import Audit, Emitter, EmitterLimits, Event, app, current, native
+from penstock.specs import Audit, Emitter, EmitterLimits, Event, app, native
 from penstock.specs.handler import SpecHandler, severity_of
 from penstock.specs.processor import SpecProcessor, configure_structlog
 from tests.unit.specs.output import Output
@@ -31,9 +31,9 @@ class AppOpened(Event, spec="app_test.opened/1.0"):
 def output(tmp_path: Path) -> Iterator[Output]:
     made = Output(tmp_path / "out.ndjson")
     configure_structlog(made.emitter)
-    current.set_sink(made.emitter)
+    app.use_emitter(made.emitter)
     yield made
-    current.set_sink(None)
+    app.use_emitter(None)
     structlog.reset_defaults()
     made.close()
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_a_record_is_counted_and_not_sent(output: Output) -> None
 
 
 def test_event_without_setup_is_dropped_quietly() -> None:
-    current.set_sink(None)
+    app.use_emitter(None)
     assert not AppOpened(door=1).emit()
 
 
@@ -225,7 +225,7 @@ def test_setup_reads_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             logging.getLogger().removeHandler(handler)
         logging.getLogger().setLevel(level)
         structlog.reset_defaults()
-        current.set_sink(None)
+        app.use_emitter(None)
         emitter.close(timeout_s=0)
 
 
