@@ -17,13 +17,10 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from typing_extensions import override
 
 from penstock.service.errors import ConfigError
+from penstock.service.mistakes import describe
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_FIXES = {
-    "extra_forbidden": "remove the key, or correct its spelling; known keys here: {known}",
-    "missing": "add the key",
-}
 _LEVELS_MAX: Final = 100
 """Of a file; far above what any key needs, and below where Python's own bound may be."""
 _HOST_PORT = re.compile(r"^(?P<host>[^:\s]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})$")
@@ -106,7 +103,10 @@ def check_document(model: type[Model], document: dict[str, Any], path: Path) -> 
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise _explain(error, model, path) from None
+        lines, fixes = describe(error, model, document)
+        raise ConfigError(
+            "\n".join(f"{path}: {line}" for line in lines), fix="; ".join(fixes)
+        ) from None
 
 
 def show_config(config: BaseModel) -> str:
@@ -228,7 +228,8 @@ def _parse(text: str, path: Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{where}: not valid YAML: {problem}", fix="correct the YAML") from None
+        fix = "indent with spaces, never tabs" if r"'\t'" in problem else "correct the YAML"
+        raise ConfigError(f"{where}: not valid YAML: {problem}", fix=fix) from None
 
 
 def _override(document: dict[str, Any], keys: list[str], value: Any) -> None:
@@ -239,43 +240,3 @@ def _override(document: dict[str, Any], keys: list[str], value: Any) -> None:
             child = document[key] = {}
         document = child
     document[last] = value
-
-
-def _explain(error: ValidationError, model: type[BaseModel], path: Path) -> ConfigError:
-    mistakes = error.errors(include_input=False, include_url=False, include_context=False)
-    lines: list[str] = []
-    fixes: list[str] = []
-    for mistake in mistakes:
-        key = ".".join(str(part) for part in mistake["loc"]) or "(top level)"
-        lines.append(f"{path}: {key}: {mistake['msg'].removeprefix('Value error, ')}")
-        fix = _FIXES.get(mistake["type"], "correct the value")
-        known = ", ".join(_known_keys(model, mistake["loc"][:-1])) or "none"
-        fixes.append(f"{key}: {fix.format(known=known)}")
-    return ConfigError("\n".join(lines), fix="; ".join(dict.fromkeys(fixes)))
-
-
-def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The keys that may stand at `location`, found by walking the JSON schema."""
-    schema = model.model_json_schema()
-    node: dict[str, Any] = schema
-    for part in location:
-        node = _resolve(node, schema)
-        child = node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part)
-        if child is None:  # a discriminated union puts its tag into the location
-            child = next((v for v in _variants(node, schema) if _tagged(v, part)), node)
-        node = child
-    return sorted(_resolve(node, schema).get("properties", {}))
-
-
-def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    while "$ref" in node:
-        node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
-    return node
-
-
-def _variants(node: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
-    return [_resolve(variant, schema) for variant in node.get("oneOf", node.get("anyOf", []))]
-
-
-def _tagged(variant: dict[str, Any], tag: int | str) -> bool:
-    return any(field.get("const") == tag for field in variant.get("properties", {}).values())
