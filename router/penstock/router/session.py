@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from penstock.router.config import SECRET_SETTING, Spark
@@ -135,6 +136,7 @@ class Session:
                 f" ({java.home}): {str(error).splitlines()[0]}",
                 fix=f"read {output_path}; check the keys below `spark`",
             ) from None
+        _raise_only()
         start_no_programs(spark)
         register(spark)
         return cls(spark, gateway)
@@ -184,6 +186,12 @@ class Session:
             process.kill()
             process.wait()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else reused though dead
+
+
+def _raise_only() -> None:
+    """PySpark writes what it raises for a query to standard error, too, with Java's stack."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _secrets(config: Spark) -> dict[str, str]:
