@@ -118,7 +118,9 @@ _SINK = click.option("--sink", help="Only this sink's.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def dlq_ls(path: Path, *, sink: str | None, done: bool, as_json: bool) -> None:
     """List a job's files of dead letters, with their reasons."""
-    for file in find_letters(load_job(path).dead_letters, sink=sink, done=done):
+    job = load_job(path)
+    _require_letters_of(job, sink)
+    for file in find_letters(job.dead_letters, sink=sink, done=done):
         it = file.summary()
         if as_json:
             click.echo(json.dumps(it))
@@ -159,6 +161,7 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
     job = load_job(path)
     if target is not None:
         _require_sink(job, target)
+    _require_letters_of(job, sink)
     if not find_letters(job.dead_letters, sink=sink, names=names):
         click.echo("there are no dead letters")
         return
@@ -187,6 +190,7 @@ def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
     job = load_job(path)
     if job.dead_letter_stream is None:
         raise ConfigError("the job has no dead_letter_stream", fix="set it, with its subject")
+    _require_letters_of(job, sink)
     files = find_letters(job.dead_letters, sink=sink, names=names, done=bool(names))
     missed = 0
     odd: list[ServiceError] = []
@@ -268,6 +272,12 @@ def _done(posted: bytes, address: str) -> str:
         raise UnavailableError(
             f"what answers at {address} is no router", fix="correct the job's key `admin`"
         ) from None
+
+
+def _require_letters_of(job: JobConfig, sink: str | None) -> None:
+    """A sink that the job has had is one, too: what it refused is there."""
+    if sink is not None and not (job.dead_letters / sink).is_dir():
+        _require_sink(job, sink)
 
 
 def _require_sink(job: JobConfig, name: str) -> None:
