@@ -35,16 +35,6 @@ class PartsGroup(PenstockGroup):
         return super().get_command(ctx, cmd_name)
 
     @override
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:  # click proposes none that is imported lazily
-            names = self.list_commands(ctx)
-            raise click.NoSuchCommand(error.command_name, possibilities=names, ctx=ctx) from None
-
-    @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
         with formatter.section("Run the pipeline"):

@@ -83,7 +83,7 @@ def _judged(mistake: ErrorDetails, model: type[BaseModel], key: str) -> tuple[st
     if kind == "extra_forbidden":
         return _unknown(str(location[-1]), _known_keys(model, location[:-1]))
     text = _WORDS.get(kind) or _said(mistake["msg"])
-    if location[-1:] == ("[key]",):
+    if location[-1:] == ("[key]",) and text.startswith("must"):
         text = f"the key {text}"
     fix = "add the key" if kind == "missing" else "correct the value" if key else _AT_ALL
     return text, fix

@@ -62,7 +62,6 @@ def test_letters_are_listed_and_shown(tmp_path: Path) -> None:
         ("lake", 3, '{"kind":"log","number":7}'),
         ("lake", 3, '{"kind":"log","number":8}'),
     }
-    assert command(tmp_path, "ls", "--sink", "other") == ""
 
 
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
