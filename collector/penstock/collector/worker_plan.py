@@ -58,7 +58,7 @@ def left_behind(data_dir: Path, count: int) -> list[int]:
     """Workers of earlier runs that this one does not have."""
     try:
         names = [path.name for path in (data_dir / WORKERS).iterdir() if path.is_dir()]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(int(name) for name in names if name.isdecimal() and int(name) >= max(count, 1))
 

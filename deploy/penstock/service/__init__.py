@@ -11,11 +11,11 @@ from penstock.service.config import (
     HostPorts,
     check_only,
     load_config,
-    naming_known_keys,
     show_config,
 )
 from penstock.service.errors import ConfigError, ExitCode, ServiceError, UnavailableError
 from penstock.service.logs import configure_logs
+from penstock.service.mistakes import naming_known_keys
 from penstock.service.notify import notify, notify_reloading
 from penstock.service.paths import FilePath, NoNul, SocketPath, absolute
 from penstock.service.release import release

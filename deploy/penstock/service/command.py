@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 import structlog
+from click.exceptions import NoSuchCommand
 from typing_extensions import override
 
 from penstock.service.errors import ExitCode
@@ -32,6 +33,16 @@ class PenstockGroup(click.Group):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+    @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:  # click proposes none that is imported lazily
+            names = self.list_commands(ctx)
+            raise NoSuchCommand(error.command_name, possibilities=names, ctx=ctx) from None
 
     @override
     def main(  # type: ignore[override] # click overloads the return type by standalone_mode

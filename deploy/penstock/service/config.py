@@ -14,17 +14,13 @@ from typing import Annotated, Any, Final, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import override
 
 from penstock.service.errors import ConfigError
+from penstock.service.mistakes import describe
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_FIXES = {
-    "extra_forbidden": "remove the key, or correct its spelling; known keys here: {known}",
-    "missing": "add the key",
-}
 _LEVELS_MAX: Final = 100
 """Of a file; far above what any key needs, and below where Python's own bound may be."""
 _HOST_PORT = re.compile(r"^(?P<host>[^:\s]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})$")
@@ -107,28 +103,10 @@ def check_document(model: type[Model], document: dict[str, Any], path: Path) -> 
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise _explain(error, model, path) from None
-
-
-def naming_known_keys(error: ValidationError, model: type[BaseModel]) -> ValidationError:
-    """A model's mistakes with the keys that it knows.
-
-    For a model that is chosen by what a file says, so that the schema of what it is a part of does
-    not show it.
-    """
-    details = [
-        InitErrorDetails(
-            type=PydanticCustomError(
-                mistake["type"],
-                mistake["msg"],
-                {"known": _known_keys(model, mistake["loc"][:-1])},
-            ),
-            loc=mistake["loc"],
-            input=mistake["input"],
-        )
-        for mistake in error.errors(include_url=False, include_context=False)
-    ]
-    return ValidationError.from_exception_data(error.title, details)
+        lines, fixes = describe(error, model, document)
+        raise ConfigError(
+            "\n".join(f"{path}: {line}" for line in lines), fix="; ".join(fixes)
+        ) from None
 
 
 def show_config(config: BaseModel) -> str:
@@ -250,7 +228,8 @@ def _parse(text: str, path: Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{where}: not valid YAML: {problem}", fix="correct the YAML") from None
+        fix = "indent with spaces, never tabs" if r"'\t'" in problem else "correct the YAML"
+        raise ConfigError(f"{where}: not valid YAML: {problem}", fix=fix) from None
 
 
 def _override(document: dict[str, Any], keys: list[str], value: Any) -> None:
@@ -261,47 +240,3 @@ def _override(document: dict[str, Any], keys: list[str], value: Any) -> None:
             child = document[key] = {}
         document = child
     document[last] = value
-
-
-def _explain(error: ValidationError, model: type[BaseModel], path: Path) -> ConfigError:
-    mistakes = error.errors(include_input=False, include_url=False)
-    lines: list[str] = []
-    fixes: list[str] = []
-    for mistake in mistakes:
-        key = ".".join(str(part) for part in mistake["loc"]) or "(top level)"
-        lines.append(f"{path}: {key}: {mistake['msg'].removeprefix('Value error, ')}")
-        fix = _FIXES.get(mistake["type"], "correct the value")
-        keys = mistake.get("ctx", {}).get("known") or _known_keys(model, mistake["loc"][:-1])
-        known = ", ".join(keys) or "none"
-        fixes.append(f"{key}: {fix.format(known=known)}")
-    return ConfigError("\n".join(lines), fix="; ".join(dict.fromkeys(fixes)))
-
-
-def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The keys that may stand at `location`, found by walking the JSON schema."""
-    schema = model.model_json_schema()
-    node: dict[str, Any] = schema
-    for part in location:
-        node = _resolve(node, schema)
-        child = node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part)
-        if child is None:  # a discriminated union puts its tag into the location
-            child = next((v for v in _variants(node, schema) if _tagged(v, part)), node)
-        node = child
-    node = _resolve(node, schema)
-    return sorted(
-        {key for it in (node, *_variants(node, schema)) for key in it.get("properties", ())}
-    )
-
-
-def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    while "$ref" in node:
-        node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
-    return node
-
-
-def _variants(node: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
-    return [_resolve(variant, schema) for variant in node.get("oneOf", node.get("anyOf", []))]
-
-
-def _tagged(variant: dict[str, Any], tag: int | str) -> bool:
-    return any(field.get("const") == tag for field in variant.get("properties", {}).values())

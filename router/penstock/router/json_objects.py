@@ -14,7 +14,7 @@ NESTED_MAX: Final = 500
 """Objects and lists inside each other that are changed; the parser reads somewhat fewer than 1000,
 as the stack allows, and what it has read it may be unable to write."""
 
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"?', re.DOTALL)
 """One without an end as well: then no text takes time beyond its length."""
 
 _BRACKETS: Final = b"[]{}"

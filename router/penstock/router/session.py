@@ -143,6 +143,7 @@ class Session:
                 f" ({java.home}): {str(error).splitlines()[0]}",
                 fix=f"read {output_path}; check the keys below `spark`",
             ) from None
+        _raise_only()
         start_no_programs(spark)
         register(spark)
         return cls(spark, gateway)
@@ -192,6 +193,12 @@ class Session:
             process.kill()
             process.wait()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else reused though dead
+
+
+def _raise_only() -> None:
+    """PySpark writes what it raises for a query to standard error, too, with Java's stack."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _secrets(config: Spark) -> dict[str, str]:

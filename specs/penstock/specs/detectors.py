@@ -54,7 +54,7 @@ _WEB_TOKEN: Final = (
     rf"(?P<web_token>{_BEGIN}"
     rf"(?:\.{_WORDY}{{8,}}+\.{_WORDY}*+"
     rf"|\.\.{_WORDY}{{8,}}+\.{_WORDY}++\.{_WORDY}*+)"
-    rf"(?:\.{{1,2}}+{_WORDY}{{8,}}+)*+)"
+    rf"(?:\.{{1,2}}+{_WORDY}{{8,}}+)*)"
 )
 """A JSON web token, also an encrypted one, whose second part may be empty, with what follows it:
 an encrypted one has five parts, and where two are joined, by a hyphen say, the first one's last

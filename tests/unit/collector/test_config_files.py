@@ -108,4 +108,4 @@ def test_an_expressions_mistake_is_told_with_file_key_and_position(tmp_path: Pat
     transforms = "transforms: {f: {type: filter, inputs: [app], where: 'body > 3'}}\n"
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, BASE + transforms)
-    assert "0.yaml: transforms.f.filter.where: at character 6:" in str(caught.value)
+    assert "0.yaml: transforms.f.where: at character 6:" in str(caught.value)

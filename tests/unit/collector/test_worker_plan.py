@@ -79,3 +79,9 @@ def test_what_fewer_workers_leave_behind_is_found(tmp_path: Path) -> None:
     assert left_behind(tmp_path, 2) == [2, 10]
     assert left_behind(tmp_path, 1) == [1, 2, 10]
     assert not Share(10, 2).receives
+
+
+def test_a_data_directory_that_is_a_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    """What is wrong with it is said by who opens it."""
+    (tmp_path / "file").touch()
+    assert left_behind(tmp_path / "file", 1) == []

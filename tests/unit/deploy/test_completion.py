@@ -1,4 +1,4 @@
-"""What shells are told to complete."""
+"""What shells are told to complete, and users who mistype a command."""
 
 import os
 import subprocess
@@ -32,3 +32,9 @@ def test_what_a_shell_asks_is_answered() -> None:
         env=os.environ | asked, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.stdout.split() == ["plain,readonly", "plain,resume"]
+
+
+def test_a_part_that_is_mistyped_is_proposed() -> None:
+    done = CliRunner().invoke(cli, ["colector"])
+    assert done.exit_code == 64
+    assert "'collector'" in done.stderr

@@ -56,6 +56,16 @@ def test_what_a_letter_does_not_say_is_shown_as_unknown(tmp_path: Path) -> None:
     assert json.loads(dlq(tmp_path, "show", "lake/x").output) == PLACE
 
 
+def test_a_sink_that_there_is_not_is_no_sink_without_letters(tmp_path: Path) -> None:
+    lay(tmp_path, PLACE).path.parent.rename(tmp_path / "dead" / "former")
+    assert [dlq(tmp_path, "ls", "--sink", sink).exit_code for sink in ("lake", "former")] == [0, 0]
+    for command in ("ls", "replay"):
+        told = dlq(tmp_path, command, "--sink", "lkae")
+        assert told.exit_code == 78
+        assert "the job has no sink 'lkae'" in told.stderr
+        assert "lake" in told.stderr
+
+
 def test_a_letter_does_not_command_the_terminal(tmp_path: Path) -> None:
     odd = "\x1b[2J\n\x9b1m\u202e\ud800"
     lay(tmp_path, PLACE | {"reason": odd, "time": {"a": [1]}, "code": odd, "value": odd})

@@ -118,6 +118,19 @@ def test_streams_partitions_and_days_have_files_of_their_own(tmp_path: Path) -> 
     assert sum("/traces.0-0-" in name for name in names) == 1
 
 
+def test_each_file_has_the_rows_of_its_place_however_many_there_are(tmp_path: Path) -> None:
+    services = [f"service-{number % 150:03d}" for number in range(600)]
+    open_lake(tmp_path).write(
+        table([row(number, service=service) for number, service in enumerate(services)])
+    )
+    names = files(tmp_path)
+    assert len(names) == 150
+    for name in names:
+        service = name.partition("service=")[2].partition("/")[0]
+        offsets = pq.read_table(tmp_path / "lake" / name, partitioning=None)["offset"].to_pylist()
+        assert [services[offset] for offset in offsets] == [service] * 4
+
+
 @pytest.mark.parametrize(
     "service",
     [

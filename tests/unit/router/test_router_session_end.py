@@ -1,4 +1,4 @@
-"""What a job says when Spark's JVM ends under it."""
+"""What a job says when Spark's JVM ends under it, or finds a mistake."""
 
 import subprocess
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.logger import PySparkLogger
 
 from penstock.router import session
 from penstock.router.session import Session, SparkEndedError
@@ -55,3 +56,13 @@ def test_nothing_is_asked_of_a_jvm_that_has_ended(process: "subprocess.Popen[byt
     process.wait()
     with pytest.raises(SparkEndedError), session_of(process).alive():
         pytest.fail("asked")
+
+
+@pytest.mark.parametrize("kind", ["SQLQueryContextLogger", "DataFrameQueryContextLogger"])
+def test_what_is_raised_for_a_query_is_not_written_as_well(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some seventy lines of Java's stack would stand before the message."""
+    session._raise_only()
+    PySparkLogger.getLogger(kind).exception("no such column", errorClass="UNRESOLVED_COLUMN")
+    assert capsys.readouterr().err == ""

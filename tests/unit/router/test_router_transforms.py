@@ -290,7 +290,7 @@ def test_a_mapping_makes_documents_and_leaves_the_columns(tmp_path: Path) -> Non
             [{"mask": {"fields": ["body"], "pattern": "a", "replacement": "\\4"}}],
             "0.mask: replacem",
         ),
-        ([{"rename": {"body": "attributes.x"}}], "rename.body.[key]: body cannot be renamed"),
+        ([{"rename": {"body": "attributes.x"}}], "rename.body: body cannot be renamed"),
         ([{"sample": {"rate": 1.5}}], "sample.rate"),
         ([{"map": "ecs"}, {"drop": ["body"]}], "transforms: map must be the last"),
         ([{"map": "xml"}], "transforms.0.map"),

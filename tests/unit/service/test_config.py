@@ -1,10 +1,10 @@
 """Configuration files: every mistake is named with file, key path, reason and fix."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from penstock.service import (
     ConfigError,
@@ -44,6 +44,14 @@ class _Config(_Section):
     nats: _Nats = _Nats()
     limit: int = 5
     sources: list[Annotated[_File | _Unix, Field(discriminator="type")]] = []
+    full: Literal["block", "drop"] | dict[Literal["logs"], Literal["block", "drop"]] = "block"
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        if self.name == "twice":
+            msg = "name: two have it"
+            raise ValueError(msg)
+        return self
 
 
 def _load(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> _Config:
@@ -84,7 +92,7 @@ def test_an_unknown_key_names_the_known_ones(tmp_path: Path) -> None:
 
 def test_an_unknown_key_in_a_list_names_the_known_ones_of_its_type(tmp_path: Path) -> None:
     mistake = _mistake(tmp_path, "name: a\nsources: [{type: file, include: [], includ: 1}]\n")
-    assert "sources.0.file.includ" in mistake.reason
+    assert "sources.0.includ: there is no such key; did you mean include?" in mistake.reason
     assert "known keys here: include, type" in mistake.fix
 
 
@@ -94,6 +102,35 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         "name", "admin", "limit",
     ]  # fmt: skip
     assert "name: add the key" in mistake.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("full: drop_all", "full: must be 'block' or 'drop', or must be a mapping"),
+        ("full: {spans: drop}", "full.spans: the key must be 'logs'"),
+        ("full: {logs: all}", "full.logs: must be 'block' or 'drop'"),
+        ("sources: [{type: fil}]", "sources.0: there is no type 'fil', only file, unix"),
+        ("sources: [{path: x}]", "sources.0: `type` is missing"),
+        ("sources: [{type: unix}]", "sources.0.path: is missing"),
+        ("sources: [{type: file, include: x}]", "sources.0.include: must be a list"),
+        ("sources: {type: file}", "sources: must be a list"),
+        ("nats: true", "nats: must be a mapping"),
+        ("limit: 1GiB", "limit: must be an integer"),
+        ("name: twice", "name: two have it"),
+    ],
+)
+def test_a_mistake_is_said_in_the_words_of_the_file(tmp_path: Path, text: str, said: str) -> None:
+    text = text if text.startswith("name") else f"name: a\n{text}"
+    mistake = _mistake(tmp_path, text)
+    assert f"app.yaml: {said}" in mistake.reason
+    assert "literal[" not in f"{mistake.reason}{mistake.fix}"
+
+
+def test_a_tab_is_named_with_what_stands_in_its_place(tmp_path: Path) -> None:
+    mistake = _mistake(tmp_path, "name: a\nnats:\n\turl: x\n")
+    assert "app.yaml:3:1: not valid YAML" in mistake.reason
+    assert mistake.fix == "indent with spaces, never tabs"
 
 
 @pytest.mark.parametrize(

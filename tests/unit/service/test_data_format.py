@@ -83,3 +83,9 @@ def test_a_stamp_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).mkdir()
     with pytest.raises(DataFormatError, match="Is a directory"):
         DataFormat("logd").check(tmp_path)
+
+
+def test_a_file_in_place_of_the_directory_has_no_stamp(tmp_path: Path) -> None:
+    """No backup mends it; who makes the directory says that it cannot be made."""
+    (tmp_path / "file").touch()
+    assert DataFormat("logd").check(tmp_path / "file") is None
