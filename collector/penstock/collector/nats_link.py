@@ -1,10 +1,10 @@
 """The connection to NATS: looked for until there is one, and made anew when it is gone for good.
 
-nats-py connects again by itself when a connection that it had breaks. It does not in two cases: it
-hangs on a server's certificate that it does not trust at first, and it gives up for good when a
-server ends a connection with an error, as one whose limit of a message's size was lowered does. So
-each attempt here has a client of its own and ends with the first error, and a client that is closed
-has a successor.
+nats-py connects again by itself when a connection that it had breaks. It does not in three cases:
+it hangs on a server's certificate that it does not trust at first, and it gives up for good when a
+server ends a connection with an error, as one whose limit of a message's size was lowered does, or
+when who answers writes what it cannot read, as half a first line. So each attempt here has a client
+of its own and ends with the first error, and a client that does not go on has a successor.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class NatsLink:
     @property
     def _is_gone(self) -> bool:
         """Whether nats-py does not look for a server."""
-        return self.client is None or bool(self.client.is_closed)
+        return self.client is None or bool(self.client.is_closed) or _has_given_up(self.client)
 
     @property
     def trouble(self) -> str:
@@ -120,7 +120,18 @@ class NatsLink:
                 await asyncio.sleep(_LOOK_S)
             wait_ns = restarts.failed(ran_ns=self._clock.monotonic_ns() - began_ns)
             await asyncio.sleep(wait_ns / 1e9)
+            if self.client is not None:
+                await self._leave(self.client)
             await self._attempt()
+
+    async def _leave(self, client: Any) -> None:
+        """Close a client that does not go on; what ended it is in nobody's log yet."""
+        task = _connecting_again(client)
+        if task is not None and task.done() and not task.cancelled():
+            error = task.exception()
+            if isinstance(error, Exception):
+                await self._on_error(error)
+        await _close(client)
 
     async def _attempt(self) -> Exception | None:
         """Try once; returns what was in the way."""
@@ -266,6 +277,18 @@ def _expect_connected(client: Any) -> None:
     """Refuse a connection that ended before the server had answered, which nats-py says is made."""
     if not client.is_connected:
         raise ConnectionError("the server closed the connection")
+
+
+def _has_given_up(client: Any) -> bool:
+    """Whether nats-py's task that connects again has ended otherwise than with a connection."""
+    task = _connecting_again(client)
+    return task is not None and task.done() and not client.is_connected
+
+
+def _connecting_again(client: Any) -> asyncio.Task[None] | None:
+    """nats-py's task that does, or has done it last; there is no other way to ask."""
+    task: asyncio.Task[None] | None = getattr(client, "_reconnection_task", None)
+    return task
 
 
 async def _close(client: Any) -> None:

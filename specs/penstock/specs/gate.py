@@ -31,6 +31,8 @@ _RESOURCE: Final = b'"resource"'
 _HIDING: Final = (b'"observed_time_unix_nano"', b"\\u")
 _ATTACHED: Final = (_RESOURCE, *_HIDING)
 """Without these a line has nothing that is attached to others, not even under an escaped name."""
+_BLANKS: Final = b" \t\r\n"
+"""JSON's; to `bytes.strip` others are blanks, too."""
 _SPACED_COLON: Final = re.compile(rb'"[ \t\r\n]+:')
 
 
@@ -89,7 +91,7 @@ def attach(line: bytes, resource_json: bytes, observed_ns: int | None = None) ->
         resource_json: The header's resource, as JSON.
         observed_ns: Nanoseconds since 1970; None leaves the time out.
     """
-    body = line.strip()
+    body = line.strip(_BLANKS)
     if not body.startswith(b"{") or not body.endswith(b"}"):
         return line
     added = []
@@ -100,7 +102,7 @@ def attach(line: bytes, resource_json: bytes, observed_ns: int | None = None) ->
         added.append(b'"observed_time_unix_nano":%d' % observed_ns)
     if not added:
         return line
-    head = body[:-1].rstrip()
+    head = body[:-1].rstrip(_BLANKS)
     comma = b"" if head == b"{" else b","
     return head + comma + b",".join(added) + b"}"
 

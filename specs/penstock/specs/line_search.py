@@ -17,9 +17,12 @@ from penstock.specs.detectors import BEARER, PARTS
 
 _CODE: Final = r"\u"
 """What a character begins with that stands in JSON as its code: behind it anything could be."""
-_NUMBER: Final = r'(?:%[0-9A-Fa-f][0-9]|[^0-9.:]|[^"]:|[^o]":)[2-6](?:[ -]?[0-9]){12,18}[^0-9]'
+_NUMBER: Final = (
+    r'(?:%(?:25)?[0-9A-Fa-f][0-9]|[^0-9.:]|[^"]:|[^o]":)[2-6](?:[ -]?[0-9]){12,18}[^0-9]'
+)
 """A card's, other than as value of a key that ends in an o, as the records' own times: it is no
-text. Within a text such a quote stands behind a backslash. In a URL a code may end in a digit."""
+text. Within a text such a quote stands behind a backslash. In a URL a code, also one that is coded
+again, may end in a digit."""
 
 
 class LineSearch:

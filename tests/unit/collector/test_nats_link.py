@@ -157,3 +157,33 @@ async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_is_all
         await link.open("c", 0.01, needed=False)
         assert "no answer in time" in link.trouble
         await wait_until_async(lambda: link.is_connected)
+
+
+INFO = b'INFO {"server_id":"a","version":"2.10.0","max_payload":1048576,"proto":1}\r\n'
+
+
+@pytest.mark.parametrize(
+    "unreadable", [b"INFO\r\n", b"INFO []\r\n", INFO + b"-ERR\r\n", b"a" * 200_000]
+)
+async def test_an_answer_that_nats_py_cannot_read_is_not_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, unreadable: bytes
+) -> None:
+    answers = [INFO + b"PONG\r\n", unreadable, INFO + b"PONG\r\n"]
+    open_ones: list[asyncio.StreamWriter] = []
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_ones.append(writer)
+        writer.write(answers[len(open_ones) - 1])
+
+    for wait in ("_FIRST_WAIT_NS", "_LONGEST_WAIT_NS", "_LOOK_S", "_RECONNECT_WAIT_S"):
+        monkeypatch.setattr(nats_link, wait, 0)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        config = NatsSection.model_validate({"url": f"nats://127.0.0.1:{port}"})
+        link = NatsLink(config, SystemClock(), lambda: None)
+        await link.open("c", 60, needed=True)
+        open_ones[0].close()
+        await wait_until_async(lambda: len(open_ones) == len(answers) and link.is_connected)
+        await link.close()
+        for writer in open_ones:
+            writer.close()

@@ -204,7 +204,7 @@ BARE = line_of({key: value for key, value in records.log().items() if key != "re
         st.sampled_from(
             [
                 BARE, GOOD, BARE + b" ", b" " + BARE, BARE[:-1] + b" }", b"{ }", b"{}", b"", b"[1]",
-                b"hello", b"{", BARE.replace(b"order", b'\\"resource\\"'),
+                BARE[:-1] + b"\x0b}", b"hello", b"{", BARE.replace(b"order", b'\\"resource\\"'),
                 GOOD.replace(b'"resource"', b'"\\u0072esource"'),
                 BARE[:-1] + b',"observed_time_unix_nano":5}', GOOD,
                 BARE[:-1] + b',"attributes":{"resource":"x"}}',
@@ -222,6 +222,14 @@ def test_attached_together_lines_say_what_each_says(lines: list[bytes]) -> None:
         expected = attach(line, resource, 17)
         assert check_line(whole) == check_line(expected)
         assert whole.replace(b" ", b"") == expected.replace(b" ", b"")
+
+
+@pytest.mark.parametrize("line", [BARE[:-1] + b"\x0b}", BARE + b"\x0c", b"\x0b" + BARE])
+def test_attach_makes_no_json_of_what_is_none(line: bytes) -> None:
+    resource = b'{"service.name":"cart"}'
+    assert reason(line) == reason(attach(line, resource, 17)) == "not_json"
+    ((whole,), _) = attach_and_check([line], resource, 17)
+    assert reason(whole) == "not_json"
 
 
 def test_attach_to_an_empty_object() -> None:

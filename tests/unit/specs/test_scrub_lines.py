@@ -27,7 +27,7 @@ PIECES = st.sampled_from(
         "-----BEGIN RSA PRIVATE KEY-----", "eyJ", "abcdefgh12", ".", "AKIA", "ASIA", "ghp_",
         "x" * 36, "ABCDEFGH01234567", "xoxb-", "sk_live_", "BeArEr ", "://", "user:pw", "@",
         "host.example", "4111", "1111", " ", "-", "5500000000000004", "é", "..", "_",
-        "eyJabcdefgh12", "%20", "%3D", "%A0", "BearER%20",
+        "eyJabcdefgh12", "%20", "%3D", "%A0", "%25A0", "BearER%20",
         "45 ", "4111111111111111 123", "5 5500-0000-0000-0004",
     ]
 )  # fmt: skip
@@ -126,6 +126,8 @@ def test_usual_lines_are_not_taken_apart() -> None:
         b"45 4111111111111111 12",
         b"x:4111111111111111",
         b'o\\":4111111111111111',
+        b"caf%25C3%25A94111111111111111",
+        b"%25204000000000000000006",
         b"a\\u0040b.de",
     ):
         found = line.replace(b"order placed", text)
