@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from penstock.router.core.offsets import digest_of
 from penstock.router.durable import write_whole
+from penstock.router.runs import runs
 from penstock.router.sinks.sink import SinkContext
 from penstock.router.views import MARKS
 
@@ -97,11 +98,9 @@ def lay_each_aside(rows: pa.Table, reasons: Sequence[Reason], context: SinkConte
     rows, reasons = rows.take(order), [reasons[number] for number in order.to_pylist()]
     originals = context.originals.of(rows)
     sizes = pc.fill_null(pc.binary_length(originals.column("value")), 0).to_pylist()
-    places = rows.select(_PLACE[:2]).group_by(_PLACE[:2], use_threads=False)
     paths: list[Path] = []
-    begin = 0
-    for place in places.aggregate([([], "count_all")]).to_pylist():
-        end = begin + place["count_all"]
+    for first, end in runs(rows, _PLACE[:2]):
+        begin = first
         while begin < end:
             if paths:
                 context.wait(0)

@@ -18,7 +18,7 @@ The columns are those of the view `records`, and beside them `incarnation` (of t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.core.verdict import Taken, Verdict
+from penstock.router.runs import runs
 from penstock.router.sinks.request_settings import RequestBatch, RequestSettings
 from penstock.router.sinks.requests import Faulty, Item, Request, RequestSink, cut
 from penstock.router.sinks.settings import Seconds
@@ -185,13 +186,10 @@ def _there(table: LakeTable, place: Place, offsets: Sequence[int]) -> pa.Array:
 def _by_place(rows: pa.Table) -> Sequence[tuple[Place, pa.Table]]:
     """Rows in the order of the log, by partition."""
     names = ["sink", "stream", "incarnation", "partition"]
-    groups = rows.group_by(names, use_threads=False).aggregate([([], "count_all")]).to_pylist()
-    found: list[tuple[Place, pa.Table]] = []
-    begin = 0
-    for group in groups:  # in the order of their first row, and rows come by partition
-        count: int = group.pop("count_all")
-        place: Any = Place(**group)
-        found.append((place, rows.slice(begin, count)))
-        begin += count
-    assert begin == rows.num_rows, (begin, rows.num_rows)
-    return found
+    found = runs(rows, names)
+    begins = pa.array([begin for begin, _ in found], pa.int64())
+    places = rows.select(names).take(begins).to_pylist()
+    return [
+        (Place(**place), rows.slice(begin, end - begin))
+        for (begin, end), place in zip(found, places, strict=True)
+    ]

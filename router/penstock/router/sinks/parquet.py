@@ -36,6 +36,7 @@ from typing_extensions import override
 
 from penstock.router.core.offsets import digest_of
 from penstock.router.durable import make_directories, sync_directories, write_whole
+from penstock.router.runs import runs
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.settings import SinkConfig
 from penstock.router.sinks.sink import Sink, SinkContext
@@ -219,18 +220,14 @@ def split_by_place(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     rows = rows.append_column("date", rows.column("time").cast(pa.date32()))
     order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in _ORDER])
     rows = _taken(rows, order)
-    keys = rows.select([*_PARTITIONED_BY, *_LOG_POSITION])
-    groups = keys.group_by(keys.column_names, use_threads=False).aggregate([([], "count_all")])
-    dates = pc.strftime(groups.column("date"), "%Y-%m-%d")
-    groups = groups.set_column(groups.column_names.index("date"), "date", dates)
-    begin = 0
     kept = rows.drop_columns(list(_PARTITIONED_BY))
-    for group in groups.to_pylist():  # groups come in the order of their first row
-        count = group["count_all"]
-        directory = "/".join(f"{name}={_path_value(group[name])}" for name in _PARTITIONED_BY)
-        yield directory, kept.slice(begin, count)
-        begin += count
-    assert begin == rows.num_rows, (begin, rows.num_rows)
+    found = runs(rows, (*_PARTITIONED_BY, *_LOG_POSITION))
+    places = rows.select(_PARTITIONED_BY).take(pa.array([begin for begin, _ in found], pa.int64()))
+    dates = pc.strftime(places.column("date"), "%Y-%m-%d")
+    places = places.set_column(places.column_names.index("date"), "date", dates)
+    for (begin, end), place in zip(found, places.to_pylist(), strict=True):
+        directory = "/".join(f"{name}={_path_value(place[name])}" for name in _PARTITIONED_BY)
+        yield directory, kept.slice(begin, end - begin)
 
 
 def _taken(rows: pa.Table, order: pa.Array) -> pa.Table:
