@@ -99,8 +99,8 @@ def lay_each_aside(rows: pa.Table, reasons: Sequence[Reason], context: SinkConte
     originals = context.originals.of(rows)
     sizes = pc.fill_null(pc.binary_length(originals.column("value")), 0).to_pylist()
     paths: list[Path] = []
-    for _, first, rows_of_place in runs(rows, _PLACE[:2]):
-        begin, end = first, first + rows_of_place
+    for first, end in runs(rows, _PLACE[:2]):
+        begin = first
         while begin < end:
             if paths:
                 context.wait(0)

@@ -1,24 +1,28 @@
-"""Where in a table rows with the same values begin, and how many there are."""
+"""Rows that follow one another and are alike, such as those of one partition in sorted rows."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import reduce
+from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-_ROW = "_row"
 
+def runs(rows: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
+    """Where rows with the same values in some columns begin and end.
 
-def runs(rows: pa.Table, names: Sequence[str]) -> list[tuple[dict[str, Any], int, int]]:
-    """Values of the columns, their first row and how many rows have them, in the rows' order.
-
-    Arrow promises no order of groups: where the hashes of two collide, one comes later.
-
-    Args:
-        rows: Those with the same values stand together.
-        names: Of the columns.
+    Arrow's `group_by` tells how many there are of each, but not in the order of their first row:
+    it does so for a handful of groups, and for more of them only mostly.
     """
-    numbers = pa.array(range(rows.num_rows), pa.int64())
-    keys = rows.select(list(names)).append_column(_ROW, numbers)
-    groups = keys.group_by(list(names), use_threads=False)
-    found = groups.aggregate([(_ROW, "min"), (_ROW, "count")]).sort_by(f"{_ROW}_min").to_pylist()
-    return [(group, group.pop(f"{_ROW}_min"), group.pop(f"{_ROW}_count")) for group in found]
+    if not rows.num_rows:
+        return []
+    changes = reduce(pc.or_, (_changes(rows.column(name)) for name in names))
+    begins = pc.add(pc.indices_nonzero(changes), 1).to_pylist()
+    return list(pairwise([0, *begins, rows.num_rows]))
+
+
+def _changes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Of each value but the first whether it is another one than that before; null is a value."""
+    after, before = column.slice(1), column.slice(0, len(column) - 1)
+    one_is_null = pc.xor(pc.is_null(after), pc.is_null(before))
+    return pc.coalesce(pc.not_equal(after, before), one_is_null)

@@ -1,23 +1,77 @@
-"""Rows with the same values, found where they stand."""
+"""Rows of one place stay together, however many places a batch has."""
+
+import json
+from pathlib import Path
 
 import pyarrow as pa
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from penstock.router.dead_letter import Reason, lay_each_aside
 from penstock.router.runs import runs
+from penstock.router.sinks.lake import _by_place
+from penstock.router.sinks.parquet import split_by_place
+from tests.support.sink_batches import batch, context, log_record
+from tests.unit.router.sink_rows import row, table
+
+PLACES = [(stream, number) for stream in ("audit", "logs") for number in range(150)]
+KEYS = st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([0, 1, None]))
 
 
-@pytest.mark.parametrize("places", [1, 2, 12, 300, 5000])
-def test_runs_are_in_the_order_of_the_rows(places: int) -> None:
-    """Of a dozen places hashes collide now and then, of hundreds for sure."""
-    wanted = [(f"service-{places}-{number}", number % 3 + 1) for number in range(places)]
-    names = [name for name, count in wanted for _ in range(count)]
-    rows = pa.table({"service": names, "other": range(len(names))})
-    found = runs(rows, ["service"])
-    assert [(values["service"], count) for values, _, count in found] == wanted
-    assert all(names[begin] == values["service"] for values, begin, _ in found)
+@given(st.lists(KEYS, max_size=30), st.integers(0, 30))
+def test_a_run_goes_on_as_long_as_nothing_changes(keys: list[tuple[str, int]], cut: int) -> None:
+    names, types = ["x", "y"], [pa.string(), pa.int32()]
+    columns = [pa.array([key[at] for key in keys], kind) for at, kind in enumerate(types)]
+    rows = pa.Table.from_arrays(columns, names)
+    rows = pa.concat_tables([rows.slice(0, cut), rows.slice(cut)])  # several chunks
+    found = runs(rows, names)
+    assert [at for run in found for at in range(*run)] == [*range(len(keys))]
+    for begin, end in found:
+        assert len({*keys[begin:end]}) == 1
+        assert end == len(keys) or keys[end] != keys[begin]
 
 
-def test_null_is_a_value_and_no_rows_have_none() -> None:
-    rows = pa.table({"service": pa.array([None, None, "shop"], pa.string())})
-    assert runs(rows, ["service"]) == [({"service": None}, 0, 2), ({"service": "shop"}, 2, 1)]
-    assert runs(rows.slice(0, 0), ["service"]) == []
+def rows_of_many_places() -> pa.Table:
+    """Of each place as many rows as its number says, and one."""
+    return table(
+        [
+            row(offset, stream=stream, partition=partition, service=f"s{partition}")
+            for stream, partition in PLACES
+            for offset in range(partition % 5 + 1)
+        ]
+    )
+
+
+def test_each_row_is_in_the_directory_of_its_service() -> None:
+    seen = []
+    for directory, part in split_by_place(rows_of_many_places()):
+        ((stream,), (partition,)) = (
+            {*part.column(name).to_pylist()} for name in ("stream", "partition")
+        )
+        assert f"/service=s{partition}/" in directory
+        assert part.column("offset").to_pylist() == [*range(partition % 5 + 1)]
+        seen.append((stream, partition))
+    assert sorted(seen) == PLACES
+
+
+def test_a_lake_has_each_row_for_one_of_its_place() -> None:
+    rows = rows_of_many_places()
+    for name in ("sink", "incarnation"):
+        rows = rows.append_column(name, pa.repeat("i", rows.num_rows))
+    found = _by_place(rows)
+    assert [(place.stream, place.partition) for place, _ in found] == PLACES
+    for place, part in found:
+        assert {*part.column("stream").to_pylist()} == {place.stream}
+        assert {*part.column("partition").to_pylist()} == {place.partition}
+
+
+def test_dead_letters_of_one_file_are_of_one_partition(tmp_path: Path) -> None:
+    rows = pa.concat_tables(
+        batch([log_record(0)] * (partition % 5 + 1), stream=stream, partition=partition)
+        for stream, partition in PLACES
+    )
+    paths = lay_each_aside(rows, [Reason("x", "no")] * rows.num_rows, context(tmp_path))
+    letters = [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
+    assert [{(it["stream"], it["partition"]) for it in file} for file in letters] == [
+        {place} for place in PLACES
+    ]

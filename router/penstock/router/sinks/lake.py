@@ -186,4 +186,10 @@ def _there(table: LakeTable, place: Place, offsets: Sequence[int]) -> pa.Array:
 def _by_place(rows: pa.Table) -> Sequence[tuple[Place, pa.Table]]:
     """Rows in the order of the log, by partition."""
     names = ["sink", "stream", "incarnation", "partition"]
-    return [(Place(**place), rows.slice(begin, count)) for place, begin, count in runs(rows, names)]
+    found = runs(rows, names)
+    begins = pa.array([begin for begin, _ in found], pa.int64())
+    places = rows.select(names).take(begins).to_pylist()
+    return [
+        (Place(**place), rows.slice(begin, end - begin))
+        for (begin, end), place in zip(found, places, strict=True)
+    ]

@@ -221,10 +221,13 @@ def split_by_place(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in _ORDER])
     rows = _taken(rows, order)
     kept = rows.drop_columns(list(_PARTITIONED_BY))
-    for place, begin, count in runs(rows, [*_PARTITIONED_BY, *_LOG_POSITION]):
-        place["date"] = place["date"] and place["date"].isoformat()
+    found = runs(rows, (*_PARTITIONED_BY, *_LOG_POSITION))
+    places = rows.select(_PARTITIONED_BY).take(pa.array([begin for begin, _ in found], pa.int64()))
+    dates = pc.strftime(places.column("date"), "%Y-%m-%d")
+    places = places.set_column(places.column_names.index("date"), "date", dates)
+    for (begin, end), place in zip(found, places.to_pylist(), strict=True):
         directory = "/".join(f"{name}={_path_value(place[name])}" for name in _PARTITIONED_BY)
-        yield directory, kept.slice(begin, count)
+        yield directory, kept.slice(begin, end - begin)
 
 
 def _taken(rows: pa.Table, order: pa.Array) -> pa.Table:
