@@ -249,7 +249,7 @@ def _mark(sink: Any, rows: Any, number: int) -> Any:
 
 
 def _breaks(body: bytes, mark: Any, how: str) -> Answered | None:
-    own = mark[1] if isinstance(mark, tuple) else getattr(mark, "member", mark)
+    own = getattr(mark, "member", mark[1] if isinstance(mark, tuple) else mark)
     if own not in body:
         return None
     return Answered(500, b"internal error") if how == "500" else RESET
