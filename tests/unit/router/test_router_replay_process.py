@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import urllib.error
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,14 @@ class Run:
         path = directory / "job.yaml"
         path.write_text(yaml.safe_dump(JOB | self.keys))
         return CliRunner().invoke(cli, [name, str(path)])
+
+
+@pytest.fixture(autouse=True)
+def as_from_a_terminal() -> Iterator[None]:
+    """A run of these tests may itself have been started under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_a_replay_is_seen_where_the_job_would_be(tmp_path: Path) -> None:
