@@ -249,7 +249,9 @@ def _mark(sink: Any, rows: Any, number: int) -> Any:
 
 
 def _breaks(body: bytes, mark: Any, how: str) -> Answered | None:
-    own = getattr(mark, "member", mark[1] if isinstance(mark, tuple) else mark)
+    own: bytes = mark
+    if isinstance(mark, tuple):
+        own = getattr(mark, "member", None) or mark[1]
     if own not in body:
         return None
     return Answered(500, b"internal error") if how == "500" else RESET
