@@ -61,7 +61,7 @@ def test_a_sink_that_there_is_not_is_no_sink_without_letters(tmp_path: Path) -> 
     assert [dlq(tmp_path, "ls", "--sink", sink).exit_code for sink in ("lake", "former")] == [0, 0]
     for command in ("ls", "replay"):
         told = dlq(tmp_path, command, "--sink", "lkae")
-        assert told.exit_code == 78
+        assert told.exit_code == 64
         assert "the job has no sink 'lkae'" in told.stderr
         assert "lake" in told.stderr
 
