@@ -53,7 +53,7 @@ def reload(collector: Collector) -> None:
 
 def is_all_but_a_fifth_delivered(collector: Collector) -> bool:
     account = collector.account("unix")
-    return bool(account["received"] == 5 * account["held"])
+    return bool(account["recovered"] + account["received"] == 5 * account["held"])
 
 
 def check(collector: Collector, logd: Logd, acked: int) -> Counter[str]:
@@ -65,7 +65,9 @@ def check(collector: Collector, logd: Logd, acked: int) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("how", ["restart", "kill", "reload and kill", "kill and reload"])
+@pytest.mark.parametrize(
+    "how", ["restart", "kill", "reload and kill", "kill and reload", "kill and reload at once"]
+)
 def test_what_was_routed_to_nobody_is_delivered_when_the_route_is_gone(
     tmp_path: Path, nats_url: str, how: str
 ) -> None:
@@ -76,11 +78,12 @@ def test_what_was_routed_to_nobody_is_delivered_when_the_route_is_gone(
         with UnixSender(tmp_path / "a.sock", "sender-1", numbered) as sender:
             send_until_stuck(collector, sender)
         wait_until(lambda: is_all_but_a_fifth_delivered(collector), what="the others delivered")
-        delivered = collector.account("unix")["delivered"]
-        if how == "kill and reload":
+        if "kill and reload" in how:
             collector.daemon.kill()
             collector.daemon.start()
-            wait_until(lambda: collector.account("unix").get("held"), what="it is read again")
+            wait_until(lambda: collector.account("unix").get("delivered"), what="it is read again")
+        if how == "kill and reload":
+            wait_until(lambda: is_all_but_a_fifth_delivered(collector), what="all is read again")
         collector.config["transforms"] = {}
         collector.daemon.write_config()
         if "reload" in how:
@@ -88,17 +91,27 @@ def test_what_was_routed_to_nobody_is_delivered_when_the_route_is_gone(
         if how == "restart":
             assert collector.daemon.stop() == 75, "somebody takes it"
             collector.daemon.start()
-        elif how != "kill and reload":
+        elif "kill and reload" not in how:
             collector.daemon.kill()
             collector.daemon.start()
         found = check_or_route_back(collector, logd, sender.acked, how)
-        assert found.total() <= len(found) + delivered
+        # The last start begins anew; a reload does, too, that comes while all is still read again.
+        assert too_often(found, begun_anew=2 if "at once" in how else 1) == {}
         assert collector.daemon.stop() == 0
+
+
+def too_often(found: Counter[str], begun_anew: int) -> dict[str, int]:
+    """What came more than once for each beginning; all but a fifth came once before these."""
+    return {
+        body: times
+        for body, times in found.items()
+        if times > begun_anew + bool(int(body.removeprefix("number ")) % 5)
+    }
 
 
 def check_or_route_back(collector: Collector, logd: Logd, acked: int, how: str) -> Counter[str]:
     """What was read before a reload goes its way: a start reads it again without the route."""
-    if how == "kill and reload":
+    if "kill and reload" in how:
         assert collector.daemon.stop() == 75, "what was read before is routed to nobody"
         collector.daemon.start()
     return check(collector, logd, acked)
