@@ -42,7 +42,7 @@ def describe(
     found: dict[str, list[str]] = {}
     fixes: dict[str, None] = {}
     for mistake in error.errors(include_input=False, include_url=False):
-        key = ".".join(map(str, _keys(document, mistake)))
+        key = ".".join(map(str, _keys(document, mistake, model)))
         text, fix = _judged(mistake, model, key)
         texts = found.setdefault(key, [])
         if text not in texts:
@@ -80,15 +80,20 @@ def _lines(key: str, texts: list[str]) -> Iterator[str]:
         yield from texts
 
 
-def _keys(document: Mapping[str, Any], mistake: ErrorDetails) -> Iterator[int | str]:
-    """The parts of a location that are keys and places in lists of the document."""
+def _keys(
+    document: Mapping[str, Any], mistake: ErrorDetails, model: type[BaseModel]
+) -> Iterator[int | str]:
+    """The parts of a location that are keys and places in lists of the document, or could be."""
     *parents, last = mistake["loc"] or ("",)
     node: Any = document
     for part in parents:
         if _holds(node, part):
             yield part
             node = node[part]
-    if last != "" and (mistake["type"] == "missing" or _holds(node, last)):
+    if last == "":
+        return
+    is_silent = mistake["type"] == "missing" or last in _known_keys(model, tuple(parents))
+    if is_silent or _holds(node, last):
         yield last
 
 
