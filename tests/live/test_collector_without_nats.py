@@ -3,16 +3,15 @@
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 
 from tests.support.certificates import Authority
+from tests.support.chunk_sender import Chunks
 from tests.support.collector import Collector, UnixSender, bodies, log_line
 from tests.support.logd import Logd
 from tests.support.nats_server import nats_server, running_nats_server
@@ -73,37 +72,6 @@ def closed_after(*daemons: Any) -> Iterator[None]:
             daemon.close()
 
 
-class Forwarder:
-    """Sends numbered Fluent messages and waits for the ack of each."""
-
-    def __init__(self, port: int) -> None:
-        self.kept: list[str] = []
-        self._port = port
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            number += 1
-            body = f"chunk {number}"
-            try:
-                with socket.create_connection(("127.0.0.1", self._port), timeout=5) as connection:
-                    connection.sendall(
-                        msgpack.packb(["app", 5, {"message": body}, {"chunk": body}])
-                    )
-                    if connection.recv(4096) == msgpack.packb({"ack": body}):
-                        self.kept.append(body)
-            except OSError:
-                self._stop.wait(0.02)  # it is away
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(timeout=20)
-        assert not self._thread.is_alive()
-
-
 def expect_taking(collector: Collector, url: str) -> None:
     """It says what is wrong, is well all the same, and its account balances."""
     said = trouble(collector)
@@ -129,7 +97,7 @@ def test_it_takes_and_keeps_what_comes_until_nats_and_logd_are_there(tmp_path: P
     collector = Collector(tmp_path / "collector", url, sources)
     with closed_after(collector.daemon, logd.daemon):
         collector.daemon.start()
-        forwarder = Forwarder(forward)
+        forwarder = Chunks(forward, "chunk")
         with UnixSender(path, "sender-1", numbered) as sender:
             acks_go_on(sender)
             expect_taking(collector, url)
@@ -300,7 +268,7 @@ def test_several_workers_start_without_nats_and_deliver_what_each_has_taken(
     with closed_after(collector.daemon, logd.daemon):
         collector.daemon.start()
         wait_until(lambda: collector.daemon.status()["health"] == "degraded", what="both run")
-        forwarder = Forwarder(forward)
+        forwarder = Chunks(forward, "chunk")
 
         def received(worker: int) -> int:
             return int(collector.daemon.stage(f"worker-{worker}/source/forward")["received"])

@@ -8,12 +8,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import psutil
 import pytest
 
 from penstock.collector.control import ask, ask_once
 from penstock.service import UnavailableError
+from tests.support.chunk_sender import Chunks
 from tests.support.collector import Collector, bodies
 from tests.support.logd import Logd
 from tests.support.processes import free_port
@@ -23,36 +23,6 @@ pytestmark = pytest.mark.live
 
 STREAMS = [{"name": "logs", "subject": "telemetry.logs.>"}]
 WORKERS = (sys.executable, "-m", "penstock.collector", "run", "--workers", "2")
-
-
-class Chunks:
-    """Sends numbered chunks, each on a connection of its own, until stopped."""
-
-    def __init__(self, port: int) -> None:
-        self.kept: list[str] = []
-        self._port = port
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            number += 1
-            body = f"number {number}"
-            try:
-                with socket.create_connection(("127.0.0.1", self._port), timeout=5) as connection:
-                    chunk = ["app", 5, {"message": body}, {"chunk": body}]
-                    connection.sendall(msgpack.packb(chunk))
-                    if connection.recv(4096) == msgpack.packb({"ack": body}):
-                        self.kept.append(body)
-            except OSError:
-                self._stop.wait(0.02)  # the one it met is away
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(timeout=20)
-        assert not self._thread.is_alive()
 
 
 def pid_of(data_dir: Path) -> int:
