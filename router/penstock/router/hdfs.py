@@ -1,0 +1,358 @@
+"""Files in HDFS: made exclusively, replaced in one step, and durable before they have their name.
+
+The library `hdfs-native` speaks Hadoop's protocols itself, without a JVM. What it leaves open is
+settled here:
+
+- HDFS shows a file from its first byte on. So every file is written under a dot-name of its own,
+  synced (hsync: on the disks of its datanodes), closed, and only then renamed to its place.
+- The library repeats a call of which the answer got lost, and a rename that was done the first time
+  then finds no source. `create` and `replace` look what is there before they believe that.
+- It tries again for minutes where nobody listens, and waits without end for a namenode that takes
+  connections and is silent. Its tries are limited by its own configuration; each call has at most
+  `timeout_s` besides, on a thread of its own. A call that is given up may still be done later: so
+  no two attempts share a dot-name.
+- Its errors are texts. They become `ConfigError` where somebody must change something, and else
+  `UnavailableError`.
+
+The user is Kerberos' principal; without Kerberos that of the process, or `HADOOP_USER_NAME`.
+"""
+
+import io
+import posixpath
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Generic, Self, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import model_validator
+from typing_extensions import override
+
+from penstock.router.hdfs_errors import translated
+from penstock.router.hdfs_files import PIECE_BYTES, HdfsInput, HdfsOutput, HdfsWriter
+from penstock.router.sinks.extras import MissingLibraryError, needed
+from penstock.router.sinks.settings import Seconds, Settings
+from penstock.service import ConfigError, UnavailableError
+
+SCHEME: Final = "hdfs://"
+
+_T = TypeVar("_T")
+Expected = type[Exception] | tuple[type[Exception], ...]
+_DIRECTORY_PERMISSION: Final = 0o755
+_SITES: Final = ("core-site.xml", "hdfs-site.xml")
+_TRIES: Final = {
+    "dfs.client.failover.max.attempts": "4",
+    "dfs.client.failover.sleep.base.millis": "250",
+    "dfs.client.failover.sleep.max.millis": "2000",
+}
+"""Enough to find the active one of two namenodes; whoever calls tries again later anyway."""
+
+
+class HdfsSettings(Settings):
+    """How to reach HDFS.
+
+    Attributes:
+        config_dir: Where `core-site.xml` and `hdfs-site.xml` are; else `HADOOP_CONF_DIR` or
+            `HADOOP_HOME/etc/hadoop` tells, if it is set.
+        principal: For Kerberos, with `keytab`; else the ticket that the user has.
+        keytab: The file of the principal's keys.
+        timeout_s: The longest that one call may take.
+    """
+
+    config_dir: Path | None = None
+    principal: str | None = None
+    keytab: Path | None = None
+    timeout_s: Seconds = 60.0
+
+    @model_validator(mode="after")
+    def _keys_are_somebodys(self) -> Self:
+        if (self.principal is None) != (self.keytab is None):
+            raise ValueError("principal and keytab: one without the other is of no use")
+        return self
+
+
+class Hdfs:
+    """Files below one directory of HDFS; paths are relative to it, with `/` between names."""
+
+    def __init__(self, url: str, *, place: str, settings: HdfsSettings | None = None) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            url: `hdfs://NAMENODE:PORT/BASE`, or `hdfs://NAMESERVICE/BASE`, which Hadoop's
+                configuration files explain.
+            place: The key of the job file that has the URL, for messages.
+            settings: How to reach it.
+
+        Raises:
+            ConfigError: The URL is none of HDFS, a file of the settings is missing, or the library.
+        """
+        self._settings = settings or HdfsSettings()
+        self._place = place
+        self._authority, self._base = _parts(url, place)
+        self._library = _library(place)
+        self._client: Any = None
+        for path in (self._settings.config_dir, self._settings.keytab):
+            if path is not None and not path.exists():
+                raise ConfigError(
+                    f"{place}: {path} of its `hdfs` does not exist", fix="name the one that does"
+                )
+        if (home := self._settings.config_dir) and not any((home / it).exists() for it in _SITES):
+            raise ConfigError(
+                f"{place}: {home} has neither {' nor '.join(_SITES)}",
+                fix="name the directory of Hadoop's configuration files as config_dir",
+            )
+
+    @property
+    def url(self) -> str:
+        """The directory that paths are relative to."""
+        return SCHEME + self._authority + self._base
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a file, whole and durable, unless there is one already.
+
+        Returns:
+            False if there is one; it is left as it is.
+        """
+        aside = self._write_aside(path, data)
+        try:
+            self._rename(aside, path, overwrite=False)
+        except FileExistsError:
+            self.remove(aside)
+            return False
+        except FileNotFoundError:
+            self._must_be_done(aside, path, data)
+        return True
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file, whole and durable, in the place of one that may be there."""
+        aside = self._write_aside(path, data)
+        try:
+            self._rename(aside, path, overwrite=True)
+        except FileNotFoundError:
+            self._must_be_done(aside, path, data)
+
+    def read(self, path: str) -> bytes | None:
+        """A file's content; None: there is no such file."""
+        try:
+            with self.reader(path) as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def size(self, path: str) -> int | None:
+        """A file's size in bytes; None: there is no such file."""
+        try:
+            status = self._call("get_file_info", path, expected=FileNotFoundError)
+        except FileNotFoundError:
+            return None
+        found: int = status.length
+        return found
+
+    def names(self, directory: str = "", recursive: bool = False) -> list[str]:
+        """The files in a directory, sorted, relative to it; not those with a dot-name in the path.
+
+        There are none where there is no such directory.
+        """
+        found = self._listed(directory, recursive=recursive)
+        return [it for it, status in found if not status.isdir and not _is_hidden(it)]
+
+    def directories(self, directory: str = "") -> list[str]:
+        """The names of the directories in a directory, sorted."""
+        return [it for it, status in self._listed(directory, recursive=False) if status.isdir]
+
+    def make_directory(self, path: str = "") -> None:
+        """Make a directory and those above it, where they are missing."""
+        self._call("mkdirs", path, _DIRECTORY_PERMISSION, True)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        self._call("delete", path, False)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory with all that is in it, files that a killed writer has open, too."""
+        self._call("delete", path, True)
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file, in one step, to a place where another one may be; makes the directories.
+
+        Raises:
+            UnavailableError: The source is not there, perhaps because it was moved already.
+        """
+        try:
+            self._rename(source, target, overwrite=True)
+        except FileNotFoundError:  # the directory is missing, or the source
+            self.make_directory(posixpath.dirname(target))
+            try:
+                self._rename(source, target, overwrite=True)
+            except FileNotFoundError:
+                raise self._lost(source) from None
+
+    def writer(self, path: str) -> HdfsWriter:
+        """A new file to write to, in the place of one that may be there; see `HdfsWriter`."""
+        options = self._library.WriteOptions(overwrite=True)
+        made = self._call("create", path, options)
+        return HdfsWriter(HdfsOutput(made, self._bounded, path))
+
+    def reader(self, path: str) -> io.BufferedReader:
+        """A file to read from, at any position.
+
+        Raises:
+            FileNotFoundError: It is not there.
+        """
+        found = self._call("read", path, expected=FileNotFoundError)
+        return io.BufferedReader(HdfsInput(found, self._bounded, path), PIECE_BYTES)
+
+    def _write_aside(self, path: str, data: bytes) -> str:
+        directory, name = posixpath.split(path)
+        aside = posixpath.join(directory, f".{name}.{uuid.uuid4().hex}")
+        with self.writer(aside) as file:
+            file.write(data)
+            file.sync()
+        return aside
+
+    def _rename(self, source: str, target: str, *, overwrite: bool) -> None:
+        expected = (FileNotFoundError, FileExistsError) if not overwrite else FileNotFoundError
+        self._call("rename", source, self._full(target), overwrite, expected=expected)
+
+    def _must_be_done(self, aside: str, path: str, data: bytes) -> None:
+        """Of a rename that found no source, the answer to its first try may have been lost."""
+        if self.read(path) != data:
+            raise self._lost(aside)
+
+    def _lost(self, path: str) -> UnavailableError:
+        return UnavailableError(
+            f"{self._place}: {self.url}/{path} was there and is gone",
+            fix="let nothing else write there; what was in it is written again",
+        )
+
+    def _listed(self, directory: str, *, recursive: bool) -> list[tuple[str, Any]]:
+        full = self._full(directory)
+
+        def listed() -> list[tuple[str, Any]]:
+            found = self._connected().list_status(full, recursive)
+            return sorted(
+                ((posixpath.relpath(it.path, full), it) for it in found), key=lambda it: it[0]
+            )
+
+        try:
+            return self._bounded(listed, directory, FileNotFoundError)
+        except FileNotFoundError:
+            return []
+
+    def _full(self, path: str) -> str:
+        assert not path.startswith("/"), path
+        return posixpath.join(self._base or "/", path) if path else self._base or "/"
+
+    def _call(self, name: str, path: str, *arguments: Any, expected: Expected = ()) -> Any:
+        full = self._full(path)
+        return self._bounded(
+            lambda: getattr(self._connected(), name)(full, *arguments), path, expected
+        )
+
+    def _connected(self) -> Any:
+        """The client; made anew after a call was given up, for its connection may be of no use."""
+        client = self._client
+        if client is None:
+            given = self._settings
+            client = self._client = self._library.Client(
+                SCHEME + self._authority,
+                _TRIES,
+                str(given.config_dir) if given.config_dir else None,
+                kerberos_principal=given.principal,
+                kerberos_keytab=str(given.keytab) if given.keytab else None,
+            )
+        return client
+
+    def _bounded(self, function: Callable[[], _T], path: str, expected: Expected = ()) -> _T:
+        """Do something that asks HDFS, but do not wait for it without end.
+
+        Args:
+            function: What is done.
+            path: What it is about.
+            expected: Errors that are the caller's, and raised as they are.
+
+        Raises:
+            ConfigError: Somebody must change something.
+            UnavailableError: It cannot be done now.
+        """
+        call = _Call(function)
+        call.start()
+        call.join(self._settings.timeout_s)
+        about = f"{self._place}: {SCHEME}{self._authority}"
+        if call.is_alive():
+            self._client = None
+            raise UnavailableError(
+                f"{about} has not answered for {self._settings.timeout_s:g} s",
+                fix="look at the logs of the namenode and the datanodes; it is tried again",
+            )
+        try:
+            return call.outcome()
+        except expected:
+            raise
+        except Exception as error:
+            raise translated(error, about + self._full(path)) from error
+
+
+class _Call(threading.Thread, Generic[_T]):
+    """Something done on a thread of its own, which nobody has to wait for."""
+
+    def __init__(self, function: Callable[[], _T]) -> None:
+        super().__init__(name="hdfs-call", daemon=True)
+        self._function = function
+        self._found: list[_T] = []
+        self._error: BaseException | None = None
+
+    @override
+    def run(self) -> None:
+        try:
+            self._found.append(self._function())
+        except BaseException as error:  # noqa: BLE001 - a panic of the library is no Exception
+            self._error = error
+
+    def outcome(self) -> _T:
+        if isinstance(self._error, Exception):
+            raise self._error
+        if self._error is not None:
+            raise RuntimeError(f"the library gave up: {self._error}") from self._error
+        return self._found[0]
+
+
+def _is_hidden(name: str) -> bool:
+    return any(it.startswith(".") for it in name.split("/"))
+
+
+def _library(place: str) -> Any:
+    try:
+        return needed("hdfs_native", extra="hdfs")
+    except MissingLibraryError as error:
+        raise ConfigError(f"{place}: {error.reason}", fix=error.fix) from error
+
+
+def _parts(url: str, place: str) -> tuple[str, str]:
+    """Authority, and directory without a slash at its end, of a URL."""
+    if wrong := wrong_url(url):
+        raise ConfigError(f"{place}: {wrong}", fix="write hdfs://namenode:8020/directory")
+    parts = urlsplit(url)
+    base = posixpath.normpath(parts.path or "/")
+    return parts.netloc, "" if base in {"/", "//"} else base
+
+
+def wrong_url(url: str) -> str | None:
+    """What is wrong with the URL of a directory of HDFS; None: nothing."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        return f"{url!r} is no URL: {error}"
+    if parts.scheme != "hdfs" or not parts.hostname:
+        return (
+            f"{url!r} does not say which namenode, or nameservice, as in hdfs://namenode:8020/lake"
+        )
+    if "@" in parts.netloc:
+        return f"{url!r} names a user, whom HDFS is told by Kerberos or HADOOP_USER_NAME"
+    if parts.query or parts.fragment or ":" in parts.path:
+        return (
+            f"{url!r} has a character that HDFS allows in no name, or a reader would misread: ? # :"
+        )
+    return None
