@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 import pytest
 
-_CACHE: Final = Path(__file__).resolve().parents[2] / ".work" / "servers"
+CACHE: Final = Path(__file__).resolve().parents[2] / ".work" / "servers"
 _DOWNLOAD_S: Final = 120
 
 
@@ -27,7 +27,7 @@ def program(name: str, *, package: str, directory: str = "usr/bin") -> Path:
     on_path = shutil.which(name)
     if on_path:
         return Path(on_path)
-    root = _CACHE / package
+    root = CACHE / package
     found = root / directory / name
     if found.exists():
         return found
@@ -41,14 +41,14 @@ def _unpack(package: str, root: Path) -> str:
     """Download and unpack a package; returns what went wrong."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         return "this is no Debian"
-    _CACHE.mkdir(parents=True, exist_ok=True)
+    CACHE.mkdir(parents=True, exist_ok=True)
     download = subprocess.run(
         ["apt-get", "download", "-q", package],
-        cwd=_CACHE, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False,
+        cwd=CACHE, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False,
     )  # fmt: skip
     if download.returncode:
         return (download.stderr.strip().splitlines() or ["apt-get failed"])[-1]
-    (archive,) = _CACHE.glob(f"{package}_*.deb")
+    (archive,) = CACHE.glob(f"{package}_*.deb")
     unfinished = root.with_suffix(".unfinished")
     subprocess.run(["dpkg", "-x", str(archive), str(unfinished)], check=True)
     archive.unlink()

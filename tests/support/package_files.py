@@ -1,0 +1,75 @@
+"""Files of the package index that pip is set up for, as they are: nothing is built or installed.
+
+`pip download` builds what it is to download as source, which an old package does not survive. So
+pip is only asked where the file is, in a process of its own, for these are no promised interfaces.
+"""
+
+import hashlib
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tests.support.debian import CACHE, skip
+
+_DOWNLOAD_S: Final = 600
+_PIECE_BYTES: Final = 1024 * 1024
+
+
+def package_file(requirement: str, *, sha256: str, binary: bool = False) -> Path:
+    """A distribution's file; where it cannot be had, the test is skipped, red in CI.
+
+    Args:
+        requirement: As in `name==1.0`.
+        sha256: Of the file, for another one may have been put in its place.
+        binary: Whether the wheel is meant, and not the source.
+    """
+    place = CACHE / f"{requirement.replace('==', '-')}.{'whl' if binary else 'tar.gz'}"
+    if place.exists():
+        return place
+    CACHE.mkdir(parents=True, exist_ok=True)
+    asked = [sys.executable, "-m", "tests.support.package_files", requirement, str(place)]
+    try:
+        found = subprocess.run(
+            [*asked, "--only-binary" if binary else "--no-binary", sha256],
+            capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        skip(f"{requirement} was not downloaded in {_DOWNLOAD_S} s")
+    if found.returncode:
+        reason = (found.stderr.strip().splitlines() or ["pip failed"])[-1]
+        skip(f"{requirement} cannot be had: {reason}")
+    return place
+
+
+def _download(requirement: str, place: Path, kind: str, sha256: str) -> None:
+    project, _, version = requirement.partition("==")
+    command = importlib.import_module("pip._internal.commands").create_command("download")
+    options, _ = command.parse_args(["--no-deps", kind, ":all:", "-q"])
+    with command.main_context():
+        session = command.get_default_session(options)
+        finder = command._build_package_finder(options, session)
+        candidates = finder.find_all_candidates(project)
+        link = next((it.link for it in candidates if str(it.version) == version), None)
+        if link is None:
+            sys.exit("the package index has none for this machine")
+        unfinished = place.with_name(f".{place.name}.unfinished")
+        digest = hashlib.sha256()
+        with (
+            session.get(link.url_without_fragment, stream=True) as answer,
+            unfinished.open("wb") as file,
+        ):
+            answer.raise_for_status()
+            for piece in answer.iter_content(_PIECE_BYTES):
+                digest.update(piece)
+                file.write(piece)
+    if digest.hexdigest() != sha256:
+        unfinished.unlink()
+        sys.exit(f"its SHA-256 is {digest.hexdigest()}, not {sha256}")
+    unfinished.replace(place)
+
+
+if __name__ == "__main__":
+    _, requirement, place, kind, sha256 = sys.argv
+    _download(requirement, Path(place), kind, sha256)
