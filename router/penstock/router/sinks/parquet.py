@@ -9,7 +9,7 @@ self. Dead letters are some of a batch's records, whose file may begin and end w
 the name of theirs has a digest of all their offsets before `.parquet`, unless the file of the name
 without it holds just these records. Files are written below `PATH/_writing`, synced, and then
 renamed to their place, so a reader never sees half a file; what a killed job left there is removed
-when the job starts again.
+when the job starts again. PATH is a directory of this machine, or of HDFS: see `FileTree`.
 
 The names do change when a route's `where` was changed in between. So the sink notes in its state
 directory, before the first rename, which files the batch makes; when the batch comes again, those
@@ -21,26 +21,29 @@ A row whose service is not known is in `service=__HIVE_DEFAULT_PARTITION__`, hiv
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import accumulate, takewhile
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal, Self
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 from typing_extensions import override
 
 from penstock.router.core.offsets import digest_of
-from penstock.router.durable import make_directories, sync_directories, write_whole
+from penstock.router.durable import write_whole
+from penstock.router.hdfs import SCHEME, Hdfs, HdfsSettings, wrong_url
 from penstock.router.runs import runs
+from penstock.router.sinks.file_tree import FileTree, LocalTree
 from penstock.router.sinks.guarantee import Guarantee, Replay
+from penstock.router.sinks.hdfs_tree import HdfsTree
 from penstock.router.sinks.settings import SinkConfig
 from penstock.router.sinks.sink import Sink, SinkContext
-from penstock.service import ConfigError
+from penstock.service import ConfigError, UnavailableError
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -49,29 +52,42 @@ _LOG_POSITION: Final = ("stream", "partition")
 _ORDER: Final = (*_PARTITIONED_BY, *_LOG_POSITION, "offset")
 _DICTIONARY_COLUMNS_EXCLUDED: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
 _NAME: Final = re.compile(r"(?P<partition>.+)-(?P<first>\d+)-(?P<last>\d+)(\.[0-9a-f]+)?\.parquet")
-_PATH_SAFE: Final = " @+,:~"
+_PATH_SAFE: Final = LocalTree.safe
 _DIRECTORY_NAME_BYTES_MAX: Final = 200
 """Of a hive directory's value; NAME_MAX is 255 on Linux."""
 
 
 class ParquetSink(SinkConfig):
-    """Hive-partitioned Parquet files in a local directory."""
+    """Hive-partitioned Parquet files in a directory of this machine, or of HDFS."""
 
     type: Literal["parquet"]
-    path: Path
+    path: str
+    hdfs: HdfsSettings | None = None
     compression: Literal["zstd", "snappy", "none"] = "zstd"
 
     @field_validator("path", mode="before")
     @classmethod
-    def _is_no_uri(cls, path: Any) -> Any:
+    def _is_a_directory(cls, path: Any) -> Any:
         """Else a path `s3:/…` would be made below the directory that the job was started in."""
-        if isinstance(path, str) and "://" in path:
+        if isinstance(path, os.PathLike):
+            return os.fspath(path)
+        if not isinstance(path, str) or "://" not in path:
+            return path
+        if not path.startswith(SCHEME):
             raise ValueError(
-                "must be a directory of this machine, perhaps a network volume, for files are"
-                " renamed to their place; the sink `s3` writes to a bucket, `delta` and `iceberg`"
-                " to tables in one"
+                "must be a directory of this machine, perhaps a network volume, or one of HDFS"
+                " (hdfs://namenode:8020/lake), for files are renamed to their place; the sink `s3`"
+                " writes to a bucket, `delta` and `iceberg` to tables in one"
             )
+        if wrong := wrong_url(path):
+            raise ValueError(wrong)
         return path
+
+    @model_validator(mode="after")
+    def _hdfs_is_for_hdfs(self) -> Self:
+        if self.hdfs is not None and not self.path.startswith(SCHEME):
+            raise ValueError("hdfs: it is for a path that begins with hdfs://")
+        return self
 
     @override
     def about(self) -> str:
@@ -90,97 +106,96 @@ class ParquetLake(Sink):
     knows_batches_only = True
 
     def __init__(self, config: ParquetSink, context: SinkContext) -> None:
-        self._path = config.path.absolute()
         self._compression = config.compression
         self._context = context
-        self._writing = self._path / "_writing" / f"{context.job}.{context.sink}"
+        self._key = f"sinks.{context.sink}.path"
+        owner = f"{context.job}.{context.sink}"
+        self._tree: FileTree
+        if config.path.startswith(SCHEME):
+            files = Hdfs(config.path, place=self._key, settings=config.hdfs)
+            self._path, self._tree = files.url, HdfsTree(files, owner)
+        else:
+            path = Path(config.path).absolute()
+            self._path, self._tree = str(path), LocalTree(path, owner, key=self._key)
+        self._is_open = False
         self._batch = context.state_dir / "batch.json"
 
     @override
     def open(self) -> None:
-        """Make the directories, and remove what a killed job was writing.
+        """Make the directories, and remove what a killed job was writing; HDFS may come later.
 
         Raises:
             ConfigError: The directory cannot be written to, or is another sink's: both would use
                 the same names.
         """
-        try:
-            shutil.rmtree(self._writing, ignore_errors=True)
-            self._writing.mkdir(parents=True)
-            others = {path.name for path in self._writing.parent.iterdir()} - {self._writing.name}
-        except OSError as error:
+        with suppress(UnavailableError):  # the first batch finds out how long that lasts
+            self._open()
+
+    def _open(self) -> None:
+        if self._is_open:
+            return
+        for other in self._tree.open():
             raise ConfigError(
-                f"sinks.{self._context.sink}.path: cannot write to {self._path}: {error.strerror}",
-                fix="name a directory that this user may write to",
-            ) from None
-        for name in sorted(others):
-            raise ConfigError(
-                f"sinks.{self._context.sink}.path: {self._path} belongs to the sink {name!r}"
-                " (JOB.SINK), whose files this one could replace",
-                fix="name another directory; if that sink is no more, remove"
-                f" {self._writing.parent / name}",
+                f"{self._key}: {self._path} belongs to the sink"
+                f" {other.rpartition('/')[2]!r} (JOB.SINK), whose files this one could replace",
+                fix=f"name another directory; if that sink is no more, remove {other}",
             )
+        self._is_open = True
 
     @override
     def write(self, rows: pa.Table) -> None:
         """Publish a batch; see the module's docstring."""
-        written: list[tuple[Path, Path]] = []
-        changed: list[Path] = []
-        for directory, part in split_by_place(rows):
+        self._open()
+        self._tree.begin()
+        written: list[tuple[str, str]] = []
+        for directory, part in split_by_place(rows, self._tree.safe):
             place = self._place_of(directory, part)
-            fresh = self._writing / f"{len(written):06d}.unfinished"
-            self._write_file(fresh, part)
-            written.append((fresh, place))
-        changed += self._remove_earlier([place for _, place in written])
+            written.append((self._written(part), place))
+        self._remove_earlier([place for _, place in written])
         for fresh, place in written:
-            changed += make_directories(place.parent, below=self._path)
-            fresh.replace(place)
-            changed.append(place.parent)
-        sync_directories(changed)
+            self._tree.publish(fresh, place)
+        self._tree.sync()
         self._context.meter.count("files", len(written))
         self._context.meter.sent(rows.num_rows)
 
     @override
     def write_nothing(self) -> None:
-        sync_directories(self._remove_earlier([]))
+        self._tree.begin()
+        self._remove_earlier([])
+        self._tree.sync()
 
     @override
     def begin_anew(self) -> None:
         """Nothing of what was written is to be removed any more."""
         self._batch.unlink(missing_ok=True)
 
-    def _remove_earlier(self, places: list[Path]) -> list[Path]:
+    def _remove_earlier(self, names: list[str]) -> None:
         """Remove what an earlier attempt at this batch made and this one does not.
 
-        Notes the batch's files first. Returns the directories that changed.
+        Notes the batch's files first.
         """
         earlier: list[str] = json.loads(self._batch.read_text()) if self._batch.exists() else []
-        names = [str(place.relative_to(self._path)) for place in places]
         repeated = is_repeated(names, earlier, self._context.starts)
         stale = sorted(set(earlier) - set(names)) if repeated else []
         if not names and not stale:
-            return []
+            return
         write_whole(self._batch, json.dumps(names + stale).encode())
-        removed = [self._path / name for name in stale if (self._path / name).exists()]
-        for path in removed:
-            path.unlink()
-        return [path.parent for path in removed]
+        for name in stale:
+            self._tree.remove(name)
 
-    def _place_of(self, directory: str, part: pa.Table) -> Path:
+    def _place_of(self, directory: str, part: pa.Table) -> str:
         place = (part.column(name)[0].as_py() for name in _LOG_POSITION)
         offsets = part.column("offset").to_pylist()
         stem = f"{self._context.place_tag(*place)}-{offsets[0]:020d}-{offsets[-1]:020d}"
-        usual = self._path / directory / f"{stem}.parquet"
-        if not self._context.of_letters or _holds(usual, offsets):
+        usual = f"{directory}/{stem}.parquet"
+        if not self._context.of_letters or _holds(self._tree.reader(usual), offsets):
             return usual
-        return usual.with_name(f"{stem}.{digest_of(offsets)}.parquet")
+        return f"{directory}/{stem}.{digest_of(offsets)}.parquet"
 
-    def _write_file(self, path: Path, part: pa.Table) -> None:
-        with path.open("wb") as file:
-            write_parquet(part, file, self._compression)
-            file.flush()
-            os.fsync(file.fileno())
-            self._context.meter.count("bytes", file.tell())
+    def _written(self, part: pa.Table) -> str:
+        fresh, size = self._tree.write(lambda file: write_parquet(part, file, self._compression))
+        self._context.meter.count("bytes", size)
+        return fresh
 
 
 def write_parquet(part: pa.Table, file: BinaryIO, compression: str) -> None:
@@ -197,24 +212,28 @@ def write_parquet(part: pa.Table, file: BinaryIO, compression: str) -> None:
     )
 
 
-def _holds(path: Path, offsets: list[int]) -> bool:
+def _holds(file: BinaryIO | None, offsets: list[int]) -> bool:
     """Whether the file is there, and has the rows of these offsets and no others."""
-    if not path.exists():
+    if file is None:
         return False
     try:
-        with pq.ParquetFile(path) as file:
-            if file.metadata.num_rows != len(offsets):
+        with file, pq.ParquetFile(file) as parquet:
+            if parquet.metadata.num_rows != len(offsets):
                 return False
-            found: list[int] = file.read(["offset"])["offset"].to_pylist()
+            found: list[int] = parquet.read(["offset"])["offset"].to_pylist()
             return found == offsets
     except (pa.ArrowException, OSError, KeyError):  # damaged, or another tool's
         return False
 
 
-def split_by_place(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+def split_by_place(rows: pa.Table, safe: str = _PATH_SAFE) -> Iterator[tuple[str, pa.Table]]:
     """Cut a batch into (directory, rows of one file), rows in offset order.
 
     The columns that the directory tells are left out of the rows.
+
+    Args:
+        rows: The batch.
+        safe: Characters that names of directories have as they are, as `FileTree.safe`.
     """
     # In UTC, as a number of days: formatting each row's takes as long as sorting them.
     rows = rows.append_column("date", rows.column("time").cast(pa.date32()))
@@ -226,7 +245,7 @@ def split_by_place(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     dates = pc.strftime(places.column("date"), "%Y-%m-%d")
     places = places.set_column(places.column_names.index("date"), "date", dates)
     for (begin, end), place in zip(found, places.to_pylist(), strict=True):
-        directory = "/".join(f"{name}={_path_value(place[name])}" for name in _PARTITIONED_BY)
+        directory = "/".join(f"{name}={_path_value(place[name], safe)}" for name in _PARTITIONED_BY)
         yield directory, kept.slice(begin, end - begin)
 
 
@@ -262,13 +281,13 @@ def _span(name: str) -> tuple[str, int, int]:
     return found["partition"], int(found["first"]), int(found["last"])
 
 
-def _path_value(value: str | None) -> str:
+def _path_value(value: str | None, safe: str) -> str:
     """A value as part of a path, percent-encoded where a path or hive needs it."""
     if not value:
         return NULL_PARTITION
-    if len(encoded := quote(value, safe=_PATH_SAFE)) <= _DIRECTORY_NAME_BYTES_MAX:
+    if len(encoded := quote(value, safe=safe)) <= _DIRECTORY_NAME_BYTES_MAX:
         return encoded
     # Whole characters only: half of one is no UTF-8, and readers then refuse the whole lake.
-    sizes = accumulate(len(quote(character, safe=_PATH_SAFE)) for character in value)
+    sizes = accumulate(len(quote(character, safe=safe)) for character in value)
     kept = sum(1 for _ in takewhile(_DIRECTORY_NAME_BYTES_MAX.__ge__, sizes))
-    return quote(value[:kept], safe=_PATH_SAFE)
+    return quote(value[:kept], safe=safe)
