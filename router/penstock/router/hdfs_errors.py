@@ -57,7 +57,7 @@ _WAYS: Final = (
         r"listener disconnected|reset by peer",
         "see whether the namenode runs, and whether the port is its RPC's, which mostly is 8020",
     ),
-    (r"", "see whether the namenode runs"),
+    (r"", "see whether the namenode and the datanodes run"),
 )
 """What to look at, by the words of an error that may pass; the first that fits is it."""
 
