@@ -245,7 +245,9 @@ def test_a_namenode_that_is_silent_is_not_waited_for_without_end(server: HdfsSer
     assert files.names() == ["a"]
 
 
-def test_datanodes_that_are_away_are_waited_for(server: HdfsServer, files: Hdfs) -> None:
+def test_datanodes_that_are_away_are_waited_for(server: HdfsServer) -> None:
+    """The namenode takes them for alive, and the library tries those again that it names."""
+    files = opened(server, timeout_s=5)
     files.create("a", b"1")
     server.kill("datanode")
     with pytest.raises(UnavailableError):

@@ -9,15 +9,15 @@ with the same records. RULE is which of them a route's `where` leads to the sink
 import io
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.router.hdfs import Hdfs
 from penstock.router.sinks.parquet import ParquetLake, ParquetSink
-from tests.support.hdfs_server import HdfsServer
 from tests.support.sink_batches import batch, context, log_record
 
 SIZE: Final = 30
@@ -51,23 +51,27 @@ def kept_by(rule: int, first: int, count: int = SIZE) -> set[int]:
     return set(numbers[3:-5]) if rule == 2 else set(numbers)
 
 
-def files(server: HdfsServer, url: str) -> dict[str, bytes]:
-    """Every file below a directory, by its path there; those that are being written, too."""
-    client, base = server.client(), urlsplit(url).path
-    return {
-        status.path.removeprefix(base + "/"): client.read(status.path).read()
-        for status in list(client.list_status(base, True))
-        if not status.isdir
-    }
+def files(url: str) -> dict[str, bytes]:
+    """Every file below a directory, by its path there; unfinished ones have no dot-name here."""
+    tree = Hdfs(url, place="the test")
+    found = {name: tree.read(name) for name in tree.names(recursive=True)}
+    return {name: data for name, data in found.items() if data is not None}
 
 
-def stored(server: HdfsServer, url: str) -> Counter[int]:
+def stored(url: str) -> Counter[int]:
     """How often each offset is there, for a reader of hive-partitioned Parquet."""
-    found = Counter[int]()
-    for name, data in files(server, url).items():
+    return Counter(_column(url, "offset"))
+
+
+def values(url: str) -> list[bytes]:
+    """The records that are there, as they lie in the log."""
+    return list(_column(url, "value"))
+
+
+def _column(url: str, column: str) -> Iterator[Any]:
+    for name, data in files(url).items():
         if not name.startswith("_writing/"):
-            found.update(pq.read_table(io.BytesIO(data))["offset"].to_pylist())
-    return found
+            yield from pq.read_table(io.BytesIO(data))[column].to_pylist()
 
 
 def done(directory: Path) -> list[int]:
@@ -84,6 +88,7 @@ def _write(url: str, directory: Path, rule: int, batches: int) -> None:
         lake.write(rows(number * SIZE, rule=rule))
         with (directory / "done").open("a") as file:
             file.write(f"{rule}\n")
+        print("done", flush=True)  # noqa: T201 - likewise
 
 
 if __name__ == "__main__":

