@@ -86,11 +86,8 @@ def test_what_has_no_value_takes_no_room() -> None:
 def test_columns_without_values_take_the_memory_of_one_for_each_type() -> None:
     count = 10_000
     schema = pa.schema([("offset", pa.int64()), *((f"text{n}", pa.string()) for n in range(50))])
-    rows = pa.RecordBatch.from_pydict(
-        {"offset": list(range(count))}, schema=schema.empty_table().select(["offset"]).schema
-    )
-    for name in schema.names[1:]:
-        rows = rows.append_column(name, pa.nulls(count, pa.string()))
+    columns = [pa.array(range(count)), *(pa.nulls(count, pa.string()) for _ in range(50))]
+    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
     packed = pack(rows.select([]), rows)
     before = pa.total_allocated_bytes()
     got = unpack(judged([packed], [1]), VERDICT, schema)
