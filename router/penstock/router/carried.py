@@ -75,9 +75,11 @@ def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
 def _read(value: pa.Scalar, schema: pa.Schema) -> pa.Table:
     with pa.ipc.open_stream(value.as_buffer()) as reader:
         held = reader.read_all()
-    names, count = frozenset(held.column_names), held.num_rows
+    names = frozenset(held.column_names)
+    # Most columns: those of a type share the memory of one.
+    missing = {field.type for field in schema if field.name not in names}
+    nulls = {kind: pa.nulls(held.num_rows, kind) for kind in missing}
     columns = [
-        held.column(field.name) if field.name in names else pa.nulls(count, field.type)
-        for field in schema
+        held.column(field.name) if field.name in names else nulls[field.type] for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -115,6 +115,7 @@ class Source(Settings):
     retry_timeout_s: Seconds = 120.0
     cursors: bool = True
     partitions_min: Annotated[int, Field(ge=1, le=1024)] = 1
+    shared_bytes_max: Annotated[int, Field(ge=0, le=8_589_934_592)] = 67_108_864
     subject: Annotated[str, AfterValidator(_subject)] | None = None
     read_from: Literal["leader", "replica"] = "leader"
     rack: Annotated[str, Field(pattern=r"^\S(.{0,62}\S)?$")] | None = None

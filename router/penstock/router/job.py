@@ -28,6 +28,7 @@ from penstock.router.reading import LogReading, LogState
 from penstock.router.replays import PATH, Replay, Replays
 from penstock.router.routes import check_routes
 from penstock.router.session import Session
+from penstock.router.sharing import Sharing
 from penstock.router.sinks import Sink, SinkContext, open_sink
 from penstock.router.telemetry import Meter, StatusCollector
 from penstock.service import (
@@ -96,6 +97,7 @@ class Job:
         registry = CollectorRegistry()
         registry.register(StatusCollector(self.status))
         self._contexts: dict[str, SinkContext] = {}
+        self._sharing: Sharing | None = None
         self._replays = Replays(
             config, self._clock, deliver=self._deliver_letters, reopen=self._open_sink
         )
@@ -131,8 +133,10 @@ class Job:
             return
         with self._session.alive():
             check_routes(config, self._session.spark)
+        self._sharing = Sharing.begin(config)
+        shared = self._sharing.options if self._sharing else {}
         for sink, context in zip(sinks, self._contexts.values(), strict=True):
-            self._queries.append(SinkQuery(config, sink, context, starting))
+            self._queries.append(SinkQuery(config, sink, context, starting, shared))
         self._write_endpoints()
         if not is_stopping():
             self.poll()
@@ -249,6 +253,8 @@ class Job:
         self._replays.end()
         if self._session is not None:
             self._session.close()
+        if self._sharing is not None:
+            self._sharing.end()
         self._replays.join(_REPLAY_END_S)  # it takes down how it ended
         if self._letters is not None:
             self._letters.close()

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from pyspark.sql.types import BinaryType, StructType
@@ -87,6 +88,8 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
         "batch only: takes over conditions; set `spark.sql.python.filterPushdown.enabled`, too",
     ),
     "specs": ("installed ones", "modules with specs and their upcasters, joined by commas"),
+    "shareIn": ("none", "a directory in memory where a job's sinks find what others have read"),
+    "shareBytes": ("67108864", "with that: bytes kept there, about"),
     "retryTimeoutSeconds": ("120", "how long an unreachable logd is waited for"),
     "tokenFile": ("none", "a file with a token or an API key, there where tasks run as well"),
     "tls": ("`false`", "whether to connect with TLS; so it is with the next two"),
@@ -108,6 +111,9 @@ _BATCH_ONLY: Final = frozenset(
 _STREAM_ONLY: Final = frozenset(
     {"maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
 )
+
+SHARE_BYTES: Final = 64 * 1024 * 1024
+"""Default of `shareBytes`."""
 
 _RETRY_TIMEOUT_S: Final = "120"
 _TRIGGER_DELAY: Final = "15m"
@@ -146,6 +152,8 @@ class SourceOptions:
     only: Filter | None
     push_filters: bool
     specs: tuple[str, ...]
+    share_in: Path | None
+    share_bytes: int
 
     def struct(self, names: Iterable[str] | None) -> StructType:
         """The columns that Spark gets, those of the view by their names; None: all."""
@@ -200,6 +208,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         only=_filter(given),
         push_filters=given.flag("pushFilters", default=False),
         specs=given.names("specs"),
+        share_in=Path(share_in) if (share_in := given.text("shareIn")) else None,
+        share_bytes=given.positive("shareBytes") or SHARE_BYTES,
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+from collections.abc import Mapping
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
@@ -39,9 +40,24 @@ class _State(Enum):
 
 
 class SinkQuery:
-    """The query of one sink. It is started again when it failed, and nothing else notices."""
+    """The query of one sink. It is started again when it failed, and nothing else notices.
 
-    def __init__(self, job: JobConfig, sink: Sink, context: SinkContext, starting: Offsets) -> None:
+    Args:
+        job: The job.
+        sink: The sink, open.
+        context: What the sink got.
+        starting: Where it begins what it has not read yet.
+        sharing: Options of the source, by which it reads together with the other sinks.
+    """
+
+    def __init__(
+        self,
+        job: JobConfig,
+        sink: Sink,
+        context: SinkContext,
+        starting: Offsets,
+        sharing: Mapping[str, str],
+    ) -> None:
         self.name = context.sink
         self.failure: str | None = None
         self.received = 0
@@ -52,6 +68,7 @@ class SinkQuery:
         self._routed = Routed(job, context.sink, self._spans.columns)
         self._context = context
         self._starting = starting
+        self._sharing = sharing
         self._journal = BatchJournal(context.state_dir)
         self._restarts = Restarts()
         self._state = _State.WAITING
@@ -192,7 +209,7 @@ class SinkQuery:
         job = self._job
         clear_unfinished(self._spark_checkpoint)
         options = logd_options(job, self._starting)
-        options |= job.trigger.options()
+        options |= {**job.trigger.options(), **self._sharing}
         rows = self._routed.frame(spark, options, streaming=True)
         # A pool of its own, so that one sink's backlog does not make the others queue.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)

@@ -8,9 +8,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.logd.batch import SCHEMA, decode_body
 from penstock.logd.client import (
     ANYBODY,
     Access,
@@ -18,7 +16,6 @@ from penstock.logd.client import (
     LogClient,
     PartitionInfo,
     StreamInfo,
-    slice_rows,
 )
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.router.clock import Clock
@@ -30,6 +27,7 @@ from penstock.router.errors import (
     LogUnavailableError,
 )
 from penstock.router.fetching import fetch, warn
+from penstock.router.pieces import Cut, Piece, pieces_of, together
 from penstock.router.record_sizes import Found, Look, RecordSizes, Sample
 from penstock.router.refusals import NOT_LET_IN
 
@@ -44,8 +42,6 @@ _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
 
 Value = TypeVar("Value")
-
-_LOG_SCHEMA: Final = SCHEMA.remove(0).insert(0, pa.field("offset", pa.int64()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +177,28 @@ class LogReading:
         """
         held: list[pa.RecordBatch] = []
         rows = size = 0
-        for batch in self._slices(span, fail_on_data_loss=fail_on_data_loss, subject=subject):
+        for cut in self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject):
+            batch = cut.rows()
+            if not batch.num_rows:
+                continue
             held.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
             if rows >= ROWS_TARGET or size >= BYTES_TARGET:
-                yield _together(held)
+                yield together(held)
                 held, rows, size = [], 0, 0
         if held:
-            yield _together(held)
+            yield together(held)
+
+    def pieces(
+        self, span: Span, *, fail_on_data_loss: bool, subject: str | None = None
+    ) -> Iterator[Piece]:
+        """The same records, not decoded yet, in pieces that are mostly those of other spans, too.
+
+        Raises:
+            DataLossError: As of `rows`; so the others.
+        """
+        return pieces_of(self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject))
 
     def sample(
         self, looks: Iterable[Look], *, subject: str | None, patiently: bool, found: Found
@@ -221,10 +230,8 @@ class LogReading:
                 if not patiently or len(left) == waiting:
                     raise
 
-    def _slices(
-        self, span: Span, *, fail_on_data_loss: bool, subject: str | None
-    ) -> Iterator[pa.RecordBatch]:
-        """The frames that hold the span, cut to it, with absolute offsets in column 0.
+    def _cuts(self, span: Span, *, fail_on_data_loss: bool, subject: str | None) -> Iterator[Cut]:
+        """The frames that hold the span, cut to it.
 
         Records are missing where no frame stands for their offsets; a frame may have fewer rows
         than offsets, for compaction removes records and keeps the frames' ranges. With a subject
@@ -255,10 +262,8 @@ class LogReading:
                     if fail_on_data_loss:
                         raise DataLossError(missing)
                     warn(missing)
-                where = f"{span.stream}/{span.partition} offset {header.base_offset}"
-                rows = slice_rows(header, decode_body(body, where=where), position, span.end)
-                if rows.num_rows:  # of a compacted frame, all may have been removed
-                    yield _with_offsets(rows, header.base_offset)
+                start, end = max(position, header.base_offset), min(span.end, header.next_offset)
+                yield Cut(header, body, start, end, f"{span.stream}/{span.partition}")
                 position = header.next_offset
             position, epoch = max(position, fetched.next_offset), fetched.log_epoch
 
@@ -335,12 +340,3 @@ class LogReading:
                     ) from None
             self._clock.sleep(self._random.uniform(pause_s / 2, pause_s))
             pause_s = min(pause_s * 2, _RETRY_MAX_S)
-
-
-def _with_offsets(rows: pa.RecordBatch, base_offset: int) -> pa.RecordBatch:
-    offsets = pc.add(rows.column(0).cast(pa.int64()), base_offset)
-    return pa.RecordBatch.from_arrays([offsets, *rows.columns[1:]], schema=_LOG_SCHEMA)
-
-
-def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)

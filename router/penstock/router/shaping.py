@@ -55,6 +55,14 @@ class Shape:
     versions: SpecVersions = field(default_factory=SpecVersions)
     carried: tuple[Column, ...] = ()
 
+    @property
+    def known_by(self) -> str:
+        """What only shapes that make the same rows have in common, in every process of a job."""
+        columns = [[column.name for column in some] for some in (self.columns, self.carried)]
+        versions = self.versions
+        known = (sorted(versions.majors.items()), sorted(versions.upcast), versions.modules)
+        return repr((self.view.name, columns, self.only, known))
+
     def narrowed(self, only: Filter | None) -> "Shape":
         """The same with a further condition."""
         return replace(self, only=both(self.only, only))

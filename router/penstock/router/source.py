@@ -16,12 +16,10 @@ Spark runs the planning side in one Python process beside the driver, and `read`
 This module is imported by both: it must not import the daemons' libraries.
 """
 
-import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -44,7 +42,6 @@ from penstock.router.batch_sizes import TASK_BYTES, BatchSizes
 from penstock.router.carried import CARRIED
 from penstock.router.clock import Clock, SystemClock
 from penstock.router.core.admission import Admission
-from penstock.router.core.filters import subject_of
 from penstock.router.core.offsets import (
     EARLIEST,
     LATEST,
@@ -68,8 +65,9 @@ from penstock.router.fetching import warn
 from penstock.router.options import SourceOptions, parse_options
 from penstock.router.pushdown import pushed
 from penstock.router.reading import LogReading, LogState
-from penstock.router.shaping import Shape, Shaper
+from penstock.router.shaping import Shape
 from penstock.router.spec_versions import SpecVersions, known_versions
+from penstock.router.task import read_span, subject_for
 from penstock.router.views import view
 
 _NOTHING: Final = Readable(0, 0)
@@ -126,12 +124,12 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
                 _check_order(first, last)
             lives = state.incarnations
             spans = spans_between(Offsets(first, lives), Offsets(last, lives))
-            sizes = BatchSizes(None, options.task_bytes, _subject(options, self._shape))
+            sizes = BatchSizes(None, options.task_bytes, subject_for(options, self._shape))
             return _plan(spans, state.readable, options, sizes, log)
 
     @override
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options, self._shape)
+        return read_span(partition.value, self._options, self._shape)
 
 
 class PushingBatchReader(LogBatchReader):
@@ -165,7 +163,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._seen: LogState | None = None
         self._unreachable_since_ns: int | None = None
         task_bytes = None if options.bytes_max is None else TASK_BYTES
-        self._sizes = BatchSizes(options.bytes_max, task_bytes, _subject(options, shape))
+        self._sizes = BatchSizes(options.bytes_max, task_bytes, subject_for(options, shape))
 
     @override
     def __getstate__(self) -> dict[str, Any]:
@@ -260,7 +258,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     @override
     def read(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options, self._shape)
+        return read_span(partition.value, self._options, self._shape)
 
     @override
     def stop(self) -> None:
@@ -366,34 +364,3 @@ def _plan(
         spans = kept
     pieces = split(sizes.divide(log, spans), options.partitions_min)
     return [LogPartition(span) for span in pieces]
-
-
-def _subject(options: SourceOptions, shape: Shape) -> str | None:
-    return options.subject or subject_of(shape.only)
-
-
-def _read(
-    partition: LogPartition, options: SourceOptions, shape: Shape
-) -> Iterator[pa.RecordBatch]:
-    if partition.value is None:  # Spark's stand-in where there is nothing to read
-        return
-    shaper = Shaper(shape)
-    subject = _subject(options, shape)
-    with options.reading(SystemClock()) as log:
-        for rows in log.rows(
-            partition.span, subject=subject, fail_on_data_loss=options.fail_on_data_loss
-        ):
-            shaped = shaper.shape(partition.span, rows)
-            if shaped.num_rows:
-                yield shaped
-    _spare_what_stays()
-
-
-def _spare_what_stays() -> None:
-    """Exempt what this worker has loaded from the collections of garbage to come, once.
-
-    Spark's workers collect all garbage after each task, which goes through every object of every
-    module: 30 ms of processor time, several times what reading a record takes.
-    """
-    if TaskContext.get() is not None and not gc.get_freeze_count():
-        gc.freeze()

@@ -1,11 +1,12 @@
 """A client of a logd that answers as a test says, for what reads spans through one."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.logd.batch import Record, build_batch, encode_body
+from penstock.logd.batch import Record, build_batch, decode_body, encode_body
 from penstock.logd.client import Fetched, OffsetRange
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import CorruptError, RefusedError
@@ -17,23 +18,41 @@ from penstock.router.record_sizes import RecordSizes
 Frame = tuple[FrameHeader, memoryview]
 
 
-def compacted(base: int, span: int, kept: list[int]) -> Frame:
-    """A frame of `span` offsets of which some have a record left."""
-    whole = build_batch([Record("t", b"%d" % (base + n), 1) for n in range(span)])
-    body = encode_body(whole.take(kept) if kept else whole.slice(0, 0))
+def frame(base: int, values: list[bytes], *, epoch: int = 1) -> Frame:
+    """A frame as it was written."""
+    body = encode_body(build_batch([Record("t", value, 1) for value in values]))
     header = FrameHeader(
         base_offset=base,
-        leader_epoch=1,
-        record_count=len(kept),
-        last_offset_delta=span - 1,
+        leader_epoch=epoch,
+        record_count=len(values),
+        last_offset_delta=len(values) - 1,
         body_length=len(body),
         body_crc=crc32c(body),
         first_timestamp_ns=1,
         max_timestamp_ns=1,
         schema_version=1,
-        compacted=len(kept) < span,
     )
     return header, memoryview(body)
+
+
+def thinned(whole: Frame, kept: list[int]) -> Frame:
+    """What compaction has left of a frame."""
+    header, rows = whole[0], decode_body(whole[1])
+    body = encode_body(rows.take(kept) if kept else rows.slice(0, 0))
+    changed = replace(
+        header,
+        record_count=len(kept),
+        body_length=len(body),
+        body_crc=crc32c(body),
+        compacted=True,
+    )
+    return changed, memoryview(body)
+
+
+def compacted(base: int, span: int, kept: list[int]) -> Frame:
+    """A frame of `span` offsets of which some have a record left."""
+    whole = frame(base, [b"%d" % (base + n) for n in range(span)])
+    return whole if len(kept) == span else thinned(whole, kept)
 
 
 class ScriptedClient:

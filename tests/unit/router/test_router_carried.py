@@ -81,3 +81,15 @@ def test_what_has_no_value_takes_no_room() -> None:
     rows = pa.RecordBatch.from_pydict({"offset": range(100), **nulls}, schema=many)
     alone = pack(rows.select([]), rows.select(["offset"])).nbytes
     assert pack(rows.select([]), rows).nbytes == alone
+
+
+def test_columns_without_values_take_the_memory_of_one_for_each_type() -> None:
+    count = 10_000
+    schema = pa.schema([("offset", pa.int64()), *((f"text{n}", pa.string()) for n in range(50))])
+    columns = [pa.array(range(count)), *(pa.nulls(count, pa.string()) for _ in range(50))]
+    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+    packed = pack(rows.select([]), rows)
+    before = pa.total_allocated_bytes()
+    got = unpack(judged([packed], [1]), VERDICT, schema)
+    assert pa.total_allocated_bytes() - before < 30 * count
+    assert got.drop_columns([VERDICT]).equals(pa.Table.from_batches([rows]))

@@ -72,7 +72,7 @@ def made(directory: Path) -> tuple[Started, Closable, TestClock]:
     within = context(directory)
     sink = Closable(within)
     assert isinstance(within.clock, TestClock)
-    return Started(load(directory), sink, within, Offsets({})), sink, within.clock
+    return Started(load(directory), sink, within, Offsets({}), {}), sink, within.clock
 
 
 def failed(query: Started) -> None:
@@ -156,7 +156,7 @@ def test_where_the_first_batch_began_is_taken_down_and_what_brought_nothing_is_n
     for batch, end in enumerate((140, 180)):
         position = json.dumps(Offsets({PLACE: end}, life).to_json())
         (offsets / str(batch)).write_text(f"v1\n{{}}\n{position}")
-    query = Started(load(tmp_path), Closable(within), within, Offsets({PLACE: 40}, life))
+    query = Started(load(tmp_path), Closable(within), within, Offsets({PLACE: 40}, life), {})
     for batch in (0, 0, 1):
         frame: Any = NoRows()
         query._deliver(frame, batch)

@@ -39,7 +39,7 @@ class Running:
         assert isinstance(within.clock, TestClock)
         self.clock = within.clock
         self.sinks = [Closable(within)]
-        self.query = Started(self.job, self.sinks[0], within, Offsets({}))
+        self.query = Started(self.job, self.sinks[0], within, Offsets({}), {})
         self.query.poll(SPARK)
         self.query._query.status = BETWEEN
         self.delivered: list[Replay] = []

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.logd.batch import Record, build_batch
-from penstock.router import reading
+from penstock.router import pieces, reading
 from penstock.router.clock import SystemClock
 from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Times
@@ -36,7 +36,7 @@ class ReadLog(FakeLog):
         rows = build_batch([HEADED, Record("t.b", b"2", 2)])
         offsets = pc.cast(rows.column(0), pa.int64())
         columns = [offsets, *rows.columns[1:]]
-        yield pa.RecordBatch.from_arrays(columns, schema=reading._LOG_SCHEMA)
+        yield pa.RecordBatch.from_arrays(columns, schema=pieces.LOG_SCHEMA)
 
     def at_times(self, times: Times, readable: Any) -> dict[StreamPartition, int]:
         found = {where: times.of(where) for where in readable}
