@@ -8,6 +8,7 @@ from penstock.router.cli_again import dlq, replay, stop_replay
 from penstock.router.cli_job import check_expressions, job_argument, load_job, run_job
 from penstock.router.cli_looking import plan, preview, sinks, status
 from penstock.router.unreadable import unreadable
+from penstock.router.wrong_key import naming
 from penstock.service import check_only
 from penstock.service.command import PenstockGroup, check_option, config_option
 
@@ -36,12 +37,13 @@ def cli(
         return
     if config_path is None:
         raise click.UsageError("name a job with --config FILE, or a subcommand")
-    config = load_job(config_path)
-    if check:
+    with naming(config_path):
+        config = load_job(config_path)
+        if not check:
+            run_job(config, until_caught_up=until_caught_up)
+            return
         check_expressions(config)
-        click.echo(check_only(config, config_path), nl=False)
-        return
-    run_job(config, until_caught_up=until_caught_up)
+    click.echo(check_only(config, config_path), nl=False)
 
 
 @cli.command(epilog="Example: penstock router run job.yaml --master spark://10.0.0.5:7077")

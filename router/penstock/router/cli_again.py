@@ -19,6 +19,7 @@ from penstock.router.core.offsets import StreamPartition
 from penstock.router.letter_fields import shown
 from penstock.router.letters import LetterFile, find_letters
 from penstock.router.replay_notes import typed
+from penstock.router.wrong_key import WrongKeyError
 from penstock.service import ConfigError, ServiceError, UnavailableError, ask_admin
 from penstock.service.command import PenstockGroup
 from penstock.service.positions import POSITION
@@ -255,7 +256,7 @@ def _token(path: Path) -> str:
         if token and token.isprintable():
             return token
         why = "one line is expected"
-    raise ConfigError(
+    raise WrongKeyError(
         f"actions_token_file: {path}: {why}",
         fix="name a file that this user may read, or run this as the job's user",
     )

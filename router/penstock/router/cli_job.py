@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -9,13 +10,25 @@ from typing import Any, Final
 import click
 
 from penstock.router.config import JobConfig
+from penstock.router.wrong_key import naming
 from penstock.service import configure_logs, load_config, run_until_stopped
 
 POLL_S: Final = 0.5
 
-job_argument: Final[Callable[[Any], Any]] = click.argument(
+_ARGUMENT: Final[Callable[[Any], Any]] = click.argument(
     "path", metavar="JOB", type=click.Path(path_type=Path, dir_okay=False)
 )
+
+
+def job_argument(command: Callable[..., None]) -> Any:
+    """Give a command the argument JOB, as `path`; what is wrong in that file is told with it."""
+
+    @wraps(command)
+    def with_job(*given: Any, path: Path, **options: Any) -> None:
+        with naming(path):
+            command(*given, path=path, **options)
+
+    return _ARGUMENT(with_job)
 
 
 def load_job(path: Path) -> JobConfig:
@@ -31,7 +44,7 @@ def check_expressions(config: JobConfig) -> None:
     """Let Spark analyse the job's conditions, if there are any, and look at the key files.
 
     Raises:
-        ConfigError: One is not valid.
+        WrongKeyError: One is not valid.
     """
     from penstock.router.transforms import Chain
 

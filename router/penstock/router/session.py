@@ -22,7 +22,8 @@ from penstock.router.java import find_java
 from penstock.router.local_files import start_no_programs
 from penstock.router.spark_doors import OnlyFrom, unix_sockets
 from penstock.router.worker_python import worker_python
-from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
+from penstock.router.wrong_key import WrongKeyError
+from penstock.service import ExitCode, ServiceError, UnavailableError
 
 _JVM_EXIT_TIMEOUT_S: Final = 15.0
 
@@ -210,12 +211,12 @@ def _secrets(config: Spark) -> dict[str, str]:
     try:
         secret = config.secret_file.read_text().strip()
     except OSError as error:
-        raise ConfigError(
+        raise WrongKeyError(
             f"spark.secret_file: {config.secret_file}: {error.strerror}",
             fix="name a file that this user may read",
         ) from None
     if not secret or not secret.isprintable():
-        raise ConfigError(
+        raise WrongKeyError(
             f"spark.secret_file: {config.secret_file}: one line is expected",
             fix="put the cluster's spark.authenticate.secret there",
         )

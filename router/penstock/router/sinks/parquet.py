@@ -40,7 +40,7 @@ from penstock.router.runs import runs
 from penstock.router.sinks.guarantee import Guarantee, Replay
 from penstock.router.sinks.settings import SinkConfig
 from penstock.router.sinks.sink import Sink, SinkContext
-from penstock.service import ConfigError
+from penstock.router.wrong_key import WrongKeyError
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -109,12 +109,12 @@ class ParquetLake(Sink):
             self._writing.mkdir(parents=True)
             others = {path.name for path in self._writing.parent.iterdir()} - {self._writing.name}
         except OSError as error:
-            raise ConfigError(
+            raise WrongKeyError(
                 f"sinks.{self._context.sink}.path: cannot write to {self._path}: {error.strerror}",
                 fix="name a directory that this user may write to",
             ) from None
         for name in sorted(others):
-            raise ConfigError(
+            raise WrongKeyError(
                 f"sinks.{self._context.sink}.path: {self._path} belongs to the sink {name!r}"
                 " (JOB.SINK), whose files this one could replace",
                 fix="name another directory; if that sink is no more, remove"
