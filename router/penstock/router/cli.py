@@ -5,7 +5,13 @@ from pathlib import Path
 import click
 
 from penstock.router.cli_again import dlq, replay, stop_replay
-from penstock.router.cli_job import check_expressions, job_argument, load_job, run_job
+from penstock.router.cli_job import (
+    check_expressions,
+    check_libraries,
+    job_argument,
+    load_job,
+    run_job,
+)
 from penstock.router.cli_looking import plan, preview, sinks, status
 from penstock.router.unreadable import unreadable
 from penstock.router.wrong_key import naming
@@ -42,6 +48,7 @@ def cli(
         if not check:
             run_job(config, until_caught_up=until_caught_up)
             return
+        check_libraries(config)
         check_expressions(config)
     click.echo(check_only(config, config_path), nl=False)
 
@@ -61,8 +68,9 @@ def run(path: Path, *, until_caught_up: bool, master: str | None) -> None:
 @cli.command(epilog="Example: penstock router validate job.yaml")
 @job_argument
 def validate(path: Path) -> None:
-    """Check a job, its conditions and key files included; exit 78 when something is wrong."""
+    """Check a job, its conditions, key files and libraries; exit 78 when something is wrong."""
     config = load_job(path)
+    check_libraries(config)
     check_expressions(config)
     click.echo(f"{path} is valid: {len(config.routes)} routes, {len(config.sinks)} sinks")
     for told in unreadable(config):

@@ -1,6 +1,7 @@
 """A job file as commands take it, and running the job."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -9,7 +10,10 @@ from typing import Any, Final
 
 import click
 
+from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
+from penstock.router.sinks import SinkContext, make_sink
+from penstock.router.telemetry import Meter
 from penstock.router.wrong_key import naming
 from penstock.service import configure_logs, load_config, run_until_stopped
 
@@ -38,6 +42,26 @@ def load_job(path: Path) -> JobConfig:
         ConfigError: It is not a valid job.
     """
     return load_config(JobConfig, path, env_prefix="PENSTOCK_ROUTER")
+
+
+def check_libraries(config: JobConfig) -> None:
+    """Make each sink, which reads and opens nothing: what it needs must be installed.
+
+    Raises:
+        WrongKeyError: A library is not; names the extra that brings it.
+    """
+    for name, settings in config.sinks.items():
+        context = SinkContext(
+            job=config.job,
+            sink=name,
+            incarnations={},
+            state_dir=config.checkpoint_dir / name,
+            dead_letters=config.dead_letters,
+            meter=Meter(),
+            stop=threading.Event(),
+            clock=SystemClock(),
+        )
+        make_sink(settings, context)
 
 
 def check_expressions(config: JobConfig) -> None:

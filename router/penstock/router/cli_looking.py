@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from penstock.router.cli_job import job_argument, load_job
+from penstock.router.cli_job import check_libraries, job_argument, load_job
 from penstock.router.config import JobConfig
 from penstock.service import UnavailableError, ask_admin
 from penstock.service.options import option_lines
@@ -21,7 +21,9 @@ def plan(path: Path) -> None:
     """Show a job's streams, routes, sinks and columns."""
     from penstock.router.plan import picture
 
-    click.echo(picture(load_job(path)))
+    job = load_job(path)
+    check_libraries(job)
+    click.echo(picture(job))
 
 
 @click.command(epilog="Example: penstock router preview job.yaml --records 200 --sink search")

@@ -1,5 +1,6 @@
 """What `validate`, `plan` and their like say of a job file, and while they are at it."""
 
+import importlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from pyspark.errors import AnalysisException
 
 from penstock.router.cli import cli
 from penstock.router.session import Session
+from penstock.router.sinks import extras
 from tests.unit.router.test_router_config import JOB
 
 
@@ -58,3 +60,33 @@ def test_a_key_file_that_is_away_is_told_with_the_job_file(
     done = run(tmp_path, *command, routes=routes)
     assert done.exit_code == 78
     assert f"error: {tmp_path}/job.yaml: routes.0.transforms.0.hash.key_file: " in done.stderr
+
+
+NEEDY = {
+    "google": {"type": "bigquery", "table": "shop.d.t"},
+    "delta": {"type": "delta", "table": "/var/lib/d"},
+    "iceberg": {"type": "iceberg", "table": "d.t", "catalog": {"type": "sql"}},
+    "kafka": {"type": "kafka", "servers": "127.0.0.1:9092", "topic": "t"},
+    "nats": {"type": "nats", "servers": "nats://127.0.0.1:4222", "subject": "out.{kind}"},
+    "otlp": {"type": "otlp", "url": "http://127.0.0.1:4317", "protocol": "grpc"},
+    "postgres": {"type": "postgres", "dsn": "postgresql://u:p@h/d", "table": "t"},
+    "s3": {"type": "s3", "url": "http://127.0.0.1:9000/lake"},
+}
+
+
+@pytest.mark.parametrize("command", [("validate",), ("--check", "--config"), ("plan",)])
+@pytest.mark.parametrize("extra", sorted(NEEDY))
+def test_a_sink_whose_library_is_missing_is_refused_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], extra: str
+) -> None:
+    def missing(module: str) -> Any:
+        if module.endswith(".otlp_messages"):  # OTLP over HTTP needs no more than that
+            return importlib.import_module(module)
+        raise ModuleNotFoundError(f"No module named {module!r}")
+
+    assert run(tmp_path, *command, sinks={"lake": NEEDY[extra]}).stderr == ""
+    monkeypatch.setattr(extras, "importlib", SimpleNamespace(import_module=missing))
+    done = run(tmp_path, *command, sinks={"lake": NEEDY[extra]})
+    assert done.exit_code == 78
+    assert f"error: {tmp_path}/job.yaml: sinks.lake: this sink needs a library" in done.stderr
+    assert f"pip install 'penstock[{extra}]'" in done.stderr
