@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.router.batch_sizes import BatchSizes
 from penstock.router.batches import JOURNAL, BatchJournal
-from penstock.router.bounded import BoundedRun, ReplayStoppedError, Report
+from penstock.router.bounded import BoundedRun, ReplayStoppedError
 from penstock.router.checkpoint import StartingOffsets, committed_offsets
 from penstock.router.core.backfill import (
     Chunk,
@@ -24,6 +24,7 @@ from penstock.router.errors import LogUnavailableError, StoppedError
 from penstock.router.feed import Feed
 from penstock.router.reading import LogReading, LogState
 from penstock.router.replay_progress import ReplayNote, Unfinished
+from penstock.router.reports import Report
 from penstock.router.sinks import open_sink
 from penstock.router.sinks.table import sink_kind
 from penstock.router.transforms import Again

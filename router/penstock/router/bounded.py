@@ -30,6 +30,7 @@ from penstock.router.owners import require_its_user, require_room_for_letters
 from penstock.router.query import first_lines, logd_options
 from penstock.router.reading import LogReading, LogState
 from penstock.router.replay_progress import Progress
+from penstock.router.reports import Report, silent
 from penstock.router.routed import Routed
 from penstock.router.routes import check_routes, steps_to
 from penstock.router.session import Session, SparkEndedError
@@ -38,7 +39,6 @@ from penstock.router.telemetry import Meter
 from penstock.router.views import view
 from penstock.service import ConfigError, ExitCode, ServiceError
 
-Report = Callable[[str], None]
 RowsTo = Callable[[str, Sequence[str]], pa.Table]
 """The rows that routes lead to a sink, of the columns named; raises `RunFailedError`."""
 
@@ -181,7 +181,7 @@ class BoundedRun:
 
 @contextmanager
 def bounded_run(
-    config: JobConfig, *, needs_lock: bool, needs_log: bool = True
+    config: JobConfig, *, needs_lock: bool, needs_log: bool = True, tell: Report = silent
 ) -> Iterator[BoundedRun]:
     """Start what a run needs, and free it.
 
@@ -189,6 +189,7 @@ def bounded_run(
         config: The job.
         needs_lock: Whether the job must not run meanwhile, for the run writes to its sinks.
         needs_log: Whether the log is read.
+        tell: Takes a line of what is being done until the block begins.
 
     Raises:
         ConfigError: A stream or a route cannot be used; or root asks for what is another user's.
@@ -201,11 +202,16 @@ def bounded_run(
             lock = JobLock(config.checkpoint_dir, wait_s=config.connect_timeout_s, clock=clock)
             stack.callback(lock.release)
             require_room_for_letters(config.dead_letters, list(config.sinks))
-        state = _state(config, clock) if needs_log else LogState({}, {})
+        state = LogState({}, {})
+        if needs_log:
+            tell(f"looks for {', '.join(config.streams)} in logd at {config.logd} …")
+            state = _state(config, clock)
+        tell("starts Spark, which takes some seconds …")
         work = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-router-")))
         session = Session.start(config.job, config.session, work)
         stack.callback(session.close)
         check_routes(config, session.spark)
+        tell("Spark runs")
         letters = None
         if config.dead_letter_stream is not None:
             letters = NatsLetterStream(config.dead_letter_stream, clock)

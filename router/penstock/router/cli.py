@@ -10,7 +10,9 @@ from penstock.router.cli_job import (
     check_libraries,
     job_argument,
     load_job,
+    quiet_option,
     run_job,
+    teller,
 )
 from penstock.router.cli_looking import plan, preview, sinks, status
 from penstock.router.unreadable import unreadable
@@ -49,7 +51,7 @@ def cli(
             run_job(config, until_caught_up=until_caught_up)
             return
         check_libraries(config)
-        check_expressions(config)
+        check_expressions(config, teller())
     click.echo(check_only(config, config_path), nl=False)
 
 
@@ -67,11 +69,12 @@ def run(path: Path, *, until_caught_up: bool, master: str | None) -> None:
 
 @cli.command(epilog="Example: penstock router validate job.yaml")
 @job_argument
-def validate(path: Path) -> None:
+@quiet_option
+def validate(path: Path, *, quiet: bool) -> None:
     """Check a job, its conditions, key files and libraries; exit 78 when something is wrong."""
     config = load_job(path)
     check_libraries(config)
-    check_expressions(config)
+    check_expressions(config, teller(quiet=quiet))
     click.echo(f"{path} is valid: {len(config.routes)} routes, {len(config.sinks)} sinks")
     for told in unreadable(config):
         click.echo(f"but {told}; until this user may read it, it is waited for", err=True)

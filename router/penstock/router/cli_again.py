@@ -12,7 +12,7 @@ import click
 
 from penstock.logd.client import LogClient
 from penstock.router.action_token import PATH
-from penstock.router.cli_job import job_argument, load_job
+from penstock.router.cli_job import job_argument, load_job, teller
 from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import StreamPartition
@@ -58,7 +58,7 @@ def replay(
         raise click.UsageError("say what to replay with --from, or --resume without a range")
     if resumes:
         with (
-            bounded_run(job, needs_lock=True) as run,
+            bounded_run(job, needs_lock=True, tell=teller()) as run,
             attended(run, SystemClock()),
             typed(run, SystemClock(), "range ", sink=sink, resume=True),
         ):
@@ -69,7 +69,7 @@ def replay(
         raise click.UsageError(f"the job does not read {stream!r}, only {', '.join(job.streams)}")
     if len(job.streams) > 1 and stream is None and any(isinstance(it, int) for it in (begin, end)):
         raise click.UsageError("name the stream that the offsets are of with --stream")
-    with bounded_run(job, needs_lock=True) as run:
+    with bounded_run(job, needs_lock=True, tell=teller()) as run:
         first = {at: span.start for at, span in run.state.readable.items()}
         last: dict[StreamPartition, int | None] = dict.fromkeys(first)
         with LogClient(job.logd, access=job.source.access()) as log:
@@ -163,7 +163,7 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
     if not _letters(job, sink, names):
         click.echo("there are no dead letters")
         return
-    with bounded_run(job, needs_lock=True, needs_log=False) as run:
+    with bounded_run(job, needs_lock=True, needs_log=False, tell=teller()) as run:
         # Again: a job that had the lock until now may have moved them.
         files = find_letters(job.dead_letters, sink=sink, names=names)
         asked: dict[str, Any] = {"sink": sink, "to": target, "files": len(files)}

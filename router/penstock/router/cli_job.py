@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -12,6 +12,7 @@ import click
 
 from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
+from penstock.router.reports import Report, silent
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.telemetry import Meter
 from penstock.router.wrong_key import naming
@@ -33,6 +34,16 @@ def job_argument(command: Callable[..., None]) -> Any:
             command(*given, path=path, **options)
 
     return _ARGUMENT(with_job)
+
+
+quiet_option: Final[Callable[[Any], Any]] = click.option(
+    "--quiet", is_flag=True, help="Do not say what is being done."
+)
+
+
+def teller(*, quiet: bool = False) -> Report:
+    """Takes a line of what is being done, for people: on standard error, or nowhere."""
+    return silent if quiet else partial(click.echo, err=True)
 
 
 def load_job(path: Path) -> JobConfig:
@@ -64,8 +75,12 @@ def check_libraries(config: JobConfig) -> None:
         make_sink(settings, context)
 
 
-def check_expressions(config: JobConfig) -> None:
+def check_expressions(config: JobConfig, tell: Report = silent) -> None:
     """Let Spark analyse the job's conditions, if there are any, and look at the key files.
+
+    Args:
+        config: The job.
+        tell: Takes a line of what is being done, where that takes long.
 
     Raises:
         WrongKeyError: One is not valid.
@@ -80,8 +95,11 @@ def check_expressions(config: JobConfig) -> None:
     from penstock.router.routes import check_routes
     from penstock.router.session import Session
 
+    tell("starts Spark to check conditions of routes, which takes some seconds …")
     with TemporaryDirectory(prefix="penstock-router-") as directory:
         session = Session.start(config.job, config.session, Path(directory))
+        conditions = sum(route.where is not None for route in config.routes)
+        tell(f"Spark runs; checks conditions: {conditions} …")
         try:
             check_routes(config, session.spark)
         finally:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from penstock.router.cli_job import check_libraries, job_argument, load_job
+from penstock.router.cli_job import check_libraries, job_argument, load_job, quiet_option, teller
 from penstock.router.config import JobConfig
 from penstock.service import UnavailableError, ask_admin
 from penstock.service.options import option_lines
@@ -31,8 +31,11 @@ def plan(path: Path) -> None:
 @click.option("--records", type=click.IntRange(1, 100_000), default=1000, show_default=True)
 @click.option("--sink", "only", multiple=True, help="Only this sink's requests; repeatable.")
 @click.option("--whole", is_flag=True, help="Show requests whole, however long.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def preview(path: Path, *, records: int, only: tuple[str, ...], whole: bool, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, and nothing else.")
+@quiet_option
+def preview(
+    path: Path, *, records: int, only: tuple[str, ...], whole: bool, as_json: bool, quiet: bool
+) -> None:
     """Route the last records of the log and show what each sink would send; send nothing."""
     from penstock.router.bounded import bounded_run
     from penstock.router.preview import last_records, text
@@ -42,7 +45,8 @@ def preview(path: Path, *, records: int, only: tuple[str, ...], whole: bool, as_
     for name in only:
         if name not in job.sinks:
             raise click.UsageError(f"there is no sink {name!r}, only {', '.join(job.sinks)}")
-    with bounded_run(job, needs_lock=False) as run:
+    tell = teller(quiet=quiet or as_json)
+    with bounded_run(job, needs_lock=False, tell=tell) as run:
         shown = look(run, last_records(run, records), only or tuple(job.sinks))
     if as_json:
         click.echo(json.dumps(shown.as_json()))

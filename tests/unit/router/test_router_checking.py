@@ -10,10 +10,14 @@ import yaml
 from click.testing import CliRunner, Result
 from pyspark.errors import AnalysisException
 
+from penstock.router import bounded
+from penstock.router.bounded import bounded_run
 from penstock.router.cli import cli
+from penstock.router.reading import LogState
 from penstock.router.session import Session
 from penstock.router.sinks import extras
-from tests.unit.router.test_router_config import JOB
+from penstock.service import ConfigError
+from tests.unit.router.test_router_config import JOB, load
 
 
 class NoColumn:
@@ -24,11 +28,12 @@ class NoColumn:
 
 
 @pytest.fixture
-def spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def started(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A Spark that starts at once and takes no condition."""
     session = SimpleNamespace(createDataFrame=lambda *_: NoColumn())
     started = SimpleNamespace(spark=session, close=lambda: None)
     monkeypatch.setattr(Session, "start", lambda *_, **__: started)
+    return started
 
 
 def run(directory: Path, *command: str, **keys: Any) -> Result:
@@ -41,7 +46,7 @@ CHECKS = pytest.mark.parametrize("command", [("validate",), ("--check", "--confi
 
 
 @CHECKS
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("started")
 def test_a_condition_that_is_none_is_told_with_the_job_file(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
@@ -90,3 +95,60 @@ def test_a_sink_whose_library_is_missing_is_refused_before_a_run(
     assert done.exit_code == 78
     assert f"error: {tmp_path}/job.yaml: sinks.lake: this sink needs a library" in done.stderr
     assert f"pip install 'penstock[{extra}]'" in done.stderr
+
+
+CONDITION = [{"name": "all", "where": "kind = 'log'", "sinks": ["lake"]}]
+
+
+class Column:
+    """Stands for rows that have it, whatever it is."""
+
+    def where(self, _: str) -> Any:
+        condition = SimpleNamespace(deterministic=lambda: True)
+        analyzed = SimpleNamespace(condition=lambda: condition)
+        plan = SimpleNamespace(analyzed=lambda: analyzed)
+        return SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: plan))
+
+
+def test_while_spark_starts_it_is_said_what_is_waited_for(
+    tmp_path: Path, started: SimpleNamespace
+) -> None:
+    started.spark.createDataFrame = lambda *_: Column()
+    done = run(tmp_path, "validate", routes=CONDITION)
+    assert done.stderr.splitlines() == [
+        "starts Spark to check conditions of routes, which takes some seconds …",
+        "Spark runs; checks conditions: 1 …",
+    ]
+    valid = f"{tmp_path}/job.yaml is valid: 1 routes, 1 sinks\n"
+    assert done.stdout == valid
+    quiet = run(tmp_path, "validate", "--quiet", routes=CONDITION)
+    assert (quiet.stdout, quiet.stderr) == (valid, "")
+    assert run(tmp_path, "validate").stderr == "", "nothing takes long"
+
+
+def test_a_run_with_an_end_says_what_it_waits_for(
+    tmp_path: Path, started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started.spark.createDataFrame = lambda *_: Column()
+    monkeypatch.setattr(bounded, "first_state", lambda *_: LogState({}, {}))
+    said: list[str] = []
+    job = load(tmp_path, streams=["logs", "traces"])
+    with bounded_run(job, needs_lock=False, tell=said.append):
+        assert said == [
+            "looks for logs, traces in logd at 127.0.0.1:9293 …",
+            "starts Spark, which takes some seconds …",
+            "Spark runs",
+        ]
+
+
+@pytest.mark.parametrize("options", [["--json"], ["--quiet"], []])
+def test_a_preview_for_machines_says_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    def told(*_: Any, tell: Any, **__: Any) -> None:
+        tell("starts")
+        raise ConfigError("seen", fix="none")
+
+    monkeypatch.setattr(bounded, "bounded_run", told)
+    said = run(tmp_path, "preview", *options).stderr
+    assert said == ("" if options else "starts\n") + "error: seen\n  fix: none\n"
