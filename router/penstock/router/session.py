@@ -1,6 +1,7 @@
 """The Spark session of a job: a JVM that is ours alone, quiet, bounded, and gone when we are."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,11 @@ appender.file.policies.size.size = 16MB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 2
 """
+
+_NO_WORDS: Final = re.compile(r"\s+(at|\.\.\.) |WARNING: Using incubator modules")
+_LINES_SHOWN: Final = 10
+_WORDS_MAX: Final = 500
+"""Of what a JVM wrote: what says nothing of its end, and how much of the rest is told."""
 
 _SMALLER: Final = {"k": "b", "m": "k", "g": "m"}
 """Units of memory, each by the one above it."""
@@ -141,8 +147,8 @@ class Session:
         except (PySparkException, Py4JError) as error:
             raise UnavailableError(
                 f"Spark does not start with Java {java.major} from {java.origin}"
-                f" ({java.home}): {str(error).splitlines()[0]}",
-                fix=f"read {output_path}; check the keys below `spark`",
+                f" ({java.home}): {_reason(error)}{_last_words(output_path)}",
+                fix="check the keys below `spark`, and that Java",
             ) from None
         _raise_only()
         start_no_programs(spark)
@@ -194,6 +200,22 @@ class Session:
             process.kill()
             process.wait()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else reused though dead
+
+
+def _reason(error: Exception) -> str:
+    """What Spark says, without Java's stack; why a call failed is in a second line."""
+    lines = str(error).splitlines()
+    return " ".join(lines[:2] if lines[1:2] and lines[1].startswith(": ") else lines[:1])
+
+
+def _last_words(output: Path) -> str:
+    """What a JVM wrote before it ended, without stacks: its file may not outlive the command."""
+    try:
+        lines = output.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    told = [line for line in lines if line.strip() and not _NO_WORDS.match(line)]
+    return "".join(f"\n    {line[:_WORDS_MAX]}" for line in told[-_LINES_SHOWN:])
 
 
 def _raise_only() -> None:
