@@ -12,7 +12,7 @@ import click
 
 from penstock.logd.client import LogClient
 from penstock.router.action_token import PATH
-from penstock.router.cli_job import job_argument, load_job, teller
+from penstock.router.cli_job import job_argument, load_job, not_running, teller
 from penstock.router.clock import SystemClock
 from penstock.router.config import JobConfig
 from penstock.router.core.offsets import StreamPartition
@@ -239,9 +239,7 @@ def stop_replay(path: Path) -> None:
             fix="`penstock router status` shows what is under way",
         ) from None
     except OSError as error:
-        raise UnavailableError(
-            f"no job answers at {job.admin}: {error}", fix="start it; or correct its key `admin`"
-        ) from None
+        raise not_running(job, error) from None
     click.echo(_done(posted, job.admin))
 
 

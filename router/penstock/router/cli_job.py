@@ -16,7 +16,7 @@ from penstock.router.reports import Report, silent
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.telemetry import Meter
 from penstock.router.wrong_key import naming
-from penstock.service import configure_logs, load_config, run_until_stopped
+from penstock.service import UnavailableError, configure_logs, load_config, run_until_stopped
 
 POLL_S: Final = 0.5
 
@@ -104,6 +104,18 @@ def check_expressions(config: JobConfig, tell: Report = silent) -> None:
             check_routes(config, session.spark)
         finally:
             session.close()
+
+
+def not_running(config: JobConfig, error: OSError) -> UnavailableError:
+    """What to tell where a running job is asked for something, and none answers."""
+    name, address = repr(config.job), config.admin
+    if isinstance(error, ConnectionRefusedError):
+        told = f"the job {name} does not run: nothing listens at {address}"
+    else:
+        told = f"the job {name} cannot be reached at {address}: {error.strerror or error}"
+    return UnavailableError(
+        told, fix="start it with `penstock router run`; if it runs, correct its key `admin`"
+    )
 
 
 def run_job(config: JobConfig, *, until_caught_up: bool) -> None:

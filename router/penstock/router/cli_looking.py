@@ -7,7 +7,14 @@ from typing import Any, Final
 
 import click
 
-from penstock.router.cli_job import check_libraries, job_argument, load_job, quiet_option, teller
+from penstock.router.cli_job import (
+    check_libraries,
+    job_argument,
+    load_job,
+    not_running,
+    quiet_option,
+    teller,
+)
 from penstock.router.config import JobConfig
 from penstock.service import UnavailableError, ask_admin
 from penstock.service.options import option_lines
@@ -137,9 +144,7 @@ def _status_of(job: JobConfig) -> dict[str, Any]:
             fix="let `admin_access` name the token of the running job, or correct the key `admin`",
         ) from None
     except OSError as error:
-        raise UnavailableError(
-            f"no job answers at {job.admin}: {error}", fix="start it; or correct its key `admin`"
-        ) from None
+        raise not_running(job, error) from None
     return _of_this_job(job, answer)
 
 
