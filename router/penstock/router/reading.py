@@ -77,6 +77,9 @@ class LogReading:
         access: How it is let in.
         rack: Records are read from a replica in sync that does not lead, in this rack if there is
             one and it is not empty; None: from the leader.
+
+    Attributes:
+        lost: How many offsets `rows` has passed over, for they are gone or damaged.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class LogReading:
             "rack": rack or "",
             "access": access,
         }
+        self.lost = 0
         self._client = LogClient(server, **how)
         self._retry_timeout_s = retry_timeout_s
         self._clock = clock
@@ -241,6 +245,7 @@ class LogReading:
                 behind = span.end if error.next_offset is None else error.next_offset
                 lost = min(behind, span.end) - position
                 warn(f"going on at {behind} without {lost} offsets that are lost: {error}")
+                self.lost += lost
                 position = behind
                 epoch = None  # what an election has put in the place of lost records is read
                 continue
@@ -255,6 +260,7 @@ class LogReading:
                     if fail_on_data_loss:
                         raise DataLossError(missing)
                     warn(missing)
+                    self.lost += header.base_offset - position
                 where = f"{span.stream}/{span.partition} offset {header.base_offset}"
                 rows = slice_rows(header, decode_body(body, where=where), position, span.end)
                 if rows.num_rows:  # of a compacted frame, all may have been removed

@@ -16,7 +16,8 @@ from tests.unit.router.scripted_log import ScriptedClient, compacted, offsets, r
 def test_a_reader_that_accepts_losses_goes_on_right_behind_a_damaged_frame() -> None:
     client = ScriptedClient([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
     client.damaged = (4, 8)
-    assert offsets(reading(client).rows(Span("s", 0, 0, 12), fail_on_data_loss=False)) == [
+    log = reading(client)
+    assert offsets(log.rows(Span("s", 0, 0, 12), fail_on_data_loss=False)) == [
         0,
         1,
         2,
@@ -26,6 +27,7 @@ def test_a_reader_that_accepts_losses_goes_on_right_behind_a_damaged_frame() -> 
         10,
         11,
     ]
+    assert log.lost == 4
 
 
 @pytest.mark.parametrize("subject", [None, "a.*"])
@@ -39,6 +41,12 @@ def test_a_frame_that_rotted_since_logd_looked_at_it_is_passed_over_and_told(
     assert "going on at 8 without 4 offsets that are lost: s/0: offsets 4 to 7 are damaged" in (
         capsys.readouterr().err
     )
+
+
+def test_what_is_missing_of_a_log_counts_as_lost() -> None:
+    log = reading(ScriptedClient([compacted(at, 4, [0, 3]) for at in (0, 8)]))
+    assert offsets(log.rows(Span("s", 0, 1, 10), fail_on_data_loss=False)) == [3, 8]
+    assert log.lost == 4, "of the offsets that compaction has emptied none"
 
 
 def test_a_frame_that_rotted_is_an_error_that_says_what_to_do() -> None:
