@@ -121,7 +121,7 @@ def _deliver_range(
     context = run.context(sink, home / "replay", anew=not resumed)
     note.keep(it)
     progress.sink, progress.meter = sink, context.meter
-    progress.records = 0  # a run may have had a replay before
+    progress.begin_anew()
     progress.done, progress.of = it.batches, it.batches + len(parts)
     feed = Feed(run.config, open_sink(run.config.sinks[sink], context), context, again=again)
     if resumed:
@@ -131,6 +131,7 @@ def _deliver_range(
     with closing(feed):
         for part in parts:
             try:
+                refused = progress.refused
                 rows = run.deliver(feed, sink, run.rows(part), progress.done)
             except StoppedError:
                 raise ReplayStoppedError(
@@ -140,7 +141,9 @@ def _deliver_range(
             progress.done += 1
             done = Offsets(part.end, run.state.incarnations)
             note.keep(Unfinished(it.first, done, it.last, batches=progress.done))
-            tell(f"batch {progress.done} of {progress.of}: {rows} records, {_range(part)}")
+            refused = progress.refused - refused
+            notes = f" ({refused} refused again)" if refused else ""
+            tell(f"batch {progress.done} of {progress.of}: {rows} records{notes}, {_range(part)}")
     note.remove()
     return progress.records
 

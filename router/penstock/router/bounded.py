@@ -157,7 +157,7 @@ class BoundedRun:
         )
 
     def deliver(self, feed: Feed, sink: str, rows: RowsTo, batch: int) -> int:
-        """Route rows to a sink and feed it; returns how many it got.
+        """Route rows to a sink and feed it; returns how many routes lead there.
 
         Raises:
             RunFailedError: Spark failed, or the sink did.
@@ -173,9 +173,10 @@ class BoundedRun:
             if self.stop.is_set():  # whoever ended it cancelled Spark's part, or ended it, too
                 raise StoppedError("it was to end while Spark read") from None
             raise
+        before = self.progress.meter.counted()
         if table.num_rows:
             feed.give(table, batch)
-        self.progress.records += table.num_rows
+        self.progress.took(table.num_rows, before)
         return int(table.num_rows)
 
 
@@ -245,7 +246,7 @@ def replay_letters(
     odd: dict[str, OddLetterError] = {}
     progress, batches = run.progress, count()
     progress.unit, progress.of = "files", len(files)
-    progress.done = progress.records = 0  # a run may have had a replay before
+    progress.begin_anew()
     with ExitStack() as stack:
         for file in files:
             if file.name in odd:
@@ -294,30 +295,28 @@ class _Target:
         context = run.context(name, state_dir, of_letters=True)
         return cls(name, Feed(config, open_sink(config.sinks[name], context), context), context)
 
-    def refused(self) -> int:
-        return self.context.meter.stage("", received=0, lag=0).detail.get("dead_letters", 0)
-
 
 def _replay_file(
     run: BoundedRun, target: _Target, file: LetterFile, batches: Iterator[int], tell: Report
 ) -> None:
     begun = file.begin()
-    refused_before = target.refused()
-    letters = delivered = 0
+    progress = run.progress
+    records, refused = progress.records, progress.refused
+    letters = routed = 0
     for piece in begun.pieces(target.name):
         if target.feed.needs("subject"):
             begun.require_subjects(piece)
         lives = {letter["stream"]: letter.get("incarnation") or "" for letter in piece}
         target.context.incarnations.update(lives)
         target.feed.begin_anew()  # offsets of one file may lie between those of another
-        delivered += run.deliver(target.feed, target.name, run.letter_rows(piece), next(batches))
+        routed += run.deliver(target.feed, target.name, run.letter_rows(piece), next(batches))
         letters += len(piece)
     begun.end()
-    refused = target.refused() - refused_before
+    refused = progress.refused - refused
     notes = f", {refused} refused again" if refused else ""
-    if delivered < letters:
-        notes += f", {letters - delivered} that no route leads to {target.name}"
-    tell(f"{file.name}: {delivered} of {letters} to {target.name}{notes}")
+    if routed < letters:
+        notes += f", {letters - routed} that no route leads to {target.name}"
+    tell(f"{file.name}: {progress.records - records} of {letters} to {target.name}{notes}")
 
 
 def collect(frame: DataFrame) -> pa.Table:

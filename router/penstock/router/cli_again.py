@@ -63,7 +63,7 @@ def replay(
             typed(run, SystemClock(), "range ", sink=sink, resume=True),
         ):
             rows = resume(run, sink, click.echo)
-        click.echo(f"{rows} records went to {sink} again")
+        click.echo(f"{rows} records went to {sink} again{run.progress.others()}")
         return
     if stream is not None and stream not in job.streams:
         raise click.UsageError(f"the job does not read {stream!r}, only {', '.join(job.streams)}")
@@ -85,7 +85,7 @@ def replay(
             typed(run, SystemClock(), "range ", **asked),
         ):
             rows = backfill(run, sink, first, last, click.echo)
-    click.echo(f"{rows} records went to {sink} again")
+    click.echo(f"{rows} records went to {sink} again{run.progress.others()}")
 
 
 def _ends(offsets: Mapping[StreamPartition, int | None]) -> dict[str, int | None]:
@@ -169,7 +169,7 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
         asked: dict[str, Any] = {"sink": sink, "to": target, "files": len(files)}
         with attended(run, SystemClock()), typed(run, SystemClock(), **asked):
             rows = replay_letters(run, files, target, click.echo)
-    click.echo(f"{rows} records were delivered again")
+    click.echo(f"{rows} records were delivered again{run.progress.others()}")
 
 
 @dlq.command("publish", epilog="Example: penstock router dlq publish job.yaml --sink search")

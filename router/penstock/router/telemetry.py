@@ -45,6 +45,11 @@ class Meter:
         with self._lock:
             self._detail[what] += number
 
+    def counted(self) -> Counter[str]:
+        """Each counter, and how far it is."""
+        with self._lock:
+            return self._detail.copy()
+
     def stage(self, sink: str, *, received: int, lag: int) -> Stage:
         """The sink as a stage of the status."""
         with self._lock:
