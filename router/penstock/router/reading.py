@@ -15,6 +15,7 @@ from penstock.logd.client import (
     ANYBODY,
     Access,
     AsyncLogClient,
+    Fetched,
     LogClient,
     PartitionInfo,
     StreamInfo,
@@ -26,6 +27,7 @@ from penstock.router.core.offsets import Readable, Span, StreamPartition
 from penstock.router.core.starting import Subscription, Times
 from penstock.router.errors import (
     BadOptionError,
+    DamagedError,
     DataLossError,
     LogUnavailableError,
 )
@@ -42,6 +44,8 @@ BYTES_TARGET: Final = 8 * 1024 * 1024
 _TIMEOUT_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
+_MENDED_S: Final = 10.0
+"""How long damage is waited for to be mended; an election takes about two seconds."""
 
 Value = TypeVar("Value")
 
@@ -98,6 +102,7 @@ class LogReading:
             "access": access,
         }
         self.lost = 0
+        self._may_mend = True
         self._client = LogClient(server, **how)
         self._retry_timeout_s = retry_timeout_s
         self._clock = clock
@@ -238,7 +243,7 @@ class LogReading:
         while position < span.end:
             ask = partial(fetch, self._client, span, position, epoch=epoch, subject=subject)
             try:
-                fetched = self._patiently(ask)
+                fetched = self._fetched(span, ask)
             except DataLossError as error:
                 if fail_on_data_loss:
                     raise
@@ -267,6 +272,35 @@ class LogReading:
                     yield _with_offsets(rows, header.base_offset)
                 position = header.next_offset
             position, epoch = max(position, fetched.next_offset), fetched.log_epoch
+
+    def _fetched(self, span: Span, ask: Callable[[], Fetched]) -> Fetched:
+        """What is asked for; of what is damaged, after a wait for those who may have it sound.
+
+        A leader that learns of damage lets another replica lead, or has the bytes from it. Where
+        one wait was in vain, there is none for what else is damaged.
+        """
+        until_ns: int | None = None
+        while True:
+            try:
+                return self._patiently(ask)
+            except DamagedError:
+                now_ns = self._clock.monotonic_ns()
+                if until_ns is None:
+                    until_ns = now_ns + int(_MENDED_S * 1e9) if self._has_copies(span) else 0
+                if now_ns >= until_ns:
+                    self._may_mend = False
+                    raise
+            self._clock.sleep(_RETRY_FIRST_S)
+
+    def _has_copies(self, span: Span) -> bool:
+        """Whether there are other replicas, as far as is known."""
+        if not self._may_mend:
+            return False
+        try:
+            parts = self._client.stream(span.stream).partitions
+        except (RefusedError, UnavailableError, CorruptError):
+            return False
+        return any(len(it.replicas) > 1 for it in parts if it.partition == span.partition)
 
     def _at_time(self, where: StreamPartition, time_ms: int) -> int:
         return self._client.offset_for_timestamp(where.stream, time_ms * 10**6, where.partition)

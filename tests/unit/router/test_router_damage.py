@@ -11,6 +11,7 @@ from penstock.logd.errors import CorruptError
 from penstock.router.core.offsets import Span
 from penstock.router.errors import DataLossError, LogUnavailableError
 from tests.unit.router.scripted_log import ScriptedClient, compacted, offsets, reading
+from tests.unit.router.sink_rows import TestClock
 
 
 def test_a_reader_that_accepts_losses_goes_on_right_behind_a_damaged_frame() -> None:
@@ -84,3 +85,38 @@ def test_what_comes_damaged_though_logd_has_looked_at_it_is_asked_for_again() ->
 
     with pytest.raises(LogUnavailableError, match="answer is not JSON; gave up after 0 s"):
         list(reading(Worse([])).rows(Span("s", 0, 0, 4), fail_on_data_loss=False))
+
+
+class Mending(TestClock):
+    """Meanwhile the damage is mended."""
+
+    def __init__(self, client: ScriptedClient) -> None:
+        super().__init__()
+        self.client = client
+        self.sleeps = 0
+
+    @override
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.sleeps += 1
+        if self.sleeps == 20:
+            self.client.damaged = None
+
+
+def test_what_one_replica_has_damaged_is_waited_for_where_there_are_others() -> None:
+    client = ScriptedClient([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
+    client.damaged, client.replicas = (4, 8), ("a", "b")
+    log = reading(client, clock=Mending(client))
+    assert offsets(log.rows(Span("s", 0, 0, 12), fail_on_data_loss=False)) == [*range(12)]
+    assert log.lost == 0
+
+
+def test_what_nobody_mends_is_waited_for_once() -> None:
+    clock = TestClock()
+    client = ScriptedClient([compacted(at, 4, [0, 1, 2, 3]) for at in (0, 4, 8)])
+    client.damaged, client.replicas = (4, 8), ("a", "b")
+    log, began_ns = reading(client, clock=clock), clock.now_ns
+    for _ in range(2):
+        rows = log.rows(Span("s", 0, 0, 12), fail_on_data_loss=False)
+        assert offsets(rows) == [0, 1, 2, 3, 8, 9, 10, 11]
+        assert 10e9 <= clock.now_ns - began_ns < 11e9
