@@ -28,6 +28,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_US: Final = 1000
 _TIME_NS_MAX: Final = 2**63 - 1
 _TIMEOUT_S: Final = 10.0
+_NO_LETTERS: Final = "there are no dead letters"
 _WHERE: Final = "An offset, earliest, latest, a time, or 15m ago."
 
 
@@ -119,7 +120,10 @@ _SINK = click.option("--sink", help="Only this sink's.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def dlq_ls(path: Path, *, sink: str | None, done: bool, as_json: bool) -> None:
     """List a job's files of dead letters, with their reasons."""
-    for file in _letters(load_job(path), sink, done=done):
+    files = _letters(load_job(path), sink, done=done)
+    if not files:
+        click.echo(_NO_LETTERS, err=True)
+    for file in files:
         it = file.summary()
         if as_json:
             click.echo(json.dumps(it))
@@ -161,7 +165,7 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
     if target is not None:
         _require_sink(job, target)
     if not _letters(job, sink, names):
-        click.echo("there are no dead letters")
+        click.echo(_NO_LETTERS)
         return
     with bounded_run(job, needs_lock=True, needs_log=False, tell=teller()) as run:
         # Again: a job that had the lock until now may have moved them.
