@@ -16,6 +16,7 @@ from penstock.collector.transforms.graph import Graph
 from penstock.collector.transforms.wiring import OUTPUT
 from penstock.service import ExitCode, show_config
 from penstock.service.errors import ServiceError
+from penstock.service.words import counted
 
 _FILES = click.argument(
     "files",
@@ -47,8 +48,8 @@ def validate(files: tuple[Path, ...]) -> None:
     config, graph = _load(files)
     check_use(config, graph, ", ".join(map(str, files)))
     click.echo(
-        f"valid: {len(config.sources)} sources, {len(graph.steps)} transforms, "
-        f"{len(config.tests)} tests"
+        f"valid: {counted(len(config.sources), 'source')},"
+        f" {counted(len(graph.steps), 'transform')}, {counted(len(config.tests), 'test')}"
     )
 
 

@@ -29,6 +29,7 @@ from penstock.router.sinks import open_sink
 from penstock.router.sinks.table import sink_kind
 from penstock.router.transforms import Again
 from penstock.service import ConfigError, UnavailableError
+from penstock.service.words import counted
 
 
 def backfill(
@@ -112,7 +113,7 @@ def _deliver_range(
     note, progress = ReplayNote(home), run.progress
     if not parts and resumed:
         note.remove()
-        tell(f"the replay to {sink} had come to its end: {it.batches} batches were delivered")
+        tell(f"the replay to {sink} had come to its end: {counted(it.batches, 'batch')} delivered")
         return 0
     _check_readable(run.state, parts)
     if not resumed:
@@ -143,7 +144,8 @@ def _deliver_range(
             note.keep(Unfinished(it.first, done, it.last, batches=progress.done))
             refused = progress.refused - refused
             notes = f" ({refused} refused again)" if refused else ""
-            tell(f"batch {progress.done} of {progress.of}: {rows} records{notes}, {_range(part)}")
+            told = f"{counted(rows, 'record')}{notes}, {_range(part)}"
+            tell(f"batch {progress.done} of {progress.of}: {told}")
     note.remove()
     return progress.records
 

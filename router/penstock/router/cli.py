@@ -19,6 +19,7 @@ from penstock.router.unreadable import unreadable
 from penstock.router.wrong_key import naming
 from penstock.service import check_only
 from penstock.service.command import PenstockGroup, check_option, config_option
+from penstock.service.words import counted
 
 _UNTIL = click.option(
     "--until-caught-up",
@@ -75,7 +76,8 @@ def validate(path: Path, *, quiet: bool) -> None:
     config = load_job(path)
     check_libraries(config)
     check_expressions(config, teller(quiet=quiet))
-    click.echo(f"{path} is valid: {len(config.routes)} routes, {len(config.sinks)} sinks")
+    routes, sinks_ = counted(len(config.routes), "route"), counted(len(config.sinks), "sink")
+    click.echo(f"{path} is valid: {routes}, {sinks_}")
     for told in unreadable(config):
         click.echo(f"but {told}; until this user may read it, it is waited for", err=True)
 

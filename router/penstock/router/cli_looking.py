@@ -18,6 +18,7 @@ from penstock.router.cli_job import (
 from penstock.router.config import JobConfig
 from penstock.service import UnavailableError, ask_admin
 from penstock.service.options import option_lines
+from penstock.service.words import counted
 
 _TIMEOUT_S: Final = 10.0
 
@@ -123,7 +124,7 @@ def _replay_lines(replays: dict[str, Any]) -> list[str]:
     process = f" (process {replays['process']})" if replays.get("process") else ""
     if not it["of"]:
         return [f"replay to {it['sink']}{process}: not begun"]
-    far = f"{it['done']} of {it['of']} {it['unit']}, {it['records']} records"
+    far = f"{it['done']} of {it['of']} {it['unit']}, {counted(it['records'], 'record')}"
     return [f"replay to {it['sink']}{process}: {far}, circuit {_circuit(it)}"]
 
 

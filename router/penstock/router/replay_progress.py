@@ -22,6 +22,7 @@ from penstock.router.durable import sync_directories, write_whole
 from penstock.router.errors import BadOptionError
 from penstock.router.telemetry import Meter
 from penstock.service import ConfigError
+from penstock.service.words import counted
 
 Unit = Literal["batches", "files"]
 
@@ -68,8 +69,8 @@ class Progress:
 
     def others(self) -> str:
         """What became of the records that the sink did not get, behind how many it did."""
-        refused = f", {self.refused} were refused again (dead letters)" if self.refused else ""
-        left_out = f", {self.left_out} were left out by transforms" if self.left_out else ""
+        refused = f", {self.refused} refused again (dead letters)" if self.refused else ""
+        left_out = f", {self.left_out} left out by transforms" if self.left_out else ""
         return refused + left_out
 
     @property
@@ -92,7 +93,8 @@ class Progress:
     @override
     def __str__(self) -> str:
         """For people."""
-        return f"{self.done} of {self.of} {self.unit}, {self.records} records{self.others()}"
+        records = counted(self.records, "record")
+        return f"{self.done} of {self.of} {self.unit}, {records}{self.others()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,12 @@ def written(directory: Path, **keys: Any) -> Path:
     return path
 
 
+def test_one_of_each_is_one(tmp_path: Path) -> None:
+    transforms = {"fewer": {"type": "filter", "inputs": ["stdin"], "where": "true"}}
+    path = written(tmp_path, transforms=transforms, output={"inputs": ["fewer"]})
+    assert run("validate", path).output == "valid: 1 source, 1 transform, 0 tests\n"
+
+
 CHECKS = pytest.mark.parametrize("command", [("validate",), ("--check", "--config")])
 
 

@@ -131,8 +131,7 @@ def test_what_is_refused_again_did_not_go_to_the_sink(tmp_path: Path) -> None:
     assert run.deliver(feed, "lake", lambda *_: table, 0) == 10
     assert (run.progress.records, run.progress.refused, run.progress.left_out) == (5, 3, 2)
     assert str(run.progress) == (
-        "0 of 0 batches, 5 records, 3 were refused again (dead letters),"
-        " 2 were left out by transforms"
+        "0 of 0 batches, 5 records, 3 refused again (dead letters), 2 left out by transforms"
     )
     run.progress.begin_anew()
     assert str(run.progress) == "0 of 0 batches, 0 records"

@@ -119,7 +119,7 @@ def test_while_spark_starts_it_is_said_what_is_waited_for(
         "starts Spark to check conditions of routes, which takes some seconds …",
         "Spark runs; checks conditions: 1 …",
     ]
-    valid = f"{tmp_path}/job.yaml is valid: 1 routes, 1 sinks\n"
+    valid = f"{tmp_path}/job.yaml is valid: 1 route, 1 sink\n"
     assert done.stdout == valid
     quiet = run(tmp_path, "validate", "--quiet", routes=CONDITION)
     assert (quiet.stdout, quiet.stderr) == (valid, "")

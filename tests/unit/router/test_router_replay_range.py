@@ -95,7 +95,7 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
 def test_a_range_of_times_is_looked_up_in_each_partition(case: Case) -> None:
     done = case.replay("--from", case.ago(35), "--to", "15m")
     assert done.exit_code == 0, done.output
-    assert done.output == "0 records went to lake again, 3 were refused again (dead letters)\n"
+    assert done.output == "0 records went to lake again, 3 refused again (dead letters)\n"
     assert case.asked == [({LOGS: 2, MORE: 0, TRACES: 4}, {LOGS: 4, MORE: 0, TRACES: 6})]
 
 
