@@ -260,9 +260,11 @@ class Missing:
             return ""
         count = sum(one.next_offset - one.offset for one in self.ranges)
         first = self.ranges[0]
-        text = f"the disk does not give {count} of the entries from {first.where} on; they are left"
+        text = (
+            f"the disk does not give {counted(count, 'entry')}, from {first.where} on; left there"
+        )
         if doubtful:
-            text += f", and {counted(doubtful, 'record')} of which nobody knows if it was put back"
+            text += f"; whether it was put back is not known of {counted(doubtful, 'record')}"
         return text
 
     def _read(self, offset: int, /, *, salvage: bool) -> Iterator[tuple[FrameHeader, bytes]]:

@@ -9,5 +9,10 @@ def counted(number: int, noun: str, *, form: str = "") -> str:
         noun: Of one.
         form: Of the number, as `format` takes it.
     """
-    ending = "" if number == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
-    return f"{number:{form}} {noun}{ending}"
+    return f"{number:{form}} {noun if number == 1 else _several(noun)}"
+
+
+def _several(noun: str) -> str:
+    if noun.endswith("ry"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("ch", "s", "x")) else f"{noun}s"

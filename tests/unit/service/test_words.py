@@ -14,6 +14,9 @@ from penstock.service.words import counted
         (1, "batch", "1 batch"),
         (3, "batch", "3 batches"),
         (1, "dead letter", "1 dead letter"),
+        (1, "entry", "1 entry"),
+        (2, "entry", "2 entries"),
+        (2, "day", "2 days"),
     ],
 )
 def test_a_count_has_the_noun_that_goes_with_it(number: int, noun: str, told: str) -> None:
